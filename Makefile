@@ -44,14 +44,15 @@ lies: $(READY) ## every method among liars: every kind of lie that a report can 
 	$(BIN)/python -m tests.attacks.lies
 
 SEEDS ?= 1000
-simulate: $(READY) ## whole fleets with drawn faults on a virtual clock, SEEDS=1000 of them
-	$(BIN)/python -m tests.simulator --seeds $(SEEDS)
+BASE ?= 1
+simulate: $(READY) ## whole fleets with drawn faults on a virtual clock, SEEDS=1000 of them from BASE=1 on
+	$(BIN)/python -m tests.simulator --seeds $(SEEDS) --first $(BASE)
 
 fuzz: $(READY) ## a million hostile inputs to everything that reads bytes; goes on where it was interrupted
-	$(BIN)/python -m tests.fuzz --inputs 1000000 --seed 1
+	$(BIN)/python -m tests.fuzz --inputs 1000000 --seed $(BASE)
 
 chaos: $(READY) mosquitto ## 200 runs under faults on seeds, and the table of what came of them: runs/chaos
-	$(BIN)/python -m tests.chaos --runs 200 --seed 1 --out runs/chaos
+	$(BIN)/python -m tests.chaos --runs 200 --seed $(BASE) --out runs/chaos
 
 soak: $(READY) mosquitto ## 20 minutes of rounds under small faults: memory and descriptors must be flat: runs/soak
 	$(BIN)/python -m tests.chaos.soak --minutes 20 --out runs/soak

@@ -315,7 +315,7 @@ class Policy(BaseModel):
             data = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise UserError(
-                f"{path}: not YAML: {error}; expected lines such as max_epochs: 5, as `agent policy` prints them"
+                f"{path}: not YAML: {error}; expected lines such as max_epochs: 5, as `agent lab policy` prints them"
             ) from None
         return cls.of({} if data is None else data, str(path))
 
@@ -343,7 +343,7 @@ def memory_mb(text: str, option: str = "--memory-limit") -> int:
 def _expectation(fault: ErrorDetails) -> str:
     """The fault of one key: the expectation, or the key that was probably meant."""
     if fault["type"] == "model_type":
-        return "expected keys with values, such as max_epochs: 5; `agent policy` prints all of them"
+        return "expected keys with values, such as max_epochs: 5; `agent lab policy` prints all of them"
     if fault["type"] != "extra_forbidden":
         return fault["msg"].removeprefix("Value error, ")
     import difflib  # an idle agent without a mistake pays nothing for it

@@ -9,8 +9,7 @@ small MLP. The time of an order is log-normal with median 1 s and sigma 1, drawn
   rounds with m = 10 and all agents at work. The cell has E-server over the virtual seconds, and how stale the folded
   reports were.
 - `drift`: at half time a third of the agents exchange their data with agents of other groups. FedAvg, FedClust, whose
-  clusters are formed once and stay, and IFCA and FeSEM, which cluster again, and IFCA with clusters that are frozen at a
-  quarter of the run. Synchronous rounds of 30 agents; IFCA in buffers too.
+  clusters are formed once and stay, and IFCA and FeSEM, which cluster again. Synchronous rounds of 30 agents; IFCA in buffers too.
 
 Every cell is written to --out as soon as it is finished, and a second start resumes after the last finished cell.
 `--table` runs nothing and prints the tables of docs/asynchronous.md.
@@ -34,9 +33,8 @@ from benchmarks.torch_runs import TorchClients, repeatable, started
 from covey.agent.data import Dataset, fit
 from covey.agent.data.partition import Split, client_dataset, fleet_data
 from covey.coordinator.record.notices import Notice, PhaseFolded
-from covey.shared.scenario.drift import drift_round, holders_of
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.scenario.simulated_agents import agent_name
+from covey.shared.scenario.simulated_agents import agent_name, drift_round, holders_of
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import OrderMessage
 
@@ -46,10 +44,8 @@ TESTS = 200  # of each agent, drawn from those with its labels
 GROUPS = 4
 BUFFER = 10
 SPEED = ("fedavg", "ifca", "fedclust")
-FROZEN = "ifca-frozen"  # IFCA whose agents keep their clusters
-DRIFT = ("fedavg", "fedclust", FROZEN, "ifca", "fesem")
-BUFFERED_DRIFT = (FROZEN, "ifca")
-FREEZE_AT = 0.25  # of the rounds
+DRIFT = ("fedavg", "fedclust", "ifca", "fesem")
+BUFFERED_DRIFT = ("ifca",)
 ROUNDS = {"synchronous": 20, "buffered": 200, "drawn": 200}  # of a speed cell: 2000 reports each
 DRIFT_ROUNDS = {"synchronous": 40, "buffered": 120}  # 1200 reports each
 BACK = 0.01  # below its level before the drift, an accuracy counts as back
@@ -75,8 +71,6 @@ class Cell:
 def scenario(cell: Cell) -> Scenario:
     """The scenario that `coordinator run --in-process` would run."""
     strategy: Figures = {"name": cell.method}
-    if cell.method == FROZEN:
-        strategy = {"name": "ifca", "freeze_after": int(FREEZE_AT * DRIFT_ROUNDS[cell.mode])}
     if cell.method != "fedavg":
         strategy["n_clusters"] = GROUPS
     fleet: Figures = {

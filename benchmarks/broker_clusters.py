@@ -176,7 +176,7 @@ def scenario(cluster: Cluster) -> dict[str, Any]:
             "quorum": AGENTS,
             "start_agents": AGENTS,
             "deadline_s": 3600,
-            "void_limit": 1000,
+            "timing": {"void_limit": 1000},
         },
         "evaluation": {"every": cluster.rounds},
         "wire": {"delivery": cluster.delivery},

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.false_alarms import CLASSES, VALUES, counts_of
 from benchmarks.measuring import record_options, resumed, show_tables
 from covey.shared.numerics import kinship
 from covey.shared.numerics.metrics import adjusted_rand
@@ -32,6 +31,8 @@ from tests.bowl import bowl_layout, flat
 OUT = Path(__file__).parent / "results" / "card_costs.json"
 AGENTS = (100, 1000, 10_000)
 SEED = 1
+MEAN = 100  # samples of an agent
+CLASSES, VALUES = 10, 64  # of Gaussians
 Row = dict[str, float]
 
 
@@ -41,10 +42,17 @@ def cards(agents: int) -> Iterator[kinship.Card]:
     centres = draw.standard_normal((CLASSES, VALUES))
     away = draw.standard_normal(VALUES)
     away *= 2 / np.linalg.norm(away)
-    for agent, count in enumerate(counts_of("log-normal 1", agents, draw)):
+    for agent, count in enumerate(counts_of(agents, draw)):
         labels = draw.integers(0, CLASSES, count)
         inputs = centres[labels] + draw.standard_normal((count, VALUES)) + agent % 2 * away
         yield kinship.card([inputs], labels, CLASSES, np.arange(count), SEED, agent)
+
+
+def counts_of(agents: int, draw: np.random.Generator) -> list[int]:
+    """The log-normal number of samples of each agent, at least ten."""
+    weights = np.exp(draw.standard_normal(agents))
+    counts: list[int] = np.maximum(MEAN * agents * weights / weights.sum(), 10).astype(int).tolist()
+    return counts
 
 
 def fastest(work: Callable[[], object]) -> float:

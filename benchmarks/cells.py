@@ -3,8 +3,7 @@
     python -m benchmarks.cells [--times 3] [--cells 6]
 
 A cell trains four agents for one round on the digits: next to nothing. So a comparison of one cell and one of many
-differ by what a cell costs: its folder, its partition, its initial model, its evaluation and its result. The partition
-has super-classes, on which each cell's models are tested.
+differ by what a cell costs: its folder, its partition, its initial model, its evaluation and its result.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ import yaml
 from benchmarks.measuring import OUT, Cost, Row, cost_of_children, foreign_load, median, show
 from benchmarks.worker import import_torch
 
-PARTITION = {"name": "superclass_mixture", "first": [0, 1, 2, 3, 4]}
-
 
 def scenario(cells: int) -> dict[str, Any]:
     """FedAvg on this number of seeds."""
@@ -32,7 +29,7 @@ def scenario(cells: int) -> dict[str, Any]:
         "training": {"epochs": 1, "batch": 50, "lr": 0.1},
         "strategy": {"name": "fedavg"},
         "rounds": {"count": 1, "participation": 1.0},
-        "fleet": {"agents": 4, "data": "digits", "limit": 400, "partition": PARTITION},
+        "fleet": {"agents": 4, "data": "digits", "limit": 400},
         "compare": {
             "methods": [{"name": "fedavg"}],
             "seeds": list(range(1, cells + 1)),

@@ -22,7 +22,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.record.notices import Notice, PhaseFolded
 from covey.coordinator.run.rules import rules_of
 from covey.shared.seeds import generator
@@ -31,6 +30,7 @@ from covey.shared.wire import frames
 from tests import clock
 from tests.bowl import Trainer
 from tests.kit import small_run
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet, Numpy
 
 MEDIAN_S = 8.0  # of an agent's work
@@ -87,7 +87,7 @@ def measure(setting: str, seed: int, agents: int, rounds: int) -> Measured:
         "count": rounds,
         "participation": 0.4,
         "start_agents": agents,
-        "first_work_s": 0.0,
+        "timing": {"first_work_s": 0.0},
         **SETTINGS[setting],
     }
     scene = small_run.scenario("ifca", seed=seed, rounds=sections)

@@ -33,7 +33,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import t as students
 
-from benchmarks.default_cut import FEWEST, PLAIN, SIGMA, kept_shares, sizes_of
 from benchmarks.kin_fleets import FLEETS, NATURAL, SETTINGS, Fleet, Setting
 from benchmarks.measuring import record_options, resumed, show_tables
 from benchmarks.torch_runs import TorchClients, device_options, megabytes, repeatable, started
@@ -98,6 +97,9 @@ GATED: dict[str, dict[str, Any]] = {
 EVERY = {**METHODS, **OTHERS, **GATED}
 MODES = {"tuned": "E-tuned", "server": "E-server"}
 OUT = Path(__file__).parent / "results" / "kin.json"
+PLAIN = {"epochs": 2, "batch": 10, "lr": 0.1}
+FEWEST = 8  # samples that an agent keeps
+SIGMA = 0.7  # of the logarithm of the share of its samples that an agent keeps
 Found = dict[str, dict[str, Any]]  # the figures of each cell by its key
 
 
@@ -270,6 +272,19 @@ def measured(cell: Cell, data_root: Path | None = None) -> dict[str, Any]:
             "alone": state.finishes_alone,
         }
     return figures
+
+
+def kept_shares(sigma: float, agents: int, seed: int) -> list[float]:
+    """The share of its training samples that each agent keeps; the largest is 1."""
+    shares = np.exp(sigma * np.random.default_rng(seed).standard_normal(agents))
+    kept: list[float] = (shares / shares.max()).tolist()
+    return kept
+
+
+def sizes_of(labels: Sequence[int]) -> list[int]:
+    """Sizes of the clusters, the largest first."""
+    _, counts = np.unique(labels, return_counts=True)
+    return sorted(counts.tolist(), reverse=True)
 
 
 def _shown(figures: Mapping[str, float]) -> float:

@@ -31,7 +31,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.default_cut import DIGITS, IMAGES, MLP, WRITERS
 from covey.agent.data import Dataset
 from covey.agent.data.dataset import Array, dataset, take
 from covey.agent.data.named import load_named
@@ -171,6 +170,10 @@ def _named(groups: Array) -> Array:
     return np.char.add("group ", groups.astype(str))
 
 
+MLP = {"name": "mlp", "options": {"hidden": 64}}
+IMAGES = {"features": [1, 28, 28], "classes": 10, "scale": 1 / 255, "model": MLP}
+DIGITS = {"features": [1, 8, 8], "classes": 10, "scale": 1 / 16, "model": MLP}
+WRITERS = {"name": "by_group", "min_samples": 100}
 LENET = {**IMAGES, "model": {"name": "lenet5"}}
 SETTINGS = {
     "digits": Setting(DIGITS, "digits", agents=20, rounds=15),

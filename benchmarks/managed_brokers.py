@@ -1,4 +1,4 @@
-"""Seconds of a round over each managed broker, against what `coordinator plan` predicts: LeNet-5's size, and 11 million values.
+"""Seconds of a round over each managed broker, against what `coordinator lab plan` predicts: LeNet-5's size, and 11 million values.
 
     python -m benchmarks.managed_brokers [--values 44430 11000010] [--agents 2] [--profiles aws azure]
 

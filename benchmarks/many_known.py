@@ -19,7 +19,6 @@ from typing import Any
 
 import psutil
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.events import Joined, Planned
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
@@ -31,6 +30,7 @@ from covey.shared.mqtt.link import Message
 from covey.shared.mqtt.program import TOGETHER
 from covey.shared.strategies.base import Phase
 from covey.shared.wire.documents import AgentStatus
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_run import rules, scenario, setup
 
 SHARE = 0.05

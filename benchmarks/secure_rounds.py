@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import record_options, resumed
-from covey.broker.testing.memory_broker import MemoryBroker, MemoryLink
 from covey.shared.mqtt.link import Message
 from tests import clock
+from tests.kit.memory_broker import MemoryBroker, MemoryLink
 from tests.kit.small_fleet import PATIENT, Fleet
 from tests.kit.small_run import clients, rules, scenario
 

@@ -9,7 +9,7 @@ killed in the same round. Prints tables, writes shards.json below --out.
 
     python -m benchmarks.shards --aggregators [--brokers 2]
 
-measures the reports of a run whose aggregators (`coordinator aggregate`, one for each broker) add them up, next to the same
+measures the reports of a run whose aggregators (`coordinator lab aggregate`, one for each broker) add them up, next to the same
 run without; writes aggregators.json, and compares the models.
 """
 
@@ -157,7 +157,9 @@ def federation(
             command.append("--aggregators")
             for number, url in enumerate(urls):
                 log = folder / f"aggregator-{number}.log"
-                program = Program(["covey.coordinator.cli", "aggregate", "--broker", url], log)
+                program = Program(
+                    ["covey.coordinator.cli", "lab", "aggregate", "--broker", url], log
+                )
                 stack.callback(program.stop)
                 aggregators.append(program)
         this = Program(command, folder / "log")

@@ -92,7 +92,7 @@ class Plan:
                 "participation": SHARE,
                 "start_agents": self.agents,
                 "deadline_s": WITHIN_S,
-                "rollcall_s": 120,
+                "timing": {"rollcall_s": 120},
             },
             "evaluation": {"every": self.rounds},
         }

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -178,12 +178,7 @@ def chosen(report: ReportContent, models: Sequence[Vector]) -> int:
 
 
 def lied(
-    report: ReportContent,
-    base: Vector,
-    attack: str,
-    draw: np.random.Generator,
-    onto: Vector | None = None,
-    **numbers: Any,
+    report: ReportContent, base: Vector, attack: str, draw: np.random.Generator
 ) -> ReportContent:
     """An honest report with a bent model (see `bent`).
 
@@ -192,15 +187,10 @@ def lied(
         base: the model (d,) that it started from.
         attack: how it is bent.
         draw: of the lie.
-        onto: the model (d,) that the lie claims to start from; None: `base`.
-        numbers: in place of the honest ones.
     """
     vector = bent(decode(report.vectors["model"], length=base.size), base, attack, draw)
-    if onto is not None:
-        vector = vector - base + onto
     encoded, _ = encode(vector, Codec(), base=None, base_digest=b"", error=None, rng=draw)
-    update = {"vectors": {"model": encoded}, "numbers": {**report.numbers, **numbers}}
-    return report.model_copy(update=update)
+    return report.model_copy(update={"vectors": {"model": encoded}})
 
 
 def draw_of(seed: int, report: ReportContent) -> np.random.Generator:

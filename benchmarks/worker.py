@@ -292,7 +292,7 @@ def fleet_rows(folder: Path, form: Layout, times: int) -> list[Row]:
     from covey.shared.client import measure
 
     root = find_root()
-    if root is None or not (root / "fashion-mnist").exists():
+    if root is None or not (root / "fashion-mnist.npz").exists():
         return []
     scenario = folder / "fleet.yaml"
     scenario.write_text(json.dumps(FLEET))

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from covey.broker.access.acl import id_of
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import credentials
-from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.mqtt.retained import until_quiet, why_not_up
@@ -51,7 +50,7 @@ async def publish(folder: BrokerFolder, agents: Mapping[str, str], why: str) -> 
         return "the federation of these agents is unknown, so the coordinator was not informed"
     try:
         coordinator = credentials.read(folder.file(COORDINATOR))
-        url = BrokerUrl.parse(coordinator.broker, Tls(ca=Path(coordinator.ca)))
+        url = coordinator.url
     except (OSError, UserError) as error:
         return f"the coordinator was not informed: {error}"
     try:

@@ -118,7 +118,7 @@ class BrokerFolder:
         write_private(folder / "server.pem", server.certificate)
         passwords.save(folder / "passwords", {})
         members.save(folder / "members.json", {})
-        (folder / "address").write_text(f"{address}\n")
+        write_private(folder / "address", f"{address}\n".encode())
         home = cls(folder)
         with home._changing() as log:
             home._add([COORDINATOR], "coordinator", ANY)
@@ -206,7 +206,7 @@ class BrokerFolder:
             users: their names.
             role: of all of them.
             federation: of all of them.
-            key: the signing key of the only user, from `agent keys`; its credentials then have an entry for secure sums.
+            key: the signing key of the only user, from `agent lab keys`; its credentials then have an entry for secure sums.
 
         Returns:
             Their credentials files, in the order of the users.
@@ -239,7 +239,7 @@ class BrokerFolder:
                 if user in known or not is_user(user):
                     raise UserError(
                         f"{user} is enrolled already, with the credentials {self.file(user)}; replace them with "
-                        f"`broker rotate {user}` or revoke them with `broker expel {user}`"
+                        f"`broker lab rotate {user}` or revoke them with `broker expel {user}`"
                     )
             keys = {users[0]: self._checked_key(users, federation, key)} if key else {}
             files = self._add(users, role, federation, keys)
@@ -277,7 +277,7 @@ class BrokerFolder:
             gone = {user: self._known(user) for user in users}
             if COORDINATOR in gone:
                 raise UserError(
-                    f"{COORDINATOR}: no such agent; replace the coordinator's credentials with `broker rotate {COORDINATOR}`"
+                    f"{COORDINATOR}: no such agent; replace the coordinator's credentials with `broker lab rotate {COORDINATOR}`"
                 )
             self._expel_entries(gone)
             hashes = passwords.read(self.passwords)
@@ -418,7 +418,7 @@ class BrokerFolder:
         now = datetime.datetime.now(datetime.UTC)
         expiries = self._expiries()
         for name, cure in (
-            ("server.pem", f"run `broker renew --home {self._typed}`"),
+            ("server.pem", f"run `broker lab renew --home {self._typed}`"),
             ("ca.pem", "create a new folder with `broker init` and enroll every user again"),
         ):
             if name not in expiries:
@@ -446,7 +446,7 @@ class BrokerFolder:
         """The key of the only user. Raises UserError where no entry can be made for it."""
         if len(users) != 1 or federation == ANY or len(key) != KEY_BYTES:
             raise UserError(
-                "--key: expected one user of one federation, and the 64 digits that `agent keys` prints on its device"
+                "--key: expected one user of one federation, and the 64 digits that `agent lab keys` prints on its device"
             )
         return key
 

@@ -1,4 +1,4 @@
-"""`broker enroll --join` and `broker rotate --join`: hand credentials over to devices that show their codes, each once.
+"""`broker enroll --join` and `broker lab rotate --join`: hand credentials over to devices that show their codes, each once.
 
 The codes live as long as the command. A device connects over TLS with the broker's own certificate, which its code names.
 """
@@ -109,7 +109,7 @@ def hand_over(
     files: Mapping[str, Path],
     *,
     port: int,
-    minutes: float,
+    minutes: float = MINUTES,
     emit: Show,
     show: Show,
 ) -> list[str]:
@@ -135,7 +135,7 @@ def hand_over(
     def taken(user: str, address: str, again: bool) -> None:
         if again:
             show(
-                f"{user}: {address} shows the code that was used before; if it is not yours: `broker rotate {user}`"
+                f"{user}: {address} shows the code that was used before; if it is not yours: `broker lab rotate {user}`"
             )
             return
         folder.note("join", user=user, address=address)

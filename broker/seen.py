@@ -5,14 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from covey.broker.access.acl import ANY, id_of
 from covey.broker.access.members import Entry
 from covey.broker.folder import BrokerFolder
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import credentials
-from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.link import Link
 from covey.shared.mqtt.mqtt_link import MqttLink
@@ -42,7 +40,7 @@ async def seen(folder: BrokerFolder) -> dict[str, Seen]:
         UserError: the broker cannot be reached.
     """
     own = credentials.read(folder.file(COORDINATOR))
-    url = BrokerUrl.parse(own.broker, Tls(ca=Path(own.ca)))
+    url = own.url
     async with MqttLink(url, client_id=f"covey-list-{uuid.uuid4().hex[:8]}") as link:
         if why := await why_not_up(link, CONNECT_S):
             raise UserError(f"{why}: who is online is unknown")

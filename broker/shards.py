@@ -46,7 +46,7 @@ def read_table(path: Path, default: Wanted) -> list[Wanted]:
             key = bytes.fromhex((row.get("key") or "").strip())
         except ValueError:
             raise UserError(
-                f"{path}, line {number}: expected the 64 digits that `agent keys` prints as `key`"
+                f"{path}, line {number}: expected the 64 digits that `agent lab keys` prints as `key`"
             ) from None
         groups.setdefault((federation, key), []).append((row["id"] or "").strip())
     every = [(federation, name) for (federation, _), names in groups.items() for name in names]

@@ -24,7 +24,7 @@ from covey.shared.scenario.fleet_statistics import QUANTILE_LEVELS, asked_statis
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
 from covey.shared.strategies import phase_names
-from covey.shared.strategies.base import LARGEST, Expected, Phase, Report
+from covey.shared.strategies.base import LARGEST, Expected, Phase, Report, is_list, is_number
 from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import ReportContent
 
@@ -126,7 +126,7 @@ def checked_numbers(phase: Phase, report: ReportFacts, scenario: Scenario) -> Ke
         case phase_names.MOMENTS:
             check_statistics(numbers, scenario.task)
             kept = _those_of(numbers, asked_statistics(scenario.task))
-        case phase_names.EVALUATE:
+        case phase_names.EVALUATE if not phase.sizes:
             kept = _evaluation(numbers, scenario)
         case _:
             kept = _of_training(phase, report, scenario)
@@ -387,35 +387,5 @@ def _check_number(
     """
     if name not in numbers and not expected.required:
         return
-    value = numbers.get(name)
-    length = expected.length
-    least = expected.least
-    most = examples if expected.most is None else expected.most
-    if length is None:
-        what = "a number"
-        right = is_number(value, least, most, whole=expected.whole)
-    else:
-        what = f"{length} numbers" if length >= 0 else f"1 to {-length} numbers"
-        right = is_list(value, length, least, most, whole=expected.whole)
-    if not right:
-        _refuse(f"{of}{name} is {value!r:.60}; expected {what} from {least:g} to {most:g}")
-
-
-def is_list(value: Any, length: int, least: float, most: float, *, whole: bool) -> bool:
-    """Whether it is a list of numbers. A negative length is the most that it may have."""
-    if not isinstance(value, list):
-        return False
-    shortest = length if length >= 0 else 1
-    if not shortest <= len(value) <= abs(length):
-        return False
-    return all(is_number(one, least, most, whole=whole) for one in value)
-
-
-def is_number(value: Any, least: float, most: float, *, whole: bool = False) -> bool:
-    """Messages hold no other numbers than finite ones; a bool is no number."""
-    kinds = int if whole else int | float
-    if isinstance(value, bool):
-        return False
-    if not isinstance(value, kinds):
-        return False
-    return least <= value <= most
+    if fault := expected.fault(numbers.get(name), examples):
+        _refuse(f"{of}{name} {fault}")

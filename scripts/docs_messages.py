@@ -183,7 +183,7 @@ ENTRIES = (
         "Benchmark",
         "",
         "",
-        "The result of `agent bench`, inside of an agent's status. For people; the coordinator decides nothing by it.",
+        "The result of `agent lab bench`, inside of an agent's status. For people; the coordinator decides nothing by it.",
         {
             "model": "the model that was trained",
             "values": "its parameters and buffers",

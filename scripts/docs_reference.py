@@ -39,7 +39,6 @@ UNITS = {
     "epochs": "epochs",
     "every": "rounds",
     "groups": "groups",
-    "iterations": "iterations",
     "joins": "round",
     "late_round": "round",
     "leaves": "round",
@@ -52,7 +51,6 @@ UNITS = {
     "quarantine_after": "steps",
     "quorum": "reports",
     "returns": "round",
-    "share": "share of the classes",
     "sketch": "values",
     "start_agents": "agents",
     "test_share": "share of the examples",
@@ -150,7 +148,9 @@ def _constant_name(section: Json) -> str | None:
 
 
 def _keys_table(section: Json, whole: Json) -> list[str]:
-    rows = []
+    """The keys that most scenarios set, and below them the others."""
+    first: list[list[str]] = []
+    others: list[list[str]] = []
     required = section.get("required", [])
     for key, described in section.get("properties", {}).items():
         if "const" in described:
@@ -161,10 +161,15 @@ def _keys_table(section: Json, whole: Json) -> list[str]:
             raise ValueError(
                 f"the key {key} of a scenario has no description: add one to its Field"
             )
-        rows.append(
+        is_first = key in required or key == "name" or described.get("first", False)
+        (first if is_first else others).append(
             [code(key), type_text(described, whole), default, _unit(key, described), cell(meaning)]
         )
-    return table(["key", "type", "default", "unit", "meaning"], rows) if rows else []
+    head = ["key", "type", "default", "unit", "meaning"]
+    lines = table(head, first) if first else []
+    if first and others:
+        lines += ["", "Seldom set:", ""]
+    return [*lines, *(table(head, others) if others else [])]
 
 
 def _default_text(described: Json) -> str:
@@ -194,10 +199,18 @@ def commands_page() -> str:
     for program in PROGRAMS:
         tree: Any = get_command(import_module(f"covey.{program}.cli.program").app)
         lines += ["", f"## {program}", "", _help_text(tree)]
-        for name, command in tree.commands.items():
-            if not command.hidden:
-                lines += _command(f"{program} {name}", command)
+        lines += _commands(program, tree)
     return "\n".join(lines)
+
+
+def _commands(before: str, group: Any) -> list[str]:
+    """The commands of a group, and those of the groups in it."""
+    lines: list[str] = []
+    for name, command in group.commands.items():
+        typed = f"{before} {name}"
+        is_group = hasattr(command, "commands")
+        lines += _commands(typed, command) if is_group else _command(typed, command)
+    return lines
 
 
 def _command(name: str, command: Any) -> list[str]:

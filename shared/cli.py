@@ -9,21 +9,24 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
+from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import UserError, bare_errors, os_errors_as_user_errors
-from covey.shared.logs import log_to_stderr
-from covey.shared.mqtt.broker_url import ADDRESS, DEFAULT_BROKER, SYSTEM_TLS, BrokerUrl, Tls
-from covey.shared.printable import printable_lines
+from covey.shared.mqtt.broker_url import ADDRESS, DEFAULT_BROKER, BrokerUrl
+from covey.shared.printable import log_to_stderr, printable_lines
 from covey.shared.start import INTERRUPTED, raise_interrupts
 from covey.shared.version import version
 
@@ -66,8 +69,146 @@ def failed(text: str) -> typer.Exit:
     return typer.Exit(FAILED)
 
 
-class Commands(TyperGroup):
-    """The commands of one program. Each of them runs inside `user_errors`, with warnings logged to stderr."""
+@dataclass(frozen=True)
+class Entry:
+    """A command in the list of a program. Its module is imported only when somebody types it."""
+
+    function: str  # such as "covey.agent.cli.join:join"
+    about: str  # one line of the list; the function's docstring is the help of the command itself
+    passes_on: bool = False  # it takes options that it does not know, for another command
+
+
+Entries = Mapping[str, Entry]
+# Options that are gone, and what to use instead
+BENCH_INSTEAD = "`agent lab bench` prints the seconds of a round on a device"
+IN_A_FILE = (
+    "write a credentials file and name it with --credentials (docs/brokers.md has such a file)"
+)
+REMOVED_OPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "--ca": IN_A_FILE,
+        "--cert": IN_A_FILE,
+        "--key": IN_A_FILE,
+        "--insecure": f"{IN_A_FILE}; it can hold the broker's own certificate",
+        "--shard": "give --credentials once for each broker",
+        "--bench": BENCH_INSTEAD,
+        "--mbit": BENCH_INSTEAD,
+        "--fleet-password": "set COVEY_FLEET_PASSWORD",
+        "--hold-s": "a sum waits 2 seconds for more reports",
+        "--join-minutes": "codes are valid for 15 minutes; `broker lab rotate --join` prints new ones",
+        "--online": "`broker list` asks in any case",
+        "--offline": "`broker list` prints a note where the broker does not answer",
+        "--run": "omit it: it is the default",
+    }
+)
+REMOVED_VARIABLES: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(("COVEY_CA", "COVEY_CERT", "COVEY_KEY", "COVEY_INSECURE"), IN_A_FILE)
+)
+NOTHING: Entries = MappingProxyType({})
+LAB = "lab"
+ABOUT_LAB = "More commands, for experiments and for maintenance"
+
+
+class OneCommand(TyperCommand):
+    """A command. An option that is gone is refused with what to use instead."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        for one in self.params:
+            one.show_envvar = False  # type: ignore[attr-defined]
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The variables at the end of the help, rather than one next to each option."""
+        variables = [one.envvar for one in self.params if isinstance(one.envvar, str)]
+        if variables:
+            formatter.write_paragraph()
+            formatter.write_text(f"Variables in place of options: {', '.join(variables)}")
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words after the command."""
+        known = {spelling for one in self.params for spelling in (*one.opts, *one.secondary_opts)}
+        for word in takewhile(lambda word: word != "--", args):
+            option = word.partition("=")[0]
+            if option in REMOVED_OPTIONS and option not in known:
+                raise UserError(f"{option} is no longer an option; {REMOVED_OPTIONS[option]}")
+        return super().parse_args(ctx, args)
+
+
+class _Loaded(Mapping[str, Any]):
+    """Commands by name, each of which is imported when it is looked up for the first time."""
+
+    def __init__(self, entries: Entries, known: Mapping[str, Any]) -> None:
+        self._entries = entries
+        self._known = dict(known)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._known:
+            entry = self._entries[name]
+            module, _, function = entry.function.partition(":")
+            found = getattr(import_module(module), function)
+            self._known[name] = command_of(name, found, passes_on=entry.passes_on)
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from dict.fromkeys((*self._entries, *self._known))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries or name in self._known
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+def command_of(name: str, function: Callable[..., Any], *, passes_on: bool = False) -> Any:
+    """The command that a function is.
+
+    Args:
+        name: of the command.
+        function: with an annotation for each argument and option.
+        passes_on: let it take options that it does not know.
+    """
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    settings = {"allow_extra_args": passes_on, "ignore_unknown_options": passes_on}
+    app.command(name, cls=OneCommand, context_settings=settings)(function)
+    return get_command(app)
+
+
+class Level(TyperGroup):
+    """Commands in the order of a list. The help shows a line for each, without importing it."""
+
+    front: ClassVar[Entries] = NOTHING
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = _Loaded(self.front, {})
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The lines of the list."""
+        return [(name, entry.about) for name, entry in self.front.items()]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl(self.rows())
+
+
+class Commands(Level):
+    """The commands of one program. Each of them runs inside `user_errors`, with warnings logged to stderr.
+
+    Those in `front` are what people type most; those in `lab` follow the word lab.
+    """
+
+    lab: ClassVar[Entries] = NOTHING
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        kind = type("Lab", (Level,), {"front": self.lab})
+        lab = kind(name=LAB, help=ABOUT_LAB, no_args_is_help=True, rich_markup_mode=None)
+        self.commands = _Loaded(self.front, {LAB: lab})
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The lines of the list; the last one leads to the lab."""
+        return [*super().rows(), (LAB, ABOUT_LAB)]
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was typed."""
@@ -76,19 +217,23 @@ class Commands(TyperGroup):
             raise_interrupts()
             return super().invoke(ctx)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands with the first sentence of each, whole: click cuts it to one line."""
-        rows: list[tuple[str, str]] = []
-        for name in self.list_commands(ctx):
-            command = self.get_command(ctx, name)
-            if command is not None and not command.hidden:
-                rows.append((name, command.get_short_help_str(formatter.width * 9)))
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of the first word. One that is in the lab is named with its place."""
+        if args[0] in self.lab and not ctx.resilient_parsing:
+            name = ctx.info_name
+            raise UserError(f"`{name} {args[0]}` is now `{name} {LAB} {args[0]}`")
+        return super().resolve_command(ctx, args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The commands first. The options take one line, so that the whole fits a terminal of 24 lines."""
+        self.format_commands(ctx, formatter)
+        spellings = ", ".join(max(one.opts, key=len) for one in self.get_params(ctx))
+        formatter.write_paragraph()
+        formatter.write_text(f"Options: {spellings}")
 
 
-def program(name: str, about: str, commands: type[Commands] = Commands) -> typer.Typer:
-    """An empty program to add commands to; `about` is the first line of its help."""
+def program(name: str, about: str, commands: type[Commands]) -> typer.Typer:
+    """A program with these commands; `about` is the first line of its help."""
     app = typer.Typer(
         name=name,
         cls=commands,
@@ -146,8 +291,9 @@ Allow = Annotated[
     typer.Option(
         "--allow",
         callback=_consent,
-        help="allow code of your own to run: the exact name of a module (not a prefix), one "
-        "function such as my_pkg.models:net, or an installed entry point; repeatable",
+        metavar="<name>",
+        help="your own code that may run: the exact name of a module, one function such as my_pkg.models:net, or an installed "
+        "entry point; repeatable",
         show_default=False,
     ),
 ]
@@ -159,31 +305,26 @@ DataRoot = Annotated[
 ]
 
 
-def _defaults_from_credentials(context: typer.Context, file: Path | None) -> Path | None:
-    """Let the credentials file supply the defaults of `--broker`, `--ca`, `--id` and `--federation`."""
-    if file is None:
+def _defaults_from_credentials(context: typer.Context, files: list[Path] | None) -> Any:
+    """Let the first credentials file supply the defaults of `--id` and `--federation`."""
+    if not files:
         return None
     from covey.shared.mqtt.credentials import read
 
-    if "COVEY_BROKER" in os.environ:
+    source = context.get_parameter_source("credentials")
+    is_typed = source is not None and source.name == "COMMANDLINE"
+    if is_typed and "COVEY_BROKER" in os.environ:
         raise typer.BadParameter(
             "COVEY_BROKER names a broker as well: unset it, or omit --credentials"
         )
     try:
-        credentials = read(file)
+        first, *_ = [read(file) for file in files]
     except (UserError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
-    repeatable = {option.name for option in context.command.params if _is_repeatable(option)}
-    broker = [credentials.broker] if "broker" in repeatable else credentials.broker
-    defaults = {"broker": broker, "ca": credentials.ca, "name": credentials.id}
-    if credentials.federation:
-        defaults["federation"] = credentials.federation
-    context.default_map = defaults
-    return file
-
-
-def _is_repeatable(option: Any) -> bool:
-    return bool(getattr(option, "multiple", False)) or option.nargs == -1
+    context.default_map = {"name": first.id}
+    if first.federation:
+        context.default_map["federation"] = first.federation
+    return files
 
 
 SEPARATOR = re.compile(r",(?=[a-z]+://)")  # a password may contain a comma
@@ -210,6 +351,7 @@ def broker_option(default: str, more: str = "") -> Any:
         more: what the command does with several addresses; empty if it accepts one.
     """
     option = typer.Option(
+        metavar="<url>",
         help=f"{ADDRESS}{more}  [default: {default}]",
         envvar="COVEY_BROKER",
         show_default=False,
@@ -221,78 +363,68 @@ def broker_option(default: str, more: str = "") -> Any:
 LOCAL_BROKER = broker_option(DEFAULT_BROKER)
 BROKERS = broker_option(
     DEFAULT_BROKER,
-    "; repeatable: the agent goes to the next one when it cannot connect (in COVEY_BROKER, put commas between them)",
+    "; repeatable: the next one is tried when one cannot be reached (COVEY_BROKER: commas between them)",
 )
 
-_TLS_AND_CREDENTIALS: dict[str, Any] = {
-    "ca": Annotated[
-        Path | None,
-        typer.Option(
-            help="mqtts, wss: trust these certificates instead of the system's (PEM)",
-            envvar="COVEY_CA",
-            show_default=False,
-        ),
-    ],
-    "cert": Annotated[
-        Path | None,
-        typer.Option(
-            help="mqtts, wss: client certificate, for a broker that requires one (PEM)",
-            envvar="COVEY_CERT",
-            show_default=False,
-        ),
-    ],
-    "key": Annotated[
-        Path | None,
-        typer.Option(
-            help="mqtts, wss: private key of the client certificate (PEM)",
-            envvar="COVEY_KEY",
-            show_default=False,
-        ),
-    ],
-    "insecure": Annotated[
-        bool,
-        typer.Option(
-            "--insecure",
-            help="mqtts, wss: do not verify the broker's certificate",
-            envvar="COVEY_INSECURE",
-        ),
-    ],
-    "credentials": Annotated[
-        Path | None,
-        typer.Option(
-            help="credentials file from `broker enroll` (address, password, CA)",
-            envvar="COVEY_CREDENTIALS",
-            show_default=False,
-            is_eager=True,  # parsed before the options that it supplies defaults for
-            callback=_defaults_from_credentials,
-        ),
-    ],
-}
+
+def _credentials_option(more: str = "") -> Any:
+    """The option `--credentials`; every command accepts it several times, as it does `--broker`.
+
+    Args:
+        more: what the command does with several files; empty if it accepts one.
+    """
+    option = typer.Option(
+        metavar="<file>",
+        help=f"from `broker enroll`: address, password, CA{more}",
+        envvar="COVEY_CREDENTIALS",
+        show_default=False,
+        is_eager=True,  # parsed before the options that it supplies defaults for
+        callback=_defaults_from_credentials,
+    )
+    return Annotated[list[Path] | None, option]
+
+
+ONE_FILE = _credentials_option()
+A_FILE_FOR_EACH = _credentials_option(
+    "; repeat it for several independent brokers (shards), in the order of their numbers"
+)
 
 
 @dataclass(frozen=True)
 class Connection:
-    """The broker that a command connects to, as the options or the environment name it."""
+    """The brokers that a command connects to, as the options or the environment name them."""
 
-    brokers: tuple[str, ...] = ()  # addresses; empty where none is named
-    tls: Tls = SYSTEM_TLS
-    credentials: Path | None = None  # already read: it supplied the defaults of the others
+    brokers: tuple[str, ...] = ()  # addresses; they replace those in the credentials
+    credentials: tuple[Path, ...] = ()
 
     @property
-    def broker(self) -> str | None:
-        """The only address; None where none is named. Raises UserError if several are named."""
-        if len(self.brokers) > 1:
-            raise UserError(
-                f"{len(self.brokers)} brokers: this command connects to one; give --broker once, or one address in "
-                "COVEY_BROKER (`agent start` and the commands that run or publish models take several)"
-            )
-        return self.brokers[0] if self.brokers else None
+    def is_named(self) -> bool:
+        """Whether any broker is named."""
+        return bool(self.brokers or self.credentials)
+
+    @property
+    def in_use(self) -> tuple[Path, ...]:
+        """The credentials files whose own address the command connects to.
+
+        If the user has named another address than that of a file, only the certificates come from it.
+        """
+        from covey.shared.mqtt.credentials import read
+
+        if not self.brokers:
+            return self.credentials
+        return tuple(file for file in self.credentials if read(file).broker in self.brokers)
 
     def url(self) -> BrokerUrl:
         """The broker's address, by default one on this machine. Raises UserError if it is malformed, or one of several."""
-        return BrokerUrl.parse(self.broker or DEFAULT_BROKER, self.tls)
+        count = len(self.brokers or self.credentials)
+        if count > 1:
+            raise UserError(
+                f"{count} brokers: this command connects to one; give --broker or --credentials once, or one address in "
+                "COVEY_BROKER (`agent start` and the commands that run or publish models take several)"
+            )
+        return self.urls()[0]
 
-    def urls(self, user: str) -> list[BrokerUrl]:
+    def urls(self, user: str = "") -> list[BrokerUrl]:
         """The addresses of all brokers, by default one on this machine.
 
         An encrypted address without a login gets the one in the credentials, if they belong to this user: one password
@@ -302,43 +434,56 @@ class Connection:
             user: the name of the user who connects.
 
         Raises:
-            UserError: an address is malformed.
+            UserError: an address is malformed, or several files do not match the addresses.
         """
-        urls = [BrokerUrl.parse(text, self.tls) for text in self.brokers or (DEFAULT_BROKER,)]
-        if self.credentials is None or self.tls.cert is not None:
-            return urls
         from covey.shared.mqtt.credentials import read
 
-        credentials = read(self.credentials)
-        if credentials.id != user:
-            return urls
-        own = BrokerUrl.parse(credentials.broker)
-        complete = []
-        for url in urls:
-            needs_login = url.tls is not None and url.user is None
-            complete.append(
-                replace(url, user=own.user, password=own.password) if needs_login else url
+        files = [read(file) for file in self.credentials]
+        if not self.brokers and files:
+            return [one.url for one in files]
+        brokers = self.brokers or (DEFAULT_BROKER,)
+        if not files:
+            return [BrokerUrl.parse(text) for text in brokers]
+        if len(files) == 1:
+            files *= len(brokers)
+        if len(files) != len(brokers):
+            raise UserError(
+                f"--credentials is given {len(files)} times and --broker {len(brokers)} times: give one file for each address, "
+                "or one file for all"
             )
-        return complete
+        urls = []
+        for text, one in zip(brokers, files, strict=True):
+            url = BrokerUrl.parse(text, one.tls)
+            needs_login = url.tls is not None and url.user is None and one.cert is None
+            if needs_login and one.id == user:
+                url = replace(url, user=one.url.user, password=one.url.password)
+            urls.append(url)
+        return urls
 
 
-def with_connection(broker: Any = LOCAL_BROKER) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Give a command the options `--broker`, `--ca`, `--cert`, `--key`, `--insecure` and `--credentials`.
+def with_connection(
+    broker: Any = LOCAL_BROKER, *, several: bool = False
+) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Give a command the options `--broker` and `--credentials`.
 
     The command receives them as one argument, `connection`; its help lists them in that place.
 
     Args:
-        broker: the annotation of the address, for a command whose default differs or that takes an argument
+        broker: the annotation of the address, for a command whose default differs or that takes an argument.
+        several: a credentials file may be given for each of several brokers.
     """
-    options = {"broker": broker, **_TLS_AND_CREDENTIALS}
+    options = {"broker": broker, "credentials": A_FILE_FOR_EACH if several else ONE_FILE}
 
     def decorate(command: Callable[..., R]) -> Callable[..., R]:
         @wraps(command)
         def call(**arguments: Any) -> R:
-            given = {name: arguments.pop(name) for name in options}
-            tls = Tls(given["ca"], given["cert"], given["key"], given["insecure"])
-            connection = Connection(_as_tuple(given["broker"]), tls, given["credentials"])
-            return command(connection=connection, **arguments)
+            given = {name: tuple(arguments.pop(name) or ()) for name in options}
+            for variable, instead in REMOVED_VARIABLES.items():
+                if os.environ.get(variable):
+                    raise UserError(f"{variable} is no longer read; {instead}")
+            return command(
+                connection=Connection(given["broker"], given["credentials"]), **arguments
+            )
 
         signature = inspect.signature(command, eval_str=True)
         call.__signature__ = _expanded(signature, options)  # type: ignore[attr-defined]
@@ -377,13 +522,6 @@ def with_options(command: Callable[..., R]) -> Callable[..., R]:
     return call
 
 
-def _as_tuple(brokers: str | list[str] | None) -> tuple[str, ...]:
-    """The addresses that an option, or the argument of one command, holds."""
-    if isinstance(brokers, str):
-        return (brokers,)
-    return tuple(brokers or ())
-
-
 def _expanded(signature: inspect.Signature, options: dict[str, Any]) -> inspect.Signature:
     """The signature with these options in the place of its parameter `connection`."""
     parameters = []
@@ -396,6 +534,5 @@ def _expanded(signature: inspect.Signature, options: dict[str, Any]) -> inspect.
 
 
 def _keyword(name: str, option: Any) -> inspect.Parameter:
-    default = False if name == "insecure" else None
     kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=default, annotation=option)
+    return inspect.Parameter(name, kind, default=None, annotation=option)

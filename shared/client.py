@@ -20,6 +20,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -41,7 +42,7 @@ from covey.shared.numerics.neighbours import EVERY, remembered, share_of_memory
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.votes import LEAST, Vote, is_clearly_better
-from covey.shared.order_settings import check_numbers, layout_of, settings_of, split_of
+from covey.shared.order_settings import check_order, layout_of, settings_of, split_of
 from covey.shared.plugins import door
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, noised
@@ -152,23 +153,26 @@ def execute_order(
         nothing changed.
 
     Raises:
-        PublicError: the training diverged, or the order's settings are invalid, or it has a number that its phase has not.
+        PublicError: the training diverged, or the order's settings are invalid, or have something without a meaning.
         ValueError: the order has no work.
     """
     work = order.work
     if work is None:
         raise ValueError(f"order {order.step} of run {order.run} has no work")
     strategy, training = settings_of(work)
-    check_numbers(strategy, work)
+    check_order(strategy, work)
     prior = prior_of(work, local, layout_of(work))
     local = with_prior(local, prior)
     held_back = held_back and with_prior(held_back, prior)
     job, local = _job(work, client, models, training, local, client_state, held_back)
     started = clock()
-    if (work.privacy or {}).get("secure") and job.phase not in OF_THE_RUN:
+    if (work.privacy or {}).get("secure") and (job.phase not in OF_THE_RUN or _is_summed(work)):
         if secure is None:
             raise PublicError("secure sums: this agent has no keys for them")
-        strategy = door("secure work").OnDevice(strategy, secure, work, models)
+        evaluate = partial(_evaluate, strategy, work=work, folds=None)
+        strategy = door("secure work").OnDevice(strategy, secure, work, models, evaluate)
+    elif _is_summed(work):
+        raise PublicError("an order to evaluate asks for a vector without secure sums")
     choice = (with_prior(fold, prior) for fold in folds) if _chooses(order, work) else None
     report, state = _run_phase(strategy, job, local, client_state, work, noise, choice)
     seconds = clock() - started
@@ -228,6 +232,11 @@ def _job(
     return job, local
 
 
+def _is_summed(work: Work) -> bool:
+    """Whether the figures of an evaluation are the vector of a secure sum."""
+    return work.phase == EVALUATE and bool(work.sizes)
+
+
 def _chooses(order: OrderMessage, work: Work) -> bool:
     """Whether the agent may use another model than the served one after this order."""
     return order.use and work.evaluation.get("deliver") == "best"
@@ -246,12 +255,11 @@ def _run_phase(
         if not isinstance(local, Surveyed):
             raise PublicError("the statistics of a fleet need data that can be summed")
         return Report({}, local.examples, local.statistics()), client_state
-    if job.phase == EVALUATE:
-        measured_by = str(work.task.get("measure") or "")
-        report = _evaluate(strategy, job, local, client_state, work.evaluation, folds, measured_by)
-        return report, client_state
-    if (
-        job.phase in EXCHANGES
+    if job.phase == EVALUATE and not _is_summed(work):
+        return _evaluate(strategy, job, local, client_state, work=work, folds=folds), client_state
+    if job.phase in (
+        *EXCHANGES,
+        EVALUATE,
     ):  # they leave nothing of the order with the agent, as values that do not travel
         return strategy.work(job, local, client_state)[0], client_state
     track = bool(work.evaluation.get("track"))
@@ -384,12 +392,13 @@ def _evaluate(
     job: Job,
     local: Local,
     client_state: ClientState,
-    evaluation: Mapping[str, Any],
+    *,
+    work: Work,
     folds: Iterable[Local] | None,
-    measured_by: str,
 ) -> Report:
     """Figures in the modes E-server, E-tuned and E-last, those of the baseline, the agent's vote and its choice if they are
     asked for."""
+    evaluation, measured_by = work.evaluation, str(work.task.get("measure") or "")
     mixture, vote = _served(strategy, job, local, client_state)
     on_whole = of_whole(local)
     numbers: dict[str, Any] = {"server": measure(mixture, on_whole)}

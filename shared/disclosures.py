@@ -117,25 +117,28 @@ VOTED = {
 MOMENTS_OF_TARGET = {"count": "samples", "sum": "of the targets", "square": "sum of squares"}
 
 NUMBERS_OF_EVALUATION: Table = {
+    "head": _row("signed head of a masked report, whose slots have the figures"),
     "server": _row(
-        "test figures of the served model", Promise.KEPT, Promise.AT_HOME, within=FIGURES
-    ),
-    "last": _row(
-        "test figures of the model after its latest training",
+        "test figures of the served model",
+        Promise.SUMMED,
         Promise.KEPT,
         Promise.AT_HOME,
         within=FIGURES,
     ),
-    "tuned": _row("test figures after fine-tuning", Promise.KEPT, Promise.NOISED, within=FIGURES),
-    "knn": _row("test figures with training samples", Promise.KEPT, Promise.NOISED, within=FIGURES),
-    "baseline": _row(
-        "test figures of a guess from training samples",
+    "last": _row(
+        "test figures of the model after its latest training",
+        Promise.SUMMED,
         Promise.KEPT,
-        Promise.NOISED,
+        Promise.AT_HOME,
         within=FIGURES,
     ),
-    "vote": _row("losses on samples held back", Promise.KEPT, Promise.NOISED, within=VOTED),
-    "at_home": _row("whether fine-tuning helps here", Promise.KEPT, Promise.NOISED),
+    "tuned": _row("test figures after fine-tuning", *_OF_TRAINING, within=FIGURES),
+    "knn": _row("test figures with training samples", *_OF_TRAINING, within=FIGURES),
+    "baseline": _row(
+        "test figures of a guess from training samples", *_OF_TRAINING, within=FIGURES
+    ),
+    "vote": _row("losses on samples held back", *_OF_TRAINING, within=VOTED),
+    "at_home": _row("whether fine-tuning helps here", *_OF_TRAINING),
 }
 
 NUMBERS_OF_STATISTICS: Table = {

@@ -74,7 +74,8 @@ def replace_quickly(path: Path, content: bytes) -> None:
     """
     temporary = _replacement(path)
     try:
-        temporary.write_bytes(content)
+        with naming(path):
+            temporary.write_bytes(content)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
@@ -111,6 +112,7 @@ def private_folder(folder: Path, *, durable: bool = False) -> None:
 
     Raises:
         FileExistsError: something other than a folder has this name.
+        PermissionError: this user may not write in it. A file system that is read-only may pass, and is said by a write.
         UserError: the folder cannot be closed: it is another user's, all users share it, or its file system keeps no modes.
     """
     make_folder(folder.parent, durable=durable)
@@ -124,8 +126,12 @@ def private_folder(folder: Path, *, durable: bool = False) -> None:
             f"{folder}: this folder belongs to another user (uid {found.st_uid}), who could read what is kept in it; choose "
             "another, or make it yours"
         )
-    if not found.st_mode & OF_OTHERS:
-        return
+    if found.st_mode & OF_OTHERS:
+        _close(folder, found)
+    _must_be_writable(folder)
+
+
+def _close(folder: Path, found: os.stat_result) -> None:
     if found.st_mode & stat.S_ISVTX or folder.resolve() == Path(folder.anchor or "/").resolve():
         raise UserError(
             f"{folder}: all users of this machine share this folder; name a folder in it"
@@ -136,6 +142,14 @@ def private_folder(folder: Path, *, durable: bool = False) -> None:
             f"{folder}: other users can read it, and its file system keeps no permissions; mount it with umask=077, or choose "
             "another folder"
         )
+
+
+def _must_be_writable(folder: Path) -> None:
+    as_effective_user = os.access in os.supports_effective_ids
+    if os.access(folder, os.W_OK | os.X_OK, effective_ids=as_effective_user):
+        return
+    if not os.statvfs(folder).f_flag & os.ST_RDONLY:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
 
 def make_folder(path: Path, *, durable: bool = True) -> None:

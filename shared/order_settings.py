@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -12,13 +13,19 @@ from covey.shared.consent import AllowedCode, consent
 from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Patterns, Split
 from covey.shared.numerics.vectors import Layout
+from covey.shared.privacy.settings import Privacy
+from covey.shared.scenario.evaluation import Evaluation
+from covey.shared.scenario.fleet_statistics import STATISTICS
 from covey.shared.scenario.task import SPLIT, Task
-from covey.shared.strategies.base import ALTERNATIVE, Strategy, Training
+from covey.shared.strategies.base import ALTERNATIVE, ASKED, Expected, Strategy, Training
 from covey.shared.strategies.phase_names import AHEAD, BOX, EVALUATE, JOIN
 from covey.shared.strategies.registry import AnyStrategy
+from covey.shared.wire.codec import Codec
 from covey.shared.wire.messages import Work
 
 KEPT = 8  # of the newest settings: an agent may take part in several runs
+
+SECTIONS = ("strategy", "training", "task", "layout", "scaling", "codec", "evaluation", "privacy")
 
 Settings = tuple[Strategy[Any], Training]
 
@@ -30,25 +37,79 @@ def settings_of(work: Work) -> Settings:
     return _settings(_packed([work.strategy, work.training]), consent())
 
 
-def check_numbers(strategy: Strategy[Any], work: Work) -> None:
-    """Raise PublicError for a number in an order that neither the method nor the run has in this phase.
+def check_order(strategy: Strategy[Any], work: Work) -> None:
+    """Raise PublicError for a number or a setting in an order without meaning for the method, or written in another way.
 
-    Without this check a number without meaning would make a second order of the same work.
+    Without this check it would make a second order of the same work.
     """
-    for name in sorted(work.numbers.keys() - _numbers_of(strategy, work)):
-        raise PublicError(
-            f"numbers.{name}: the method {strategy.name} declares no such number for the phase {work.phase}; "
-            "the order is refused"
-        )
+    declared = _numbers_of(strategy, work)
+    for name in sorted(work.numbers):
+        if name not in declared:
+            raise PublicError(
+                f"numbers.{name}: the method {strategy.name} declares no such number for the phase "
+                f"{work.phase}; the order is refused"
+            )
+        if fault := declared[name].fault(work.numbers[name]):
+            raise PublicError(f"numbers.{name} {fault}; the order is refused")
+    _check_settings(_packed({name: getattr(work, name) for name in SECTIONS}), consent())
 
 
-def _numbers_of(strategy: Strategy[Any], work: Work) -> frozenset[str]:
-    """The names that an order of this phase may have."""
+def _numbers_of(strategy: Strategy[Any], work: Work) -> Mapping[str, Expected]:
+    """The numbers that an order of this phase may have."""
     if work.phase in (BOX, JOIN):  # which announce the work of another phase
-        return strategy.numbers_of(str(work.numbers.get(AHEAD))) | {AHEAD}
+        ahead = str(work.numbers.get(AHEAD))
+        return {**strategy.numbers_of(ahead), AHEAD: Expected(words=(ahead,))}
     of_method = strategy.numbers_of(work.phase)
     can_fall_back = strategy.fallback is not None and bool(work.evaluation.get("fallback"))
-    return of_method | {ALTERNATIVE} if work.phase == EVALUATE and can_fall_back else of_method
+    if work.phase == EVALUATE and can_fall_back:
+        return {**of_method, ALTERNATIVE: ASKED}
+    return of_method
+
+
+@lru_cache(KEPT)
+def _check_settings(packed: bytes, allowed: AllowedCode) -> None:
+    """Refuse sections of an order that differ from what a coordinator writes for the same settings."""
+    said = {name: section or {} for name, section in msgpack.unpackb(packed).items()}
+    strategy, training = _settings(_packed([said["strategy"], said["training"]]), allowed)
+    rounds = said["privacy"].pop("rounds", 1)
+    try:
+        meant: dict[str, Mapping[str, Any]] = {
+            "strategy": strategy.model_dump(mode="json"),
+            "training": training.model_dump(mode="json"),
+            "task": _task(_packed(said["task"]), allowed).for_agents(),
+            "layout": _layout(_packed(said["layout"])).to_wire(),
+            "scaling": {name: said["scaling"].get(name) for name in STATISTICS},
+            "codec": Codec.from_wire(said["codec"]).to_wire(),
+            "evaluation": Evaluation.model_validate(said["evaluation"]).for_agents(),
+            "privacy": Privacy.model_validate(said["privacy"]).for_agents(rounds),
+        }
+    except ValidationError as error:
+        raise _refusal(error) from None
+    if strange := _without_meaning(said, meant):
+        raise PublicError(
+            f"{strange}: an agent has no use for it, or coordinators write it in another way; the order is refused"
+        )
+    if type(rounds) is not int:
+        raise PublicError(f"privacy.rounds is {rounds!r:.60}; expected a whole number")
+
+
+def _without_meaning(said: Any, meant: Any) -> str:
+    """The key and the value in which a section differs from what it means; empty for none. Keys may be left out."""
+    if not isinstance(said, dict) or not isinstance(meant, dict):
+        return "" if _packed(said) == _packed(meant) else f" is {said!r:.60}"
+    for name, value in said.items():
+        if name not in meant:
+            return f"{name} is {value!r:.60}"
+        if found := _without_meaning(value, meant[name]):
+            return f"{name}{found}" if found.startswith(" ") else f"{name}.{found}"
+    return ""
+
+
+def _refusal(error: ValidationError) -> PublicError:
+    """The first thing that is wrong with a section of an order."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    key = ".".join(map(str, first["loc"]))
+    return PublicError(f"the order's {error.title} is not valid: {key}: {first['msg']}")
 
 
 def layout_of(work: Work) -> Layout:
@@ -111,10 +172,7 @@ def _settings(packed: bytes, allowed: AllowedCode) -> Settings:
         strategy = _strategy.validate_python(strategy_fields)
         training = Training.model_validate(training_fields)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        problem = f"the order's {error.title} is not valid: {key}: {first['msg']}"
-        raise PublicError(problem) from None
+        raise _refusal(error) from None
     return strategy, training
 
 

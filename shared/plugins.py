@@ -26,10 +26,6 @@ MODELS: Group = "covey.models"
 DATA: Group = "covey.data"
 
 DOORS = {
-    "idx": "covey.agent.data.idx",
-    "cifar": "covey.agent.data.cifar",
-    "svhn": "covey.agent.data.svhn",
-    "leaf": "covey.agent.data.leaf",
     "images": "covey.agent.data.images",
     "sounds": "covey.agent.data.sounds",
     "parquet images": "covey.agent.data.parquet_images",

@@ -1,4 +1,4 @@
-"""Text from other machines and files, made safe for a terminal.
+"""Text from other machines and files, made safe for a terminal, and warnings of our programs on stderr, which quote it.
 
 Texts from agents, brokers and files may contain control characters. An escape sequence can rename the window, clear
 earlier lines or type an answer for the user; an override of the writing direction shows a name backwards. These functions
@@ -7,7 +7,9 @@ replace each such character with its number, as in "\\\\x1b", so that a person s
 
 from __future__ import annotations
 
+import logging
 import re
+import sys
 
 # C0 and C1 controls, marks and overrides of the writing direction, line separators, lone surrogates, invisible tags
 _UNSAFE = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff\U000e0000-\U000e007f"
@@ -37,3 +39,17 @@ def _escaped(match: re.Match[str]) -> str:
     if code < 0x10000:
         return f"\\u{code:04x}"
     return f"\\U{code:08x}"
+
+
+class PrintableFormatter(logging.Formatter):
+    """A formatter that replaces each character that a terminal would obey by its number."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
+
+
+def log_to_stderr(line: str = "%(asctime)s %(message)s") -> None:
+    """Show warnings and errors on stderr, one line each; `line` is the format of `logging`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PrintableFormatter(line))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])

@@ -125,6 +125,7 @@ class Run:
         phase = self.strategy.plan(
             self.state, View(self.round, self.setup.rounds, attempt, self.present())
         )
+        asks_all = phase.cohort == "all" and not phase.ends_round
         phase = replace(phase, cohort=self._cohort(phase, attempt))
         done: dict[ClientId, tuple[Report, ClientState]] = {}
         for client in generator(self.shuffle, "arrival").permutation(list(phase.cohort)).tolist():
@@ -132,7 +133,8 @@ class Run:
                 job = self.job(phase.name, client, self.strategy.order(self.state, phase, client))
                 done[client] = self._work(job)
                 _promised(done[client][0], phase)
-        if len(done) < max(phase.quorum * len(phase.cohort), 1) and not phase.may_be_empty:
+        share = 0.5 if asks_all else phase.quorum
+        if len(done) < max(share * len(phase.cohort), 1) and not phase.may_be_empty:
             return False
         self.client_states.update(
             {client: client_state for client, (_, client_state) in done.items()}

@@ -17,7 +17,7 @@ NORMED = {"fedbn"}  # keep layers that normalise
 # for rules that every method keeps (tests/shared/test_strategy_every.py): one run per set of options
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "cfl": [
-        {"eps_mode": "relative", "eps_1": 1.01, "eps_2": 0.5, "warmup": 1, "min_size": 1},
+        {"eps_1": 9.0, "eps_2": 0.0, "warmup": 1, "min_size": 1},
         {
             "trigger": "rounds",
             "every": 1,
@@ -33,15 +33,9 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"n_clusters": 2, "initial": "random"},
         {},
         {"averaging": "gradient", "weights": "uniform", "shared_trunk": True, "n_clusters": 3},
-        {"initial": "restarts", "restarts": 2, "restart_rounds": 1},
-        {
-            "initial": "kmeans++",
-            "candidates": 4,
-            "n_clusters": 3,
-            "reseed_dead": True,
-            "dead_after": 1,
-        },
-        {"initial": "warmup", "warmup_rounds": 2, "select_on": "test"},
+        {"initial": "restarts", "restarts": 2},
+        {"initial": "kmeans++", "n_clusters": 3, "reseed_dead": True, "dead_after": 1},
+        {"initial": "warmup", "warmup_rounds": 2},
     ],
     "pacfl": [
         {"n_clusters": 2},
@@ -58,13 +52,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "robust": [
         {"n_clusters": 2, "first_epochs": 2},
-        {
-            "trim": "ball",
-            "features": "last_layer",
-            "beta": 0.3,
-            "restarts": 2,
-            "first_tolerance": 0.1,
-        },
+        {"trim": "ball", "features": "last_layer", "beta": 0.3, "restarts": 2},
         {"trim": "median", "averaging": "gradient", "restarts": 2, "round_beta": 0.4},
         {"features": "logreg", "beta": 0.25, "restarts": 2},
     ],
@@ -86,17 +74,13 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "feddist": [{}, {"anneal": "linear", "epsilon": 1.0}],
     "fednova": [{}, {"mu": 0.1}, {"server_momentum": 0.5}],
     "lg": [{"shared_layers": 1}, {"shared_layers": 1, "weights": "uniform"}],
-    "fedrep": [{}, {"head": "last", "head_epochs": 1}, {"head": "joint", "head_layers": 2}],
-    "perfedavg": [
-        {},
-        {"variant": "hf", "beta": 0.1, "weights": "uniform", "adapt_epochs": 1},
-        {"adapt_epochs": 0},
-    ],
+    "fedrep": [{}, {"head": "last"}, {"head": "joint", "head_layers": 2}],
+    "perfedavg": [{}, {"variant": "hf", "beta": 0.1, "weights": "uniform"}],
     "fedprox": [{"straggler_fraction": 0.5}],
     "fedsgd": [{"batch": "full"}, {"batch": 4}],
     "given": [{"groups": {"even": ["*[02468]"], "odd": ["*"]}}, {"groups": {"one": ["*1"]}}],
-    "fedsoft": [{}, {"n_clusters": 3, "selected": 2, "estimate_every": 1}],
-    "fedem": [{"n_clusters": 2, "share_memberships": True}, {"damped": True, "entry_steps": 3}],
+    "fedsoft": [{}, {"n_clusters": 3, "selected": 2}],
+    "fedem": [{"n_clusters": 2, "share_memberships": True}, {"damped": True}],
     "fesem_ma": [
         {"n_clusters": 2},
         {"n_clusters": 2, "sweeps": 0, "warmup_epochs": 1, "restarts": 2},
@@ -109,27 +93,14 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "fesem": [
         {"n_clusters": 2, "restarts": 3},
-        {
-            "n_clusters": 3,
-            "restarts": 2,
-            "features": "sketch",
-            "prox": "paper",
-            "weighted_centers": True,
-            "max_age": 1,
-        },
+        {"n_clusters": 3, "restarts": 2, "features": "sketch"},
         {
             "n_clusters": 2,
             "distance": "cosine",
             "features": "last_kernel",
             "m_step": "participants",
         },
-        {
-            "n_clusters": 2,
-            "distance": "l1",
-            "features": "last_layer",
-            "update_center_every": 2,
-            "warmup_epochs": 1,
-        },
+        {"n_clusters": 2, "distance": "l1", "features": "last_layer", "warmup_epochs": 1},
     ],
 }
 
@@ -157,13 +128,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "fesem_ma": {"n_clusters": 2},
     "fesem_ma-own": {"name": "fesem_ma", "n_clusters": 2, "warmup_start": "own"},
     "fesem_ma-fedma": {"name": "fesem_ma", "n_clusters": 2, "matching": "fedma"},
-    "fedsoft": {"n_clusters": 2, "estimate_every": 2},
+    "fedsoft": {"n_clusters": 2},
     "fedem": {"n_clusters": 2, "damped": True},
     "fuzzy": {"n_clusters": 2},
     "given": {"groups": {"even": ["*[02468]"]}},
     "fedclust": {"n_clusters": 2},
     "robust": {"n_clusters": 2, "first_epochs": 3},
-    "cfl": {"eps_mode": "relative", "eps_1": 1.0, "eps_2": 0.1, "warmup": 1},
+    "cfl": {"eps_1": 9.0, "eps_2": 0.1, "warmup": 1},
     "clove": {"n_clusters": 2},
     "fedgwc": {"settled": 0.1},
     "ifca": {"n_clusters": 2, "shared_trunk": True, "initial": "random"},

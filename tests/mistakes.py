@@ -272,22 +272,22 @@ MISTAKES = (
         "that `coordinator compare` wrote",
     ),
     Mistake(
-        "a folder for a benchmark",
-        "coordinator plan scenario.yaml --bench notes",
-        "notes: the file cannot be read",
-        "expected the output of",
-        "`agent bench --json`",
+        "seconds from `coordinator lab plan`",
+        "coordinator lab plan scenario.yaml --bench notes",
+        "--bench and --mbit were removed",
+        "expected neither",
+        "`agent lab bench` prints the seconds",
     ),
     Mistake(
         "a space in an agent's id",
-        "coordinator release 'pi 1' --broker mqtt://127.0.0.1:1",
+        "coordinator lab release 'pi 1' --broker mqtt://127.0.0.1:1",
         "AGENT 'pi 1'",
         "invalid name",
         "use 1-64 letters, digits, '.', '_' or '-'",
     ),
     Mistake(
         "a slash in a federation",
-        "coordinator pause --federation a/b --broker mqtt://127.0.0.1:1",
+        "coordinator lab pause --federation a/b --broker mqtt://127.0.0.1:1",
         "--federation 'a/b'",
         "invalid name",
         "use 1-64 letters, digits, '.', '_' or '-'",
@@ -295,7 +295,7 @@ MISTAKES = (
     # brokers
     Mistake(
         "a web address for a broker",
-        "coordinator pause --broker http://127.0.0.1",
+        "coordinator lab pause --broker http://127.0.0.1",
         "begins with 'http'",
         "expected mqtt[s]://[user:password@]host[:port]",
         "for example mqtt://localhost:1883",
@@ -324,11 +324,11 @@ MISTAKES = (
         exit_code=1,
     ),
     Mistake(
-        "a certificate authority that is not there",
+        "a certificate authority as an option",
         "agent start --data good.csv --broker mqtts://127.0.0.1:1 --ca none.pem",
-        "--ca none.pem: No such file or directory",
-        "expected a PEM file that this user may read",
-        "`broker enroll` puts it into the credentials file",
+        "--ca is no longer an option",
+        "write a credentials file",
+        "name it with --credentials",
     ),
     Mistake(
         "credentials that are not there",
@@ -367,7 +367,7 @@ MISTAKES = (
     ),
     Mistake(
         "a service whose agent has a space in its id",
-        "agent service --data good.csv --id 'pi 1'",
+        "agent lab service --data good.csv --id 'pi 1'",
         "--id 'pi 1'",
         "invalid name",
         "use 1-64 letters, digits, '.', '_' or '-'",
@@ -597,7 +597,7 @@ MISTAKES = (
         "a device that is enrolled twice",
         "broker enroll pi-1 --home home",
         "pi-1 is enrolled already",
-        "replace them with `broker rotate pi-1`",
+        "replace them with `broker lab rotate pi-1`",
         "revoke them with `broker expel pi-1`",
     ),
     Mistake(
@@ -626,7 +626,7 @@ MISTAKES = (
         "broker enroll pi-5 --key 12 --home home",
         "--key",
         "expected one user of one federation",
-        "the 64 digits that `agent keys` prints on its device",
+        "the 64 digits that `agent lab keys` prints on its device",
     ),
     Mistake(
         "a device that was never enrolled",
@@ -640,7 +640,7 @@ MISTAKES = (
         "broker expel coordinator --home home",
         "coordinator: no such agent",
         "replace the coordinator's credentials",
-        "`broker rotate coordinator`",
+        "`broker lab rotate coordinator`",
     ),
     Mistake(
         "a second broker in the folder of the first",
@@ -685,15 +685,8 @@ MISTAKES = (
         "of runs",
     ),
     Mistake(
-        "a speed in words",
-        "coordinator plan devices.yaml --mbit fast",
-        "--mbit fast",
-        "expected Mbit/s of a device",
-        "such as 20 or 20/5 (down/up)",
-    ),
-    Mistake(
         "the audit log of a folder without a run",
-        "coordinator audit notes",
+        "coordinator lab audit notes",
         "notes/audit.jsonl: there is no audit log",
         "give the folder",
         "of a run",

@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from covey.agent.device.service import Agent
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.connect import connected
@@ -22,6 +21,7 @@ from covey.shared.wire import frames
 from covey.shared.wire.messages import OrderMessage
 from covey.shared.wire.topics import Topics
 from tests.bowl import Trainer
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet, Numpy
 from tests.kit.small_run import clients, setup
 

@@ -6,10 +6,13 @@ are run as well (tests/test_docs_sessions.py).
 
 from __future__ import annotations
 
+import ast
 import importlib
+import io
 import re
 import shlex
-from collections.abc import Iterator
+import tokenize
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ from typer.testing import CliRunner
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 PAGES += sorted((ROOT / "benchmarks" / "results").glob("*.md"))  # the laboratory books
-PASSES_ON = {"agent service": "start"}  # takes the options of that command too
+PASSES_ON = {"agent lab service": "start"}  # takes the options of that command too
 PROGRAMS = ("agent", "broker", "coordinator")
 FENCE = re.compile(
     r"^( *)```(sh|console)( run(?: in the background)?)?[ ]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL
@@ -128,14 +131,17 @@ def wrong_target(words: list[str]) -> str:
     )
 
 
-def every_command() -> list[str]:
+def every_command() -> dict[str, Any]:
     """All commands of all programs, as they are typed."""
-    found = []
-    for name in PROGRAMS:
-        tree = program(name)
-        assert tree.commands, name
-        found += [f"{name} {sub}" for sub, command in tree.commands.items() if not command.hidden]
-    return sorted(found)
+    return dict(sorted(found for name in PROGRAMS for found in commands_in(name, program(name))))
+
+
+def commands_in(typed: str, group: Any) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_in(f"{typed} {name}", command)
+        else:
+            yield f"{typed} {name}", command
 
 
 def test_there_is_documentation_to_check() -> None:
@@ -156,14 +162,101 @@ def test_every_command_is_documented(command: str) -> None:
 
 @pytest.mark.parametrize("command", every_command())
 def test_a_help_text_is_shown_as_it_was_written(command: str) -> None:
-    name, sub = command.split()
-    shown = "".join(
-        CliRunner()
-        .invoke(importlib.import_module(f"covey.{name}.cli.program").app, [sub, "--help"])
-        .output.split()
-    )
-    for parameter in program(name).commands[sub].params:
+    shown = "".join(help_of(command).split())
+    for parameter in every_command()[command].params:
         assert "".join((parameter.help or "").split()) in shown
+
+
+def help_of(typed: str) -> str:
+    name, *words = typed.split()
+    app = importlib.import_module(f"covey.{name}.cli.program").app
+    return CliRunner().invoke(app, [*words, "--help"], terminal_width=80).output
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_list_of_commands_fits_a_small_terminal(name: str) -> None:
+    lines = help_of(name).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_help_of_an_agent_fits_two_screens() -> None:
+    assert len(help_of("agent start").splitlines()) <= 60
+
+
+def lab_commands() -> list[str]:
+    return [typed for typed in every_command() if " lab " in typed]
+
+
+@pytest.mark.parametrize("typed", lab_commands())
+def test_a_command_of_the_lab_that_is_typed_without_that_word_is_named_with_its_place(
+    typed: str,
+) -> None:
+    name, _, command = typed.split()
+    app = importlib.import_module(f"covey.{name}.cli.program").app
+    done = CliRunner().invoke(app, [command, "--json"])
+    assert done.exit_code == 2
+    assert done.stderr == f"error: `{name} {command}` is now `{typed}`\n"
+
+
+SOURCES = [
+    path for folder in (*PROGRAMS, "shared") for path in sorted((ROOT / folder).rglob("*.py"))
+]
+PLAIN = [
+    *sorted((ROOT / "deploy").rglob("*")),
+    *sorted((ROOT / "scenarios").rglob("*.yaml")),
+    *sorted((ROOT / "examples").rglob("*.*")),
+]
+NAMED = re.compile(rf"`((?:{'|'.join(PROGRAMS)}) [^`]+)`")
+
+
+def texts_of(source: str) -> Iterator[str]:
+    """The strings and comments of a module; in a string that is put together, stars stand for what is filled in."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.JoinedStr(values=parts):
+                yield "".join(
+                    str(part.value) if isinstance(part, ast.Constant) else "*" for part in parts
+                )
+            case ast.Constant(value=str(text)):
+                yield text
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+
+
+def named_commands(texts: Iterable[str]) -> set[str]:
+    """The commands that stand between backticks."""
+    return {" ".join(line.split()) for text in texts for line in NAMED.findall(text)}
+
+
+def wrong_commands(texts: Iterable[str]) -> list[str]:
+    """The faults of the commands that they name; alternatives and dots stand for words that a person types."""
+    lines = sorted(line for line in named_commands(texts) if "|" not in line)
+    return [why for line in lines if (why := mistake(line.replace("...", "*")))]
+
+
+def test_every_command_that_a_message_a_comment_or_a_page_names_exists() -> None:
+    texts = [text for path in SOURCES for text in texts_of(path.read_text("utf-8"))]
+    texts += [path.read_text("utf-8") for path in PLAIN if path.is_file() and is_text(path)]
+    wrong_on_purpose = ROOT / "docs" / "mistakes.md"
+    texts += [
+        path.read_text("utf-8") for path in PAGES if path.exists() and path != wrong_on_purpose
+    ]
+    assert len(named_commands(texts)) > 100
+    assert wrong_commands(texts) == []
+
+
+def is_text(path: Path) -> bool:
+    return path.suffix not in (".png", ".npz", ".parquet", ".gz")
+
+
+def test_a_wrong_command_in_a_message_is_seen() -> None:
+    source = 'f"{x}: run `coordinator " f"walk {x}`, then `agent start --dat {y}` or `broker up`"'
+    assert wrong_commands(texts_of(source)) == [
+        "agent start --dat *: agent start has no option --dat",
+        "coordinator walk *: coordinator has no command walk",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -176,8 +269,8 @@ def test_a_help_text_is_shown_as_it_was_written(command: str) -> None:
         ("make test", ""),
         ("make tset", "no target tset"),
         ("coordinator walk", "coordinator has no command walk"),
-        ("agent service --data ./local --user pi", ""),
-        ("agent service --dat ./local", "agent service has no option --dat"),
+        ("agent lab service --data ./local --user pi", ""),
+        ("agent lab service --dat ./local", "agent lab service has no option --dat"),
         ("coordinator run scenarios/digits.yaml --quick", "coordinator run has no option --quick"),
         ("coordinator run scenarios/nothing.yaml", "scenarios/nothing.yaml does not exist"),
         ("true && .venv/bin/broker up --prot=1883", "broker up has no option --prot=1883"),

@@ -12,6 +12,7 @@ import site
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -144,7 +145,9 @@ def test_covey_comes_from_the_wheel(environment: Path, tmp_path: Path) -> None:
     assert where.strip().startswith(str(environment.parent))
 
 
-@pytest.mark.parametrize("command", ["agent", "broker", "coordinator"])
+@pytest.mark.parametrize(
+    "command", sorted(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"])
+)
 def test_each_command_starts(environment: Path, tmp_path: Path, command: str) -> None:
     assert f"Usage: {command}" in run(environment, tmp_path, command, "--help")
 
@@ -161,6 +164,6 @@ def test_all_three_programs_work_together(environment: Path, tmp_path: Path) -> 
 
 
 def test_examples_travel_with_the_wheel(environment: Path, tmp_path: Path) -> None:
-    printed = run(environment, tmp_path, "agent", "examples", "--out", "mine")
+    printed = run(environment, tmp_path, "agent", "lab", "examples", "--out", "mine")
     assert files_below(tmp_path / "mine") == files_below(ROOT / "examples")
     assert "mine/wine/device-1.csv" in printed.splitlines()

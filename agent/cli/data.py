@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import covey
-from covey.agent.cli.options import Data, command_group
+from covey.agent.cli.options import Data
 from covey.shared.cli import Json
 from covey.shared.consent import NO_CODE
 from covey.shared.errors import UserError
@@ -18,10 +18,7 @@ from covey.shared.errors import UserError
 if TYPE_CHECKING:
     from covey.shared.numerics.split import Part
 
-commands = command_group()
 
-
-@commands.command()
 def check(
     data: Data,
     label: Annotated[
@@ -94,7 +91,6 @@ def _parts_of_model(scenario: Path) -> Sequence[Part]:
     return () if split is None else split.parts()
 
 
-@commands.command()
 def examples(
     out: Annotated[Path, typer.Option(help="the folder to make")] = Path("examples"),
 ) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.main import get_command
 
 from covey.agent.cli.options import (
     DEFAULT_FEDERATION,
@@ -29,7 +28,6 @@ from covey.agent.cli.options import (
     StateFolder,
     Threads,
     agent_id,
-    command_group,
     default_name,
     default_threads,
     quiet_links,
@@ -44,6 +42,7 @@ from covey.shared.cli import (
     Connection,
     Json,
     check_name,
+    command_of,
     with_connection,
     with_options,
 )
@@ -59,10 +58,7 @@ if TYPE_CHECKING:
 MOST_INPUT = 1 << 12  # characters of a code
 SECURE = "secure"  # the folder of secure sums in the state of an agent
 
-commands = command_group()
 
-
-@commands.command()
 @with_connection(BROKERS)
 @with_options
 def start(
@@ -70,14 +66,13 @@ def start(
     *,
     name: AgentId = None,
     federation: Annotated[
-        str, typer.Option(help="the fleet that the agent belongs to", envvar="COVEY_FEDERATION")
+        str, typer.Option(help="the fleet that it belongs to", envvar="COVEY_FEDERATION")
     ] = DEFAULT_FEDERATION,
     also: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="<federation|credentials>",
-            help="take part in another federation, too: its name, or the credentials file for it; orders wait their turn; "
-            "repeatable",
+            metavar="<name|file>",
+            help="another federation: name or credentials; repeatable",
             show_default=False,
         ),
     ] = None,
@@ -87,7 +82,8 @@ def start(
         float,
         typer.Option(
             min=0.0,
-            help="seconds that the training process stays alive after work",
+            metavar="<n>",
+            help="seconds that the training process waits for more work",
             envvar="COVEY_KEEP_WARM",
         ),
     ] = 60.0,
@@ -102,7 +98,7 @@ def start(
 ) -> None:
     """Stay connected to a broker, and train when the coordinator asks for it.
 
-    The agent runs until SIGTERM, Ctrl-C or a closed terminal. SIGUSR1 prints what happened to it so far; so does an end with an error.
+    It runs until SIGTERM, Ctrl-C or a closed terminal. SIGUSR1 prints what happened so far.
     """
     from covey.agent.device.display import DeviceDisplay, print_json, time_of_day
     from covey.agent.device.identity import Identity
@@ -111,7 +107,7 @@ def start(
     from covey.agent.policy import Rules
     from covey.shared.consent import AllowedCode
 
-    agent = agent_id(name, federation, connection.credentials, connection.brokers)
+    agent = agent_id(name, federation, connection)
     check_name("--id", agent)
     check_name("--federation", federation)
     urls = connection.urls(agent)
@@ -130,8 +126,8 @@ def start(
         if Path(text).is_file():
             _take_entry(folder / SECURE, Path(text))
     _check_places([identity for identity, _ in places], effective, state)
-    if connection.credentials is not None:
-        _take_entry(places[0][0].state / SECURE, connection.credentials)
+    for file in connection.credentials:
+        _take_entry(places[0][0].state / SECURE, file)
     quiet_links()
     memberships: list[Membership] = []
     for identity, where in places:
@@ -171,16 +167,15 @@ def _other(
     if not Path(text).is_file():
         check_name("--also", text)
         return agent, text, urls
-    from covey.shared.mqtt.broker_url import BrokerUrl, Tls
     from covey.shared.mqtt.credentials import check_agent, read
 
     own = read(Path(text))
-    check_agent(Path(text), own.id, [own.broker])
+    check_agent(Path(text), own.id)
     if not own.federation:
         raise UserError(
             f"--also {text}: these credentials are for any federation; give the name of one instead"
         )
-    return own.id, own.federation, [BrokerUrl.parse(own.broker, Tls(ca=Path(own.ca)))]
+    return own.id, own.federation, [own.url]
 
 
 def _check_places(identities: Sequence[Identity], policy: Policy, state: Path | None) -> None:
@@ -213,7 +208,6 @@ def _take_entry(folder: Path, file: Path) -> None:
         SecureFolder.take_entry(folder, own.entry, own.fleet, own.expelled)
 
 
-@commands.command()
 def join(
     code: Annotated[
         str,
@@ -256,7 +250,6 @@ def _new_file(agent: str) -> Path:
     return file
 
 
-@commands.command()
 def keys(
     name: AgentId = None,
     state: StateFolder = None,
@@ -317,7 +310,6 @@ async def run_agents(memberships: Sequence[Membership], workers: PoolOptions, ru
             group.create_task(live(agent, one.urls))
 
 
-@commands.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def service(
     context: typer.Context,
     user: Annotated[
@@ -327,17 +319,16 @@ def service(
 ) -> None:
     """Print a systemd unit that runs `agent start` whenever this machine is up. Takes the options of `agent start`.
 
-    agent service --data ./local --credentials pi-7.pem | sudo tee /etc/systemd/system/covey-agent.service
+    agent lab service --data ./local --credentials pi-7.pem | sudo tee /etc/systemd/system/covey-agent.service
     """
     import getpass
 
     from covey.agent.device.systemd import render
 
-    start_command = get_command(commands).commands["start"]  # type: ignore[attr-defined]
-    parsed = start_command.make_context("agent start", context.args)
+    parsed = command_of("start", start).make_context("agent start", context.args)
     given = parsed.params
-    brokers = given["broker"] or ()
-    agent = agent_id(given["name"], given["federation"], given["credentials"], brokers)
+    connection = Connection(tuple(given["broker"] or ()), tuple(given["credentials"] or ()))
+    agent = agent_id(given["name"], given["federation"], connection)
     check_name("--id", agent)
     check_name("--federation", given["federation"])
     command = [*python("covey.agent.cli", "start"), *_unit_options(parsed)]
@@ -380,7 +371,7 @@ def _words_of(name: str, flag: str, value: Any) -> list[str]:
         case list() | tuple():  # an option that may be repeated
             words: list[str] = []
             for one in value:
-                words += [flag, str(one)]
+                words += [flag, str(one.absolute() if isinstance(one, Path) else one)]
             return words
         case _:
             return [flag, str(value)]
@@ -392,7 +383,6 @@ def _has_password(broker: str) -> bool:
     return BrokerUrl.parse(broker).password is not None
 
 
-@commands.command("policy")
 @with_options
 def show_policy(*, policy: PolicyOptions, as_json: Json = False) -> None:
     """Print the policy that `agent start` enforces with the same options: what a coordinator may ask of this device."""
@@ -405,7 +395,6 @@ def show_policy(*, policy: PolicyOptions, as_json: Json = False) -> None:
         print(f"{key}: {json_text.dumps(values[key])}  # {field.description}")
 
 
-@commands.command()
 @with_options
 def bench(
     data: Data,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covey.agent.cli.options import AgentId, Device, LearnerOption, command_group, default_name
+from covey.agent.cli.options import AgentId, Device, LearnerOption, default_name
 from covey.shared.cli import Allow, Connection, Json, with_connection
 from covey.shared.errors import UserError
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 WATCH_S = 1.0  # between two looks at a folder
 
-commands = command_group()
-
 
 ModelFile = Annotated[
     Path | None,
@@ -35,7 +33,6 @@ ModelFile = Annotated[
 ]
 
 
-@commands.command()
 def predict(
     data: Annotated[
         Path | None,
@@ -157,9 +154,12 @@ def _whole_file(data: Path) -> Iterator[Path]:
     if str(data) != "-":
         yield data
         return
+    from covey.shared.files import naming
+
     with tempfile.TemporaryDirectory(prefix="covey-") as folder:
         path = Path(folder) / "standard-input.csv"
-        path.write_bytes(sys.stdin.buffer.read())
+        with naming(path):
+            path.write_bytes(sys.stdin.buffer.read())
         yield path
 
 
@@ -167,7 +167,7 @@ def _watch(
     folder: Path, out: Path, models: Models, text_for: Callable[[Path, Predictor], str], suffix: str
 ) -> None:
     """Predict each new file of a folder. One that does not fit is named, and the others follow."""
-    from covey.agent.training.watch import seen, whole
+    from covey.agent.training.predict import seen, whole
     from covey.shared.errors import CoveyError
     from covey.shared.files import write_atomically
 
@@ -196,7 +196,6 @@ def _watch(
         time.sleep(WATCH_S)
 
 
-@commands.command()
 @with_connection()
 def serve(
     *,
@@ -276,7 +275,6 @@ def _serve_mqtt(
     asyncio.run(until_the_end())
 
 
-@commands.command()
 def reset(
     model_dir: Annotated[
         Path,
@@ -305,7 +303,6 @@ def reset(
     print(f"{model_dir}: the next publication is dealt with, whatever its serial")
 
 
-@commands.command()
 def export(
     model: Annotated[
         Path, typer.Argument(help="models/cluster-0.safetensors of a finished run", exists=True)

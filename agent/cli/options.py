@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from covey.shared import plugins
+from covey.shared.cli import Connection
 from covey.shared.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ Label = Annotated[
 Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"] | None,
     typer.Option(
-        help="the device that torch computes on; overrides the scenario  [default: the scenario's]",
+        metavar="<device>",
+        help="auto, cpu, cuda or mps: where torch computes  [default: the scenario's]",
         envvar="COVEY_DEVICE",
         show_default=False,
     ),
@@ -46,8 +47,7 @@ AgentId = Annotated[
 StateFolder = Annotated[
     Path | None,
     typer.Option(
-        help="folder for the agent's state  [default: covey/ID in XDG_STATE_HOME or ~/.local/state, covey/ID@FEDERATION "
-        "in a federation that is not `default`]",
+        help="folder for the agent's state  [default: covey/ID[@FEDERATION] in XDG_STATE_HOME or ~/.local/state]",
         envvar="COVEY_STATE",
     ),
 ]
@@ -56,7 +56,8 @@ Threads = Annotated[
     typer.Option(
         min=1,
         max=1024,
-        help="threads of torch; 1 gives the same bytes as a simulation  [default: the cores but one, at least 1]",
+        metavar="<n>",
+        help="threads of torch; 1: the bytes of a simulation  [default: the cores but one]",
         envvar="COVEY_THREADS",
         show_default=False,
     ),
@@ -65,8 +66,7 @@ LearnerOption = Annotated[
     str | None,
     typer.Option(
         "--learner",
-        help="what trains: torch; numpy, which needs no torch and knows the models linear and mlp; or the name that an "
-        "installed package adds  [default: torch if it is installed, else numpy]",
+        help="torch, numpy (models linear and mlp alone), or one of a package  [default: torch if it is installed]",
         envvar="COVEY_LEARNER",
         show_default=False,
     ),
@@ -82,7 +82,7 @@ class PolicyOptions:
         Path | None,
         typer.Option(
             "--policy",
-            help="YAML file with limits on what a coordinator may ask of this device",
+            help="YAML file with limits on what may be asked of it",
             envvar="COVEY_POLICY",
             show_default=False,
         ),
@@ -91,15 +91,15 @@ class PolicyOptions:
         list[str] | None,
         typer.Option(
             "--limit",
-            help="set one key of the policy, such as max_epochs=5; repeatable",
+            metavar="<k=v>",
+            help="one key of the policy: max_epochs=5; repeatable",
             show_default=False,
         ),
     ] = None
     memory_limit: Annotated[
         str | None,
         typer.Option(
-            help="memory of the training process in all, such as 512M or 2G; work that needs more is reported as failed "
-            "(Linux)",
+            help="memory of the training process: 512M, 2G (Linux)",
             envvar="COVEY_MEMORY_LIMIT",
             show_default=False,
         ),
@@ -107,7 +107,7 @@ class PolicyOptions:
     max_base: Annotated[
         str | None,
         typer.Option(
-            help="room on the disk for bases (task.base), such as 500M or 2G  [default: 1G]",
+            help="disk for bases (task.base)  [default: 1G]",
             envvar="COVEY_MAX_BASE",
             show_default=False,
         ),
@@ -115,8 +115,8 @@ class PolicyOptions:
     only_when: Annotated[
         list[str] | None,
         typer.Option(
-            help="begin work only when this holds: charging, idle, or hours such as 22:00-06:00 (local time); repeatable, "
-            "and then all must hold",
+            metavar="<when>",
+            help="work only while charging, idle, or in hours such as 22:00-06:00; repeatable: all must hold",
             envvar="COVEY_ONLY_WHEN",
             show_default=False,
         ),
@@ -152,7 +152,7 @@ class ModelOptions:
         Path | None,
         typer.Option(
             "--model-dir",
-            help="folder that always has the newest model for this device; `agent predict` uses it",
+            help="folder for the newest model of this device; `agent predict` uses it",
             envvar="COVEY_MODEL_DIR",
             show_default=False,
         ),
@@ -161,9 +161,9 @@ class ModelOptions:
         float | None,
         typer.Option(
             min=0,
-            help="reject a new model if its accuracy on this device's test data is lower by more than this than that of the "
-            "model in use, or of the one that was promoted last (for regression: if its squared error is larger by more than "
-            "this share)  [default: 0.05]",
+            metavar="<n>",
+            help="refuse a model whose accuracy here is lower by more than this (regression: whose squared error is larger by "
+            "more than this share)  [default: 0.05]",
             envvar="COVEY_ACCEPT_MARGIN",
             show_default=False,
         ),
@@ -172,7 +172,8 @@ class ModelOptions:
         int | None,
         typer.Option(
             min=0,
-            help="runs whose best model stays in --model-dir, next to the model in use and the one before  [default: 3]",
+            metavar="<n>",
+            help="runs whose best model stays  [default: 3]",
             envvar="COVEY_KEEP_MODELS",
             show_default=False,
         ),
@@ -180,7 +181,7 @@ class ModelOptions:
     on_model: Annotated[
         str | None,
         typer.Option(
-            help="command to run after each new model, without a shell; its last argument is the model's path",
+            help="command to run after each new model; its last argument is the model's path",
             envvar="COVEY_ON_MODEL",
             show_default=False,
         ),
@@ -189,7 +190,8 @@ class ModelOptions:
         float | None,
         typer.Option(
             min=0.1,
-            help="time limit of that command, in seconds  [default: 60]",
+            metavar="<n>",
+            help="seconds that it may take  [default: 60]",
             envvar="COVEY_ON_MODEL_SECONDS",
             show_default=False,
         ),
@@ -222,22 +224,16 @@ class ModelOptions:
         return replace(KeepOptions(self.model_dir), **set_ones)
 
 
-def command_group() -> typer.Typer:
-    """An empty group of commands. The program lists its groups in the order of its help."""
-    return typer.Typer(rich_markup_mode=None)
-
-
-def agent_id(
-    name: str | None, federation: str, credentials: Path | None, brokers: Sequence[str]
-) -> str:
+def agent_id(name: str | None, federation: str, connection: Connection) -> str:
     """The id that was given, or the default. Raises UserError if the credentials belong to another agent or broker."""
     agent = name or default_name()
-    if credentials is not None:
-        from covey.shared.mqtt.credentials import check_agent, check_federation, read
+    if len(connection.credentials) > 1:
+        raise UserError("--credentials: an agent has one file; name others with --also")
+    for file in connection.in_use:
+        from covey.shared.mqtt.credentials import check_agent, check_federation
 
-        check_agent(credentials, agent, brokers)
-        if read(credentials).broker in brokers:
-            check_federation(credentials, federation, "--federation (or COVEY_FEDERATION)")
+        check_agent(file, agent)
+        check_federation(file, federation, "--federation (or COVEY_FEDERATION)")
     return agent
 
 

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from covey.agent.cli import data, device, models, simulation
-from covey.shared.cli import program
+from typing import ClassVar
 
-app = program(
-    "agent", "Learn on this machine's data, as part of a fleet. The data never leaves the machine."
-)
-# The help lists the commands in this order: those of a device come first.
-for group in (device, data, models, simulation):
-    app.add_typer(group.commands)
+from covey.shared.cli import Commands, Entries, Entry, program
+
+
+class AgentCommands(Commands):
+    """The commands of a device, and those for simulated fleets."""
+
+    front: ClassVar[Entries] = {
+        "start": Entry("covey.agent.cli.device:start", "Stay connected, and train when asked"),
+        "join": Entry("covey.agent.cli.device:join", "Get credentials with a one-time code"),
+        "check": Entry("covey.agent.cli.data:check", "Look for faults in this machine's data"),
+        "predict": Entry("covey.agent.cli.models:predict", "Predict with the model in use"),
+        "serve": Entry("covey.agent.cli.models:serve", "Answer other programs with predictions"),
+    }
+    lab: ClassVar[Entries] = {
+        "bench": Entry("covey.agent.cli.device:bench", "Measure the work of a round here"),
+        "examples": Entry("covey.agent.cli.data:examples", "Copy small real data sets"),
+        "export": Entry("covey.agent.cli.models:export", "Write a model as a program"),
+        "fleet": Entry("covey.agent.cli.simulation:fleet", "Run the agents of a simulated fleet"),
+        "keys": Entry("covey.agent.cli.device:keys", "Print the signing key for secure sums"),
+        "model": Entry("covey.agent.cli.simulation:model", "Write a scenario's initial weights"),
+        "policy": Entry("covey.agent.cli.device:show_policy", "Print the limits of this device"),
+        "reset": Entry("covey.agent.cli.models:reset", "Forget which publication came last"),
+        "service": Entry(
+            "covey.agent.cli.device:service", "Print a systemd unit for this agent", passes_on=True
+        ),
+    }
+
+
+app = program("agent", "Learn on this machine's data, which never leaves it.", AgentCommands)

@@ -8,22 +8,18 @@ from typing import Annotated
 
 import typer
 
-from covey.agent.cli.options import LearnerOption, ScenarioFile, command_group, quiet_links
-from covey.shared import json_text
+from covey.agent.cli.options import LearnerOption, ScenarioFile, quiet_links
 from covey.shared.cli import Allow, Connection, DataRoot, Json, broker_option, with_connection
-from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER
 from covey.shared.mqtt.credentials import FLEET
 
-commands = command_group()
 BROKERS_OF_A_FLEET = broker_option(
     DEFAULT_BROKER,
     "; repeat it for several independent brokers (shards), and each agent lives on one of them",
 )
 
 
-@commands.command()
-@with_connection(BROKERS_OF_A_FLEET)
+@with_connection(BROKERS_OF_A_FLEET, several=True)
 def fleet(
     scenario: ScenarioFile,
     *,
@@ -33,7 +29,7 @@ def fleet(
     start: Annotated[
         Path | None,
         typer.Option(
-            help="also write the initial weights to this .npz file, as `agent model` does, before the agents join"
+            help="also write the initial weights to this .npz file, as `agent lab model` does, before the agents join"
         ),
     ] = None,
     data_root: DataRoot = None,
@@ -59,7 +55,6 @@ def fleet(
     asyncio.run(agents)
 
 
-@commands.command()
 def model(
     scenario: ScenarioFile,
     out: Annotated[
@@ -79,42 +74,3 @@ def model(
     from covey.agent.worker.start import write_start
 
     write_start(plan, out, allowed)
-
-
-@commands.command()
-def superclasses(
-    scenario: ScenarioFile,
-    models: Annotated[
-        Path, typer.Option(help="folder with cluster-0.safetensors, cluster-1.safetensors, ...")
-    ],
-    data_root: DataRoot = None,
-    scaling: Annotated[
-        str | None,
-        typer.Option(
-            help="JSON with the run's mean and std per channel, if its standardisation is federated"
-        ),
-    ] = None,
-    allow: Allow = None,
-) -> None:
-    """Test models on the test data of each super-class of a simulated fleet. Prints JSON: a row of accuracies per model."""
-    from covey.agent.training.superclasses import accuracies
-    from covey.shared.consent import AllowedCode
-    from covey.shared.scenario.load import load_without_files
-
-    known_scaling = None if scaling is None else _scaling(scaling)
-    plan = load_without_files(scenario)
-    allowed = AllowedCode.parse(allow)
-    print(json_text.dumps(accuracies(plan, models, data_root, known_scaling, allowed)))
-
-
-def _scaling(text: str) -> dict[str, list[float]]:
-    from pydantic import ValidationError
-
-    from covey.shared.scenario.task import Standardise
-
-    try:
-        return Standardise.model_validate_json(text).model_dump(mode="json")
-    except ValidationError:
-        raise UserError(
-            f'--scaling {text}: expected JSON such as {{"mean": [0.5], "std": [0.25]}}'
-        ) from None

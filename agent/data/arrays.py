@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from covey.agent.data import array_files
 from covey.agent.data.dataset import Array, Dataset, dataset, encode
 from covey.agent.data.limits import unpacked_limit
 from covey.agent.own_code import resolve
-from covey.shared import array_files, plugins
+from covey.shared import plugins
 from covey.shared.consent import AllowedCode, ConsentError
 from covey.shared.errors import CoveyError, DataError
 

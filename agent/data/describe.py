@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from covey.agent.data.bad_cells import BadCells
-from covey.agent.data.notation import Cells, found_notation
+from covey.agent.data.cells import BadCells, Cells, found_notation
 from covey.agent.data.table_columns import is_missing, spelled
 from covey.agent.data.table_rows import open_table
 from covey.agent.data.times import second_of_week

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import IO
 
 from covey.shared.errors import DataError, UserError
 
@@ -32,39 +31,8 @@ def unpacked_limit(path: Path) -> int:
 def check_size(path: Path, size: int, limit: int) -> None:
     """Raises DataError for content of `size` bytes, if that is more than the file may unpack to."""
     if size > limit:
-        raise too_large(path, limit)
-
-
-def too_large(path: Path, limit: int) -> DataError:
-    """The refusal of a file that unpacks to more than its limit."""
-    fault = f"unpacks to more than {limit} bytes"
-    return DataError(
-        f"{path}: it {fault}; check the file, or set {LIMIT_VARIABLE} if it is right",
-        public=f"a data file {fault}",
-    )
-
-
-class Unpacked:
-    """A decompressed stream that ends in a DataError once it gave more than `limit` bytes."""
-
-    _left: int  # bytes that may still be read; negative once there were too many
-
-    def __init__(self, stream: IO[bytes], path: Path, limit: int) -> None:
-        self._stream = stream
-        self._path = path
-        self._limit = limit
-        self._left = limit
-
-    def __repr__(self) -> str:
-        return f"<Unpacked {self._path}: {self._left} of {self._limit} bytes left>"
-
-    def read(self, size: int = -1) -> bytes:
-        """At most `size` bytes, or all of them for a negative `size`."""
-        most = self._left + 1  # one more than allowed shows that there are too many
-        if 0 <= size < most:
-            most = size
-        content = self._stream.read(most)
-        self._left -= len(content)
-        if self._left < 0:
-            raise too_large(self._path, self._limit)
-        return content
+        fault = f"unpacks to more than {limit} bytes"
+        raise DataError(
+            f"{path}: it {fault}; check the file, or set {LIMIT_VARIABLE} if it is right",
+            public=f"a data file {fault}",
+        )

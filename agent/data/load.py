@@ -15,26 +15,38 @@ from covey.shared.scenario.task import Task
 TABLES = (".csv", ".tsv", ".parquet")
 ACCEPTED = (
     "a table (.csv, .tsv, .parquet), an .npz with x and y, a folder per class of images or of .wav sounds, "
-    "IDX files (train-images-idx3-ubyte.gz ...), CIFAR's binary version, SVHN's train_32x32.mat, "
-    "LEAF's train/*.json, module:function, or a data source that an installed package adds"
+    "module:function, or a data source that an installed package adds"
 )
 
-BENCHMARK_SETS = ("idx", "cifar", "svhn", "leaf")  # in the order in which a folder is asked
+# Published data sets that are not read: the names of their files -> what it is, and the format of scripts/to_npz.py.
+PUBLISHED_FILES = {
+    "*train-images*": ("an IDX file", "idx"),
+    "*cifar-100*.tar*": ("CIFAR-100's archive", "cifar100"),
+    "*.tar*": ("an archive such as CIFAR-10's", "cifar10"),
+    "*.tgz": ("an archive such as CIFAR-10's", "cifar10"),
+    "*_32x32.mat": ("a file of SVHN", "svhn"),
+    "*.mat": ("a MATLAB file", "mat"),
+    "*.json": ("a JSON file such as LEAF's", "leaf"),
+}
+PUBLISHED_FOLDERS = {
+    "*train-images*": ("a folder of IDX files", "idx"),
+    "data_batch_*.bin": ("a folder of CIFAR-10's batches", "cifar10"),
+    "train.bin": ("a folder of CIFAR-100's batches", "cifar100"),
+    "train_32x32.mat": ("SVHN's folder", "svhn"),
+    "train/*.json": ("a folder of LEAF", "leaf"),
+}
 
 
-def is_benchmark(kind: str, place: Path) -> bool:
-    """Whether a file or folder holds a benchmark set of this kind."""
-    return bool(getattr(plugins.door(kind), f"is_{kind}")(place))
-
-
-def load_benchmark(kind: str, place: Path) -> Dataset:
-    """The benchmark set of this kind at a path."""
-    return cast(Dataset, getattr(plugins.door(kind), f"load_{kind}")(place))
-
-
-def _benchmark_in(folder: Path) -> str | None:
-    """The kind of benchmark set that a folder holds."""
-    return next((kind for kind in BENCHMARK_SETS if is_benchmark(kind, folder)), None)
+def _check_not_published(place: Path) -> None:
+    """DataError for a data set as its authors publish it, with the command that makes an .npz of it."""
+    folder = place.is_dir()
+    for pattern, (what, kind) in (PUBLISHED_FOLDERS if folder else PUBLISHED_FILES).items():
+        if any(place.glob(pattern)) if folder else place.match(pattern):
+            advice = f"make an .npz of it: python scripts/to_npz.py {kind}"
+            raise DataError(
+                f"{place}: {what} is not read; {advice} {place} {kind}.npz",
+                public=f"the data is {what}, which is not read; {advice} SOURCE OUT.npz",
+            )
 
 
 def _table(
@@ -99,14 +111,7 @@ def _file(path: Path, label: str | None, task: Task | None) -> Dataset:
         return _table(path, label, task=task)
     if path.suffix.lower() == ".npz":
         return load_npz(path)
-    if path.name.endswith((".tar.gz", ".tgz", ".tar")):
-        return load_benchmark("cifar", path)
-    if is_benchmark("idx", path):
-        return load_benchmark("idx", path)
-    if path.suffix.lower() == ".mat":
-        return load_benchmark("svhn", path)
-    if path.suffix.lower() == ".json":
-        return load_benchmark("leaf", path)
+    _check_not_published(path)
     raise DataError(
         f"{path}: unknown kind of file {path.suffix!r}; expected {ACCEPTED}",
         public="the data is a file of an unknown kind",
@@ -115,8 +120,6 @@ def _file(path: Path, label: str | None, task: Task | None) -> Dataset:
 
 def _folder(folder: Path, label: str | None, task: Task | None) -> Dataset:
     """A data set of several files, the only file that can be loaded, or a folder of images."""
-    if kind := _benchmark_in(folder):
-        return load_benchmark(kind, folder)
     tables = _train_and_test(folder)
     if tables:
         train, test = tables
@@ -135,6 +138,7 @@ def _folder(folder: Path, label: str | None, task: Task | None) -> Dataset:
         return cast(Dataset, plugins.door("images").load_image_folder(folder, task))
     if is_sound_folder(folder):
         return cast(Dataset, plugins.door("sounds").load_sound_folder(folder, task))
+    _check_not_published(folder)
     seen = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
     raise DataError(
         f"{folder}: found {seen}; expected {ACCEPTED}",
@@ -146,7 +150,7 @@ def tables_at(place: Path) -> tuple[Path, ...]:
     """The tables that `load` reads at a path: one, or a training and a test table. None if it reads something else."""
     if place.is_file():
         return (place,) if place.suffix.lower() in TABLES else ()
-    if not place.is_dir() or _benchmark_in(place):
+    if not place.is_dir():
         return ()
     both = _train_and_test(place)
     if both:
@@ -159,9 +163,7 @@ def tables_at(place: Path) -> tuple[Path, ...]:
 
 def has_images(place: Path) -> bool:
     """Whether `load` reads a folder of images at a path."""
-    if not place.is_dir() or _benchmark_in(place):
-        return False
-    return not _tables_and_arrays(place) and is_image_folder(place)
+    return place.is_dir() and not _tables_and_arrays(place) and is_image_folder(place)
 
 
 def only_file(folder: Path) -> Path | None:
@@ -178,7 +180,7 @@ def is_loadable(place: Path) -> bool:
         return place.suffix.lower() in (*TABLES, ".npz")
     if not place.is_dir():
         return False
-    if tables_at(place) or _benchmark_in(place):
+    if tables_at(place):
         return True
     return len(_tables_and_arrays(place)) == 1 or is_image_folder(place) or is_sound_folder(place)
 

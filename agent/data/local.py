@@ -1,31 +1,216 @@
-"""A device's data as a learner trains on it, as far as it does not depend on the library that computes. Pure."""
+"""A device's data as a learner trains on it: inputs, mini-batches, samples. Pure, and the same for every learner.
+
+`prepared` is the one way from the rows of a table to inputs, for training, evaluation and prediction, and the same seed
+gives the same batches.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from covey.agent.data.batching import Batching
 from covey.agent.data.dataset import Array, Dataset
-from covey.agent.data.inputs import prepared
 from covey.agent.data.kin import card_of, units_of
 from covey.agent.data.scaling import in_units_of_the_data, standardised_targets
+from covey.agent.data.times import circular
 from covey.agent.policy import Rules
 from covey.shared.errors import DataError, PublicError
 from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Vector
+from covey.shared.scenario.columns import TableColumn
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import DataSplit, GradientCorrection, SampleIndices, Training
 
-CHUNK = 256  # samples per forward pass outside of training
-NO_CORRECTION = GradientCorrection()
+# -- from the rows of a table to the inputs of a model ---------------------------------------------
+# A task with columns is resolved first (`covey.shared.scenario.fleet_statistics`): it then has every value that this needs.
+
 
 Float32 = npt.NDArray[np.float32]
+Words = Mapping[
+    str, Sequence[str]
+]  # by categorical column: the words that its features are indices into
+
+
+def prepared(data: Dataset, task: Task) -> Dataset:
+    """The data as inputs of the model of a resolved task. Data whose features are inputs already stays as it is."""
+    if data.columns is None:
+        return data
+    words = data.columns.words
+    return replace(
+        data,
+        features=inputs(data.features, words, task),
+        test_features=inputs(data.test_features, words, task),
+        columns=None,
+    )
+
+
+def inputs(raw: Array, words: Words, task: Task) -> Float32:
+    """Numbers with missing cells filled in, flags of these cells, and an input per word of each category.
+
+    Args:
+        raw: (n, columns, ...) float32 in the order of `task.columns`: numbers, indices into the column's words, or seconds
+            of the week. NaN is a missing cell.
+        words: the words of the data, by categorical column.
+        task: resolved.
+
+    Raises:
+        PublicError: cells are missing, and the task has no value for them.
+
+    Returns:
+        Inputs (n, width, ...) float32. Of a category exactly one input is 1, the last one for words that the task does not
+        know and for missing cells.
+    """
+    found: list[Float32] = []
+    for place, column in enumerate(task.table_columns):
+        values = raw[:, place]
+        match column.kind:
+            case "category":
+                found.append(_one_hot(values, words.get(column.name, ()), column))
+            case "time":
+                found.append(circular(values, seasonal=column.seasonal))
+            case "number":
+                found.append(_filled(values, column, task)[:, None])
+                if column.flagged:
+                    found.append(np.isnan(values)[:, None].astype(np.float32))
+    return np.ascontiguousarray(np.concatenate(found, axis=1), np.float32)
+
+
+def _filled(values: Float32, column: TableColumn, task: Task) -> Float32:
+    """The column (n, ...) with `task.impute` in place of missing cells."""
+    missing = np.isnan(values)
+    if not missing.any():
+        return values
+    imputed = task.impute
+    if not isinstance(imputed, dict) or column.name not in imputed:
+        raise PublicError(
+            f"missing cells in column {column.name!r}, and task.impute has no value for it"
+        )
+    filled = values.copy()
+    filled[missing] = imputed[column.name]
+    return filled
+
+
+def _one_hot(values: Float32, words: Sequence[str], column: TableColumn) -> Float32:
+    """Indices of words (n, ...) as inputs (n, room + 1, ...)."""
+    input_of = dict(zip(column.words, range(column.room), strict=False))
+    other = column.room
+    input_of_code = [input_of.get(word, other) for word in words]
+    input_of_code.append(other)  # for missing cells
+    codes = np.nan_to_num(values, nan=len(words))
+    codes = codes.astype(np.int64)
+    places = np.array(input_of_code)[codes]
+    found = np.zeros((len(values), column.width, *values.shape[1:]), np.float32)
+    for place in range(column.width):
+        found[:, place] = places == place
+    return found
+
+
+# -- mini-batches ----------------------------------------------------------------------------------
+
+
+class Batching:
+    """Draws the mini-batches of one order's trainings, and counts their steps, which the owner's rules bound.
+
+    Args:
+        examples: n_i, the number of training samples.
+        training: sets the size of a batch and the number of epochs.
+        rng: draws the order of samples, nothing else.
+        rules: bound epochs and steps.
+        skips_single: whether a batch of one sample is left out, because batch norm cannot take it.
+    """
+
+    _steps: int  # of SGD, in all trainings of this order
+
+    def __init__(
+        self,
+        examples: int,
+        training: Training,
+        rng: np.random.Generator,
+        rules: Rules,
+        *,
+        skips_single: bool = False,
+    ) -> None:
+        self._examples = examples
+        self._training = training
+        self._rng = rng
+        self._rules = rules
+        self._skips_single = skips_single
+        self._steps = 0
+
+    def __repr__(self) -> str:
+        size = self._training.batch
+        return f"<Batching of {self._examples} samples by {size}: {self._steps} steps counted>"
+
+    def order(self) -> SampleIndices:
+        """All training samples in a new order."""
+        return self._rng.permutation(self._examples)
+
+    def drawn(self, count: int | None) -> SampleIndices:
+        """`count` samples without replacement; None, or more than there are: all of them."""
+        if count is None or count >= self._examples:
+            return np.arange(self._examples)
+        return self.order()[:count]
+
+    def batches(self, epochs: int | None) -> Iterator[list[SampleIndices]]:
+        """For each epoch the rows of its mini-batches, in a fresh order; the short last batch is kept."""
+        size = self._training.batch
+        if epochs is None:
+            epochs = self._training.epochs
+        for _ in range(epochs):
+            order = self.order()
+            starts = range(0, self._examples, size)
+            yield [order[start : start + size] for start in starts]
+
+    def begin(self, epochs: int | None, steps: int | None) -> tuple[int, int | None]:
+        """Settle the length of a training that is about to begin, and count its steps.
+
+        Args:
+            epochs: None: that of the training settings.
+            steps: overrides epochs.
+
+        Returns:
+            The epochs to draw, and the steps after which to stop; None: after these epochs.
+
+        Raises:
+            PolicyError: the owner of this device allows fewer epochs or steps.
+        """
+        if epochs is None:
+            epochs = self._training.epochs
+        if steps is not None:
+            steps = max(steps, 0)
+            epochs = math.ceil(steps / self._batches_per_epoch)
+        self._count(epochs, steps)
+        return epochs, steps
+
+    @property
+    def _batches_per_epoch(self) -> int:
+        """Batches that are trained on; at least 1, so that any number of steps takes finitely many epochs."""
+        size = self._training.batch
+        batches = math.ceil(self._examples / size)
+        last_has_one_sample = self._examples % size == 1
+        if self._skips_single and last_has_one_sample:
+            batches -= 1
+        return max(batches, 1)
+
+    def _count(self, epochs: int, steps: int | None) -> None:
+        self._rules.check_epochs(epochs)
+        if steps is None:
+            steps = epochs * math.ceil(self._examples / self._training.batch)
+        self._steps += steps
+        self._rules.check_steps(self._steps)
+
+
+# -- the data of a learner --------------------------------------------------------------------------
+
+
+CHUNK = 256  # samples per forward pass outside of training
+NO_CORRECTION = GradientCorrection()
 
 
 @dataclass(frozen=True)

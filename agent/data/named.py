@@ -1,36 +1,227 @@
-"""The data sets that a simulated fleet names, and the folder that holds the larger ones."""
+"""The data sets that a simulated fleet names: by name, below the data root, or a folder with the data of one device per entry."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from covey.agent.data.arrays import from_arrays, read_npz
-from covey.agent.data.dataset import Array, Dataset, Indices, dataset
-from covey.agent.data.load import load, load_benchmark
+from covey.agent.data.dataset import Array, Dataset, Indices, dataset, with_test
+from covey.agent.data.fit import fit
+from covey.agent.data.load import is_loadable, load
 from covey.shared import plugins
 from covey.shared.consent import consent
 from covey.shared.errors import DataError
 from covey.shared.extras import install
 from covey.shared.scenario.task import Task
 
+# -- a folder with the data of one device per entry ------------------------------------------------
+
+
+# the fields of a Dataset that have an entry per sample
+ROWS = (
+    "features",
+    "targets",
+    "test_features",
+    "test_targets",
+    "groups",
+    "test_groups",
+    "populations",
+)
+
+
+@dataclass(frozen=True)
+class DeviceEntry:
+    """The data of one device."""
+
+    path: Path
+    name: str  # below the folder
+    population: str | None  # the folder around it, if devices lie in folders of populations
+
+
+def device_entries(folder: Path) -> tuple[DeviceEntry, ...]:
+    """The devices of a folder, sorted by name; empty if the folder is the data of a single device, or none.
+
+    A device is a table, an .npz file or a folder that `agent start --data` accepts. Two or more of them make a folder of
+    devices. Folders of devices in a folder are populations: their names are the true clusters.
+    """
+    devices = _devices_in(folder)
+    if devices:
+        return _entries(devices, None)
+    found: list[DeviceEntry] = []
+    for population in _visible(folder):
+        if not population.is_dir():
+            continue
+        found += _entries(_devices_in(population), population.name)
+    return tuple(found)
+
+
+def _entries(paths: Sequence[Path], population: str | None) -> tuple[DeviceEntry, ...]:
+    """Paths as entries; in a population, its name comes first."""
+    entries: list[DeviceEntry] = []
+    for path in paths:
+        name = path.name
+        if population is not None:
+            name = f"{population}/{name}"
+        entries.append(DeviceEntry(path, name, population))
+    return tuple(entries)
+
+
+def _devices_in(folder: Path) -> list[Path]:
+    """Two or more entries with data of their own."""
+    if is_loadable(folder):
+        return []
+    devices = [path for path in _visible(folder) if is_loadable(path)]
+    if len(devices) < 2:
+        return []
+    return devices
+
+
+def _visible(folder: Path) -> list[Path]:
+    found: list[Path] = []
+    for path in sorted(folder.iterdir()):
+        hidden = path.name.startswith(".")
+        if not hidden:
+            found.append(path)
+    return found
+
+
+def load_devices(entries: Sequence[DeviceEntry], task: Task, source: str) -> Dataset:
+    """The data of all devices in one data set, whose groups are the devices.
+
+    Each device's data is read, compared with the task and given a test part as `agent start` does it.
+
+    Args:
+        entries: at least two.
+        task: of the scenario.
+        source: the folder, for messages.
+
+    Raises:
+        DataError: the data of a device cannot be read, or does not fit the task.
+    """
+    parts: list[Dataset] = []
+    for entry in entries:
+        parts.append(with_test(fit(load(entry.path, task=task), task)))
+    _check_shapes(entries, parts)
+    parts = _with_common_words(parts, task)
+    named: list[Dataset] = []
+    for entry, part in zip(entries, parts, strict=True):
+        named.append(_named(part, entry))
+    return _joined(named, source)
+
+
+def _check_shapes(entries: Sequence[DeviceEntry], parts: Sequence[Dataset]) -> None:
+    """DataError if two devices have samples of different shapes."""
+    shape = parts[0].shape
+    for entry, part in zip(entries, parts, strict=True):
+        if part.shape != shape:
+            fault = f"samples have shape {part.shape}, those of the first device {shape}"
+            raise DataError(f"{entry.path}: {fault}", public=fault)
+
+
+def _named(part: Dataset, entry: DeviceEntry) -> Dataset:
+    """The data of a device, with the device as the group of each sample."""
+    count = len(part.targets)
+    tests = len(part.test_targets)
+    populations: Array | None = None
+    if entry.population is not None:
+        populations = np.repeat(entry.population, count)
+    return replace(
+        part,
+        groups=np.repeat(entry.name, count),
+        test_groups=np.repeat(entry.name, tests),
+        populations=populations,
+    )
+
+
+def _joined(parts: Sequence[Dataset], source: str) -> Dataset:
+    """The samples of all devices, one device after the other."""
+    arrays: dict[str, Any] = {}
+    for name in ROWS:
+        rows = [getattr(part, name) for part in parts]
+        if rows[0] is not None:
+            arrays[name] = np.concatenate(rows)
+    return replace(parts[0], source=source, **arrays)
+
+
+# -- categories ----------------------------------------------------------------------------------------------
+
+
+def _with_common_words(parts: Sequence[Dataset], task: Task) -> list[Dataset]:
+    """The same data, with cells of categories as indices into words that all devices share."""
+    common: dict[str, dict[str, int]] = {}
+    for part in parts:
+        for column, words in _words(part).items():
+            known = common.setdefault(column, {})
+            for word in words:
+                known.setdefault(word, len(known))
+    if not common:
+        return list(parts)
+    recoded: list[Dataset] = []
+    for part in parts:
+        recoded.append(_recoded(part, common, task))
+    return recoded
+
+
+def _words(part: Dataset) -> dict[str, tuple[str, ...]]:
+    if part.columns is None:
+        return {}
+    return dict(part.columns.words)
+
+
+def _recoded(part: Dataset, common: dict[str, dict[str, int]], task: Task) -> Dataset:
+    """One device's data with the common words."""
+    columns = part.columns
+    assert columns is not None  # noqa: S101 - words belong to columns
+    features = part.features.copy()
+    test_features = part.test_features.copy()
+    for column, words in columns.words.items():
+        place = task.columns.index(column)
+        known = common[column]
+        code_of = np.array([known[word] for word in words], np.float32)
+        for rows in (features, test_features):
+            rows[:, place] = _coded(rows[:, place], code_of)
+    merged: dict[str, tuple[str, ...]] = {}
+    for column, known in common.items():
+        merged[column] = tuple(known)
+    return replace(
+        part, features=features, test_features=test_features, columns=replace(columns, words=merged)
+    )
+
+
+def _coded(codes: Array, code_of: Array) -> Array:
+    """Codes (n, ...) in the common words; NaN, a missing cell, stays."""
+    coded = codes.copy()
+    present = np.isfinite(codes)
+    coded[present] = code_of[codes[present].astype(np.int64)]
+    return coded
+
+
+# -- data sets by name ------------------------------------------------------------------------------
+
+
 ROOT_VARIABLE = "COVEY_DATA_ROOT"
 DEFAULT_ROOT = Path("../shared/data")
-# name of a data set -> its path below the data root
-FILES = {
-    "fashion-mnist": "fashion-mnist",
-    "cifar10": "cifar-10-binary.tar.gz",
-    "cifar100": "cifar-100-binary.tar.gz",
-    "svhn": "svhn",
-    "emnist-byclass": "emnist/emnist-byclass-train-images-idx3-ubyte.gz",
-    "emnist-letters": "emnist/emnist-letters-train-images-idx3-ubyte.gz",
-    "emnist-balanced": "emnist/emnist-balanced-train-images-idx3-ubyte.gz",
-    "femnist": "femnist",
-    "celeba": "celeba",
+# Names of data sets whose file is NAME.npz -> what scripts/to_npz.py makes it of, below the data root.
+MADE_OF = {
+    "fashion-mnist": "idx fashion-mnist",
+    "cifar10": "cifar10 cifar-10-binary.tar.gz",
+    "cifar100": "cifar100 cifar-100-binary.tar.gz",
+    "svhn": "svhn svhn",
+    "emnist-byclass": "idx emnist/emnist-byclass-train-images-idx3-ubyte.gz",
+    "emnist-letters": "idx emnist/emnist-letters-train-images-idx3-ubyte.gz",
+    "emnist-balanced": "idx emnist/emnist-balanced-train-images-idx3-ubyte.gz",
+    "femnist": "leaf femnist",
+    "celeba": "leaf celeba",
+}
+# name of a data set -> its file below the data root
+FILES = {name: f"{name}.npz" for name in MADE_OF} | {
     "har": "har.npz",
     "mnist-writer": "mnist_writer.npz",
 }
@@ -69,10 +260,6 @@ def load_named(name: str, root: str | Path | None = None, task: Task | None = No
             return load(name, allowed=consent(), task=task)
     place = _place(name, folder)
     match name:
-        case "fashion-mnist":
-            return load_benchmark("idx", place)
-        case "cifar10":
-            return load_benchmark("cifar", place)
         case "har":
             return _har(place)
         case "mnist-writer":
@@ -83,7 +270,6 @@ def load_named(name: str, root: str | Path | None = None, task: Task | None = No
 
 def _own(place: Path, task: Task | None) -> Dataset:
     """Data of the user's own: of one source, or of one device per entry of a folder."""
-    from covey.agent.data.device_folder import device_entries, load_devices
 
     entries = device_entries(place) if place.is_dir() else ()
     if not entries:
@@ -96,15 +282,17 @@ def _own(place: Path, task: Task | None) -> Dataset:
 
 def _place(name: str, root: Path | None) -> Path:
     """The path of a data set below the root, or a path of the user's own. DataError if it does not exist."""
-    place = (root or Path()) / FILES.get(name, name)
-    if place.exists():
-        return place
-    here = Path(name)
-    if name not in FILES and here.exists():
-        return here
+    file = FILES.get(name, name)
+    place = (root or Path()) / file
+    for candidate in (place, Path(file)):
+        if candidate.exists():
+            return candidate
     seen = f"{place} does not exist"
     if not root:
         seen = f"no data root is set and {seen}"
+    elif name in MADE_OF:
+        kind, _, source = MADE_OF[name].partition(" ")
+        seen += f" (python scripts/to_npz.py {kind} {root / source} {place} makes it of the published files)"
     raise DataError(
         f"data set {name!r}: {seen}; set the data root with --data-root or {ROOT_VARIABLE}, or use "
         "'digits', which needs none",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from covey.agent.data.agent_samples import AgentSamples
 from covey.agent.data.dataset import Array, Indices
+from covey.agent.data.partition_rules import AgentSamples
 from covey.agent.data.windows import apart_from
 from covey.shared.errors import UserError
 from covey.shared.scenario.partition import ByGroup
@@ -34,7 +34,12 @@ class _Chosen:
 
 
 def by_group(
-    cfg: ByGroup, targets: Array, clients: NaturalClients, agents: int, rng: np.random.Generator
+    cfg: ByGroup,
+    targets: Array,
+    clients: NaturalClients,
+    agents: int,
+    rng: np.random.Generator,
+    test_share: float,
 ) -> AgentSamples:
     """One agent per natural client, chosen on the seed if there are more of them than agents.
 
@@ -59,7 +64,7 @@ def by_group(
                 "fleet.partition by_group: the samples are windows that overlap, and a random choice would test on rows "
                 "that were trained on; set split: time"
             )
-        pairs = [_held_back(cfg, own, targets, rng) for own in train]
+        pairs = [_held_back(cfg, own, targets, rng, test_share) for own in train]
         train = [kept for kept, _ in pairs]
         test = [held for _, held in pairs]
         if clients.overlap:
@@ -151,20 +156,20 @@ def _drawn(candidates: Indices, count: int, what: str, rng: np.random.Generator)
 
 
 def _held_back(
-    cfg: ByGroup, own: Indices, targets: Array, rng: np.random.Generator
+    cfg: ByGroup, own: Indices, targets: Array, rng: np.random.Generator, test_share: float
 ) -> tuple[Indices, Indices]:
     """(train, test) of one natural client, at least one sample each."""
     if len(own) < 2:  # its samples lie in the test part, which other clients are missing from
         return own, own[:0]
     if cfg.split == "time":
-        return _held_back_in_time(cfg, own, targets)
-    held = round(cfg.test_share * len(own))
+        return _held_back_in_time(own, targets, test_share)
+    held = round(test_share * len(own))
     held = min(max(held, 1), len(own) - 1)
     order = rng.permutation(own)
     return np.sort(order[held:]), np.sort(order[:held])
 
 
-def _held_back_in_time(cfg: ByGroup, own: Indices, targets: Array) -> tuple[Indices, Indices]:
+def _held_back_in_time(own: Indices, targets: Array, test_share: float) -> tuple[Indices, Indices]:
     """The end of each activity is held back: the end of a whole recording would often be an activity unseen in training."""
     runs = [own]
     has_classes = targets.dtype.kind != "f" and targets.ndim == 1
@@ -174,7 +179,7 @@ def _held_back_in_time(cfg: ByGroup, own: Indices, targets: Array) -> tuple[Indi
     kept: list[Indices] = []
     held: list[Indices] = []
     for run in runs:
-        cut = len(run) - round(cfg.test_share * len(run))
+        cut = len(run) - round(test_share * len(run))
         kept.append(run[:cut])
         held.append(run[cut:])
     train = np.sort(np.concatenate(kept))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from covey.agent.data.dataset import Array, Dataset, dataset, encode
-from covey.agent.data.image_reader import EncodedImage, Form, ImageReader
+from covey.agent.data.images import EncodedImage, Form, ImageReader
 from covey.agent.data.limits import check_size, unpacked_limit
 from covey.agent.data.table_columns import is_missing, spelled
 from covey.agent.data.table_selection import label_column

@@ -3,7 +3,7 @@
 A partition is stored as `.npz`: agent i owns `train_idx[train_ptr[i]:train_ptr[i+1]]` and tests on
 `test_idx[test_ptr[i]:test_ptr[i+1]]`. `test_of` names the part that `test_idx` points into: the data set's "test"
 part or its "train" part (the single pool of a set without a test part); a file without it means "test"
-if the set has such a part. Optional: `truth` per agent (a cluster, or a mixture), `turns` (quarter turns
+if the set has such a part. Optional: `truth` per agent (a cluster), `turns` (quarter turns
 of the agent's images), `populations` (names that `truth` counts).
 
 Test sets are "local views": rules that hand out labels give an agent all test samples of every label
@@ -18,12 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from covey.agent.data.agent_samples import AgentSamples
 from covey.agent.data.arrays import read_npz
 from covey.agent.data.dataset import Array, Dataset, Indices, held_out, take
 from covey.agent.data.named import load_named
 from covey.agent.data.natural_clients import NaturalClients, by_group
-from covey.agent.data.partition_rules import rule
+from covey.agent.data.partition_rules import AgentSamples, rule
 from covey.shared.errors import UserError
 from covey.shared.files import atomic_replace
 from covey.shared.scenario.fleet import Fleet
@@ -43,7 +42,7 @@ class Split:
     test_idx: Indices  # into the part that `test_of` names; may repeat
     test_ptr: Indices  # (N + 1,), rising from 0 to len(test_idx)
     test_of: str = "test"  # "test" or "train"
-    truth: Array | None = None  # (N,) cluster or (N, populations) mixture of each agent
+    truth: Array | None = None  # (N,) cluster of each agent
     turns: Indices | None = None  # (N,) quarter turns of each agent's images
     populations: tuple[str, ...] = ()  # the names that `truth` counts
 
@@ -120,7 +119,7 @@ def partition(
         if not has_test:
             test_groups = None
         clients = NaturalClients(groups, test_groups, populations, overlap)
-        samples = by_group(cfg, targets, clients, agents, rng)
+        samples = by_group(cfg, targets, clients, agents, rng, test_share)
     elif has_test and test_targets is not None:
         samples = rule(cfg, targets, test_targets, agents, rng)
     elif overlap:
@@ -372,7 +371,7 @@ def _per_agent(path: Path, arrays: Mapping[str, Array], name: str, agents: int) 
     array = arrays.get(name)
     if array is None:
         return None
-    if array.ndim == 0 or len(array) != agents:
+    if array.shape != (agents,):
         raise UserError(
             f"{path}: {name} has shape {array.shape}; expected one entry for each of {agents} agents"
         )

@@ -1,17 +1,18 @@
-"""The partitioning rules that need labels only, one function each. All draws come from the one generator given."""
+"""Which samples each agent of a simulated fleet holds: the rules that need labels only, one function each.
+
+All draws come from the one generator given.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from covey.agent.data.agent_samples import AgentSamples, cut, even_parts, joined, shared_out
 from covey.agent.data.dataset import Array, Indices
-from covey.agent.data.superclass_mixture import superclass_mixture
 from covey.shared.errors import UserError
 from covey.shared.scenario.partition import (
     ByGroup,
@@ -22,9 +23,48 @@ from covey.shared.scenario.partition import (
     Partition,
     Quantity,
     Rotation,
-    SuperclassMixture,
     TestRule,
 )
+
+# -- which samples each agent holds, and how samples are shared out evenly -------------------------
+
+
+@dataclass(frozen=True)
+class AgentSamples:
+    """Which samples each agent holds, as indices; agent i is at position i of each list."""
+
+    train: list[Indices]  # into the training part; disjoint
+    test: list[Indices]  # into the part that `test_of` names; may overlap
+    truth: Array | None = None  # (N,) cluster, if the rule knows it
+    turns: Indices | None = None  # (N,) quarter turns of the agent's images
+    test_of: str = "test"  # "test" or "train"
+    populations: tuple[str, ...] = ()  # the names that `truth` counts
+
+
+def shared_out(test_targets: Array, agents: int, rng: np.random.Generator) -> list[Indices]:
+    """Equal parts of the test samples; with fewer samples than agents some serve twice."""
+    order = rng.permutation(len(test_targets))
+    return even_parts(np.resize(order, max(len(order), agents)), agents)
+
+
+def even_parts(samples: Indices, parts: int) -> list[Indices]:
+    """Consecutive parts whose sizes differ by one at most."""
+    return list(np.array_split(samples, parts))
+
+
+def cut(samples: Indices, counts: Indices) -> list[Indices]:
+    """Consecutive parts of the given sizes, which sum to the number of samples."""
+    return np.split(samples, np.cumsum(counts)[:-1])
+
+
+def joined(pieces: Sequence[Sequence[Indices]]) -> list[Indices]:
+    """All pieces of each agent together. `pieces[j][i]` is what agent i has of label, or pool, j."""
+    of_agents = zip(*pieces, strict=True)
+    return [np.concatenate(own) for own in of_agents]
+
+
+# -- the rules --------------------------------------------------------------------------------------
+
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +113,6 @@ def rule(
             return _with_test(cfg.test, train, targets, test_targets, rng)
         case GroupedLabels():
             return _grouped_labels(cfg, targets, test_targets, agents, rng)
-        case SuperclassMixture():
-            return superclass_mixture(cfg, targets, test_targets, agents, rng)
         case ByGroup():
             raise ValueError("by_group needs the groups of the samples")
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from covey.agent.data.bad_cells import BadCell, BadCells, quoted
-from covey.agent.data.notation import Cells
+from covey.agent.data.cells import BadCell, BadCells, Cells, quoted
 from covey.agent.data.table_rows import Block, is_number
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)

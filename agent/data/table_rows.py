@@ -12,9 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from covey.agent.data.bad_cells import BadCell, BadCells
+from covey.agent.data.cells import BadCell, BadCells, Cells, encoding_of, plain, separator_of
 from covey.agent.data.limits import check_size, unpacked_limit
-from covey.agent.data.notation import Cells, encoding_of, plain, separator_of
 from covey.shared.errors import DataError
 from covey.shared.extras import install
 from covey.shared.scenario.columns import LABEL_NAMES, Notation

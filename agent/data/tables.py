@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from covey.agent.data.bad_cells import BadCell, BadCells, quoted
+from covey.agent.data.cells import BadCell, BadCells, quoted
 from covey.agent.data.dataset import Array, Dataset, RawColumns, dataset, encode
 from covey.agent.data.limits import check_size, unpacked_limit
 from covey.agent.data.table_columns import (

@@ -12,8 +12,7 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import numpy.typing as npt
 
-from covey.agent.data.bad_cells import BadCells, quoted
-from covey.agent.data.notation import Cells
+from covey.agent.data.cells import BadCells, Cells, quoted
 from covey.agent.data.table_columns import CellPlace
 from covey.agent.data.table_rows import Block
 

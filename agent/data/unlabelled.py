@@ -15,11 +15,11 @@ import numpy as np
 
 from covey.agent.data import images, sounds
 from covey.agent.data.arrays import ALIASES, read_npz
-from covey.agent.data.bad_cells import BadCells
+from covey.agent.data.cells import BadCells
 from covey.agent.data.class_folders import files_at
 from covey.agent.data.dataset import Array, Dataset, RawColumns, dataset
 from covey.agent.data.fit import fit
-from covey.agent.data.image_reader import Form, ImageReader
+from covey.agent.data.images import Form, ImageReader
 from covey.agent.data.load import TABLES, load, only_file
 from covey.agent.data.parquet_images import image_column, pixels_of, read_rows
 from covey.agent.data.table_columns import spelled

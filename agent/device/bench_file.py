@@ -1,4 +1,4 @@
-"""The result of `agent bench`, kept with the agent's state so that its status can carry it."""
+"""The result of `agent lab bench`, kept with the agent's state so that its status can carry it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `agent bench` prints."""
+"""What `agent lab bench` prints."""
 
 from __future__ import annotations
 

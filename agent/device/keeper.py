@@ -19,8 +19,7 @@ from covey.agent.device.notices import (
     ModelTaken,
 )
 from covey.agent.kept.model_dir import DEFAULT_RUNS, ModelDir
-from covey.agent.kept.verdict import DEFAULT_MARGIN
-from covey.agent.kept.versions import Version
+from covey.agent.kept.versions import DEFAULT_MARGIN, Version
 from covey.shared.files import folder_lock
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import ModelInUse

@@ -12,13 +12,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey.agent.device import events as e
 from covey.agent.device.fetching import is_exchange
 from covey.agent.device.fitting import too_large
 from covey.agent.device.identity import Identity
-from covey.agent.device.keeper import Keeper
 from covey.agent.device.model_store import ModelStore
 from covey.agent.device.notices import (
     Damaged,
@@ -38,6 +37,9 @@ from covey.shared.files import obstacle, write_atomically
 from covey.shared.strategies.phase_names import AHEAD
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest
+
+if TYPE_CHECKING:
+    from covey.agent.device.keeper import Keeper
 
 BeforeReport = Callable[[OrderMessage], Awaitable[None]]
 FULL_NOTICE_S = 60.0  # between two notices about a full disk

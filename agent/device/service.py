@@ -15,15 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
 from covey.agent.conditions import unmet
 from covey.agent.data_watch import DataWatch
 from covey.agent.device import bench_file, readings
 from covey.agent.device import events as e
 from covey.agent.device import notices as n
-from covey.agent.device.deployments import Deployments
 from covey.agent.device.identity import Identity
-from covey.agent.device.keeper import Keeper, KeepOptions
 from covey.agent.device.model_store import Bases, ModelStore
 from covey.agent.device.outbox import Outbox
 from covey.agent.device.performing import BeforeReport, Device, Done, Judged, Performer
@@ -39,14 +38,17 @@ from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.program import Cancel, Effect, End, Items, Publish, Start
 from covey.shared.strategies.phase_names import AHEAD, BOX
-from covey.shared.timers import earliest
+from covey.shared.timers import Waiting, earliest
 from covey.shared.version import version
-from covey.shared.waiting import Waiting
 from covey.shared.wire.brief_work import SharedParts
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.messages import MAX_SETTINGS_BYTES, SETTINGS, OrderMessage, Part, is_base
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics, is_deployed
+
+if TYPE_CHECKING:
+    from covey.agent.device.deployments import Deployments
+    from covey.agent.device.keeper import Keeper, KeepOptions
 
 MAX_WAITING = 64  # messages that were read and not dealt with; beyond this the link's bounds count
 STATUS_CACHE = 4  # statuses of coordinators that are kept as they were read
@@ -154,6 +156,9 @@ class Agent:
         self._deployed: ModelStore | None = None  # models that were published for use
         deployments: Deployments | None = None
         if keep is not None:
+            from covey.agent.device.deployments import Deployments
+            from covey.agent.device.keeper import Keeper
+
             self.keeper = Keeper(keep, observer, self._happens, durable=identity.durable)
             deployed = identity.state / "deployed"
             self._deployed = ModelStore(deployed, max_model_bytes, durable=identity.durable)

@@ -22,10 +22,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from covey.agent.device.briefs import Briefs
 from covey.agent.device.delivery import Delivery
-from covey.agent.device.deployments import Deployments
 from covey.agent.device.events import (
     Actions,
     ConditionsSeen,
@@ -70,6 +70,9 @@ from covey.shared.timers import earliest
 from covey.shared.wire.documents import AgentStatus, Benchmark, CoordinatorStatus, ModelInUse
 from covey.shared.wire.messages import OrderMessage, SharedWork
 from covey.shared.wire.topics import Topics
+
+if TYPE_CHECKING:
+    from covey.agent.device.deployments import Deployments
 
 REFUSED = "refused by this device"  # a key of `dropped`
 

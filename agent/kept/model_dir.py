@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from covey.agent.kept.verdict import Figure, is_better
-from covey.agent.kept.versions import Version
+from covey.agent.kept.versions import Figure, Version, is_better
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.files import private_folder, write_atomically

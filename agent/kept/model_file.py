@@ -2,7 +2,7 @@
 
 The facts in the header are those of a run's `models/cluster-0.safetensors`: the task with its class names, its scale and
 the means and deviations that the fleet found. A kept model adds its version, and the weights if it mixes several models.
-`agent export` and `task.init` therefore accept both kinds of file.
+`agent lab export` and `task.init` therefore accept both kinds of file.
 """
 
 from __future__ import annotations

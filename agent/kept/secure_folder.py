@@ -24,7 +24,7 @@ from covey.shared.secure.masks import WIRE, Integers
 from covey.shared.secure.primitives import KEY_BYTES, Token, hashed
 
 STATE = "state"
-SIGNING_KEY, ENTRY, FLEET = "signing.key", "entry", "fleet.pub"  # of a device: `agent keys`
+SIGNING_KEY, ENTRY, FLEET = "signing.key", "entry", "fleet.pub"  # of a device: `agent lab keys`
 EXPELLED = "expelled"
 WORK = "work.npz"
 ENDING = ".words"

@@ -2,7 +2,7 @@
 
 Its inputs are features (n, *task.features) float32 as the agents' files have them: `task.scale` and standardisation are
 part of the program. Its outputs are logits (n, classes), or values (n, 1) in the units of the data for a regression
-task. Of a task with columns the inputs are those of `covey.agent.data.inputs`: numbers without missing cells, and
+task. Of a task with columns the inputs are those of `covey.agent.data.local.prepared`: numbers without missing cells, and
 categories as one input per word.
 """
 

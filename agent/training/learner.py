@@ -23,14 +23,19 @@ from covey.agent.training.architectures import BUILT_IN, THRESHOLD
 from covey.agent.training.augment import augmentation_for, augmentation_of_training
 from covey.agent.training.batched import Course, Request, can_be_batched, padded
 from covey.agent.training.compute_device import choose_device, prepare_device
-from covey.agent.training.debiased import Debiased
-from covey.agent.training.flat_module import SEEDS, FlatModule
-from covey.agent.training.frozen_layers import FEATURES_BYTES, Features, frozen_layers
+from covey.agent.training.flat_module import (
+    FEATURES_BYTES,
+    SEEDS,
+    Features,
+    FlatModule,
+    frozen_layers,
+)
 from covey.agent.training.input_scaling import InputScaling
 from covey.agent.training.models import build, headed
 from covey.agent.training.objective import (
     Change,
     ContrastiveObjective,
+    Debiased,
     ImageViews,
     Objective,
     TaskLoss,

@@ -33,7 +33,7 @@ TRAINED: tuple[Role, ...] = ("share", "keep")
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 SPREAD_OF_B = 0.01  # of the adapters of all initial models but the first
 MAX_SEED = 2**63 - 1  # of torch's generator
-EXPECTED_INIT = "expected an .npz file with the float32 array theta0, one that `agent model` wrote, or a trained model of a run"
+EXPECTED_INIT = "expected an .npz file with the float32 array theta0, one that `agent lab model` wrote, or a trained model of a run"
 
 Builder = Callable[..., Any]  # (features, outputs, **options) -> nn.Module
 
@@ -124,7 +124,7 @@ def initial(
     - `theta0` (P,): the parameters of the first start. The other starts stay random, because models that start equal
       never separate.
     - `theta0` (starts, P): the parameters of every start.
-    - `starts` (starts, d): every start with its buffers. `agent model` writes such a file.
+    - `starts` (starts, d): every start with its buffers. `agent lab model` writes such a file.
     - a trained model (`.safetensors`): the first start. A folder of them, such as a run's `models`: every start. Weights
       of the user's own that have the model's names are accepted too, and may lack tensors that train.
 

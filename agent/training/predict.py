@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.fit import FLAGS
+from covey.agent.data.load import TABLES
 from covey.agent.data.unlabelled import Samples, cells_of, load_unlabelled
 from covey.agent.kept.model_dir import INDEX, read_index
 from covey.agent.kept.model_file import ModelFile, read_model
@@ -32,6 +33,41 @@ from covey.shared.numerics.figures import (
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Training
+
+# -- new files of a folder: `agent predict --watch` ------------------------------------------------
+
+
+KINDS = (*TABLES, ".npz")
+Stamp = tuple[int, int]  # size and time of the last change, ns
+
+
+def seen(folder: Path) -> dict[Path, Stamp]:
+    """The files in a folder that could be predicted, with what changes when they do."""
+    found: dict[Path, Stamp] = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() in KINDS and not path.name.startswith("."):
+            try:
+                stat = path.stat()
+            except FileNotFoundError:  # it was moved away
+                continue
+            found[path] = stat.st_size, stat.st_mtime_ns
+    return found
+
+
+def whole(
+    now: Mapping[Path, Stamp], before: Mapping[Path, Stamp], done: Mapping[Path, Stamp]
+) -> list[Path]:
+    """The files that have stopped to change since the last look, and were not dealt with as they are.
+
+    Args:
+        now, before: what two looks have seen.
+        done: the files that were dealt with, as they were then.
+    """
+    return [path for path, stamp in now.items() if before.get(path) == stamp != done.get(path)]
+
+
+# -- predictions ------------------------------------------------------------------------------------
+
 
 Outputs = npt.NDArray[Any]
 OWN_COLUMNS = ("row", "file", "prediction", "probability")

@@ -27,6 +27,7 @@ from covey.agent.training.predict import Predictor, model_in_use
 from covey.shared import json_text
 from covey.shared.bounded_http import BoundedOnThisMachine, body_length
 from covey.shared.errors import CoveyError, UserError
+from covey.shared.files import naming
 
 MOST_BYTES = 16 << 20  # of a request
 CSV, JSON = "text/csv", "application/json"
@@ -86,7 +87,8 @@ def answer(models: Models, body: bytes, kind: str, keep: list[str]) -> dict[str,
     text = _table(body) if kind == JSON else body
     with models.ready() as predictor, tempfile.TemporaryDirectory(prefix="covey-") as folder:
         path = Path(folder) / "request.csv"
-        path.write_bytes(text)
+        with naming(path):
+            path.write_bytes(text)
         try:
             found = predictor.predict(path, keep=keep)
         except CoveyError as error:

@@ -16,8 +16,7 @@ import numpy as np
 from covey.agent.data import Dataset
 from covey.agent.data.dataset import folds
 from covey.agent.kept.model_file import ModelFile, Named, read_model, save_model, task_with_scaling
-from covey.agent.kept.verdict import Figure, Figures, Verdict, judge, main_figure
-from covey.agent.kept.versions import Version
+from covey.agent.kept.versions import Figure, Figures, Verdict, Version, judge, main_figure
 from covey.agent.learning import learner_for
 from covey.agent.policy import PolicyError, Rules
 from covey.agent.worker.sources import Source

@@ -26,8 +26,8 @@ from covey.agent.data.shared_tests import (
     shared_tests,
 )
 from covey.agent.data_watch import Fingerprint, fingerprint
-from covey.shared.scenario.drift import Holders, holders_of
 from covey.shared.scenario.load import load_without_files
+from covey.shared.scenario.simulated_agents import Holders, holders_of
 from covey.shared.scenario.task import Task
 
 SHARES_BYTES = 32 << 20  # of a process, for shares of simulated agents that are kept

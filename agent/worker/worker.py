@@ -14,7 +14,6 @@ Every job has `source` (where the data comes from) and `policy`, `allow` and `le
 - `together` (jobs): do the work of several orders of a simulated fleet; those that train take their steps together
 - `partition` (out): write which samples of a simulated fleet belong to which agent, as .npz
 - `start` (out): write the initial models of a simulated fleet's scenario, as .npz
-- `superclasses` (models, scaling): measure the models in a folder on each super-class of a simulated fleet's test data
 - `adopt` (deployment, clusters, models, keep): judge models that were published for use, and write the one that this
   device takes over; `deployment` is the message's bytes, `models` are the paths of the models of `clusters`
 - `device` (wanted): check which kind of device the work would be done on
@@ -46,8 +45,7 @@ from covey.agent.worker.memory_file import (
     save_memory,
     unwritten,
 )
-from covey.agent.worker.memory_limit import memory_limited
-from covey.agent.worker.process import Options, prepared
+from covey.agent.worker.process import Options, memory_limited, prepared
 from covey.shared.child import death_with_parent
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.disclosures import Promise, cleared
@@ -170,8 +168,6 @@ def answer(job: frames.Job, options: Options = DEFAULTS) -> frames.Job:
                 return _partition(job)
             case "start":
                 return _start(job)
-            case "superclasses":
-                return _superclasses(job, options.threads)
             case "adopt":
                 return _adopt(job, options.threads)
             case "device":
@@ -239,22 +235,6 @@ def _start(job: frames.Job) -> frames.Job:
     check_code(scenario, rules.allowed)
     write_start(scenario, Path(job["out"]), rules.allowed)
     return {}
-
-
-def _superclasses(job: frames.Job, threads: int) -> frames.Job:
-    """Measure the models of a finished simulation on each super-class."""
-    rules = Rules.from_wire(job)
-    prepared(rules, threads)
-
-    from covey.agent.training.superclasses import accuracies
-    from covey.shared.scenario.load import load_without_files
-
-    source = job["source"]
-    scenario = load_without_files(Path(source["scenario"]))
-    root = source["data_root"]
-    data_root = None if root is None else Path(root)
-    models = Path(job["models"])
-    return {"accuracies": accuracies(scenario, models, data_root, job["scaling"], rules.allowed)}
 
 
 def _adopt(job: frames.Job, threads: int) -> frames.Job:
@@ -395,7 +375,7 @@ def _work(
     """
     from covey.agent.worker.sources import is_simulated, source_of
     from covey.shared.client import AT_HOME, PRIVACY_LEDGER, execute_order, simulated_noise
-    from covey.shared.order_settings import layout_of, settings_of
+    from covey.shared.order_settings import layout_of, settings_of, task_of
     from covey.shared.privacy.noise import Noise
     from covey.shared.privacy.settings import AgentPrivacy, Budget, Trainings
     from covey.shared.wire.messages import device_name, is_base
@@ -424,7 +404,10 @@ def _work(
     noise = simulated_noise(work, client) if simulated else Noise.secret()
     source = source_of(job["source"])
     if work.phase in EXCHANGES:
-        local: Any = _Late(lambda: _locals(source, work, layout, client, rules, threads)[0])
+        local: Any = _Late(
+            lambda: _locals(source, work, layout, client, rules, threads)[0],
+            lambda: source.dataset(task_of(work), work.round).test_targets,
+        )
         held_back: Any = None
         folds: Iterable[Any] = ()
     else:
@@ -514,12 +497,17 @@ def _promises(policy: Policy, work: Work, strategy: Strategy[Any]) -> set[Promis
 
 
 class _Late:
-    """A learner that is made once something is asked of it: exchanges of messages need neither data nor torch."""
+    """A learner that is made once something is asked of it: exchanges of messages need no torch, and no data but the targets
+    of the test part, if any are there for an evaluation."""
 
     device = "cpu"
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[], Any], tests: Callable[[], Any]) -> None:
         self._make = cache(make)
+        self._tests = tests
+
+    def targets(self, split: str) -> Any:
+        return self._tests() if split == "test" else self._make().targets(split)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._make(), name)

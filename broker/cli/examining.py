@@ -11,12 +11,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from covey.broker.cli.options import command_group
 from covey.broker.folder import RETAINED, BrokerFolder
 from covey.shared import json_text
 from covey.shared.cli import Connection, Json, with_connection
 from covey.shared.errors import UserError
-from covey.shared.mqtt.broker_url import ADDRESS, BrokerUrl, Tls
+from covey.shared.mqtt.broker_url import ADDRESS, BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.credentials import read as read_credentials
 from covey.shared.terminal import Terminal
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from covey.broker.doctor import Finding
     from covey.broker.doctor_between import Between
 
-commands = command_group()
 COLOURS = {"ok": "green", "missing": "red", "note": "yellow"}
 
 
@@ -39,7 +37,6 @@ ADDRESSES = Annotated[
 ]
 
 
-@commands.command()
 @with_connection(ADDRESSES)
 def doctor(
     *,
@@ -64,17 +61,16 @@ def doctor(
     if home is not None:
         folder = BrokerFolder(home)
         disk = examine_disk(folder.folder / RETAINED)
-        if not connection.brokers:
+        if not connection.is_named:
             file = folder.file(COORDINATOR)
-            own = read_credentials(file)
-            connection = Connection((own.broker,), Tls(ca=Path(own.ca)), file)
-    if not connection.brokers:
+            connection = Connection(credentials=(file,))
+    if not connection.is_named:
         raise UserError(f"expected the address of a broker, {ADDRESS}, --credentials or --home")
     user = ""
     role = ""
     federation = ""
-    if connection.credentials is not None:
-        credentials = read_credentials(connection.credentials)
+    if connection.credentials:
+        credentials = read_credentials(connection.credentials[0])
         user = credentials.id
         role = credentials.role
         federation = credentials.federation

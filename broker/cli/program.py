@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from covey.broker.cli import examining, serving, users
-from covey.shared.cli import program
+from typing import ClassVar
 
-app = program("broker", "Run and secure the MQTT broker of a Covey federation.")
-# The help lists the commands in this order.
-for group in (serving, users, examining):
-    app.add_typer(group.commands)
+from covey.shared.cli import Commands, Entries, Entry, program
+
+
+class BrokerCommands(Commands):
+    """The commands of a broker and its folder."""
+
+    front: ClassVar[Entries] = {
+        "up": Entry("covey.broker.cli.serving:up", "Run a broker until Ctrl-C"),
+        "init": Entry("covey.broker.cli.users:init", "Make the folder of a broker with TLS"),
+        "enroll": Entry("covey.broker.cli.users:enroll", "Add users; write their credentials"),
+        "expel": Entry("covey.broker.cli.users:expel", "Revoke the credentials of agents"),
+        "list": Entry("covey.broker.cli.users:list_users", "List users, and who is online"),
+        "doctor": Entry("covey.broker.cli.examining:doctor", "Check what a broker provides"),
+    }
+    lab: ClassVar[Entries] = {
+        "renew": Entry("covey.broker.cli.users:renew", "Replace the broker's certificate"),
+        "rotate": Entry("covey.broker.cli.users:rotate", "Replace the credentials of users"),
+        "sign": Entry("covey.broker.cli.users:sign", "Sign entries for secure sums again"),
+    }
+
+
+app = program("broker", "Run and secure the MQTT broker of a Covey federation.", BrokerCommands)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Annotated
 import typer
 
 from covey.broker.access import members, passwords
-from covey.broker.cli.options import command_group, show
+from covey.broker.cli.options import show
 from covey.broker.folder import BrokerFolder
 from covey.broker.limits import DEFAULT_AGENTS, MIB, Limits
 from covey.broker.programs.options import Options
@@ -22,10 +23,7 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import FLEET
 from covey.shared.wire.topics import is_name
 
-commands = command_group()
 
-
-@commands.command()
 def up(
     host: Annotated[
         str | None,
@@ -79,13 +77,6 @@ def up(
     password: Annotated[
         str | None, typer.Option(envvar="COVEY_BROKER_PASSWORD", help="password of --user")
     ] = None,
-    fleet_password: Annotated[
-        str | None,
-        typer.Option(
-            envvar="COVEY_FLEET_PASSWORD",
-            help="with --user: password of a second user, fleet, who has the rights of agents",
-        ),
-    ] = None,
     password_file: Annotated[
         Path | None,
         typer.Option(
@@ -127,6 +118,8 @@ def up(
     ] = False,
 ) -> None:
     """Run a broker until Ctrl-C: Mosquitto if it is installed, else the embedded one."""
+    # with --user: of a second user, who has the rights of agents; a run gives it to its own broker
+    fleet_password = os.environ.get("COVEY_FLEET_PASSWORD")
     with _single_user(user, password, password_file, fleet_password) as (users, members):
         kind = available_broker(show, embedded=embedded)
         options = Options(

@@ -16,7 +16,7 @@ from rich.table import Table
 from covey.broker import joining
 from covey.broker.access.acl import ANY
 from covey.broker.access.members import Entry
-from covey.broker.cli.options import command_group, show
+from covey.broker.cli.options import show
 from covey.broker.folder import AUTHORITY_DAYS, DEFAULT_FEDERATION, SERVER_DAYS, BrokerFolder
 from covey.shared import json_text
 from covey.shared.cli import Json
@@ -30,7 +30,6 @@ from covey.shared.wire.documents import EXPELLED, ROTATED
 if TYPE_CHECKING:
     from covey.broker.seen import Seen
 
-commands = command_group()
 HOME = Path("broker-home")
 HomeFolder = Annotated[Path, typer.Option("--home", help="the broker's folder")]
 Names = Annotated[list[str], typer.Argument(help="names of the users; for an agent, its id")]
@@ -47,11 +46,9 @@ Join = Annotated[
 JoinPort = Annotated[
     int, typer.Option(min=0, max=65535, help="port for --join; 0 takes any free one")
 ]
-JoinMinutes = Annotated[float, typer.Option(min=0.1, help="how long the codes of --join are valid")]
 EnrolledRole = Literal["agent", "coordinator", "observer", "aggregator"]
 
 
-@commands.command()
 def init(
     host: Annotated[
         list[str],
@@ -75,7 +72,6 @@ def init(
     print(f"the coordinator's credentials: {made.file(COORDINATOR)}")
 
 
-@commands.command()
 def enroll(
     names: MaybeNames = None,
     *,
@@ -108,7 +104,7 @@ def enroll(
         EnrolledRole,
         typer.Option(
             help="observer: read statuses, roster and metrics, write nothing; aggregator: add up reports for the "
-            "coordinator (`coordinator aggregate`)"
+            "coordinator (`coordinator lab aggregate`)"
         ),
     ] = "agent",
     federation: Annotated[
@@ -117,13 +113,12 @@ def enroll(
     key: Annotated[
         str,
         typer.Option(
-            help="the signing key of the device, as `agent keys` prints it: for secure sums  [default: none]",
+            help="the signing key of the device, as `agent lab keys` prints it: for secure sums  [default: none]",
             show_default=False,
         ),
     ] = "",
     join: Join = False,
     join_port: JoinPort = joining.PORT,
-    join_minutes: JoinMinutes = joining.MINUTES,
 ) -> None:
     """Add users and write a file for the --credentials of each. A running broker accepts them at once."""
     folders = [BrokerFolder(home) for home in homes or [HOME]]
@@ -133,7 +128,7 @@ def enroll(
         signing_key = bytes.fromhex(key)
     except ValueError:
         raise UserError(
-            f"--key {key}: expected the 64 digits that `agent keys` prints on the device"
+            f"--key {key}: expected the 64 digits that `agent lab keys` prints on the device"
         ) from None
     wanted = shards.Wanted(tuple(names or ()), role, federation, signing_key)
     if (csv is None) == (not names):
@@ -145,35 +140,33 @@ def enroll(
     for file in files:
         print(file)
     if join:
-        _hand_over(folders[0], files, join_port, join_minutes)
+        _hand_over(folders[0], files, join_port)
 
 
 def _emit(line: str) -> None:
     print(line, flush=True)
 
 
-def _hand_over(home: BrokerFolder, files: Sequence[Path], port: int, minutes: float) -> None:
+def _hand_over(home: BrokerFolder, files: Sequence[Path], port: int) -> None:
     by_user = {file.stem: file for file in files}
-    left = joining.hand_over(home, by_user, port=port, minutes=minutes, emit=_emit, show=show)
+    left = joining.hand_over(home, by_user, port=port, emit=_emit, show=show)
     if left:
         show(
-            f"{some(left)} did not join: copy the file, or `broker rotate --join` prints a new code"
+            f"{some(left)} did not join: copy the file, or `broker lab rotate --join` prints a new code"
         )
         raise typer.Exit(1)
 
 
-@commands.command()
 def expel(names: Names, home: HomeFolder = HOME) -> None:
     """Revoke agents' credentials. A running broker ends their connections and informs the coordinator."""
     own = BrokerFolder(home)
     _publish_offline(own, own.expel_all(names), EXPELLED)
     if any(not signed for _, signed in own.expelled().values()):
         show(
-            "note: run `broker sign` where the fleet key is, so that other devices refuse secure sums with these agents"
+            "note: run `broker lab sign` where the fleet key is, so that other devices refuse secure sums with these agents"
         )
 
 
-@commands.command()
 def sign(home: HomeFolder = HOME) -> None:
     """Sign with the fleet key: entries for secure sums that end within 30 days, and the list of expelled ones.
 
@@ -183,14 +176,8 @@ def sign(home: HomeFolder = HOME) -> None:
         print(file)
 
 
-@commands.command()
 def rotate(
-    names: Names,
-    home: HomeFolder = HOME,
-    *,
-    join: Join = False,
-    join_port: JoinPort = joining.PORT,
-    join_minutes: JoinMinutes = joining.MINUTES,
+    names: Names, home: HomeFolder = HOME, *, join: Join = False, join_port: JoinPort = joining.PORT
 ) -> None:
     """Replace credentials, also the coordinator's: a new password in a new file. The old file stops working at once."""
     own = BrokerFolder(home)
@@ -200,10 +187,9 @@ def rotate(
         print(file)
     _publish_offline(own, {name: known[name] for name in names}, ROTATED)
     if join:
-        _hand_over(own, files, join_port, join_minutes)
+        _hand_over(own, files, join_port)
 
 
-@commands.command()
 def renew(
     home: HomeFolder = HOME,
     days: Annotated[
@@ -224,29 +210,17 @@ def renew(
     )
 
 
-@commands.command("list")
-def list_users(
-    home: HomeFolder = HOME,
-    online: Annotated[
-        bool,
-        typer.Option(
-            "--online/--offline",
-            help="ask the broker which agents are online, and when each was heard last",
-        ),
-    ] = True,
-    as_json: Json = False,
-) -> None:
+def list_users(home: HomeFolder = HOME, as_json: Json = False) -> None:
     """List users with role, federation, age of their credentials and whether they are online, and the certificates' dates."""
     own = BrokerFolder(home)
     entries, certificates = own.entries(), own.certificates()
     found: dict[str, Seen] = {}
-    if online:
-        from covey.broker.seen import seen
+    from covey.broker.seen import seen
 
-        try:
-            found = asyncio.run(seen(own))
-        except UserError as error:
-            show(f"note: {error}")
+    try:
+        found = asyncio.run(seen(own))
+    except UserError as error:
+        show(f"note: {error}")
     if as_json:
         users = {
             name: entry.model_dump() | (asdict(found[name]) if name in found else {})

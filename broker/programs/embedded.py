@@ -33,8 +33,8 @@ from covey.shared import json_text
 from covey.shared.child import environment, first_line, python
 from covey.shared.errors import UserError
 from covey.shared.extras import install
-from covey.shared.logs import log_to_stderr
 from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.printable import log_to_stderr
 
 if TYPE_CHECKING:
     from covey.broker.embedded.hub import Hub, Users

@@ -171,18 +171,12 @@ class Mosquitto(BrokerProcess):
         folder = Path(self._folder.name)
         rules = self._write_rules()
         if self.options.data:
-            try:
-                private_folder(self.options.data)
-            except OSError as error:
-                raise UserError(
-                    f"--data {self.options.data}: {error.strerror}; expected a folder"
-                ) from None
+            private_folder(self.options.data)
         config = folder / "mosquitto.conf"
-        config.write_text(
-            self._config.format(port=port)
-            if self._config
-            else render(self.options, port, rules=rules)
-        )
+        content = render(self.options, port, rules=rules)
+        if self._config:
+            content = self._config.format(port=port)
+        write_private(config, content.encode())
         return config
 
     def _write_rules(self) -> Path | None:

@@ -1,4 +1,4 @@
-"""`coordinator aggregate`: serve one broker until a signal."""
+"""`coordinator lab aggregate`: serve one broker until a signal."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ from covey.shared.wire.topics import Topics
 
 
 async def serve(
-    url: BrokerUrl,
-    federation: str,
-    allowed: AllowedCode,
-    hold_s: float,
-    show: Callable[[str], None],
+    url: BrokerUrl, federation: str, allowed: AllowedCode, show: Callable[[str], None]
 ) -> None:
     """Add up reports until Ctrl-C or SIGTERM.
 
@@ -29,7 +25,6 @@ async def serve(
         url: the broker.
         federation: of the runs.
         allowed: code of a user's own that their scenarios may name.
-        hold_s: how long the first report of a sum waits for others.
         show: gets a line for people about what happens.
 
     Raises:
@@ -44,9 +39,7 @@ async def serve(
     with StopSignals(task.cancel):
         try:
             async with MqttLink(url, client_id=client_id, will=last_will(topics, session)) as link:
-                service = AggregatorService(
-                    link, topics, session, allowed=allowed, hold_s=hold_s, show=show
-                )
+                service = AggregatorService(link, topics, session, allowed=allowed, show=show)
                 await service.run()
         except asyncio.CancelledError:
             show("stopped")

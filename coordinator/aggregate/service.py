@@ -9,10 +9,10 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from covey.coordinator.aggregate.open_step import read_task
-from covey.coordinator.aggregate.precedence import Precedence, Reaction
 from covey.coordinator.aggregate.summing import HOLD_S, Summing
 from covey.coordinator.checks import MAX_OTHER_BYTES, largest_report_of
 from covey.coordinator.serve.rate import Rates
@@ -24,11 +24,62 @@ from covey.shared.mqtt.profiles import Profile
 from covey.shared.mqtt.program import Effect, Items, Publish, Show, Subscribe, Unsubscribe, program
 from covey.shared.mqtt.subscriptions import Refused
 from covey.shared.timers import Timers, earliest
+from covey.shared.version import version
 from covey.shared.wire.aggregates import AggregatorOrder, AggregatorStatus, AggregatorTask
 from covey.shared.wire.documents import CoordinatorStatus
+from covey.shared.wire.format import FORMAT, speaks_other
 from covey.shared.wire.messages import ModelRef, Part, digest
 from covey.shared.wire.parts import Assembler, FileSink, MemorySink, Sink, split, taken
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
+
+
+class Reaction(Enum):
+    """What follows from the status of another aggregator."""
+
+    NOTHING = "continue"
+    ANNOUNCE = "publish our own status"
+    STAND_BY = "leave the work to the older aggregator"
+    TAKE_OVER = "the older aggregator is gone: publish our own status and do its work"
+
+
+class Precedence:
+    """Whether this aggregator works or stands by.
+
+    Args:
+        session: of this process.
+    """
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+        self._older = ""  # the session that works while this one stands by; "" while this one works
+
+    def __repr__(self) -> str:
+        return f"<Precedence of {self._session}, stands by for {self._older or 'none'}>"
+
+    @property
+    def stands_by(self) -> bool:
+        return self._older != ""
+
+    def connected(self) -> None:
+        """After a connection nothing is known of others. One that works answers our status with its own."""
+        self._older = ""
+
+    def observe(self, status: AggregatorStatus) -> Reaction:
+        """React to a live status on the topic that all aggregators of a broker share."""
+        other = status.session
+        if other == self._session:
+            return Reaction.NOTHING
+        if other < self._session and status.online:
+            was_standing_by = self.stands_by
+            self._older = other
+            return Reaction.NOTHING if was_standing_by else Reaction.STAND_BY
+        if other == self._older:
+            self._older = ""
+            return Reaction.TAKE_OVER
+        if self.stands_by:
+            return Reaction.NOTHING
+        return Reaction.ANNOUNCE  # the other's status has taken the place of ours
+
 
 # messages that were read and not dealt with; beyond this the link's own bounds count
 MAX_WAITING = 64
@@ -183,11 +234,9 @@ class AggregatorService:
     def _announce(self) -> None:
         """Publish that this aggregator is here, and which order it has read."""
         order = self._order
-        status = AggregatorStatus(session=self._session, online=True)
+        status = AggregatorStatus(session=self._session, online=True, version=version())
         if order is not None:
-            status = AggregatorStatus(
-                session=self._session, online=True, run=order.run, step=order.step
-            )
+            status = status.model_copy(update={"run": order.run, "step": order.step})
         self._effects.append(Publish([(self._topics.aggregator_status, status.to_bytes())]))
 
     # -- messages ----------------------------------------------------------------------------------
@@ -228,6 +277,9 @@ class AggregatorService:
         status = CoordinatorStatus.from_bytes(payload)
         if status.online and status.epoch != self._epoch:
             self._epoch = status.epoch
+            if status.format != FORMAT:
+                here = "this aggregator"
+                self._show(speaks_other("the coordinator", status.format, status.version, here))
             if not self._precedence.stands_by:
                 self._announce()
             self._again_soon(now)

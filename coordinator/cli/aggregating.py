@@ -8,28 +8,17 @@ from typing import Annotated
 
 import typer
 
-from covey.coordinator.cli.options import command_group, ensure_role, show_line
+from covey.coordinator.cli.options import ensure_role, show_line
 from covey.shared.cli import LOCAL_BROKER, Allow, Connection, check_name, with_connection
 from covey.shared.consent import AllowedCode
 from covey.shared.mqtt.credentials import COORDINATOR
 
-commands = command_group()
 
-
-@commands.command()
 @with_connection(LOCAL_BROKER)
 def aggregate(
     *,
     connection: Connection,
     federation: Annotated[str, typer.Option(help="the federation of the run")] = "default",
-    hold_s: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            max=600.0,
-            help="seconds that a report waits for others, if agents are still awaited",
-        ),
-    ] = 2.0,
     allow: Allow = None,
 ) -> None:
     """Add up the reports of a broker's agents, for a run that was started with --aggregators.
@@ -42,6 +31,4 @@ def aggregate(
     check_name("--federation", federation)
     ensure_role(connection, "aggregator", COORDINATOR)
     with suppress(KeyboardInterrupt):
-        asyncio.run(
-            serve(connection.url(), federation, AllowedCode.parse(allow), hold_s, show_line)
-        )
+        asyncio.run(serve(connection.url(), federation, AllowedCode.parse(allow), show_line))

@@ -7,12 +7,9 @@ from typing import Annotated
 
 import typer
 
-from covey.coordinator.cli.options import command_group, ensure_role, show_line
+from covey.coordinator.cli.options import ensure_role, show_line
 from covey.shared.cli import LOCAL_BROKER, Connection, check_name, with_connection
 from covey.shared.mqtt.credentials import COORDINATOR
-
-commands = command_group()
-
 
 AgentId = Annotated[
     str, typer.Argument(help="the agent's id, as `coordinator status` shows it", metavar="AGENT")
@@ -33,26 +30,23 @@ def _send(connection: Connection, federation: str, command: str, agent: str | No
     return asyncio.run(send(connection.url(), federation, control))
 
 
-@commands.command()
 @with_connection(LOCAL_BROKER)
 def pause(*, connection: Connection, federation: RunFederation = "default") -> None:
     """Pause the running coordinator: the open phase ends, and no new one starts.
 
-    A pause lasts until `coordinator resume`, also if the coordinator is killed and continued with --resume.
+    A pause lasts until `coordinator lab resume`, also if the coordinator is killed and continued with --resume.
     """
     is_new = _send(connection, federation, "pause")
-    show_line("paused; `coordinator resume` continues" if is_new else "it is paused already")
+    show_line("paused; `coordinator lab resume` continues" if is_new else "it is paused already")
 
 
-@commands.command()
 @with_connection(LOCAL_BROKER)
 def resume(*, connection: Connection, federation: RunFederation = "default") -> None:
-    """Continue after `coordinator pause`."""
+    """Continue after `coordinator lab pause`."""
     is_new = _send(connection, federation, "resume")
     show_line("resumed" if is_new else "it is not paused")
 
 
-@commands.command()
 @with_connection(LOCAL_BROKER)
 def stop(*, connection: Connection, federation: RunFederation = "default") -> None:
     """Stop the running coordinator, as Ctrl-C does; `coordinator run --resume` continues the run."""
@@ -60,7 +54,6 @@ def stop(*, connection: Connection, federation: RunFederation = "default") -> No
     show_line("stopped; `coordinator run ... --resume` continues the run")
 
 
-@commands.command()
 @with_connection(LOCAL_BROKER)
 def release(
     agent: AgentId, *, connection: Connection, federation: RunFederation = "default"
@@ -73,7 +66,6 @@ def release(
     show_line(f"{agent} is out of quarantine; it is invited again")
 
 
-@commands.command()
 @with_connection(LOCAL_BROKER)
 def forget(
     agent: AgentId, *, connection: Connection, federation: RunFederation = "default"

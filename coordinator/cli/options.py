@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ import typer
 
 from covey.shared.cli import Connection, broker_option
 from covey.shared.errors import UserError
-from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl, Tls
+from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR, check_federation, check_role
 from covey.shared.mqtt.credentials import read as read_credentials
 from covey.shared.printable import printable_lines
@@ -46,16 +45,6 @@ BROKER_OF_A_RUN = broker_option(
 BROKERS_OF_DEVICES = broker_option(
     DEFAULT_BROKER, "; repeat it if the devices live on several independent brokers (shards)"
 )
-Shards = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--shard",
-        metavar="<credentials>",
-        help="the coordinator's credentials file at one of several brokers; repeat it for each, in the order of their "
-        "numbers",
-        show_default=False,
-    ),
-]
 Cluster = Annotated[
     bool,
     typer.Option(
@@ -74,7 +63,7 @@ Aggregators = Annotated[
     bool,
     typer.Option(
         "--aggregators",
-        help="let `coordinator aggregate`, near each broker, check and add up the reports of its agents: identical models",
+        help="let `coordinator lab aggregate`, near each broker, check and add up the reports of its agents: identical models",
     ),
 ]
 AuditKey = Annotated[
@@ -103,22 +92,16 @@ Track = Annotated[
 ]
 
 # An option that was typed leaves these others without effect, and why.
-BROKER_OPTIONS = ("broker", "ca", "cert", "key", "insecure", "credentials", "cluster")
+BROKER_OPTIONS = ("broker", "credentials", "cluster")
 CONTRADICTIONS = (
     (
         "in_process",
         "needs no broker",
-        (*BROKER_OPTIONS, "shard", "embedded", "metrics", "aggregators", "give_up_after"),
+        (*BROKER_OPTIONS, "embedded", "metrics", "aggregators", "give_up_after"),
     ),
-    ("executor", "runs without a broker", (*BROKER_OPTIONS, "shard", "embedded")),
-    ("embedded", "starts its own broker", (*BROKER_OPTIONS, "shard")),
-    ("shard", "names the brokers", BROKER_OPTIONS),
+    ("executor", "runs without a broker", (*BROKER_OPTIONS, "embedded")),
+    ("embedded", "starts its own broker", BROKER_OPTIONS),
 )
-
-
-def command_group() -> typer.Typer:
-    """An empty group of commands. The program lists its groups in the order of its help."""
-    return typer.Typer(rich_markup_mode=None)
 
 
 def refuse_contradictions(context: typer.Context) -> None:
@@ -140,47 +123,33 @@ READERS = (COORDINATOR, "observer")  # roles that may read a run's status
 
 
 def ensure_role(connection: Connection, *roles: str) -> None:
-    """Raise a UserError if the command connects with credentials of another role than these.
-
-    If the user has typed another address than that of the file, only the trusted certificates come from it.
-    """
-    file = connection.credentials
-    if file is not None and read_credentials(file).broker in connection.brokers:
+    """Raise a UserError if the command connects with credentials of another role than these."""
+    for file in connection.in_use:
         check_role(file, roles)
 
 
 def in_federation(connection: Connection, scenario: Scenario) -> Scenario:
     """The scenario, in the federation of the credentials if it names none. Raises UserError if they name different ones."""
-    file = connection.credentials
-    if file is None or read_credentials(file).broker not in connection.brokers:
-        return scenario
-    own = read_credentials(file).federation
-    if own and "federation" not in scenario.model_fields_set:
-        return scenario.model_copy(update={"federation": own})
-    check_federation(file, scenario.federation, "`federation` of the scenario")
+    for file in connection.in_use:
+        own = read_credentials(file).federation
+        if own and "federation" not in scenario.model_fields_set:
+            scenario = scenario.model_copy(update={"federation": own})
+        check_federation(file, scenario.federation, "`federation` of the scenario")
     return scenario
 
 
-def several_brokers(connection: Connection, shards: Sequence[Path] | None) -> list[BrokerUrl]:
-    """The brokers that the options name, by their numbers; none if they name one or none.
+def distinct_brokers(connection: Connection) -> tuple[BrokerUrl, ...]:
+    """The brokers that the options name, by their numbers; none if they name none.
 
-    Raises UserError for an address that is malformed or given twice, or a file that is not the coordinator's.
+    Raises UserError for an address that is malformed or given twice, or several files of which one is not the
+    coordinator's.
     """
-    urls: list[BrokerUrl] = []
-    for file in shards or ():
-        check_role(file, (COORDINATOR,))
-        credentials = read_credentials(file)
-        urls.append(BrokerUrl.parse(credentials.broker, Tls(ca=Path(credentials.ca))))
-    if not urls and len(connection.brokers) > 1:
-        urls = connection.urls(COORDINATOR)
+    if not connection.is_named:
+        return ()
+    urls = connection.urls(COORDINATOR)
     if len(set(map(str, urls))) < len(urls):
         raise UserError("the same broker is given twice; give each of the brokers once")
-    return urls
-
-
-def only_broker(connection: Connection) -> str | None:
-    """The only address that the options name; None if they name none, or several."""
-    return connection.broker if len(connection.brokers) < 2 else None
+    return tuple(urls)
 
 
 def complain(text: str) -> None:

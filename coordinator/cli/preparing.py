@@ -12,12 +12,10 @@ from covey.coordinator.cli.options import (
     BROKER_OF_A_RUN,
     ScenarioFile,
     Set,
-    command_group,
+    distinct_brokers,
     ensure_role,
     in_federation,
-    only_broker,
     out,
-    several_brokers,
 )
 from covey.shared import json_text
 from covey.shared.cli import Allow, Connection, DataRoot, Json, stopped, with_connection
@@ -26,12 +24,7 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.printable import printable_lines
 
-commands = command_group()
-bases = command_group()
-commands.add_typer(bases, name="base", help="Weights that agents keep on their disk (task.base).")
 
-
-@commands.command()
 def init(
     sources: Annotated[
         list[str],
@@ -99,7 +92,6 @@ def init(
         typer.echo(printable_lines(remark), err=True)
 
 
-@commands.command()
 def validate(
     scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_json: Json = False
 ) -> None:
@@ -119,40 +111,29 @@ def validate(
         print(dump(loaded), end="")
 
 
-@commands.command()
+def _not_timed(value: object) -> object:
+    if value:
+        raise UserError(
+            "--bench and --mbit were removed, which estimated seconds; expected neither. `agent lab bench` prints the seconds of a "
+            "round at a device"
+        )
+    return value
+
+
 def plan(
     scenario: ScenarioFile,
     overrides: Set = None,
     benchmarks: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--bench",
-            help="file with benchmarks of the devices, to estimate seconds: what `agent bench --json` or `coordinator "
-            "status --json` printed, or a run's roster.json; repeatable",
-            show_default=False,
-        ),
+        list[str] | None, typer.Option("--bench", hidden=True, callback=_not_timed)
     ] = None,
-    network: Annotated[
-        str | None,
-        typer.Option(
-            "--mbit",
-            metavar="DOWN[/UP]",
-            help="the network of each device in Mbit/s, such as 20/5  [default: transfers take no time]",
-            show_default=False,
-        ),
-    ] = None,
+    network: Annotated[str | None, typer.Option("--mbit", hidden=True, callback=_not_timed)] = None,
     allow: Allow = None,
     as_json: Json = False,
 ) -> None:
-    """Estimate what a run costs before it starts: traffic per agent and in total, memory, disk.
-
-    With --bench, also the seconds of each phase: those of the slowest device, or of the percentile of rounds.deadline.
-    """
+    """Estimate what a run costs before it starts: traffic per agent and in total, memory, disk."""
     import tempfile
 
-    from covey.coordinator.plan.devices import parse_network, read_benchmarks
     from covey.coordinator.plan.plan import plan as planned
-    from covey.coordinator.plan.seconds import run_seconds
     from covey.coordinator.processes import launch
     from covey.shared.files import write_atomically
     from covey.shared.scenario.code import check_code
@@ -163,38 +144,22 @@ def plan(
     allowed = AllowedCode.parse(allow)
     check_code(loaded, allowed)
     _warn(loaded.aggregation.remark)
-    measured = read_benchmarks(benchmarks or [])
-    speed = None if network is None else parse_network(network)
-    if speed is not None and not benchmarks:
-        raise UserError(
-            "--mbit needs --bench: without it nothing is timed; add --bench, or omit --mbit"
-        )
     with tempfile.TemporaryDirectory() as folder:
         write_atomically(Path(folder) / "scenario.yaml", dump(loaded).encode())
         setup = asyncio.run(launch.initial(Path(folder), loaded, allowed))
     figures = planned(loaded, setup)
-    timed = None
-    if benchmarks:
-        timed = run_seconds(loaded, figures.values, figures.phases, measured, speed)
     if as_json:
-        content = figures.to_json()
-        if timed is not None:
-            content["time"] = timed.to_json()
-        print(json_text.dumps(content))
+        print(json_text.dumps(figures.to_json()))
         return
     from rich.table import Table
 
     table = Table(title=f"{loaded.name}: {loaded.strategy.name}", show_header=False)
-    rows = figures.rows()
-    if timed is not None:
-        rows += timed.rows()
-    for label, text in rows:
+    for label, text in figures.rows():
         table.add_row(label, text)
     out().print(table)
 
 
-@commands.command()
-@with_connection(BROKER_OF_A_RUN)
+@with_connection(BROKER_OF_A_RUN, several=True)
 def advise(
     scenario: Annotated[
         Path | None,
@@ -253,11 +218,9 @@ def advise(
         loaded = in_federation(connection, loaded)
     options = Options(
         Path(),
-        broker=only_broker(connection),
         data_root=data_root,
-        tls=connection.tls,
         allowed=AllowedCode.parse(allow),
-        brokers=tuple(several_brokers(connection, None)),
+        brokers=distinct_brokers(connection),
     )
     if sources:
         found = command.advise_files(sources, loaded, options, rounds=rounds, picture=svg)
@@ -278,11 +241,10 @@ def advise(
             show(out(), table)
 
 
-@bases.command()
-def add(
+def base(
     file: Annotated[Path, typer.Argument(help="weights as .safetensors")], as_json: Json = False
 ) -> None:
-    """Print the entry task.base for a file of weights: `coordinator base add backbone.safetensors`."""
+    """Print the entry task.base for a file of weights: `coordinator lab base backbone.safetensors`."""
     from covey.shared.scenario.base import entry_of
 
     entry, tensors = entry_of(file)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import textwrap
 
-from covey.coordinator.cli.options import command_group, out, show_line
+from covey.coordinator.cli.options import out, show_line
 from covey.shared import json_text
 from covey.shared.cli import Allow, Json
 
-commands = command_group()
 
-
-@commands.command()
 def methods(allow: Allow = None, as_json: Json = False) -> None:
     """List the training methods with their hyper-parameters and defaults.
 
@@ -47,7 +44,6 @@ def _show(text: str, indent: str) -> None:
     out().print("\n".join(lines), highlight=False, soft_wrap=True)
 
 
-@commands.command()
 def schema() -> None:
     """Print the JSON schema of a scenario, for editors and other tools."""
     from covey.shared.scenario.describe import schema as described

@@ -13,11 +13,9 @@ from covey.coordinator.cli.options import (
     BROKERS_OF_DEVICES,
     READERS,
     AuditKey,
-    Shards,
-    command_group,
+    distinct_brokers,
     ensure_role,
     out,
-    several_brokers,
     show_line,
 )
 from covey.shared import json_text
@@ -38,8 +36,6 @@ from covey.shared.sentences import counted
 if TYPE_CHECKING:
     from covey.coordinator.commands.promote import Promoted
 
-commands = command_group()
-
 
 Runs = Annotated[
     Path, typer.Option("--runs", help="the folder that has the folders of runs: the registry")
@@ -58,8 +54,7 @@ Wait = Annotated[
 ]
 
 
-@commands.command()
-@with_connection(BROKERS_OF_DEVICES)
+@with_connection(BROKERS_OF_DEVICES, several=True)
 def promote(
     version: Annotated[
         str,
@@ -93,7 +88,6 @@ def promote(
     wait: Wait = 30.0,
     runs: Runs = Path("runs"),
     connection: Connection,
-    shard: Shards = None,
     federation: Annotated[
         str | None,
         typer.Option(help="the devices' federation  [default: the run's]", show_default=False),
@@ -126,7 +120,7 @@ def promote(
     )
     choice = command.chosen(version, registry(runs, federation or "default"))
     ensure_role(connection, COORDINATOR)
-    urls = several_brokers(connection, shard) or [connection.url()]
+    urls = distinct_brokers(connection) or connection.urls()
     _show_promoted(asyncio.run(command.send(choice, urls, wish)), as_json=as_json, waited=wait > 0)
 
 
@@ -142,15 +136,13 @@ def _percent(text: str) -> float:
     return share
 
 
-@commands.command()
-@with_connection(BROKERS_OF_DEVICES)
+@with_connection(BROKERS_OF_DEVICES, several=True)
 def rollback(
     *,
     force: Force = False,
     wait: Wait = 30.0,
     runs: Runs = Path("runs"),
     connection: Connection,
-    shard: Shards = None,
     federation: DeviceFederation = "default",
     audit_key: AuditKey = None,
     as_json: Json = False,
@@ -175,7 +167,7 @@ def rollback(
     )
     choice = command.before(known)
     ensure_role(connection, COORDINATOR)
-    urls = several_brokers(connection, shard) or [connection.url()]
+    urls = distinct_brokers(connection) or connection.urls()
     _show_promoted(asyncio.run(command.send(choice, urls, wish)), as_json=as_json, waited=wait > 0)
 
 
@@ -188,7 +180,6 @@ def _show_promoted(promoted: Promoted, *, as_json: bool, waited: bool) -> None:
         raise typer.Exit(promoted.uptake.exit_code)
 
 
-@commands.command("ls")
 def list_runs(
     runs: Annotated[
         Path, typer.Argument(metavar="RUNS", help="the folder that has the folders of runs")
@@ -206,7 +197,6 @@ def list_runs(
         show(out(), command.table(found, runs))
 
 
-@commands.command()
 def prune(
     runs: Annotated[
         Path, typer.Argument(metavar="RUNS", help="the folder that has the folders of runs")
@@ -241,7 +231,6 @@ def prune(
     show_line(f"{counted(len(found), 'run')}, {size:.1f} MB {what}")
 
 
-@commands.command()
 @with_connection(broker_option("none: the devices are not asked"))
 def versions(
     runs: Annotated[
@@ -262,7 +251,7 @@ def versions(
 
     check_name("--federation", federation)
     url = None
-    if connection.broker is not None:
+    if connection.is_named:
         ensure_role(connection, *READERS)
         url = connection.url()
     found = asyncio.run(command.versions(runs, federation, url))
@@ -272,7 +261,6 @@ def versions(
         show(out(), command.table(found, federation, asked=url is not None))
 
 
-@commands.command()
 def report(
     folders: Annotated[
         list[Path], typer.Argument(help="folders of finished runs, or the folder of one comparison")
@@ -304,7 +292,6 @@ def report(
     command.report(command.Request(folders, html, svg or [], as_json), out())
 
 
-@commands.command()
 def export(
     folder: Annotated[Path, typer.Argument(help="the folder of a finished run")],
     to: Annotated[

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,16 +23,13 @@ from covey.coordinator.cli.options import (
     InProcess,
     ScenarioFile,
     Set,
-    Shards,
     Track,
-    command_group,
     complain,
+    distinct_brokers,
     ensure_role,
     in_federation,
-    only_broker,
     out,
     refuse_contradictions,
-    several_brokers,
     show_line,
 )
 from covey.shared.cli import Allow, Connection, DataRoot, Json, failed, stopped, with_connection
@@ -40,7 +37,8 @@ from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import COORDINATOR
 
-commands = command_group()
+if TYPE_CHECKING:
+    from covey.coordinator.track.tracking import TrackedObserver
 
 
 def resume_command(arguments: Sequence[str]) -> str:
@@ -53,8 +51,7 @@ def resume_command(arguments: Sequence[str]) -> str:
     return shlex.join(["coordinator", *shown])
 
 
-@commands.command()
-@with_connection(BROKER_OF_A_RUN)
+@with_connection(BROKER_OF_A_RUN, several=True)
 def run(
     context: typer.Context,
     scenario: ScenarioFile,
@@ -64,7 +61,6 @@ def run(
     ] = None,
     connection: Connection,
     cluster: Cluster = False,
-    shard: Shards = None,
     embedded: Embedded = False,
     aggregators: Aggregators = False,
     overrides: Set = None,
@@ -107,9 +103,9 @@ def run(
     agents that `agent start` runs. Ctrl-C stops the run; --resume continues it.
     """
     from covey.coordinator.commands import run as command
-    from covey.coordinator.commands.tracked_run import finish_tracked
     from covey.coordinator.record.notices import Observer
     from covey.coordinator.report.progress import ProgressBar
+    from covey.coordinator.report.stayed_out import StayedOut
     from covey.coordinator.report.tables import (
         baseline,
         newcomers,
@@ -121,13 +117,15 @@ def run(
         unevaluated,
     )
     from covey.coordinator.run.options import Options
-    from covey.coordinator.track.tracking import check_trackers, tracking
     from covey.coordinator.view.printed import json_line, json_notice, results_table, show_words
     from covey.shared.scenario.load import load
 
     refuse_contradictions(context)
-    trackers = track or []
-    check_trackers(trackers)
+    if track:
+        from covey.coordinator.commands.tracked_run import finish_tracked
+        from covey.coordinator.track.tracking import check_trackers, tracking
+
+        check_trackers(track)
     metrics_address = None
     if metrics is not None:
         from covey.coordinator.serve.prometheus import address
@@ -141,28 +139,25 @@ def run(
     options = Options(
         folder or Path("runs") / loaded.name,
         resume,
-        only_broker(connection),
         embedded,
         data_root,
-        connection.tls,
         metrics_address,
         audit_key,
         origin,
         AllowedCode.parse(allow),
-        tuple(several_brokers(connection, shard)),
+        distinct_brokers(connection),
         cluster,
         aggregators,
         math.inf if give_up_after is None else give_up_after,
     )
     observing: AbstractContextManager[Observer]
     observing = nullcontext(json_notice) if as_json else ProgressBar(out(), loaded.rounds.count)
+    following: AbstractContextManager[TrackedObserver | None] = nullcontext()
+    if track:
+        following = tracking(track, loaded, options.folder, complain)
     result = None
-    with (
-        suppress(KeyboardInterrupt),
-        tracking(trackers, loaded, options.folder, complain) as tracked,
-        observing as shown,
-    ):
-        observer = tracked.before(shown)
+    with suppress(KeyboardInterrupt), following as tracked, observing as shown:
+        observer = stayed_out = StayedOut(shown if tracked is None else tracked.before(shown))
         if in_process:
             from covey.coordinator.simulate import driver
 
@@ -173,7 +168,7 @@ def run(
             except command.RunGivenUpError as error:
                 again = resume_command(sys.argv[1:])
                 raise UserError(f"{error}; to continue: {again}") from None
-        if result is not None:
+        if result is not None and tracked is not None:
             finish_tracked(tracked, options.folder, result)
     if result is None:
         if not options.folder.exists():
@@ -189,6 +184,7 @@ def run(
             own_models(result),
             participation(result),
             newcomers(result),
+            stayed_out.sentence(result["took_part"]),
         ):
             if remark:
                 show_line(remark)
@@ -200,7 +196,6 @@ def run(
         raise failed(problem)
 
 
-@commands.command()
 def replay(
     record: Annotated[Path, typer.Argument(help="the folder of a buffered run", metavar="RUN")],
     *,
@@ -240,8 +235,7 @@ def replay(
         show_line(f"{models} models are byte-identical to those of {record}")
 
 
-@commands.command()
-@with_connection(BROKER_OF_A_RUN)
+@with_connection(BROKER_OF_A_RUN, several=True)
 def compare(
     context: typer.Context,
     scenario: ScenarioFile,
@@ -262,13 +256,12 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    run: Annotated[
+    no_run: Annotated[
         bool,
         typer.Option(
-            "--run/--no-run",
-            help="run the missing cells, or only print the finished ones (written only if --out is given)",
+            "--no-run", help="only print the finished cells; written only if --out is given"
         ),
-    ] = True,
+    ] = False,
     in_process: InProcess = False,
     executor: Annotated[
         str,
@@ -287,7 +280,6 @@ def compare(
     ] = False,
     track: Track = None,
     connection: Connection,
-    shard: Shards = None,
     embedded: Embedded = False,
     overrides: Set = None,
     data_root: DataRoot = None,
@@ -313,22 +305,20 @@ def compare(
     options = Options(
         folder or Path("runs") / loaded.name,
         False,
-        only_broker(connection),
         embedded,
         data_root,
-        connection.tls,
         allowed=AllowedCode.parse(allow),
-        brokers=tuple(several_brokers(connection, shard)),
+        brokers=distinct_brokers(connection),
     )
     if executor and not executor.startswith("dask://"):
         raise UserError(f"--executor {executor}: expected dask://host:port of a Dask scheduler")
     request = command.Request(
         cells or [],
         known or [],
-        run=run,
+        run=not no_run,
         in_process=in_process,
         executor=executor,
-        write=run or folder is not None,
+        write=not no_run or folder is not None,
         html=html,
         track=track or [],
     )

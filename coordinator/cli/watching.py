@@ -9,14 +9,11 @@ from typing import Annotated
 
 import typer
 
-from covey.coordinator.cli.options import READERS, command_group, ensure_role, out, show_line
+from covey.coordinator.cli.options import READERS, ensure_role, out, show_line
 from covey.shared.cli import Connection, Json, broker_option, check_name, with_connection
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER
 
-commands = command_group()
 
-
-@commands.command()
 @with_connection()
 def status(
     folder: Annotated[
@@ -64,14 +61,13 @@ def _watch(folder: Path | None, connection: Connection, federation: str, *, as_j
     from covey.coordinator.view.printed import json_line
 
     url = None
-    if connection.broker is not None or folder is None:
+    if connection.is_named or folder is None:
         ensure_role(connection, *READERS)
         url = connection.url()
     with suppress(KeyboardInterrupt), command.opened(folder, url, federation) as hub:
         command.watch(hub, out(), json_line if as_json else None)
 
 
-@commands.command()
 @with_connection(broker_option("none with RUN, else " + DEFAULT_BROKER))
 def dashboard(
     folder: Annotated[
@@ -97,15 +93,14 @@ def dashboard(
 
     check_name("--federation", federation)
     url = None
-    if connection.broker is not None or folder is None:
+    if connection.is_named or folder is None:
         ensure_role(connection, *READERS)
         url = connection.url()
-    role = read(connection.credentials).role if connection.credentials is not None else ""
+    role = next((read(file).role for file in connection.credentials), "")
     with suppress(KeyboardInterrupt):
         serve(Request(folder, url, federation, role, port), show_line)
 
 
-@commands.command()
 def audit(
     folder: Annotated[Path, typer.Argument(help="a run's folder")],
     key: Annotated[
@@ -125,14 +120,14 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Check a run's audit log line by line. If it was changed, print the first wrong line and exit with code 1."""
-    from covey.coordinator.record import audit_trail
+    from covey.coordinator.record import audit_check
     from covey.coordinator.report.audit import audit_lines, audit_table
     from covey.coordinator.view.printed import json_line, show
     from covey.shared.audit import read_key
 
     secret = read_key(key) if key is not None else None
-    known = audit_trail.parse_head(head) if head is not None else None
-    found = audit_trail.summary(audit_trail.check(folder, key=secret, head=known))
+    known = audit_check.parse_head(head) if head is not None else None
+    found = audit_check.summary(audit_check.check(folder, key=secret, head=known))
     if as_json:
         json_line(found)
     else:
@@ -143,7 +138,6 @@ def audit(
         raise typer.Exit(1)
 
 
-@commands.command()
 def story(
     agent: Annotated[str, typer.Argument(help="the agent's id, as `coordinator status` shows it")],
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")],

@@ -13,7 +13,6 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 import yaml
 
 from covey.coordinator.processes.workers import WorkerPool
-from covey.coordinator.record.notices import AgentExcluded, Notice, Observer
+from covey.coordinator.record.notices import ignore
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.result import installed_versions
 from covey.coordinator.simulate.driver import simulate
@@ -107,35 +106,20 @@ def run_cell(task: CellTask, worker: str) -> CellOutcome:
     """
     place = this_place(worker)
     begin = time.monotonic()
-    excluded: list[AgentExcluded] = []
-
-    def observe(notice: Notice) -> None:
-        """Keep what may explain a failure. The rest is in the record that goes back."""
-        if isinstance(notice, AgentExcluded):
-            excluded.append(notice)
-
     with tempfile.TemporaryDirectory(prefix="covey-cell-") as temporary:
         folder = Path(temporary) / "run"
         failure = ""
         archive = b""
         try:
-            _run(task, folder, observe)
+            _run(task, folder)
         except UserError as error:
-            failure = _with_reason(str(error), excluded)
+            failure = str(error)
         else:
             archive = packed(folder)
     return CellOutcome(task.name, place, time.monotonic() - begin, archive, failure)
 
 
-def _with_reason(failure: str, excluded: Sequence[AgentExcluded]) -> str:
-    """A failure in words, with the reason why the first agent took no part."""
-    if not excluded:
-        return failure
-    first = excluded[0]
-    return f"{failure}; {first.agent}: {first.why}"
-
-
-def _run(task: CellTask, folder: Path, observer: Observer) -> None:
+def _run(task: CellTask, folder: Path) -> None:
     scenario = Scenario.model_validate(yaml.safe_load(task.scenario))
     data_root = Path(task.data_root) if task.data_root is not None else None
     allowed = AllowedCode.parse(task.allowed)
@@ -147,7 +131,7 @@ def _run(task: CellTask, folder: Path, observer: Observer) -> None:
     with consented(allowed):
         pool = _pools.of(workers, allowed)
         try:
-            simulate(scenario, options, pool, observer)
+            simulate(scenario, options, pool, ignore)
         except BaseException:
             _pools.close()  # perhaps in the middle of a job
             raise

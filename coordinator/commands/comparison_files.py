@@ -14,10 +14,10 @@ from types import MappingProxyType
 from typing import Any
 
 from covey.coordinator.compare.grid import Cell, grid, section, target_of
-from covey.coordinator.compare.metrics import measure_of
 from covey.coordinator.compare.rows import (
     ComparisonRow,
     judged,
+    measure_of,
     row_of,
     tuning_of,
     with_same_columns,

@@ -1,4 +1,4 @@
-"""`coordinator pause | resume | stop | release | forget`: send a command to the running coordinator.
+"""`coordinator lab pause | resume | stop | release | forget`: send a command to the running coordinator.
 
 A command publishes on the control topic, and returns once a document that the coordinator retains shows the effect. Only
 the coordinator's user may publish there; the broker enforces that.

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covey.coordinator.deploy.log import Act, note
 from covey.coordinator.deploy.publish import InForce, in_force, publish
-from covey.coordinator.deploy.registry import RESERVED, Entry, Registry, run_folders
+from covey.coordinator.deploy.registry import RESERVED, Act, Entry, Registry, note, run_folders
 from covey.coordinator.deploy.uptake import Uptake, observe, sample, statuses
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.versions import (
@@ -23,7 +22,7 @@ from covey.coordinator.disk.versions import (
     save_version,
     version_of_round,
 )
-from covey.coordinator.record.audit_trail import trail_of_finished
+from covey.coordinator.record.audit_check import trail_of_finished
 from covey.coordinator.run.early_stop import figure_after
 from covey.coordinator.serve.connect import connected, fitted
 from covey.coordinator.serve.sharded_link import ShardedLink

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covey.coordinator.deploy.finished import publish_finished
-from covey.coordinator.fold.partial_sums import check_aggregators
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.record.notices import BrokerReady, ModelChosen, Observer
@@ -27,7 +25,6 @@ from covey.coordinator.serve.connect import connected, ensure_one_cluster, fitte
 from covey.coordinator.serve.exclusive import ensure_single_coordinator
 from covey.coordinator.serve.service import Service
 from covey.coordinator.serve.signals import StopSignals
-from covey.shared.audit import read_key
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl
 from covey.shared.mqtt.link import Link
@@ -87,6 +84,8 @@ async def _run(
 ) -> dict[str, Any] | None:
     check_code(scenario, options.allowed)
     if options.aggregators:
+        from covey.coordinator.fold.partial_sums import check_aggregators
+
         check_aggregators(scenario)
     urls = addresses(scenario, options)
     if options.cluster and (len(urls) < 2 or scenario.fleet is not None):
@@ -97,6 +96,8 @@ async def _run(
     scenario = at_brokers(fitted(scenario, urls), options)
     key = None
     if options.audit_key is not None:
+        from covey.shared.audit import read_key
+
         key = read_key(options.audit_key)
     await asyncio.gather(*[ensure_single_coordinator(url, scenario.federation) for url in urls])
     if options.cluster:
@@ -131,13 +132,16 @@ async def _run(
         signals.stop = service.stop
         reason = await _serve(service, first, fleet, options.folder)
         signals.stop = cancel
-        if reason == "" and fleet is None and this.engine.round:
+        is_published = fleet is None and scenario.rounds.publish != "never"
+        if reason == "" and is_published and this.engine.round:
+            from covey.coordinator.deploy.finished import publish_finished
+
             await publish_finished(this, link, observer)
     if reason is None:
         return None
     if reason:
         raise RunGivenUpError(f"the run was given up after round {this.engine.round}: {reason}")
-    return await finish(this, options.data_root, options.allowed)
+    return finish(this)
 
 
 def addresses(scenario: Scenario, options: Options) -> list[BrokerUrl]:
@@ -149,7 +153,7 @@ def addresses(scenario: Scenario, options: Options) -> list[BrokerUrl]:
         return []
     urls = list(options.brokers)
     if not urls:
-        urls = [BrokerUrl.parse(text, options.tls) for text in _named(scenario, options)]
+        urls = [BrokerUrl.parse(text) for text in _named(scenario)]
     for url in urls:
         url.tls_context()
     return urls
@@ -163,10 +167,8 @@ def at_brokers(scenario: Scenario, options: Options) -> Scenario:
     return scenario.model_copy(update={"broker": None, "brokers": named})
 
 
-def _named(scenario: Scenario, options: Options) -> Sequence[str]:
-    """The addresses that the options or the scenario name."""
-    if options.broker:
-        return [options.broker]
+def _named(scenario: Scenario) -> Sequence[str]:
+    """The addresses that the scenario names, or the one of this machine for real agents."""
     match scenario.brokers:
         case int():
             return []

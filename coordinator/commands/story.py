@@ -1,4 +1,4 @@
-"""`coordinator story`: the history of one agent, read from the audit log in a run's folder.
+"""`coordinator lab story`: the history of one agent, read from the audit log in a run's folder.
 
 The log records what the coordinator did and decided: invitations, reports, refusals, folds. It does not record when an
 agent was online; `coordinator status` shows which agents are online now.
@@ -40,7 +40,7 @@ class AgentStory:
     sentences: tuple[Sentence, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The story as `coordinator story --json` prints it."""
+        """The story as `coordinator lab story --json` prints it."""
         lines = [vars(sentence) for sentence in self.sentences]
         return {"agent": self.agent, "run": self.run, "story": lines}
 
@@ -145,7 +145,7 @@ def _records(path: Path) -> Iterator[Mapping[str, Any]]:
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{path}, line {number}: cannot be read ({error}); check the log with "
-                f"`coordinator audit {path.parent}`"
+                f"`coordinator lab audit {path.parent}`"
             ) from None
 
 

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from covey.coordinator.deploy.log import Publication, Version
-from covey.coordinator.deploy.registry import Registry, registry
+from covey.coordinator.deploy.registry import Publication, Registry, Version, registry
 from covey.coordinator.deploy.uptake import statuses
 from covey.coordinator.serve.connect import connected
 from covey.coordinator.view.table import NONE, Column, Table

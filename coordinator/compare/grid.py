@@ -79,17 +79,12 @@ def _scenario_of(scenario: Scenario, split: Split, method: Method, seed: int) ->
         "compare": None,
         "task": scenario.task_of(method),
         "training": scenario.training_of(method),
+        "evaluation": scenario.evaluation_of(method),
     }
     if split.label and scenario.fleet is not None:
         changes["fleet"] = scenario.fleet.model_copy(update={"partition": split.partition})
-    rounds = scenario.rounds
     if scenario.fleet is None:  # a trial of methods replaces no model that devices use
-        rounds = rounds.model_copy(update={"publish": "never"})
-    alone = min(round(method.local_last * rounds.count), rounds.count - 1)
-    evaluation = scenario.evaluation_of(method)
-    epochs = evaluation.tune_epochs + alone * scenario.training_of(method).epochs
-    changes["rounds"] = rounds.model_copy(update={"count": rounds.count - alone})
-    changes["evaluation"] = evaluation.model_copy(update={"tune_epochs": epochs})
+        changes["rounds"] = scenario.rounds.model_copy(update={"publish": "never"})
     return scenario.model_copy(update=changes)
 
 

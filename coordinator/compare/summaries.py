@@ -8,9 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from covey.coordinator.compare.grid import section, splits
-from covey.coordinator.compare.metrics import measure_of
-from covey.coordinator.compare.mixture_columns import is_mixture_figure
-from covey.coordinator.compare.rows import TUNING, ComparisonRow
+from covey.coordinator.compare.rows import TUNING, ComparisonRow, measure_of
 from covey.shared.numerics.measures import ACCURACY, Measure, MeasureName
 from covey.shared.scenario.compare import Metric, Split
 from covey.shared.scenario.scenario import Scenario
@@ -120,4 +118,4 @@ def _summary(split: Split, rows: Sequence[ComparisonRow], measure: Measure) -> S
 def _is_averaged(column: str) -> bool:
     if column in AVERAGED or column == "figure":
         return True
-    return column.endswith(("_micro", "_macro", "_diverged")) or is_mixture_figure(column)
+    return column.endswith(("_micro", "_macro", "_diverged"))

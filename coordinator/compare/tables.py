@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from covey.coordinator.compare.grid import section, splits
-from covey.coordinator.compare.metrics import METRICS, TITLES, measure_of
-from covey.coordinator.compare.mixture_columns import mixture_columns
-from covey.coordinator.compare.rows import TUNING
+from covey.coordinator.compare.rows import METRICS, TITLES, TUNING, measure_of
 from covey.coordinator.compare.summaries import Summary
 from covey.coordinator.view.table import NONE, Table, columns_of
 from covey.shared.numerics.measures import (
@@ -171,8 +169,6 @@ def _published_and_clusters(split: Split, found: Sequence[Summary]) -> Columns:
     keys: set[str] = set()
     for one in found:
         keys.update(one.figures)
-    for mixture in mixture_columns(keys):
-        columns[mixture.header] = _spread(mixture.key, mixture.digits, mixture.scale)
     if "J" in keys:
         columns["J"] = _mean("J", 4)
     if "ari" in keys:

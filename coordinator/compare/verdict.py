@@ -18,8 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from covey.coordinator.compare.grid import section, splits
-from covey.coordinator.compare.metrics import METRICS, TITLES, measure_of
-from covey.coordinator.compare.rows import ComparisonRow
+from covey.coordinator.compare.rows import METRICS, TITLES, ComparisonRow, measure_of
 from covey.coordinator.view.table import NONE, Table, columns_of
 from covey.shared.numerics.measures import PERCENT, Measure
 from covey.shared.scenario.scenario import Scenario

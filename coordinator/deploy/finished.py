@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from covey.coordinator.deploy.log import note, publications
 from covey.coordinator.deploy.publish import publish
+from covey.coordinator.deploy.registry import note, publications
 from covey.coordinator.disk.versions import BEST, ModelVersion, best_version, is_kept
 from covey.coordinator.record.notices import ModelsNotPublished, ModelsPublished, Observer
 from covey.coordinator.run import early_stop

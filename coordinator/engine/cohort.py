@@ -1,16 +1,65 @@
-"""Which agents a phase invites, and how many of their reports it needs. Pure."""
+"""Which agents a round may invite, in which order, and how many reports a phase needs. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Set
+from collections.abc import Collection, Set
 from dataclasses import dataclass, replace
 
 from covey.coordinator.engine.rules import Rules
-from covey.coordinator.engine.sampling import cohort_size, invitation_order
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Phase
 
-ROUNDING = 1e-9  # of a share of agents: less than this above an integer is no further agent
+ROUNDING = 1e-9  # of a number of agents: a float this near to a whole number means that number
+Listed = tuple[tuple[ClientId, ...], ...]  # the participants of each round
+
+
+def cohort_size(known: int, participation: float, agents: int | None) -> int:
+    """m = max(floor(C * N), 1) (McMahan et al. 2017), or the fixed number of agents."""
+    if agents is not None:
+        return agents
+    return max(math.floor((participation * known) + ROUNDING), 1)
+
+
+def invitation_order(
+    known: Collection[ClientId], seed: int, round_: int, attempt: int, purpose: str
+) -> tuple[ClientId, ...]:
+    """All known agents in the order in which this attempt at this round would invite them."""
+    ids = sorted(known)
+    rng = generator(seed, "cohort", purpose, round_, attempt)
+    return tuple(ids[i] for i in rng.permutation(len(ids)))
+
+
+def expected_share(scenario: Scenario, listed: Listed | None) -> float:
+    """C, the share of all agents that a round invites on average; 1 only where every round invites all.
+
+    `listed` are the participants of each round where the scenario lists them.
+    """
+    rounds = scenario.rounds
+    fleet = scenario.fleet
+    if fleet is not None and listed:
+        federated = fleet.agents - fleet.newcomers
+        share = _mean_length(listed) / federated
+        return min(share, 1.0)
+    if rounds.agents is None:
+        return rounds.participation
+    if fleet is not None:
+        federated = fleet.agents - fleet.newcomers
+        share = rounds.agents / federated
+        return min(share, 1.0)
+    # more agents than these may come at any time, so that a share of 1 is out of reach
+    share = rounds.agents / max(rounds.start_agents or 0, rounds.agents)
+    just_below_1 = math.nextafter(1.0, 0.0)
+    return min(share, just_below_1)
+
+
+def _mean_length(listed: Listed) -> float:
+    """Participants of a round on average."""
+    total = 0
+    for clients in listed:
+        total += len(clients)
+    return total / len(listed)
 
 
 @dataclass(frozen=True)
@@ -107,5 +156,7 @@ class Pool:
         of_run = 1
         if phase.ends_round or phase.cohort == "sample":
             of_run = min(self.rules.quorum, target)
-        of_phase = math.ceil((phase.quorum * invited) - ROUNDING)
+        asks_all = phase.cohort == "all" and not phase.ends_round
+        share = self.rules.first_quorum if asks_all else phase.quorum
+        of_phase = math.ceil((share * invited) - ROUNDING)
         return max(of_phase, of_run, 1)

@@ -42,12 +42,11 @@ from typing import Any, Self
 
 from covey.coordinator.engine import events
 from covey.coordinator.engine.attempts import Attempts
-from covey.coordinator.engine.cohort import Cohort, Pool
+from covey.coordinator.engine.cohort import Cohort, Pool, cohort_size, invitation_order
 from covey.coordinator.engine.pace import Pace
 from covey.coordinator.engine.presence import Presence
 from covey.coordinator.engine.rests import Kind, Rests, Trouble
 from covey.coordinator.engine.rules import Rules
-from covey.coordinator.engine.sampling import cohort_size, invitation_order
 from covey.coordinator.engine.step import Stage, Step
 from covey.coordinator.engine.timing import Timing
 from covey.shared.strategies.base import ClientId, Phase, View
@@ -587,7 +586,7 @@ class RoundEngine:
             return self._gather(now)
         trusted = self.presence.trusted
         if not step.is_over(self.rules, trusted, now):
-            invited = step.refill(self.rules, trusted, now)
+            invited = step.refill(trusted, now)
             return [events.Invite(step.number, client) for client in invited]
         actions = self._ask(step, now)
         if step.has_quorum:

@@ -56,8 +56,10 @@ class Rules:
     agents: int | None = None  # a fixed number in its place
     over_select: float = 1.0  # invited agents per needed report
     auto_over_select: bool = False  # as many as agents that drop out make necessary, in its place
-    refill: bool = True  # a vacant slot goes to a spare agent
     quorum: int = 1
+    first_quorum: float = (
+        0.5  # the share of all agents in a phase that asks all of them before a round
+    )
     deadline_s: float = 600.0
     deadline: DeadlineRule | None = None  # adapts it once durations are known
     first_work_s: float = 0.0  # more for a step that invites an agent for the first time

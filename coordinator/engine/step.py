@@ -284,26 +284,26 @@ class Step:
         """Whether nothing more is to be waited for. `trusted` are the agents that are there and may be invited."""
         if self.has_target or self.is_late(rules, now):
             return True
-        return not self.awaited and self._candidate(rules, trusted, now) is None
+        return not self.awaited and self._candidate(trusted, now) is None
 
-    def refill(self, rules: Rules, trusted: Set[ClientId], now: float) -> list[ClientId]:
+    def refill(self, trusted: Set[ClientId], now: float) -> list[ClientId]:
         """Give vacant slots to spare agents, until enough of the cohort are at work or have reported."""
         needed = math.ceil((self.target * self.over_select) - 1e-9)
         invited: list[ClientId] = []
         for _ in range(needed - len(self.awaited) - len(self.reported)):
-            client = self._candidate(rules, trusted, now)
+            client = self._candidate(trusted, now)
             if client is None:
                 break
             self.invite(client, now)
             invited.append(client)
         return invited
 
-    def _candidate(self, rules: Rules, trusted: Set[ClientId], now: float) -> ClientId | None:
+    def _candidate(self, trusted: Set[ClientId], now: float) -> ClientId | None:
         """Who takes the next vacant slot, in the order of invitation; None where no agent can.
 
         An invitation in the second half, which cannot end in time, does not help.
         """
-        if not rules.refill or now >= self.opened + (self.deadline - self.opened) / 2:
+        if now >= self.opened + (self.deadline - self.opened) / 2:
             return None
         return self.free.first(trusted, self._invited)
 

@@ -14,15 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey.coordinator.checks import check_vector
 from covey.coordinator.disk.spool import Spool, SpooledVectors
 from covey.coordinator.fold import limits
 from covey.coordinator.fold.means import Means, means_of
-from covey.coordinator.fold.private_sums import PrivateSums
 from covey.coordinator.fold.stale_reports import Began, fresh
-from covey.coordinator.fold.statistics import pooled_statistics
 from covey.shared.client import AT_HOME, VOTE
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
@@ -33,6 +31,9 @@ from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy, Sums
 from covey.shared.strategies.reading import alternative, fold, is_whole, sums_of
 from covey.shared.strategies.sums import ExactSums, Terms, fair_terms
+
+if TYPE_CHECKING:
+    from covey.coordinator.fold.private_sums import PrivateSums
 
 MAX_REASON = 300  # characters of a fold's failure that are kept
 
@@ -138,8 +139,7 @@ class Folding:
         self._privacy = privacy
         self._parameters = parameters
         settings = self._settings
-        # the run's own figures have no vectors
-        self._has_vectors = bool(phase.sizes) and phase.name not in phase_names.OF_THE_RUN
+        self._has_vectors = bool(phase.sizes)  # the run's own figures have none in the clear
         self._measures = limits.are_measured(scenario, phase)
         self._distances = limits.Distances(self._strategy)
         needs_vectors = self._strategy.individual or settings.average.single or settings.clips
@@ -368,16 +368,29 @@ class Folding:
         fair = limits.capped(reports, self._settings)
         match self.phase.name:
             case phase_names.MOMENTS:
+                from covey.coordinator.fold.statistics import pooled_statistics
+
                 moments = [report.numbers for _, report in fair]
                 scaling = pooled_statistics(moments, self.scenario.task, self._settings)
                 limits.check_json(scaling, "the scaling")
                 return Outcome(state, self._means(fair), scaling=scaling)
-            case phase_names.EVALUATE:
+            case phase_names.EVALUATE if not self.phase.sizes:
                 return self._evaluated(fair, state)
         sums, seen = make(fair, state)
         after = fold(self._strategy, state, self.phase, sums, seen, self._parameters)
         limits.check_sound(self._strategy, after)
+        if self.phase.name == phase_names.EVALUATE:  # masked
+            return Outcome(after, Means())
+        if self.phase.is_evaluation:
+            return self._summed(after)
         return Outcome(after, self._means(fair))
+
+    def _summed(self, state: Any) -> Outcome:
+        """The end of an evaluation under secure sums: averages, and no figure of an agent."""
+        figures = self.scenario.sums.figures(state)
+        means = Means(evaluation=figures.modes, by_cluster=figures.by_cluster or None)
+        limits.check_json(means.to_json(), "its averages")
+        return Outcome(state, means, evaluation={client: {} for client in figures.agents})
 
     def _evaluated(self, reports: Reports, state: Any) -> Outcome:
         votes = {

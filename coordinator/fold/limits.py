@@ -71,8 +71,8 @@ def capped(reports: Reports, settings: Aggregation) -> list[ClientReport]:
     for _, report in reports:
         claimed_examples.append(report.examples)
         claimed_steps.append(report.steps)
-    most_examples = most_samples(claimed_examples, cap.absolute, cap.times_median)
-    most_steps = most_samples(claimed_steps, None, cap.times_median)
+    most_examples = most_samples(claimed_examples, cap.times_median)
+    most_steps = most_samples(claimed_steps, cap.times_median)
     result: list[ClientReport] = []
     for client, report in reports:
         examples = min(report.examples, most_examples or report.examples)
@@ -264,12 +264,8 @@ def clip(
 
 def _longest(step: Step, usual_norms: _UsualSteps, settings: Aggregation) -> float | None:
     """The longest step that the scenario allows in place of this one; None where it allows any."""
-    clip = settings.clip
-    if clip.norm is not None:
-        return clip.norm
-    if clip.times_median is None:
-        return None
-    return clip.times_median * usual_norms.of(step)
+    times = settings.clip.times_median
+    return None if times is None else times * usual_norms.of(step)
 
 
 def guilty(fold: Fold, reports: Reports) -> Reasons:
@@ -371,7 +367,7 @@ def fair_figures(evaluation: Mapping[ClientId, Figures], settings: Aggregation) 
             claims_of_mode.append(row["n"])
     limits: dict[str, int | None] = {}
     for mode, amounts in claims.items():
-        limits[mode] = most_samples(amounts, cap.absolute, cap.times_median)
+        limits[mode] = most_samples(amounts, cap.times_median)
     result: FairFigures = {}
     for client, figures in evaluation.items():
         fair = dict(figures)

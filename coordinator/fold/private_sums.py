@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ import numpy.typing as npt
 
 from covey.shared.errors import UserError
 from covey.shared.extras import install
+from covey.shared.files import write_private
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.privacy.noise import Noise, new_key
@@ -75,7 +75,6 @@ def epsilon(releases: Iterable[tuple[float, int]], delta: float) -> float | None
 
 
 KEY_FILE = "noise.key"  # in the run's folder, readable by its owner alone
-OWNER_ONLY = 0o600
 
 Float64 = npt.NDArray[np.float64]
 Json = dict[str, Any]
@@ -109,11 +108,7 @@ def noise_key(folder: Path, scenario: Scenario, *, resumed: bool) -> bytes:
             raise UserError(f"{path}: the key of the run's noise is gone; {what_to_do}")
         return path.read_bytes()
     key = new_key()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(key)
-        file.flush()
-        os.fsync(file.fileno())
+    write_private(path, key)
     return key
 
 
@@ -359,25 +354,24 @@ class PrivateSums:
 
 
 def private_sums(
-    folder: Path, scenario: Scenario, ledger: dict[str, Any], *, resumed: bool
-) -> PrivateSums | None:
-    """What makes the sums of a run under a `privacy` section and keeps its account; None without one.
+    folder: Path, scenario: Scenario, privacy: Privacy, ledger: Json, *, resumed: bool
+) -> PrivateSums:
+    """What makes the sums of a run and keeps its account.
 
     Args:
         folder: of the run.
         scenario: of the run.
+        privacy: its section, which adds noise.
         ledger: what a checkpoint has of the account; kept up to date in place.
         resumed: whether the run was started before.
 
     Raises:
         UserError: see `noise_key` and `PrivateSums`.
     """
-    if scenario.privacy is None or not scenario.privacy.has_noise:
-        return None
     key = noise_key(folder, scenario, resumed=resumed)
     kept = Ledger(**ledger)
     ledger.update(vars(kept))
-    return PrivateSums(scenario, scenario.privacy, key, kept)
+    return PrivateSums(scenario, privacy, key, kept)
 
 
 def _of_cluster(cluster: int, vectors: Mapping[ClientId, Vector], choices: Choices) -> list[Vector]:

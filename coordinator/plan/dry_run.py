@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from covey.coordinator.engine.sampling import cohort_size
+from covey.coordinator.engine.cohort import cohort_size
 from covey.coordinator.plan.constant_client import EXAMPLES, ConstantClient
 from covey.coordinator.plan.cost import PhaseCost
 from covey.coordinator.plan.prices import Prices

@@ -8,12 +8,12 @@ CFL may split, and a client that learns may act otherwise than a constant one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from covey.coordinator.plan.cost import PhaseCost, merged
 from covey.coordinator.plan.dry_run import EVALUATION, DryRun
-from covey.coordinator.plan.seconds import BrokerSeconds, broker_seconds
+from covey.coordinator.plan.limits import BrokerSeconds, broker_seconds
 from covey.coordinator.plan.sums import SumsPlan, has_updates, sums_of_round, with_sums
 from covey.shared.mqtt.profiles import PROFILES, UNLIMITED
 from covey.shared.numerics.split import Part
@@ -120,7 +120,11 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
     if sums is not None:
         phases = [one for phase in phases for one in _with_sums(dry, phase, sums)]
         last_round = [one for phase in last_round for one in _with_sums(dry, phase, sums)]
-    phases.append(dry.evaluation())
+    evaluation = [dry.evaluation()]
+    if sums is not None:
+        figures = replace(evaluation[0], up_values=scenario.sums.slots.length)
+        evaluation = with_sums(figures, sums, dry.prices)
+    phases += evaluation
     kinds = merged(phases)
     models = len(dry.strategy.clusters(dry.state))
     held = 0 if dry.strategy.individual else models

@@ -7,7 +7,6 @@ its memory and each child can be replaced by a program elsewhere. Children die w
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import zipfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from types import MappingProxyType
 import numpy as np
 
 from covey.coordinator.disk.versions import START, read_start
-from covey.coordinator.engine.sampling import expected_share
+from covey.coordinator.engine.cohort import expected_share
 from covey.coordinator.run.rules import listed_participants
 from covey.shared import json_text
 from covey.shared.child import end, environment, first_line, python
@@ -125,7 +124,14 @@ async def fleet(
         builds_start: let the fleet write `start.npz` before its agents join. Its workers import torch in any case, so
             this saves a process that would import torch only to draw the initial weights.
     """
-    command = ["covey.agent.cli", "fleet", str(folder / "scenario.yaml"), "--run-dir", str(folder)]
+    command = [
+        "covey.agent.cli",
+        "lab",
+        "fleet",
+        str(folder / "scenario.yaml"),
+        "--run-dir",
+        str(folder),
+    ]
     command += ["--start", str(folder / START)] if builds_start else []
     command += ["--data-root", str(data_root)] if data_root is not None else []
     command += allowed.options()
@@ -162,6 +168,7 @@ async def initial(folder: Path, scenario: Scenario, allowed: AllowedCode = NO_CO
     if wants_start(folder, scenario):
         command = [
             "covey.agent.cli",
+            "lab",
             "model",
             str(folder / "scenario.yaml"),
             "--out",
@@ -186,46 +193,24 @@ def started(folder: Path, scenario: Scenario) -> Setup:
     return setup_of(scenario, [np.ascontiguousarray(start, np.float32) for start in starts], layout)
 
 
-async def superclass_accuracies(
-    folder: Path,
-    data_root: Path | None,
-    scaling: Mapping[str, Sequence[float]] | None,
-    allowed: AllowedCode = NO_CODE,
-) -> list[list[float]]:
-    """Accuracy of each model in `folder`/models (rows) on each super-class of the fleet's test data (columns).
-
-    A child process measures it. The list is empty if a super-class has no test data.
-    """
+async def exported(model: Path, out: Path, log: Path, allowed: AllowedCode = NO_CODE) -> None:
+    """Export a model file of a finished run as a program, in a child process (`agent lab export`)."""
     command = [
         "covey.agent.cli",
-        "superclasses",
-        str(folder / "scenario.yaml"),
-        "--models",
-        str(folder / "models"),
+        "lab",
+        "export",
+        str(model),
+        "--out",
+        str(out),
+        *allowed.options(),
     ]
-    command += ["--data-root", str(data_root)] if data_root is not None else []
-    command += ["--scaling", json.dumps(scaling)] if scaling is not None else []
-    command += allowed.options()
-    log = folder / "superclasses.log"
-    async with _child(command, log, talks=True) as child:
-        output, _ = await child.process.communicate()
-        if child.process.returncode != 0:
-            messages = child.messages()
-            raise UserError(f"the clusters could not be tested on the super-classes:\n{messages}")
-    table: list[list[float]] = json_text.loads(output)
-    return table
-
-
-async def exported(model: Path, out: Path, log: Path, allowed: AllowedCode = NO_CODE) -> None:
-    """Export a model file of a finished run as a program, in a child process (`agent export`)."""
-    command = ["covey.agent.cli", "export", str(model), "--out", str(out), *allowed.options()]
     async with _child(command, log, talks=False) as child:
         if await child.process.wait() != 0:
             raise UserError(f"{model} could not be exported:\n{child.messages()}")
 
 
 def _given(scenario: Scenario, path: Path) -> bool:
-    """Copy the initial models from task.init, which `agent model` made elsewhere: no torch is needed here."""
+    """Copy the initial models from task.init, which `agent lab model` made elsewhere: no torch is needed here."""
     given = scenario.task.init
     if given is None:
         return False
@@ -233,12 +218,12 @@ def _given(scenario: Scenario, path: Path) -> bool:
         with np.load(given, allow_pickle=False) as file:
             starts, layout = file["starts"], Layout.from_wire(json_text.loads(str(file["layout"])))
     except (OSError, ValueError, KeyError, DecodeError, zipfile.BadZipFile):
-        return False  # `agent model` judges other contents and reports what is wrong
+        return False  # `agent lab model` judges other contents and reports what is wrong
     expected = (scenario.strategy.starts, layout.size)
     if starts.shape != expected:
         raise UserError(
             f"task.init {given}: starts has shape {starts.shape}, expected {expected}; "
-            "create it again with `agent model`"
+            "create it again with `agent lab model`"
         )
     write_atomically(path, Path(given).read_bytes())
     return True

@@ -1,4 +1,4 @@
-"""What a run writes into its audit log, `audit.jsonl` in its folder, and how `coordinator audit` checks it.
+"""What a run writes into its audit log, `audit.jsonl` in its folder. `audit_check` checks it.
 
 The head of the log is part of every checkpoint, so that lines that were cut off are missed. The log decides nothing:
 no byte of a run depends on it.
@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covey.coordinator.disk.checkpoint import Checkpoint
-from covey.shared.audit import AuditLog, Flood, Head, Verdict, is_keyed, verify
-from covey.shared.errors import UserError
-from covey.shared.files import folder_lock
+from covey.shared.audit import AuditLog, Flood, Head
 
 FILE = "audit.jsonl"
 OPERATOR = "operator"
-PUBLICATIONS = ("publish", "promote", "rollback")  # events: models were published for use
 LONGEST_REASON = 300  # characters of what a peer has caused
 
 
@@ -106,104 +101,8 @@ class Trail:
             self._log.append(f"more_{event}", agents=agents)
 
 
-@dataclass(frozen=True)
-class Checked:
-    """The verdict on a run's log. `anchored`: the run's checkpoint, or the user, knows a head that was compared."""
-
-    verdict: Verdict
-    anchored: bool
-
-
-def check(folder: Path, *, key: bytes | None = None, head: Head | None = None) -> Checked:
-    """Check the audit log of a run's folder, also against what its checkpoint knows. Raises UserError without a log."""
-    path = folder / FILE
-    owner, known = _of_checkpoint(folder)
-    expected = head or known
-    verdict = verify(path, key=key, owner=owner, head=expected, keep=PUBLICATIONS)
-    are_two = head is not None and known is not None
-    if are_two and verdict.whole:
-        verdict = verify(path, key=key, owner=owner, head=known, keep=PUBLICATIONS)
-    return Checked(verdict, anchored=expected is not None)
-
-
-def summary(checked: Checked) -> dict[str, Any]:
-    """The verdict as `coordinator audit --json` prints it."""
-    verdict = checked.verdict
-    broken = verdict.broken
-    head = verdict.head
-    return {
-        "whole": verdict.whole,
-        "run": verdict.owner,
-        "lines": verdict.lines,
-        "head": f"{head.sequence}:{head.hash}" if head is not None else None,
-        "broken_line": broken.line if broken is not None else None,
-        "why": broken.why if broken is not None else None,
-        "first_time": verdict.first_time,
-        "last_time": verdict.last_time,
-        "keyed": verdict.keyed,
-        "anchored": checked.anchored,
-        "events": dict(sorted(verdict.events.items())),
-        "notes": list(verdict.notes),
-        "publications": [_publication(line) for line in verdict.kept],
-    }
-
-
-def _publication(line: Mapping[str, Any]) -> dict[str, Any]:
-    """A line about models that were published."""
-    return {"time": line["time"], "event": line["event"], **line["fields"]}
-
-
-@contextmanager
-def trail_of_finished(folder: Path, key: bytes | None) -> Iterator[Trail]:
-    """The audit log of a run that no coordinator has open, to add lines to it.
-
-    Args:
-        folder: the run's folder. It is held against other coordinators for the block.
-        key: signs the lines if the log is signed; unused otherwise.
-
-    Raises:
-        UserError: a coordinator is at work in the folder, the log is signed and there is no key, or the folder has no
-            checkpoint.
-    """
-    path = folder / FILE
-    is_signed = is_keyed(path)
-    if is_signed and key is None:
-        raise UserError(
-            f"{path}: this audit log is signed, so that each publication needs the key; give its file with --audit-key"
-        )
-    facts = Checkpoint(folder / "checkpoint").facts()["run"]
-    busy = f"{folder}: a coordinator is at work in it and writes its audit log; wait for the end of the run, or stop it"
-    with folder_lock(folder, busy):
-        head = head_of(facts.get("audit"))
-        trail = Trail(folder, facts["run"], key=key if is_signed else None, head=head)
-        yield trail
-        trail.sync()
-
-
-def _of_checkpoint(folder: Path) -> tuple[str | None, Head | None]:
-    """The run's id and the head that its checkpoint holds; None where there is no readable checkpoint."""
-    checkpoint = Checkpoint(folder / "checkpoint")
-    try:
-        facts = checkpoint.facts()
-    except UserError:
-        return None, None
-    run = facts["run"]
-    return run["run"], head_of(run.get("audit"))
-
-
 def head_of(saved: dict[str, Any] | None) -> Head | None:
     """A head as a checkpoint holds it."""
     if not saved:
         return None
     return Head(int(saved["sequence"]), str(saved["hash"]))
-
-
-def parse_head(text: str) -> Head:
-    """`NUMBER:HASH`, as `coordinator audit` prints it. Raises UserError for anything else."""
-    number, _, hash_ = text.partition(":")
-    is_number = number.isdecimal() and int(number) >= 1
-    if not is_number or not hash_:
-        raise UserError(
-            f"--head {text}: expected NUMBER:HASH, as an earlier `coordinator audit` printed it"
-        )
-    return Head(int(number), hash_)

@@ -56,7 +56,6 @@ class PhaseFolded(_Notice):
     means: Means = field(default_factory=Means)
     client_state: Mapping[ClientId, str] = field(default_factory=dict)  # agents that lost memory
     devices: Mapping[str, int] = field(default_factory=dict)  # empty: all computed on CPUs
-    membership: Mapping[str, Any] | None = None  # compared with known mixtures
     privacy: Mapping[str, Any] | None = None  # the account so far
     deadline_s: float | None = None  # the time limit, if it adapts
     clock_s: float | None = None  # the virtual time, where durations are simulated
@@ -96,8 +95,6 @@ class PhaseFolded(_Notice):
         row["fold_seconds"] = self.fold_seconds
         row["traffic"] = self.traffic
         row["notes"] = self.notes
-        if self.membership is not None:
-            row["membership"] = self.membership
         if self.privacy is not None:
             row["privacy"] = self.privacy
         return row
@@ -357,6 +354,16 @@ class AggregatorDown(_Notice):
 
 
 @dataclass(frozen=True)
+class AggregatorExcluded(_Notice):
+    """The aggregator near a broker speaks another format: the coordinator reads the reports there itself."""
+
+    event: ClassVar[str] = "aggregator excluded"
+
+    shard: int  # the number of its broker
+    why: str
+
+
+@dataclass(frozen=True)
 class SumRefused(_Notice):
     """A partial sum does not fit: its step takes single reports."""
 
@@ -459,6 +466,7 @@ Notice = (
     | ShardDown
     | AggregatorUp
     | AggregatorDown
+    | AggregatorExcluded
     | SumRefused
     | SubscriptionsRefused
     | BrokerDrops

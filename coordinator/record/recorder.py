@@ -15,10 +15,9 @@ from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.step import Step
 from covey.coordinator.fold.folding import Outcome
 from covey.coordinator.fold.means import means_by_cluster
-from covey.coordinator.record import records, truth
+from covey.coordinator.record import records
 from covey.coordinator.record.audit_trail import Trail
 from covey.coordinator.record.notices import PhaseFolded, Record
-from covey.coordinator.record.sketches import sketched
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Reports
@@ -56,7 +55,6 @@ class Recorder:
         self.audit = audit
         # when the open step's first order was made, or this process took the step up: on the monotonic clock
         self._opened_at = time.monotonic()
-        self._mixtures: truth.MixtureWeights | None = None  # the true ones; None: not read yet
 
     def __repr__(self) -> str:
         return f"<Recorder {self._folder}: {self.rounds.count} lines>"
@@ -122,7 +120,7 @@ class Recorder:
         devices = records.counted({client: one.device for client, one in came_about.items()})
         only_cpus = not set(devices) - {"cpu"}
         means = folded.outcome.means
-        if step.phase.name == phase_names.EVALUATE and clusters:
+        if step.phase.name == phase_names.EVALUATE and step.phase.is_evaluation and clusters:
             means = replace(means, by_cluster=means_by_cluster(folded.outcome.evaluation, clusters))
         return PhaseFolded(
             phase=step.phase.name,
@@ -146,7 +144,6 @@ class Recorder:
             fold_seconds=round(folded.fold_s, 6),
             traffic=dict(traffic),
             notes=dict(strategy.shown(state).notes) if own_phase else {},
-            membership=self._membership(state) if own_phase else None,
             privacy=privacy,
             deadline_s=None if step.adapted_s is None else round(step.adapted_s, 3),
         )
@@ -161,17 +158,11 @@ class Recorder:
         size = scenario.sketch
         if not size or step.phase.name in phase_names.OF_THE_RUN:
             return
+        from covey.coordinator.record.sketches import sketched
+
         found = sketched(scenario.method, state, reports, size, scenario.seed, values)
         if found is not None:
             self._room.write(lambda: found.save(self._folder, step.number))
-
-    def _membership(self, state: Any) -> dict[str, Any] | None:
-        """How well the method's memberships fit the true mixtures of a simulated fleet, where both are known."""
-        if self._mixtures is None and (self._folder / truth.FILE).exists():
-            self._mixtures = truth.mixtures_of(self._scenario, self._folder)
-        return truth.membership(
-            self._scenario.method.shown(state).memberships, self._mixtures or {}
-        )
 
 
 def _moved(before: Mapping[ClientId, int], after: Mapping[ClientId, int]) -> int:

@@ -32,10 +32,6 @@ RESULT = (
     "seconds",
 )  # what tables show
 MIXED = "mixed"  # in place of a kind of device: there were several
-NOTHING_MIXED: Mapping[str, Any] = {
-    "membership": None,
-    "cluster_accuracy": None,
-}  # agents hold no known mixtures
 
 
 def round_lines(folder: Path, keep: int, room: Room) -> Journal[Record]:

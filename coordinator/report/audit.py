@@ -1,4 +1,4 @@
-"""The output of `coordinator audit`: the verdict on an audit log, and how often each event is in it."""
+"""The output of `coordinator lab audit`: the verdict on an audit log, and how often each event is in it."""
 
 from __future__ import annotations
 

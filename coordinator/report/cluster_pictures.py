@@ -2,26 +2,266 @@
 
 from __future__ import annotations
 
+import base64
+import struct
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup
 
 from covey.coordinator.record.sketches import ModelSketches
-from covey.coordinator.report.cluster_plots import (
-    DistanceMap,
-    Dot,
-    count_grid,
-    distance_map,
-    group_entry,
-    scatter,
-)
 from covey.coordinator.report.curves import Curves
-from covey.coordinator.report.projection import rounds_in_one_plane, tree_of, tsne
-from covey.coordinator.view.plots import colour_entry
+from covey.coordinator.report.projection import Tree, rounds_in_one_plane, tree_of, tsne
+from covey.coordinator.view import svg
+from covey.coordinator.view.axes import Axis, from_zero
+from covey.coordinator.view.plots import BOTTOM, colour_entry, horizontal_axis, mark
 from covey.coordinator.view.svg import Drawing, Entry
+from covey.coordinator.view.theme import fill, stroke
 from covey.shared.numerics.clustering import Matrix
 from covey.shared.strategies.base import ClientId, Proximity
 from covey.shared.strategies.phase_names import TRAIN
+
+SCATTER_HEIGHT = 300.0
+CELL = 34.0  # height of a cell of counts
+MAP = 250.0  # side of the map of distances
+TREE = 96.0  # width of the tree
+STRIP = 9.0  # width of a strip of colours
+# From near to far: dark blue to pale yellow, in even steps of brightness.
+STOPS = (
+    (13, 8, 60),
+    (54, 54, 140),
+    (38, 113, 150),
+    (42, 168, 128),
+    (140, 206, 88),
+    (250, 236, 130),
+)
+SHADES = 64  # between near and far
+Pixels = npt.NDArray[np.uint8]  # numbers of shades
+
+
+# -- agents in a plane -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One agent in the plane."""
+
+    x: float
+    y: float
+    cluster: int | None  # its colour
+    group: int | None  # its shape
+    name: str
+
+
+def scatter(
+    title: str,
+    dots: Sequence[Dot],
+    centres: Matrix | None,
+    limits: tuple[float, float],
+    labels: tuple[str, str],
+) -> svg.Panel:
+    """Agents as marks, the centres of clusters as crosses; coordinates have no unit, so there are no ticks.
+
+    Args:
+        title: of the panel
+        dots: the agents
+        centres: (K, 2), one for each cluster; None draws none
+        limits: the largest x and y, around zero
+        labels: of the horizontal and the vertical axis
+    """
+    x_limit, y_limit = limits
+    top = 20.0
+    height = SCATTER_HEIGHT - top - 24
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return svg.WIDTH * (x / x_limit + 1) / 2, top + height * (1 - y / y_limit) / 2
+
+    parts = [
+        svg.rectangle(0.5, top, svg.WIDTH - 1, height, "grid"),
+        svg.words(0, 12, labels[1], "tick"),
+        svg.words(svg.WIDTH / 2, SCATTER_HEIGHT - 8, labels[0], "tick", "middle"),
+    ]
+    for dot in dots:
+        x, y = place(dot.x, dot.y)
+        drawn = group_mark(x, y, dot.group, dot.cluster)
+        parts.append(svg.element("g", svg.hint(dot.name), drawn, fill_opacity="0.75"))
+    if centres is not None:
+        for cluster, (x, y) in enumerate(centres):
+            parts.append(_cross(*place(float(x), float(y)), cluster))
+    described = f"{title}: {len(dots)} agents in a plane"
+    return svg.Panel(title, SCATTER_HEIGHT, svg.joined(parts), described)
+
+
+def group_mark(x: float, y: float, group: int | None, cluster: int | None) -> Markup:
+    """The shape of a planted group in the colour of a cluster."""
+    return mark(x, y, group or 0, fill(cluster))
+
+
+def group_entry(group: int) -> svg.Entry:
+    """A legend's entry for the shape of a planted group."""
+    return svg.Entry(group_mark(svg.SWATCH / 2, svg.LEGEND_LINE / 2, group, None), f"group {group}")
+
+
+def _cross(x: float, y: float, cluster: int) -> Markup:
+    """A cross in the cluster's colour, with a border that separates it from the marks."""
+    corners = [((x - 6, y - 6), (x + 6, y + 6)), ((x - 6, y + 6), (x + 6, y - 6))]
+    parts = []
+    for class_, width in (("ink", 5.5), (stroke(cluster), 2.5)):
+        for (x1, y1), (x2, y2) in corners:
+            parts.append(svg.line(x1, y1, x2, y2, class_, stroke_width=width))
+    return svg.joined(parts)
+
+
+# -- counts ----------------------------------------------------------------------------------------
+
+
+def count_grid(title: str, counts: Mapping[tuple[int, int], int]) -> svg.Panel:
+    """How many agents are in each cluster (row) and of each planted group (column)."""
+    clusters = sorted({cluster for cluster, _ in counts})
+    groups = sorted({group for _, group in counts})
+    left = 74.0
+    top = 40.0
+    width = min(90.0, (svg.WIDTH - left) / len(groups))
+    most = max(counts.values())
+    parts = [svg.words(left, 12, "planted group", "tick"), svg.words(0, top - 8, "cluster", "tick")]
+    for column, group in enumerate(groups):
+        x = left + width * (column + 0.5)
+        parts.append(svg.words(x, top - 8, str(group), "tick", "middle"))
+    for row, cluster in enumerate(clusters):
+        y = top + CELL * row
+        parts.append(svg.words(left - 10, y + CELL / 2 + 4, str(cluster), "tick", "end"))
+        for column, group in enumerate(groups):
+            x = left + width * column
+            count = counts.get((cluster, group), 0)
+            shade = f"{0.5 * count / most:.2f}"
+            cell = svg.rectangle(x + 1, y + 1, width - 2, CELL - 2, fill(0))
+            parts.append(svg.element("g", cell, fill_opacity=shade))
+            parts.append(svg.words(x + width / 2, y + CELL / 2 + 4, str(count), None, "middle"))
+    height = top + CELL * len(clusters) + 8
+    return svg.Panel(
+        title, height, svg.joined(parts), f"{title}: agents by cluster and planted group"
+    )
+
+
+# -- distances -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DistanceMap:
+    """What a map of distances shows; all rows are in the order of the tree."""
+
+    title: str
+    distances: Matrix  # (n, n)
+    tree: Tree
+    cut: float | None  # height of the cut
+    unit: str
+    strips: Sequence[tuple[str, Sequence[int | None]]]  # name, and a number for each row
+    names: Sequence[str]  # of the rows
+
+
+def distance_map(shown: DistanceMap) -> svg.Panel:
+    """The merge tree to the left, strips of colours, and the distances with their scale."""
+    top = 22.0
+    heights = from_zero([float(shown.tree.heights.max()), shown.cut or 0.0], "merge height")
+    few_ticks = heights.ticks[:: max(1, len(heights.ticks) // 2)]
+    axis = Axis(heights.label, heights.high, heights.low, few_ticks)  # from right to left
+    parts = [_tree(shown, axis, top), horizontal_axis(axis, 4, TREE, top + MAP)]
+    x = TREE + 6
+    step = MAP / len(shown.names)
+    for name, numbers in shown.strips:
+        for row, found in enumerate(numbers):
+            parts.append(svg.rectangle(x, top + step * row, STRIP, step + 0.2, fill(found)))
+        parts.append(svg.words(x, 14, name[0].upper(), "tick"))
+        x += STRIP + 3
+    farthest = float(shown.distances.max()) or 1.0
+    parts.append(_image(x, top, MAP, MAP, _shades(shown.distances / farthest)))
+    centre = x + MAP / 2
+    agents = f"{len(shown.names)} agents, in the order of the tree"
+    parts.append(svg.words(centre, top + MAP + 17, agents, "tick", "middle"))
+    parts.append(_scale(x, top + MAP + 28, farthest, shown.unit))
+    height = top + MAP + BOTTOM + 26
+    described = f"{shown.title}: {len(shown.names)} agents, {shown.unit}"
+    return svg.Panel(shown.title, height, svg.joined(parts), described)
+
+
+def _tree(shown: DistanceMap, axis: Axis, top: float) -> Markup:
+    """The brackets of the tree, rows from top to bottom as the image has them, and its cut."""
+    rows = len(shown.names)
+    parts = []
+    for places, heights in zip(shown.tree.places, shown.tree.heights, strict=True):
+        corners = []
+        for place, height in zip(places, heights, strict=True):
+            x = 4 + (TREE - 4) * axis.share(float(height))
+            corners.append((x, top + MAP * (float(place) + 0.5) / rows))
+        parts.append(svg.element("path", d=svg.path(corners), class_="ink"))
+    if shown.cut is not None:
+        x = 4 + (TREE - 4) * axis.share(shown.cut)
+        parts.append(svg.line(x, top, x, top + MAP, "line s1", stroke_dasharray="5 4"))
+        parts.append(svg.words(x + 3, 14, "cut", "tick"))
+    return svg.joined(parts)
+
+
+def _scale(x: float, y: float, farthest: float, unit: str) -> Markup:
+    """The colours from zero to the largest distance."""
+    return svg.joined(
+        [
+            _image(x, y, MAP, 8, _shades(np.linspace(0.0, 1.0, 64)[None, :])),
+            svg.words(x, y + 22, "0", "tick"),
+            svg.words(x + MAP / 2, y + 22, unit, "tick", "middle"),
+            svg.words(x + MAP, y + 22, f"{farthest:.3g}", "tick", "end"),
+        ]
+    )
+
+
+def _shades(shares: Matrix) -> Pixels:
+    """The number of the shade for each value between 0 and 1."""
+    return (shares * (SHADES - 1)).round().astype(np.uint8)
+
+
+def _image(x: float, y: float, width: float, height: float, pixels: Pixels) -> Markup:
+    return svg.element(
+        "image",
+        x=x,
+        y=y,
+        width=width,
+        height=height,
+        preserveAspectRatio="none",
+        image_rendering="pixelated",
+        href=f"data:image/png;base64,{base64.b64encode(png(pixels)).decode()}",
+    )
+
+
+def png(pixels: Pixels) -> bytes:
+    """A PNG file (ISO/IEC 15948) of shades (rows, columns) between near and far."""
+    rows, columns = pixels.shape
+    no_filter = b"\0"
+    lines = [no_filter + row.tobytes() for row in pixels]
+    header = struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0)  # 8 bits, colours by number
+    chunks = [
+        _chunk(b"IHDR", header),
+        _chunk(b"PLTE", _palette()),
+        _chunk(b"IDAT", zlib.compress(b"".join(lines), 9)),
+        _chunk(b"IEND", b""),
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def _palette() -> bytes:
+    """Red, green and blue of all shades."""
+    stops = np.asarray(STOPS, np.float64)
+    places = np.linspace(0.0, 1.0, len(stops))
+    shades = np.linspace(0.0, 1.0, SHADES)
+    channels = [np.interp(shades, places, stops[:, channel]) for channel in range(3)]
+    return np.stack(channels, axis=-1).round().astype(np.uint8).tobytes()
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    length = struct.pack(">I", len(content))
+    return length + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
 
 PANELS = 5  # rounds that are drawn of one run, at most
 MAX_ROWS = 1000  # of a distance matrix: more rows than a picture has lines

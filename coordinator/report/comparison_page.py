@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.compare.grid import Cell, section, splits
-from covey.coordinator.compare.metrics import measure_of
-from covey.coordinator.compare.rows import ComparisonRow
+from covey.coordinator.compare.rows import ComparisonRow, measure_of
 from covey.coordinator.compare.summaries import summaries
 from covey.coordinator.compare.tables import tables
 from covey.coordinator.compare.verdict import standings, verdicts

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from covey.coordinator.report import html_tables
 from covey.coordinator.report.curves import Curves
-from covey.coordinator.report.explanations import terms
+from covey.coordinator.report.explanations import MODES, MODES_OF_AGENTS, terms
 from covey.coordinator.report.figure_pictures import Group, Picture
 from covey.coordinator.report.html_page import Fact, Page, Section, Tile, html
 from covey.coordinator.report.pictures import pictures
@@ -27,12 +28,315 @@ from covey.coordinator.report.tables import (
     results,
     unevaluated,
 )
+from covey.coordinator.view.lines import SumLine, phase_line
 from covey.coordinator.view.svg import document
+from covey.coordinator.view.table import NONE, Column, Table, columns_of, numbers
 from covey.coordinator.view.words import MODE_TITLES, epsilons
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
-from covey.shared.numerics.measures import Measure
+from covey.shared.numerics.measures import MEASURES, Measure
 from covey.shared.sentences import counted
+
+AVERAGES = ("macro", "micro")
+MAX_DETAILS = 200  # characters of a reason that somebody else wrote
+Row = Mapping[str, Any]  # of one agent, as agents.parquet has it
+
+
+# -- figures ---------------------------------------------------------------------------------------
+
+
+def shown_modes(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The averages of each mode of evaluation that has agents of its own, in the order of tables."""
+    averages = dict(result["accuracy"])
+    for mode, figures in (result.get("newcomers") or {}).get("accuracy", {}).items():
+        averages[f"newcomers_{mode}"] = figures
+    if not result["never_trained"]:
+        averages.pop("last_of_participants", None)  # it is E-last
+    if not result.get("at_home"):
+        averages.pop("delivered", None)  # it is E-server
+        averages.pop("newcomers_delivered", None)
+    shown = {}
+    for mode in MODES:
+        figures = averages.get(mode, {})
+        if figures.get("agents"):
+            shown[mode] = figures
+    return shown
+
+
+def figures_by_mode(result: Mapping[str, Any]) -> Table:
+    """A line for each mode of evaluation, with both averages of each measure."""
+    shown = shown_modes(result)
+    measures = _measures_in(shown.values())
+    titles = ["agents"]
+    for measure in measures:
+        for average in AVERAGES:
+            titles.append(f"{measure.title}, {average}")
+    rows = []
+    for mode, figures in shown.items():
+        row = [MODES[mode].title, str(figures["agents"])]
+        for measure in measures:
+            of_measure = figures.get(measure.name, {})
+            for average in AVERAGES:
+                row.append(_text(measure, of_measure.get(average)))
+        rows.append(row)
+    return Table("Results", columns_of(["model", *titles]), rows)
+
+
+def _measures_in(modes: Iterable[Mapping[str, Any]]) -> list[Measure]:
+    """The measures that any of these modes has, in the order of all tables."""
+    present: set[str] = set()
+    for figures in modes:
+        present.update(figures)
+    return [measure for name, measure in MEASURES.items() if name in present]
+
+
+def _text(measure: Measure, figure: float | None) -> str:
+    if figure is None:
+        return NONE
+    return measure.text(figure)
+
+
+# -- agents and clusters ---------------------------------------------------------------------------
+
+
+def agents_table(facts: RunFacts, measure: Measure) -> Table:
+    """A line for each agent: its cluster, data, figures in each mode, part in the run, and trouble."""
+    columns = _columns_of_agents(facts, measure)
+    lines = []
+    for row in facts.agents:
+        lines.append([words(row) for words in columns.values()])
+    return Table("Agents", list(columns), lines, is_long=True).without_empty_columns()
+
+
+def _columns_of_agents(facts: RunFacts, measure: Measure) -> dict[Column, Callable[[Row], str]]:
+    """The columns, with what an agent has in each of them."""
+
+    def reports(row: Row) -> str:
+        agent = row["agent"]
+        return f"{facts.reported[agent]} of {facts.invited[agent]}"
+
+    def trouble(row: Row) -> str:
+        return facts.trouble.get(row["agent"], "")
+
+    columns: dict[Column, Callable[[Row], str]] = {}
+    columns[Column("agent")] = _words_of("agent")
+    columns[Column("cluster", is_number=True)] = _words_of("cluster")
+    group = Column("group", is_number=True, hint="planted group of a simulated fleet")
+    columns[group] = _words_of("truth")
+    columns[Column("training samples", is_number=True)] = _words_of("samples")
+    columns[Column("test samples", is_number=True)] = _words_of("test_samples")
+    for mode in MODES_OF_AGENTS:
+        column = Column(f"{MODES[mode].title}, {measure.title}", is_number=True)
+        columns[column] = _figure_of(mode, measure)
+    columns[Column("reports", is_number=True, hint="accepted reports of orders received")] = reports
+    last_trained = Column("last trained", is_number=True, hint="round, counted from 1")
+    columns[last_trained] = _last_trained
+    kinds = {row.get("device") for row in facts.agents}
+    kinds.discard(None)  # it has not computed anything
+    if len(kinds) > 1:
+        columns[Column("device")] = _words_of("device")
+    columns[Column("trouble")] = trouble
+    return columns
+
+
+def _words_of(key: str) -> Callable[[Row], str]:
+    """The value under a key as it is."""
+
+    def words(row: Row) -> str:
+        value = row.get(key)
+        return NONE if value is None else str(value)
+
+    return words
+
+
+def _figure_of(mode: str, measure: Measure) -> Callable[[Row], str]:
+    """The figure of an agent in one mode."""
+    key = f"{mode}_{measure.name}"
+
+    def words(row: Row) -> str:
+        return _text(measure, row.get(key))
+
+    return words
+
+
+def _last_trained(row: Row) -> str:
+    """The last round that an agent trained in, counted from 1."""
+    last = row.get("last_round")
+    return NONE if last is None else str(last + 1)
+
+
+def clusters_table(facts: RunFacts, measure: Measure) -> Table | None:
+    """A line for each cluster: its agents, their data, and their figures in E-server; None without clusters."""
+    by_cluster: dict[int, list[Row]] = {}
+    for row in facts.agents:
+        cluster = row.get("cluster")
+        if cluster is not None:
+            by_cluster.setdefault(cluster, []).append(row)
+    if not by_cluster:
+        return None
+    name = f"E-server, {measure.title}"
+    titles = ["cluster", "agents", "training samples", "test samples"]
+    titles += [f"{name}: mean", "lowest agent", "highest agent"]
+    rows = []
+    for cluster in sorted(by_cluster):
+        rows.append(_line_of_cluster(cluster, by_cluster[cluster], measure))
+    return Table("Clusters", numbers(titles), rows)
+
+
+def _line_of_cluster(cluster: int, agents: Sequence[Row], measure: Measure) -> list[str]:
+    line = [str(cluster), str(len(agents))]
+    for key in ("samples", "test_samples"):
+        line.append(str(sum(row.get(key) or 0 for row in agents)))
+    figures = []
+    for row in agents:
+        figure = row.get(f"server_{measure.name}")
+        if figure is not None:
+            figures.append(figure)
+    for average in (fmean, min, max):
+        figure = average(figures) if figures else None
+        line.append(_text(measure, figure))
+    return line
+
+
+def classes_table(facts: RunFacts, result: Row) -> Table | None:
+    """A line for each class; None for a regression, and where agents sent no cards, which have these counts."""
+    counts = result["notes"].get("classes")
+    if not counts or len(counts) != len(facts.classes):
+        return None
+    total = sum(samples for samples, _ in counts)
+    rows = [
+        [name, str(samples), f"{100 * samples / total:.1f} %", str(agents)]
+        for name, (samples, agents) in zip(facts.classes, counts, strict=True)
+    ]
+    columns = [Column("class"), *numbers(["training samples", "share", "agents that have some"])]
+    return Table("Classes, from the cards", columns, rows)
+
+
+def decisions_table(record: Sequence[Row]) -> Table | None:
+    """The findings and decisions of the method, each with its first round; None if its record has none."""
+    rounds: dict[str, int] = {}
+    for row in record:
+        if row["event"] == "phase":
+            line = phase_line(row)
+            for text in line.decisions:
+                rounds.setdefault(text, line.round)
+    if not rounds:
+        return None
+    columns = [Column("round", is_number=True), Column("finding or decision")]
+    return Table("Decisions", columns, [[str(number), text] for text, number in rounds.items()])
+
+
+def sums_table(record: Sequence[Row]) -> Table | None:
+    """How the secure sums of each round ended, for all groups of one cluster with the same end; None without such sums."""
+    found: dict[tuple[str, str, str, str], list[SumLine]] = {}
+    for row in record:
+        if row["event"] == "phase":
+            line = phase_line(row)
+            for one in line.sums:
+                what = f"{line.round}, evaluation" if line.is_evaluation else str(line.round)
+                key = (what, one.cluster, one.end, one.why)
+                found.setdefault(key, []).append(one)
+    if not found:
+        return None
+    titles = ("round", "cluster", "end", "why", "groups", "reported", "missing")
+    rows = [
+        [
+            *key,
+            str(len(lines)),
+            str(sum(one.reported for one in lines)),
+            str(sum(one.missing for one in lines)),
+        ]
+        for key, lines in found.items()
+    ]
+    return Table("Secure sums", columns_of(titles), rows, is_long=True)
+
+
+# -- traffic and trouble ---------------------------------------------------------------------------
+
+
+def traffic_table(result: Mapping[str, Any]) -> Table:
+    """Bytes in both directions, and per round and agent."""
+    sent = result["bytes"]
+    kinds = {"model values as float32": ("vectors_down", "vectors_up")}
+    remarks = ["down: from the coordinator to agents; up: from agents. 1 MB is 1 000 000 bytes."]
+    if sent["wire_up"]:
+        kinds = {"MQTT packets on the wire": ("wire_down", "wire_up")} | kinds
+    else:
+        remarks.append("The run had no broker, so nothing was on the wire.")
+    rounds = max(result["rounds"], 1)
+    agents = max(result["agents"], 1)
+    rows = []
+    for kind, (down_key, up_key) in kinds.items():
+        down = sent[down_key] / 1e6
+        up = sent[up_key] / 1e6
+        total = down + up
+        row = [kind]
+        for amount in (down, up, total, total / rounds):
+            row.append(f"{amount:.2f}")
+        per_agent = total / agents
+        row.append(f"{per_agent:.3f}")
+        rows.append(row)
+    titles = ["MB down", "MB up", "MB in all", "MB per round", "MB per agent"]
+    return Table("Traffic", columns_of(["", *titles]), rows, remarks=remarks)
+
+
+def incidents_table(facts: RunFacts, result: Mapping[str, Any]) -> Table:
+    """How often something went wrong, with the newest reason of each kind."""
+    rows = []
+    absent = facts.invited.total() - facts.reported.total()
+    if absent:
+        reason = "offline, too slow, or not needed any more once enough had reported"
+        rows.append(["orders without an accepted report", str(absent), reason])
+    for kind, title in INCIDENTS.items():
+        lines = [line for line in facts.record if line["event"] == kind]
+        if lines:
+            rows.append([title, str(len(lines)), _details(lines[-1])])
+    for reason, number in Counter(facts.refusals).most_common():
+        rows.append([f"refused messages: {reason}", str(number), ""])
+    for agent, failure in result.get("failures", {}).items():
+        rows.append([f"work failed on {agent}", str(failure["times"]), _shortened(failure["why"])])
+    remarks = []
+    if not rows:
+        remarks.append("None: every order was answered, and no message was refused.")
+    if facts.simulated_faults:
+        remarks.append(f"The scenario simulates faults: {facts.simulated_faults}.")
+    columns = [Column("kind"), Column("number", is_number=True), Column("newest, or remark")]
+    return Table("Faults and refusals", columns, rows, remarks=remarks)
+
+
+# Kinds of events in the record.
+INCIDENTS = {
+    "void": "steps that were drawn again",
+    "set_aside": "reports set aside",
+    "quarantined": "agents put in quarantine",
+    "fell_back": "agents that fell back to another model",
+    "resting": "agents not invited for some rounds",
+    "released": "agents released from quarantine",
+    "forgotten": "agents removed by the operator",
+    "lost lines": "losses of record lines",
+}
+
+
+def _details(line: Mapping[str, Any]) -> str:
+    """Whom an event was about, when, and why."""
+    words = []
+    if "agent" in line:
+        words.append(str(line["agent"]))
+    if "round" in line:
+        number = line["round"] + 1
+        words.append(f"round {number}")
+    why = _shortened(line.get("why", ""))
+    if why:
+        words.append(why)
+    return ", ".join(words)
+
+
+def _shortened(reason: object) -> str:
+    text = str(reason)
+    if len(text) > MAX_DETAILS:
+        return text[:MAX_DETAILS] + "…"
+    return text
+
 
 Result = Mapping[str, Any]  # as result.json has it
 
@@ -103,13 +407,13 @@ def _page_of_one(run: Curves, facts: RunFacts) -> Page:
         unevaluated(result),
     ):
         remarks.extend(sentences.splitlines())
-    modes = html_tables.shown_modes(result)
+    modes = shown_modes(result)
     return Page(
         title=str(result["name"]),
         subtitle=" · ".join(words),
         kind="run",
         tiles=_tiles(result, run.measure),
-        tables=[html_tables.figures_by_mode(result)],
+        tables=[figures_by_mode(result)],
         remarks=[remark for remark in remarks if remark],
         terms=terms(modes, has_groups=_has_groups([result])),
         pictures=drawn([run]),
@@ -120,7 +424,7 @@ def _page_of_one(run: Curves, facts: RunFacts) -> Page:
 def _tiles(result: Result, measure: Measure) -> list[Tile]:
     """The figures that matter most: macro averages by mode, clusters, rounds, traffic, time."""
     tiles = []
-    shown = html_tables.shown_modes(result)
+    shown = shown_modes(result)
     for mode, title in MODE_TITLES.items():
         if mode not in shown:
             continue
@@ -159,14 +463,14 @@ def _stop(result: Result) -> str:
 
 def _section(title: str, run: Curves, facts: RunFacts) -> Section:
     """The tables of a run, and where it comes from."""
-    classes = html_tables.classes_table(facts, run.result)
-    decisions = html_tables.decisions_table(facts.record)
-    clusters = html_tables.clusters_table(facts, run.measure)
-    sums = html_tables.sums_table(facts.record)
+    classes = classes_table(facts, run.result)
+    decisions = decisions_table(facts.record)
+    clusters = clusters_table(facts, run.measure)
+    sums = sums_table(facts.record)
     tables = [table for table in (classes, decisions, clusters, sums) if table is not None]
-    tables.append(html_tables.agents_table(facts, run.measure))
-    tables.append(html_tables.traffic_table(run.result))
-    tables.append(html_tables.incidents_table(facts, run.result))
+    tables.append(agents_table(facts, run.measure))
+    tables.append(traffic_table(run.result))
+    tables.append(incidents_table(facts, run.result))
     return Section(
         title, tables, _origin(run.result, facts), facts.command, facts.remarks, facts.scenario
     )

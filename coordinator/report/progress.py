@@ -67,7 +67,7 @@ class ProgressBar:
                 self._warn(f"waiting: {why}{_for_so_long(seconds)}")
                 self._bar.update(self._task, remark=f"waiting: {why}")
             case notices.ControlReceived(command="pause"):
-                self._warn("paused: no new phase opens; to resume: coordinator resume")
+                self._warn("paused: no new phase opens; to resume: coordinator lab resume")
             case notices.ControlReceived():
                 self._say("resumed")
             case notices.SubscriptionsRefused(refused=[]):
@@ -89,6 +89,8 @@ class ProgressBar:
                 self._warn(
                     f"the aggregator of broker {shard} is offline: the coordinator reads the reports there itself"
                 )
+            case notices.AggregatorExcluded(why=why):
+                self._warn(f"{why}. Until then the coordinator reads the reports there itself")
             case notices.SumRefused(shard=shard, why=why):
                 self._warn(
                     f"a sum of the aggregator of broker {shard} was refused ({why}); its agents are asked for their reports"
@@ -119,7 +121,7 @@ class ProgressBar:
             case notices.AgentQuarantined(agent=agent, refused=refused, why=why):
                 self._warn(
                     f"{agent} is in quarantine after {refused} refused reports: {why}. "
-                    f"To invite it again: coordinator release {agent}"
+                    f"To invite it again: coordinator lab release {agent}"
                 )
             case notices.AgentRests(agent=agent, kind=kind, why=why):
                 self._warn(f"{agent} is {kind}, {why}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.disk.checkpoint import Checkpoint
-from covey.coordinator.record import audit_trail
+from covey.coordinator.record.audit_trail import FILE as AUDIT_FILE
 from covey.coordinator.record.records import lines
 from covey.coordinator.record.roster_files import read_roster, roster_file
 from covey.coordinator.run.folder import IN_PROCESS
@@ -109,7 +109,7 @@ def run_id(folder: Path) -> str:
 
 def times(folder: Path) -> tuple[str, str]:
     """The first and the last time of the audit log; without a log, when the result was written."""
-    log = folder / audit_trail.FILE
+    log = folder / AUDIT_FILE
     rows = log.read_bytes().splitlines() if log.exists() else []
     times = [_time(rows[0]), _time(rows[-1])] if rows else []
     if len(times) == 2 and all(times):

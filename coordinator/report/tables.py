@@ -378,7 +378,7 @@ def none_evaluated(result: Result) -> str:
         return ""
     return (
         "no agent was evaluated: this run has no figures. An agent is evaluated if it has test data, is present at the "
-        "end, and its model's outputs are finite. See the remarks above, and `coordinator story AGENT RUN` for one agent"
+        "end, and its model's outputs are finite. See the remarks above, and `coordinator lab story AGENT RUN` for one agent"
     )
 
 

@@ -12,9 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from covey.coordinator.fold.means import Means
 from covey.shared.numerics.measures import Measure
+from covey.shared.scenario.rounds import Stop
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.scenario.stop import Stop
 from covey.shared.strategies.base import ClientId
 
 CHOSEN_ON = "test data"
@@ -34,20 +35,24 @@ History = Sequence[Evaluated]  # oldest first
 Saved = list[list[float]]  # the same as a checkpoint has it: [round, value]
 
 
-def note(
-    scenario: Scenario,
-    saved: Saved,
-    number: int,
-    evaluation: Figures,
-    newcomers: Collection[ClientId],
-) -> None:
-    """Add an evaluation after round `number` to the history of a run that evaluates its models between rounds."""
-    if scenario.evaluation.every == 0:
-        return
-    federated = {client: own for client, own in evaluation.items() if client not in newcomers}
-    value = value_of(federated, measure_of(scenario))
-    if value is not None:
+def note(scenario: Scenario, saved: Saved, number: int, value: float | None) -> None:
+    """Add an evaluation after round `number` to the history of a run that evaluates its models between rounds, or whose
+    figures are of sums: no agent's are kept."""
+    if value is not None and (scenario.evaluation.every or scenario.is_summed):
         saved.append([number, value])
+
+
+def value_after(
+    scenario: Scenario, evaluation: Figures, newcomers: Collection[ClientId], means: Means
+) -> float | None:
+    """The figure of an evaluation: the median over the federation; of a secure sum the mean, which false figures can move."""
+    measure = measure_of(scenario)
+    if scenario.is_summed:
+        figures = (means.evaluation or {}).get("server", {}).get(measure.name, {})
+        value: float | None = figures.get("macro", figures.get("micro"))
+        return value
+    federated = {client: own for client, own in evaluation.items() if client not in newcomers}
+    return value_of(federated, measure)
 
 
 def reason(scenario: Scenario, saved: Saved) -> str:

@@ -22,14 +22,21 @@ def next_phase(
         newcomers: agents that take part in nothing before the last round.
     """
     if scenario.task.asks_fleet_for and facts.scaling is None:
-        return Phase(MOMENTS, "all", ends_round=False, quorum=0.5)
+        return Phase(MOMENTS, "all", ends_round=False)
     phase: Phase | None
+    sums = scenario.sums
+    if sums is not None and sums.is_evaluating(state):
+        phase = sums.plan_evaluation(state, view)
+        return phase
     if view.round < view.rounds:
         phase = scenario.method.plan(state, view)
     else:
         phase = _entry(scenario, state, view, newcomers)
     is_trained = view.round > max(facts.evaluated, 0)
     if (phase is None or _evaluation_is_due(scenario, view)) and is_trained:
+        if sums is not None:
+            phase = sums.plan_evaluation(state, view)
+            return phase
         return Phase(EVALUATE, "all", ends_round=False, may_be_empty=True)
     return phase
 

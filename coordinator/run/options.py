@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covey.shared.consent import NO_CODE, AllowedCode
-from covey.shared.mqtt.broker_url import SYSTEM_TLS, BrokerUrl, Tls
+from covey.shared.mqtt.broker_url import BrokerUrl
 
 
 @dataclass(frozen=True)
@@ -16,16 +16,14 @@ class Options:
 
     folder: Path
     resume: bool = False
-    broker: str | None = None
     embedded: bool = False
     data_root: Path | None = None
-    tls: Tls = SYSTEM_TLS
     metrics: tuple[str, int] | None = None  # host and port for Prometheus
     audit_key: Path | None = None  # file with the key of the audit log
     origin: Path | None = None  # folder of a finished run to continue
     # never kept in the run's folder: --resume asks the command line again
     allowed: AllowedCode = NO_CODE
-    brokers: tuple[BrokerUrl, ...] = ()  # several; they replace `broker` and those of the scenario
+    brokers: tuple[BrokerUrl, ...] = ()  # they replace those of the scenario
     cluster: bool = False  # they are addresses of one broker, which are tried in turn
-    aggregators: bool = False  # reports may come as sums of `coordinator aggregate`
+    aggregators: bool = False  # reports may come as sums of `coordinator lab aggregate`
     give_up_after_s: float = math.inf  # of waiting for agents

@@ -146,7 +146,7 @@ class OrderBook:
         why = self._engine.quarantined.get(client)
         if why is None:
             return self.refused.get(client, "")
-        return f"this agent is in quarantine, until `coordinator release {client}`: {why}"[
+        return f"this agent is in quarantine, until `coordinator lab release {client}`: {why}"[
             :MAX_FAILURE_CHARS
         ]
 
@@ -331,14 +331,14 @@ class OrderBook:
         )
 
     def _training(self, phase: Phase) -> Training:
-        if phase.name == EVALUATE:
+        if EVALUATE in (phase.name, phase.draw):
             return self._scenario.tuning
         return self._scenario.training.in_round(self._engine.round, self._scenario.rounds.count)
 
     def _strategy_order(self, client: ClientId, phase: Phase, state: Any) -> Order:
         if phase.name == MOMENTS:
             return Order()
-        if phase.name == EVALUATE:
+        if phase.name == EVALUATE and not phase.sizes:
             fallback = self._scenario.evaluation.fallback
             order = order_of_evaluation(self._strategy, state, client, fallback=fallback)
         else:

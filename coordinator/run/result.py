@@ -13,13 +13,7 @@ from typing import Any
 
 from covey.coordinator.disk.array_files import save_arrays
 from covey.coordinator.fold.means import KEPT_MODES, averages, by_mode, last_of_undrawn
-from covey.coordinator.record.records import (
-    NOTHING_MIXED,
-    counted,
-    mbit_per_agent,
-    one_device,
-    sizes,
-)
+from covey.coordinator.record.records import counted, mbit_per_agent, one_device, sizes
 from covey.coordinator.run.run import Run
 from covey.shared.client import AT_HOME
 from covey.shared.files import atomic_replace, write_atomically
@@ -165,7 +159,11 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
         privacy=spent,
         origin=run.facts.origin or None,
         unevaluated=_unevaluated(run, federated),
-        kept_back=[client for client, modes in sorted(facts.evaluation.items()) if not modes],
+        kept_back=[
+            client
+            for client, modes in sorted(facts.evaluation.items())
+            if not modes and not scenario.is_summed
+        ],
         left_out=scenario.modes_left_out,
         stale=_stale(run, federated),
         failures=_failures(run),
@@ -218,6 +216,9 @@ def _stale(run: Run, federated: Set[ClientId]) -> dict[ClientId, int]:
 
 def _accuracy(run: Run) -> dict[str, Any]:
     """Averages over the federation by mode; E-last once more for those that were drawn, and for the others."""
+    if run.scenario.is_summed:
+        found = run.scenario.sums.figures(run.state)
+        return {} if found is None else dict(found.modes)
     late = run.engine.rules.newcomers
     trained = run.facts.trained
     weight = run.scenario.evaluation.weight
@@ -302,15 +303,13 @@ def write_models(run: Run) -> None:
         save_arrays(model_file(models, k), layout.named(model), facts)
 
 
-def write_all(
-    run: Run, truth: Truth | None, mixed: Mapping[str, Any] = NOTHING_MIXED
-) -> dict[str, Any]:
+def write_all(run: Run, truth: Truth | None, partition: str | None = None) -> dict[str, Any]:
     """Leave the table of agents and the result in the run's folder; returns the result as its file has it. Models: `write_models`.
 
-    `mixed` are the entries of the result that `coordinator.mixtures` makes.
+    `partition` names who held which samples of a simulated fleet.
     """
     folder = run.folder
-    document = {**result_of(run, truth).to_json(), **mixed}
+    document = {**result_of(run, truth).to_json(), "partition": partition}
     _write_table(folder / "agents.parquet", run, truth)
     content = json.dumps(document, indent=1, allow_nan=False).encode()
     write_atomically(folder / "result.json", content)

@@ -6,8 +6,8 @@ import pathlib
 
 from pydantic import StrictInt, TypeAdapter, ValidationError
 
+from covey.coordinator.engine.cohort import Listed
 from covey.coordinator.engine.rules import DeadlineRule, Rules
-from covey.coordinator.engine.sampling import Listed
 from covey.shared.errors import UserError
 from covey.shared.scenario.fleet import Fleet
 from covey.shared.scenario.rounds import AdaptiveDeadline
@@ -30,6 +30,7 @@ def rules_of(scenario: Scenario) -> Rules:
     if refusal:
         raise UserError(f"method {strategy.name} is not for this task: {refusal}")
     rounds = scenario.rounds
+    timing = rounds.timing
     is_simulated = scenario.fleet is not None
     # without `grace_s`, a round waits at most half of its deadline for the last reports
     patience_s = rounds.deadline_s / 2 if rounds.grace_s is None else None
@@ -41,18 +42,18 @@ def rules_of(scenario: Scenario) -> Rules:
         agents=rounds.agents,
         over_select=over_select,
         auto_over_select=rounds.over_select == "auto",
-        refill=rounds.refill,
         quorum=rounds.quorum,
+        first_quorum=rounds.first_quorum,
         deadline_s=rounds.deadline_s,
         deadline=_deadline_rule(rounds.deadline),
-        first_work_s=0.0 if is_simulated else rounds.first_work_s,
+        first_work_s=0.0 if is_simulated else timing.first_work_s,
         grace_s=rounds.grace_s,
         patience_s=patience_s,
         start_agents=_start_agents(scenario),
-        start_wait_s=rounds.start_wait_s if is_simulated else None,
-        rollcall_s=rounds.rollcall_s,
-        absence_s=rounds.absence_s,
-        void_limit=rounds.void_limit,
+        start_wait_s=timing.start_wait_s if is_simulated else None,
+        rollcall_s=timing.rollcall_s,
+        absence_s=timing.absence_s,
+        void_limit=timing.void_limit,
         participants=listed_participants(scenario),
         newcomers=newcomers(scenario),
         quarantine_after=scenario.aggregation.quarantine_after,

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from covey.coordinator.checks import MAX_OTHER_BYTES, largest_report_of, read_report
 from covey.coordinator.disk.checkpoint import Checkpoint
@@ -42,8 +42,6 @@ from covey.coordinator.fold.folding import (
     Reasons,
     Sound,
 )
-from covey.coordinator.fold.partial_sums import clients_of, restore_sums
-from covey.coordinator.fold.private_sums import PrivateSums, private_sums
 from covey.coordinator.fold.stale_reports import Began
 from covey.coordinator.record import notices, records
 from covey.coordinator.record.audit_trail import FILE as AUDIT_FILE
@@ -65,9 +63,12 @@ from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Reports, Setup, View
 from covey.shared.strategies.part_local import whole_models
-from covey.shared.strategies.phase_names import EVALUATE, MOMENTS, TRAIN
+from covey.shared.strategies.phase_names import AHEAD, EVALUATE, MOMENTS, TRAIN
 from covey.shared.strategies.reading import forgotten
 from covey.shared.wire.messages import ReportContent, digest
+
+if TYPE_CHECKING:
+    from covey.coordinator.fold.private_sums import PrivateSums
 
 HONEST_REFUSALS = frozenset(
     {"other run", "format"}
@@ -75,6 +76,17 @@ HONEST_REFUSALS = frozenset(
 
 
 Effects = list[Effect]
+
+
+def _private_sums(
+    folder: Path, scenario: Scenario, ledger: dict[str, Any], *, resumed: bool
+) -> PrivateSums | None:
+    """What makes the sums of a run whose `privacy` section adds noise, and keeps its account; None without one."""
+    if scenario.privacy is None or not scenario.privacy.has_noise:
+        return None
+    from covey.coordinator.fold.private_sums import private_sums
+
+    return private_sums(folder, scenario, scenario.privacy, ledger, resumed=resumed)
 
 
 def _nothing() -> Effects:
@@ -168,7 +180,7 @@ class Run:
             facts.scaling = origin.scaling
             facts.origin = origin.to_json()
         this.recorder.note_start()
-        this.privacy = private_sums(folder, scenario, facts.ledger, resumed=False)
+        this.privacy = _private_sums(folder, scenario, facts.ledger, resumed=False)
         this._save()
         return this
 
@@ -202,7 +214,12 @@ class Run:
         number = 0 if open_step is None else open_step["number"]
         spool = Spool(folder / "spool")
         single = spool.sound(number)
-        summed = clients_of(spool.sums(number).values())
+        sums = spool.sums(number)
+        summed: list[ClientId] = []
+        if sums:
+            from covey.coordinator.fold.partial_sums import clients_of, restore_sums
+
+            summed = clients_of(sums.values())
         reported = sorted([*single, *summed])
         if facts.stopped:
             rules = replace(rules, rounds=saved_engine["round"])
@@ -221,10 +238,11 @@ class Run:
         this.recorder.note_resume(reported)
         this.state = this.checkpoint.state(kind)
         step = engine.step
-        this.privacy = private_sums(folder, scenario, facts.ledger, resumed=True)
+        this.privacy = _private_sums(folder, scenario, facts.ledger, resumed=True)
         if step is not None:
             this.folding = this._folding_of(number, step.phase)
-            restore_sums(this.folding, this.spool, this.state)
+            if sums:
+                restore_sums(this.folding, this.spool, this.state)
         for client in reported:
             this.accepted.note(client, number)
         if this.privacy is not None and reported:  # the checkpoint may be older than these reports
@@ -640,7 +658,7 @@ class Run:
             values, size = self.orders.volume(work)
             self.traffic["down_vectors"] += values
             self.traffic["down_models"] += size
-            if work.phase == EVALUATE:  # papers do not count it
+            if EVALUATE in (work.phase, work.numbers.get(AHEAD)):  # papers do not count it
                 self.traffic["evaluation_vectors"] += values
                 self.traffic["evaluation_models"] += size
 
@@ -751,7 +769,7 @@ class Run:
                 for client, vote in folded.outcome.votes.items()
                 if vote.is_against
             ]
-            if folded.step.phase.name == EVALUATE:
+            if folded.step.phase.is_evaluation:
                 self._keep_best()
             self._steps_over.append(close.step)
             return [line, *fallen, *self.orders.orders_of(close.missing, self.state)]

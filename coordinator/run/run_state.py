@@ -14,7 +14,7 @@ from covey.shared.numerics.votes import Vote
 from covey.shared.scenario import simulated_agents
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Reports
-from covey.shared.strategies.phase_names import EVALUATE, TRAIN
+from covey.shared.strategies.phase_names import TRAIN
 
 Json = dict[str, Any]
 Figures = dict[str, float]
@@ -222,11 +222,12 @@ def note_outcome(
         circumstances: of the reports.
     """
     facts.scaling = outcome.scaling or facts.scaling
-    if phase.name == EVALUATE:
+    if phase.is_evaluation:
         facts.evaluated = round_
         facts.evaluation |= outcome.evaluation
         newcomers = simulated_agents.newcomers(scenario)
-        early_stop.note(scenario, facts.history, round_, outcome.evaluation, newcomers)
+        value = early_stop.value_after(scenario, outcome.evaluation, newcomers, outcome.means)
+        early_stop.note(scenario, facts.history, round_, value)
         facts.evaluated_in |= dict.fromkeys(outcome.evaluation, round_)
     if phase.name == TRAIN:
         facts.trained |= dict.fromkeys([client for client, _ in reports], round_)

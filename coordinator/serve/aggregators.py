@@ -16,10 +16,16 @@ from functools import partial
 from covey.coordinator.checks import MAX_OTHER_BYTES
 from covey.coordinator.engine.step import Stage, Step
 from covey.coordinator.fold import partial_sums
-from covey.coordinator.record.notices import AggregatorDown, AggregatorUp, SumRefused
+from covey.coordinator.record.notices import (
+    AggregatorDown,
+    AggregatorExcluded,
+    AggregatorUp,
+    SumRefused,
+)
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.sum_acceptance import accept_sum
 from covey.coordinator.serve.desk import Desk, orders_of, while_the_run_works
+from covey.coordinator.serve.direct import AggregatorItem, Direct
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Message
 from covey.shared.mqtt.program import Publish, Show, Subscribe, Unsubscribe
@@ -32,6 +38,7 @@ from covey.shared.wire.aggregates import (
     AggregatorTask,
     PartialSum,
 )
+from covey.shared.wire.format import FORMAT, speaks_other
 from covey.shared.wire.messages import ModelRef, Part, digest
 from covey.shared.wire.parts import Assembler, part_count, split, taken
 from covey.shared.wire.topics import PlainTopic
@@ -45,29 +52,23 @@ SECRET = {"broker", "brokers", "compare", "fleet"}  # sections that an aggregato
 
 
 @dataclass(frozen=True)
-class SumArrived:
+class SumArrived(AggregatorItem):
     """All parts of a partial sum are here."""
 
-    shard: int
     content: bytes
 
 
 @dataclass(frozen=True)
-class AggregatorSeen:
+class AggregatorSeen(AggregatorItem):
     """An aggregator came, or is gone."""
 
-    shard: int
     is_up: bool
+    excluded: str = ""  # why it is not given any work
 
 
 @dataclass(frozen=True)
-class OrderNotTaken:
+class OrderNotTaken(AggregatorItem):
     """The broker has not taken the newest order of its aggregator."""
-
-    shard: int
-
-
-AggregatorItem = SumArrived | AggregatorSeen | OrderNotTaken
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ class _Site:
     """One broker, and the aggregator near it."""
 
     session: str = ""  # of the aggregator that is online; "" without one
+    excluded: str = ""  # the session of one that speaks another format
     was_connected: bool = False  # this broker was asked for the aggregator's status
     step: int = NO_STEP  # the open step, as far as this broker knows it
     is_direct: bool = True  # the coordinator reads this broker's reports itself
@@ -95,19 +97,15 @@ class _Site:
     has_task: int = NO_STEP  # the step whose task the broker retains
 
 
-class Aggregators:
+class Aggregators(Direct):
     """The aggregators near the brokers of a run.
 
     Args:
         desk: of the service.
-        are_used: False: every report comes to the coordinator itself.
     """
 
-    def __init__(self, desk: Desk, *, are_used: bool) -> None:
-        self._desk = desk
-        self._run = desk.run
-        self._topics = desk.topics
-        self.are_used = are_used
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
         self._sites = [_Site() for _ in range(desk.shards)]
         self._task: tuple[int, bytes, ModelRef] | None = None  # of a step: its content
         self._summable = (NO_STEP, False)  # the newest step, and whether its method allows sums
@@ -127,7 +125,7 @@ class Aggregators:
 
     def read(self, topic: PlainTopic, message: Message, now: float) -> AggregatorItem | None:
         """The item of a message on an aggregator's topics. Raises DecodeError for one that must be refused."""
-        if not self.are_used or not message.payload:
+        if not message.payload:
             return None
         if topic.leaf == "aggregator/status":
             return self._status(message)
@@ -140,8 +138,13 @@ class Aggregators:
         site = self._sites[message.shard]
         if status.online:
             # a broker retains "online" also of one that died with it: only an answer to a roll call counts
-            if message.retained or status.session == site.session:
+            if message.retained or status.session in (site.session, site.excluded):
                 return None
+            if status.format != FORMAT:
+                site.excluded = status.session
+                who = f"the aggregator of broker {message.shard}"
+                why = speaks_other(who, status.format, status.version, "this coordinator")
+                return AggregatorSeen(message.shard, is_up=False, excluded=why)
             site.session = status.session
             return AggregatorSeen(message.shard, is_up=True)
         if status.session != site.session:
@@ -175,6 +178,8 @@ class Aggregators:
     def take(self, item: AggregatorItem, now: float) -> list[Effect]:
         """What follows from an item."""
         match item:
+            case AggregatorSeen(shard, excluded=why) if why:
+                self._desk.effects.append(Show(AggregatorExcluded(shard, why)))
             case AggregatorSeen(shard, is_up):
                 notice = AggregatorUp(shard) if is_up else AggregatorDown(shard)
                 self._desk.effects.append(Show(notice))
@@ -225,8 +230,6 @@ class Aggregators:
 
     def connected(self, shard: int, now: float) -> list[str]:
         """The subscriptions on a broker that comes up; it may have forgotten what it retained."""
-        if not self.are_used:
-            return [self._topics.every_report]
         site = self._sites[shard]
         site.was_connected = True
         self.retained_is_unknown(shard)
@@ -252,7 +255,7 @@ class Aggregators:
     @property
     def wake_at(self) -> float | None:
         """When `prepare` has something to do at the latest; None: nothing."""
-        if not self.are_used or self._open_step() is None:
+        if self._open_step() is None:
             return None
         return earliest(*[site.decide_at for site in self._sites if site.was_undecided])
 
@@ -262,8 +265,6 @@ class Aggregators:
         Returns:
             orders that ask agents for reports which their aggregator will not send.
         """
-        if not self.are_used:
-            return []
         step = self._open_step()
         if step is None:
             return []  # the next step brings the next order
@@ -277,8 +278,6 @@ class Aggregators:
 
     def close(self) -> None:
         """The run is over: aggregators have nothing to do."""
-        if not self.are_used:
-            return
         for shard, site in enumerate(self._sites):
             self._publish_order(shard, AggregatorOrder(run=self._run.facts.run, step=site.step))
 

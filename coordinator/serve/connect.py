@@ -11,7 +11,6 @@ from covey.coordinator.serve.service import last_will
 from covey.coordinator.serve.sharded_link import SHARD_ACK_S, ShardedLink
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.crossing import UNSHARED, Crossing, crossing
 from covey.shared.mqtt.link import Link
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.scenario.scenario import Scenario
@@ -32,6 +31,8 @@ def fitted(scenario: Scenario, urls: Sequence[BrokerUrl]) -> Scenario:
 
 async def ensure_one_cluster(urls: Sequence[BrokerUrl], federation: str) -> None:
     """Raise UserError if a node of a cluster does not get what is retained at another. One that does not answer is left out."""
+    from covey.shared.mqtt.crossing import UNSHARED, Crossing, crossing
+
     topic = f"covey/{federation}/doctor-{uuid.uuid4().hex[:8]}"
     ways = [way for other in urls[1:] for way in ((urls[0], other), (other, urls[0]))]
     seen = await asyncio.gather(

@@ -6,8 +6,8 @@ from covey.coordinator.engine.events import LinkBack, LinkLost
 from covey.coordinator.record.notices import LinkDown, LinkUp, ShardDown, ShardUp
 from covey.coordinator.run.effects import Effect, SendModel, SendOrder
 from covey.coordinator.serve import publisher
-from covey.coordinator.serve.aggregators import Aggregators
 from covey.coordinator.serve.desk import Desk, while_the_run_works
+from covey.coordinator.serve.direct import Direct
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.mqtt.program import Show, Subscribe
 
@@ -17,10 +17,10 @@ class Connections:
 
     Args:
         desk: of the service.
-        aggregators: leave some of the reports to others.
+        aggregators: leave some of the reports to others, if the run has any.
     """
 
-    def __init__(self, desk: Desk, aggregators: Aggregators) -> None:
+    def __init__(self, desk: Desk, aggregators: Direct) -> None:
         self._desk = desk
         self._aggregators = aggregators
         self._served: set[int] = set()  # brokers that are connected and hold all that is retained

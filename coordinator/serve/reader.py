@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from covey.coordinator.record.notices import DiskRemark
-from covey.coordinator.serve.aggregators import AggregatorItem, Aggregators
 from covey.coordinator.serve.desk import STATUS, Desk
+from covey.coordinator.serve.direct import AggregatorItem, Direct
 from covey.coordinator.serve.intake import Arrived, Seen
 from covey.coordinator.serve.publisher import packet_bytes
 from covey.shared.errors import DecodeError
@@ -48,12 +48,12 @@ class Reader:
 
     Args:
         desk: of the service.
-        aggregators: take what aggregators send.
+        aggregators: take what aggregators send, if the run has any.
         give_way: called if another coordinator continues and this one ends, with the name of its scenario and whether it
             has taken up this very run since.
     """
 
-    def __init__(self, desk: Desk, aggregators: Aggregators, give_way: GiveWay) -> None:
+    def __init__(self, desk: Desk, aggregators: Direct, give_way: GiveWay) -> None:
         self._desk = desk
         self._aggregators = aggregators
         self._give_way = give_way

@@ -42,12 +42,6 @@ from covey.coordinator.run.effects import (
 )
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve import acceptance, attendance, publisher
-from covey.coordinator.serve.aggregators import (
-    Aggregators,
-    AggregatorSeen,
-    OrderNotTaken,
-    SumArrived,
-)
 from covey.coordinator.serve.connections import Connections
 from covey.coordinator.serve.desk import (
     COMPANY,
@@ -58,6 +52,7 @@ from covey.coordinator.serve.desk import (
     orders_of,
     while_the_run_works,
 )
+from covey.coordinator.serve.direct import AggregatorItem, Direct
 from covey.coordinator.serve.elsewhere import EVERY_STATUS, LOOK_S, Elsewhere
 from covey.coordinator.serve.exclusive import already_running, continued_elsewhere
 from covey.coordinator.serve.intake import Arrived, Intake, Seen
@@ -65,8 +60,7 @@ from covey.coordinator.serve.own_status import OwnStatus, State
 from covey.coordinator.serve.placement import Placement, SilentShards
 from covey.coordinator.serve.publisher import NotTaken
 from covey.coordinator.serve.reader import Cleared, Reader, ReadItem, Repeat
-from covey.coordinator.serve.roster import Roster
-from covey.coordinator.serve.roster_pages import page_agents
+from covey.coordinator.serve.roster import Roster, page_agents
 from covey.coordinator.serve.roster_show import RosterShow
 from covey.coordinator.serve.sharded_link import ShardedLink, shards_of
 from covey.coordinator.serve.steady import BEAT_S, SteadyClock
@@ -76,8 +70,7 @@ from covey.shared.mqtt.duplicate_ids import DuplicateIds, session_id
 from covey.shared.mqtt.link import Down, Echo, Incoming, Link, Up, Will
 from covey.shared.mqtt.program import TOGETHER, End, Items, Look, Publish, Show, Start
 from covey.shared.mqtt.subscriptions import Refused
-from covey.shared.timers import earliest
-from covey.shared.waiting import Waiting
+from covey.shared.timers import Waiting, earliest
 from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
 
@@ -121,6 +114,12 @@ def last_will(topics: Topics) -> Will:
     return Will(topics.coordinator_status, status.to_bytes())
 
 
+def _aggregators(desk: Desk) -> Direct:
+    from covey.coordinator.serve.aggregators import Aggregators
+
+    return Aggregators(desk)
+
+
 class Service:
     """A run over a link. The observer gets every line of the record and every event worth a line.
 
@@ -156,14 +155,14 @@ class Service:
             shards=len(self._shards),
             roster=roster,
             placement=placement,
-            silent=SilentShards(self.scenario.rounds.rollcall_s),
+            silent=SilentShards(self.scenario.rounds.timing.rollcall_s),
             intake=Intake(run, roster, placement),
             own_status=OwnStatus(run, len(self._shards), topics, own_session),
             show=RosterShow(run, topics, roster),
             elsewhere=Elsewhere(self.scenario.federation),
             duplicate_ids=DuplicateIds(own_session),
         )
-        self.aggregators = Aggregators(self.desk, are_used=aggregators)
+        self.aggregators = _aggregators(self.desk) if aggregators else Direct(self.desk)
         self._connections = Connections(self.desk, self.aggregators)
         self._reader = Reader(self.desk, self.aggregators, self._give_way)
         self._clock = SteadyClock()
@@ -403,7 +402,7 @@ class Service:
                 desk.effects.append(Show(BrokerDrops(why, works)))
                 if not works:
                     self.run.audit.blame("delivery", "broker", why)
-            case SumArrived() | AggregatorSeen() | OrderNotTaken():
+            case AggregatorItem():
                 return self.aggregators.take(item, now)
             case Repeat(shard):
                 return self._connections.retained_again(shard)

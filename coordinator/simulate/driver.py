@@ -6,7 +6,6 @@ left out is the agents' half of the protocol. Time is made up: no agent is late 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.versions import START
 from covey.coordinator.processes import launch
-from covey.coordinator.processes.finish import TestOfSuperclasses, finish
+from covey.coordinator.processes.finish import finish
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.record.notices import AgentExcluded, Observer
 from covey.coordinator.record.truth import FILE as PARTITION
@@ -29,12 +28,12 @@ from covey.coordinator.serve.signals import interrupts_stay_interrupts
 from covey.coordinator.simulate.virtual_clock import Driver, GivenUpError
 from covey.coordinator.simulate.worker_clients import WorkerClients
 from covey.shared.audit import read_key
-from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.fleet import Faults, Fleet
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
+from covey.shared.sentences import some
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.frames import Job
 from covey.shared.wire.messages import ALWAYS_THERE
@@ -80,8 +79,7 @@ def _run(
         raise UserError(f"the run was given up after round {run.engine.round}: {error}") from None
     finally:
         clients.close()
-    source = source_of(folder, options.data_root)
-    return asyncio.run(finish(run, options.data_root, options.allowed, tester(pool, source)))
+    return finish(run)
 
 
 @dataclass(frozen=True)
@@ -123,28 +121,6 @@ def fleet_at_hand(
         allow = sorted(allowed.names)
         _call(pool, {"job": "start", "source": source, "out": start, "allow": allow})
     return FleetAtHand(sources, people, origin)
-
-
-def tester(pool: WorkerPool, source: Job) -> TestOfSuperclasses:
-    """A worker, which has torch and the data already, tests the models of a finished run."""
-
-    async def test(
-        folder: Path,
-        data_root: Path | None,
-        scaling: Mapping[str, Sequence[float]] | None,
-        allowed: AllowedCode,
-    ) -> list[list[float]]:
-        job: Job = {
-            "job": "superclasses",
-            "source": source,
-            "models": str(folder / "models"),
-            "scaling": scaling,
-            "allow": sorted(allowed.names),
-        }
-        table: list[list[float]] = _done(await asyncio.to_thread(pool.call, job))["accuracies"]
-        return table
-
-    return test
 
 
 def source_of(folder: Path, data_root: Path | None) -> Job:
@@ -200,15 +176,18 @@ def _people(
     jobs = [{"job": "inspect", "source": source, "task": task} for source in sources.values()]
     answers = pool.map(jobs)
     people: dict[ClientId, Samples] = {}
+    excluded: list[str] = []
     for client, answer in zip(sources, answers, strict=True):
         inspected = _done(answer)
         problem = inspected.get("problem")
         if problem:
-            observer(AgentExcluded(client, inspected.get("detail") or problem))
+            why = inspected.get("detail") or problem
+            excluded.append(f"{client}: {why}")
+            observer(AgentExcluded(client, why))
         else:
             people[client] = (inspected["samples"], inspected["test_samples"])
     if not people:
-        raise UserError("the data of no agent fits the task")
+        raise UserError(f"the data of no agent fits the task; {some(excluded, 1)}")
     return people
 
 

@@ -1,4 +1,4 @@
-"""`coordinator replay`: do what a buffered run has recorded once more, and compare the models.
+"""`coordinator lab replay`: do what a buffered run has recorded once more, and compare the models.
 
 The events of the record come in their order, with reports that are computed again. The engine decides from events and
 their times alone, so it gives the same orders; the same orders on the same data give the same reports. The models of a
@@ -7,7 +7,6 @@ replay are therefore those of the run, byte for byte, on the same kind of machin
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from covey.coordinator.run.folder import IN_PROCESS, prepared
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.driver import fleet_at_hand, source_of, tester
+from covey.coordinator.simulate.driver import fleet_at_hand
 from covey.coordinator.simulate.virtual_clock import Clients, GivenUpError, Work
 from covey.coordinator.simulate.worker_clients import WorkerClients
 from covey.shared.errors import UserError
@@ -190,8 +189,7 @@ def replay(record: Path, options: Options, observer: Observer) -> Replayed:
         if start.exists():
             shutil.copyfile(start, options.folder / START)
         run = _replay(scenario, options, pool, arrivals, saved, observer)
-        source = source_of(options.folder.resolve(), options.data_root)
-        result = asyncio.run(finish(run, options.data_root, options.allowed, tester(pool, source)))
+        result = finish(run)
     models, different = compared(record / MODELS, options.folder / MODELS)
     return Replayed(folder=options.folder, result=result, models=models, different=different)
 

@@ -59,9 +59,7 @@ def duration_s(durations: Durations | None, seed: int, client: ClientId, step: i
     """The time from an order to its report, in virtual seconds."""
     if durations is None:
         return 0.0
-    stream = generator(seed, "duration", client)
-    if durations.per == "order":
-        stream = generator(seed, "duration", client, step)
+    stream = generator(seed, "duration", client, step)
     return durations.median_s * math.exp(durations.sigma * float(stream.standard_normal()))
 
 

@@ -65,11 +65,14 @@ class PhaseLine:
     warnings: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
     sums: tuple[SumLine, ...] = ()
+    is_evaluation: bool = (
+        False  # it has figures, or would have them had its secure sums not been void
+    )
 
     @property
     def round(self) -> int:
         """The round that it belongs to, counted from one: an evaluation follows its round, other phases are within."""
-        is_within = not self.ends_round and self.phase != EVALUATE
+        is_within = not self.ends_round and not self.is_evaluation and self.phase != EVALUATE
         return self.rounds + 1 if is_within else self.rounds
 
     @property
@@ -141,6 +144,7 @@ def phase_line(row: Row) -> PhaseLine:
         warnings=_sentences(row, WARNING),
         decisions=_sentences(row, DECISION),
         sums=_sums(row),
+        is_evaluation=row.get("evaluation") is not None,
     )
 
 

@@ -7,6 +7,7 @@ of known vendors do by themselves.
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 from collections.abc import Sequence
@@ -42,6 +43,7 @@ class Tls:
     ca: Path | None = None  # certificates to trust instead of the system's
     cert: Path | None = None  # our own certificate, for brokers that expect one
     key: Path | None = None  # the key of our certificate
+    source: Path | None = None  # the credentials file that has or names them
     # do not verify the broker's certificate: no protection against impostors
     insecure: bool = False
 
@@ -49,7 +51,7 @@ class Tls:
         """The settings for Python's ssl module. Raises UserError if a certificate or key cannot be read."""
         if self.key and not self.cert:
             raise UserError(
-                f"--key {self.key} is given without --cert; give the certificate that belongs to the key"
+                f"{self.source}: it names a key without cert; name the certificate that belongs to the key"
             )
         self._check_files()
         try:
@@ -69,7 +71,7 @@ class Tls:
 
     def _check_files(self) -> None:
         """Raise a UserError that names the first file which cannot be read: ssl's own error names none."""
-        for option, path in {"--ca": self.ca, "--cert": self.cert, "--key": self.key}.items():
+        for what, path in {"ca": self.ca, "cert": self.cert, "key": self.key}.items():
             if path is None:
                 continue
             try:
@@ -77,7 +79,7 @@ class Tls:
                     pass
             except OSError as error:
                 raise UserError(
-                    f"{option} {path}: {error.strerror}; expected a PEM file that this user may read. {CA_HINT}"
+                    f"{what} {path}: {error.strerror}; expected a PEM file that this user may read. {CA_HINT}"
                 ) from None
 
 
@@ -110,9 +112,9 @@ class BrokerUrl:
         shown = masked(text)
         parts = _split(text, shown)
         is_encrypted = parts.scheme in ENCRYPTED
-        if not is_encrypted and tls != SYSTEM_TLS:
+        if not is_encrypted and (tls.ca or tls.cert):
             raise UserError(
-                f"{shown}: TLS options need an address that begins with mqtts:// or wss://"
+                f"{shown}: certificates need an address that begins with mqtts:// or wss://"
             )
         user = unquote(parts.username) if parts.username else None
         password = unquote(parts.password) if parts.password is not None else None
@@ -140,20 +142,12 @@ class BrokerUrl:
         return f"{self.scheme}://{login}{self._place}{self.path}{self._query}"
 
     def environment(self) -> dict[str, str]:
-        """The environment variables that pass the address, its password and the TLS files to another program of ours.
+        """The environment variables that pass the address, its password and the credentials to another program of ours.
 
         They stay off its command line, which any user of this machine can read. Variables that are not needed are
         empty, so that the program does not inherit them either.
         """
-        tls = self.tls or SYSTEM_TLS
-        variables = {
-            "COVEY_BROKER": self.with_password(),
-            "COVEY_INSECURE": "1" if tls.insecure else "",
-        }
-        files = {"COVEY_CA": tls.ca, "COVEY_CERT": tls.cert, "COVEY_KEY": tls.key}
-        for name, path in files.items():
-            variables[name] = str(path) if path else ""
-        return variables
+        return environment_of([self])
 
     def tls_context(self) -> ssl.SSLContext | None:
         """None without TLS. Raises UserError if a certificate or key cannot be read."""
@@ -182,20 +176,14 @@ class BrokerUrl:
 
 
 def environment_of(urls: Sequence[BrokerUrl]) -> dict[str, str]:
-    """The environment variables that pass several addresses to another program of ours; see `BrokerUrl.environment`.
-
-    Raises:
-        UserError: the addresses have different TLS files.
-    """
-    variables = urls[0].environment()
-    for url in urls[1:]:
-        if url.tls != urls[0].tls:
-            raise UserError(
-                "the brokers have different TLS files, and a simulated fleet takes the same for all; give --ca with a file "
-                "that holds the certificates of all authorities"
-            )
-    variables["COVEY_BROKER"] = ",".join(url.with_password() for url in urls)
-    return variables
+    """The environment variables that pass several addresses to another program of ours; see `BrokerUrl.environment`."""
+    files = [str(url.tls.source) for url in urls if url.tls is not None and url.tls.source]
+    if len(set(files)) == 1:
+        files = files[:1]
+    return {
+        "COVEY_BROKER": ",".join(url.with_password() for url in urls),
+        "COVEY_CREDENTIALS": os.pathsep.join(files),
+    }
 
 
 def masked(text: str) -> str:

@@ -1,7 +1,7 @@
 """The credentials file of one user of a broker: id, address and password as JSON, then trusted certificates as PEM.
 
-Readers of PEM files skip everything before the first certificate (RFC 7468, section 2), so the file can serve as its
-own `--ca`.
+Readers of PEM files skip everything before the first certificate (RFC 7468, section 2), so the file can serve as the
+file of authorities, too. A file without certificates trusts the system's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from covey.shared import json_text
 from covey.shared.errors import UserError
-from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from covey.shared.wire.topics import is_name
 
 BEGIN = "-----BEGIN CERTIFICATE-----"
@@ -29,10 +29,23 @@ class Credentials:
     broker: str  # the address with the password
     role: str  # "" if the file names none
     federation: str  # "" if the file names none
-    ca: str  # the path of the file itself
+    file: Path  # the file itself
+    has_authority: bool = True  # certificates to trust follow the heading
+    cert: Path | None = None  # the user's own certificate, where the broker asks for one
+    key: Path | None = None  # the private key of that certificate
     entry: bytes = b""  # for secure sums, signed by the fleet key; empty if the file has none
     fleet: bytes = b""  # the fleet key, public
     expelled: bytes = b""  # the list of expelled entries, signed by the fleet key
+
+    @property
+    def tls(self) -> Tls:
+        """The certificates that the file has or names."""
+        return Tls(self.file if self.has_authority else None, self.cert, self.key, source=self.file)
+
+    @property
+    def url(self) -> BrokerUrl:
+        """The broker with login and certificates."""
+        return BrokerUrl.parse(self.broker, self.tls)
 
     def __repr__(self) -> str:
         return f"Credentials({self.id!r}, role={self.role!r}, federation={self.federation!r})"
@@ -90,7 +103,7 @@ def parse(content: bytes, file: Path) -> Credentials:
         credentials = _parsed(content.decode(), file)
     except (ValueError, TypeError, AttributeError, RecursionError, UserError):
         raise UserError(
-            f"{file}: this is not a credentials file; expected one that `broker enroll` wrote, ask for it again"
+            f"{file}: this is not a credentials file; expected one that `broker enroll` wrote, ask for it again; docs/brokers.md has one for another broker"
         ) from None
     return credentials
 
@@ -98,15 +111,16 @@ def parse(content: bytes, file: Path) -> Credentials:
 def _parsed(text: str, file: Path) -> Credentials:
     """The contents of a file. Raises one of several errors if it is no credentials file."""
     heading, begin, _ = text.partition(BEGIN)
-    if not begin:
-        raise ValueError("no certificate")
     about: dict[str, Any] = json_text.loads(heading)
     credentials = Credentials(
         id=about.get("id", ""),
         broker=about.get("broker", ""),
         role=about.get("role", ""),
         federation=about.get("federation", ""),
-        ca=str(file),
+        file=file,
+        has_authority=bool(begin),
+        cert=_beside(file, about.get("cert")),
+        key=_beside(file, about.get("key")),
         entry=bytes.fromhex(about.get("entry", "")),
         fleet=bytes.fromhex(about.get("fleet", "")),
         expelled=bytes.fromhex(about.get("expelled", "")),
@@ -117,6 +131,11 @@ def _parsed(text: str, file: Path) -> Credentials:
         if not isinstance(name, str) or not is_name(name):
             raise ValueError("an invalid name")
     return credentials
+
+
+def _beside(file: Path, name: str | None) -> Path | None:
+    """Another file that a credentials file names; relative to its folder."""
+    return None if name is None else file.parent / name
 
 
 def check_role(file: Path, roles: Sequence[str]) -> None:
@@ -156,21 +175,17 @@ def check_federation(file: Path, federation: str, where: str) -> None:
         )
 
 
-def check_agent(file: Path, agent: str, brokers: Sequence[str]) -> None:
+def check_agent(file: Path, agent: str) -> None:
     """Check that credentials are those of an agent. Their broker would accept a wrong one, and cut it off later.
 
     Args:
         file: the credentials file.
         agent: the agent's id.
-        brokers: the addresses in use. If the file's own is not among them, the user has overridden it, and an agent
-            with another id takes only the trusted certificates from the file.
 
     Raises:
         UserError: the credentials belong to another agent or program.
     """
     credentials = read(file)
-    if credentials.broker not in brokers:
-        return
     user = credentials.id
     role = credentials.role
     expected = "expected those of an agent, from `broker enroll`"

@@ -26,7 +26,7 @@ LENGTH_BYTES = 4
 MAX_BYTES = 1 << 20  # of a credentials file
 USED = b"used"
 TIMEOUT_S = 10.0
-AGAIN = "ask for a new code: `broker rotate NAME --join` on the broker's machine"
+AGAIN = "ask for a new code: `broker lab rotate NAME --join` on the broker's machine"
 
 
 @dataclass(frozen=True)

@@ -420,7 +420,7 @@ class MqttLink:
         if self.url.tls is None:
             return f"; if it expects TLS, use {self.url.scheme}s://"
         if self.url.tls.cert is None:
-            return "; if it expects a certificate of its clients, give --cert and --key"
+            return "; if it expects a certificate of its clients, name cert and key in the credentials file"
         return f"; check that {self.url.tls.cert} is signed by an authority that it trusts"
 
     def _rise(self, client: aiomqtt.Client) -> None:

@@ -13,16 +13,16 @@ FAILURES = (
     (
         ("unable to get local issuer", "self-signed certificate", "self signed certificate"),
         "the broker's certificate is signed by an authority that this machine does not know; give that "
-        "authority's certificate with --ca FILE (ca.pem in the folder of `broker up`), or --credentials",
+        "authority's certificate in a file for --credentials (ca.pem in the folder of `broker up` has ours)",
     ),
     (
         ("Hostname mismatch", "IP address mismatch", "doesn't match"),
         "the broker's certificate is for another name than {host}; use the name that is in it, or make "
-        "a certificate for {host} with `broker renew --host {host}`",
+        "a certificate for {host} with `broker lab renew --host {host}`",
     ),
     (
         ("certificate has expired",),
-        "the broker's certificate has expired; renew it with `broker renew`, and check the clock of this machine",
+        "the broker's certificate has expired; renew it with `broker lab renew`, and check the clock of this machine",
     ),
     (
         ("certificate is not yet valid",),
@@ -30,11 +30,11 @@ FAILURES = (
     ),
     (
         ("CERTIFICATE_REQUIRED", "certificate required", "handshake failure"),
-        "the broker expects a certificate of its clients; give --cert and --key",
+        "the broker expects a certificate of its clients; name cert and key in the credentials file",
     ),
     (
         ("UNKNOWN_CA", "unknown ca"),
-        "the broker does not know the authority that signed this machine's certificate; check --cert",
+        "the broker does not know the authority that signed this machine's certificate; check cert in the credentials file",
     ),
 )
 

@@ -34,6 +34,8 @@ TILE = 1 << 20  # values of all reports together in one block
 # any number of cores, and no worker waits for a thread whose core is busy with training
 OF_ONE_THREAD = 1 << 13
 MIN_REPORTS = 3  # with fewer reports no rule can find an outlier
+WEISZFELD = 50  # iterations towards the geometric median
+STILL = 1e-4  # of the typical distance: a centre that moves less has arrived
 
 
 def lower_median(values: Sequence[float]) -> float:
@@ -50,23 +52,17 @@ def lower_median(values: Sequence[float]) -> float:
     return ordered[(len(ordered) - 1) // 2]
 
 
-def most_samples(
-    claimed: Sequence[int], absolute: int | None, times_median: float | None
-) -> int | None:
+def most_samples(claimed: Sequence[int], times_median: float | None) -> int | None:
     """The largest number of examples that a report may count with; None: any number.
 
     Args:
         claimed: the numbers of examples that the reports of a cohort claim.
-        absolute: a limit.
-        times_median: a limit as a multiple of the lower median of the positive claims.
+        times_median: the limit as a multiple of the lower median of the positive claims.
     """
-    limits: list[int] = []
-    if absolute is not None:
-        limits.append(absolute)
     positive = [float(examples) for examples in claimed if examples > 0]
-    if times_median is not None and positive:
-        limits.append(math.ceil(times_median * lower_median(positive)))
-    return min(limits, default=None)
+    if times_median is None or not positive:
+        return None
+    return math.ceil(times_median * lower_median(positive))
 
 
 def largest_weight(weights: Sequence[float], share: float) -> float:
@@ -150,8 +146,6 @@ class Average:
     trim: float = 0.2  # share of the reports dropped on each side of a coordinate, rounded up
     liars: float = 0.2  # share of the reports that Krum expects to be false, rounded up
     keep: int | None = None  # reports that Multi-Krum averages; None: all but the expected liars
-    iterations: int = 50  # of Weiszfeld's algorithm at most
-    eps: float = 1e-4  # it stops once the centre moves less than eps times the typical distance
     share: float | None = None  # of the weights, that the mean gives one report; see `fair_weights`
 
     @property
@@ -198,7 +192,7 @@ class Average:
             case "median":
                 return median(vectors, weights)
             case "geometric_median":
-                return geometric_median(vectors, weights, self.iterations, self.eps)
+                return geometric_median(vectors, weights)
         if soft:
             raise ValueError(
                 f"{self.rule} picks whole reports, and here reports belong to several clusters"
@@ -270,9 +264,7 @@ def median(vectors: Sequence[Vector], weights: Matrix) -> Vector:
     return result
 
 
-def geometric_median(
-    vectors: Sequence[Vector], weights: Matrix, iterations: int, eps: float
-) -> Vector:
+def geometric_median(vectors: Sequence[Vector], weights: Matrix) -> Vector:
     """The point (d,) with the least weighted sum of distances to the vectors.
 
     Weiszfeld's iteration from their median.
@@ -280,11 +272,9 @@ def geometric_median(
     Args:
         vectors: n vectors (d,).
         weights: of the vectors (n,).
-        iterations: stop after this many.
-        eps: stop once the centre moves less than eps times the typical distance.
     """
     centre = median(vectors, weights)
-    for _ in range(iterations):
+    for _ in range(WEISZFELD):
         apart = np.array([step_norm(vector, centre) for vector in vectors])
         typical = lower_median(apart.tolist())
         least = max(1e-3 * typical, 1e-12)  # a vector at the centre must not take all the weight
@@ -293,7 +283,7 @@ def geometric_median(
         following = combine(list(zip(vectors, shares, strict=True)))
         moved = step_norm(following, centre)
         centre = following
-        if moved <= eps * typical:
+        if moved <= STILL * typical:
             break
     return centre
 

@@ -2,8 +2,7 @@
 
 For one client: `accuracy`, `macro_f1`. Over clients: the `micro` and `macro` averages. For clusters
 against true groups: `adjusted_rand`, `mutual_information`, `purity`; these take any hashable labels
-of equal length. For soft memberships against true mixtures: `membership_mse`; `matching` finds the
-cluster that stands for each truth.
+of equal length; `matching` finds the cluster that stands for each truth.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -138,46 +137,6 @@ def purity(found: Sequence[Hashable], truth: Sequence[Hashable]) -> float:
     for (cluster, _), count in table.cells.items():
         best[cluster] = max(best.get(cluster, 0), count)
     return sum(best.values()) / len(found)
-
-
-class MembershipError(NamedTuple):
-    """The squared error of soft memberships.
-
-    `total` is the mean over clients of the sum over clusters, `mean` is that divided by K, and
-    `permutation[k]` is the cluster that stands for truth k.
-    """
-
-    total: float
-    mean: float
-    permutation: tuple[int, ...]
-
-
-def membership_mse(estimated: npt.ArrayLike, truth: npt.ArrayLike) -> MembershipError:
-    """The squared error of soft memberships. Needs scipy.
-
-    Cluster ids are matched by one permutation, the same for all clients, that makes the error
-    least.
-
-    Args:
-        estimated: memberships (N, K); rows sum to 1.
-        truth: mixtures (N, K); rows sum to 1.
-
-    Raises:
-        ValueError: the shapes differ or are empty.
-    """
-    shares = np.asarray(estimated, np.float64)
-    mixtures = np.asarray(truth, np.float64)
-    if shares.shape != mixtures.shape or shares.ndim != 2 or shares.size == 0:
-        raise ValueError(
-            f"memberships of shape {shares.shape} cannot be compared "
-            f"with a truth of {mixtures.shape}"
-        )
-    squares = (shares[:, :, None] - mixtures[:, None, :]) ** 2
-    errors = squares.mean(axis=0)  # (K, K): of cluster j if it stood for truth k
-    permutation = matching(errors)
-    clusters = len(permutation)
-    total = float(errors[list(permutation), range(clusters)].sum())
-    return MembershipError(total, total / clusters, permutation)
 
 
 def matching(costs: npt.ArrayLike) -> tuple[int, ...]:

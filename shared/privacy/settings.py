@@ -27,6 +27,7 @@ from pydantic import (
 from covey.shared.numerics.averages import step_norm
 from covey.shared.numerics.vectors import Vector, release
 from covey.shared.privacy.noise import Noise
+from covey.shared.written import FIRST
 
 LOCAL = "epsilon"  # in a report's numbers: the epsilon that the agent's DP-SGD has spent so far
 COUNT_NOISE = 2.0  # noise on a count, in multiples of the noise on a sum: see docs/privacy.md
@@ -41,12 +42,12 @@ class _Section(BaseModel):
 
 def _norm(description: str) -> Any:
     """The field of a Euclidean norm to which a vector is shortened."""
-    return Field(1.0, gt=0, description=description)
+    return Field(1.0, gt=0, description=description, json_schema_extra=FIRST)
 
 
 def _multiplier(description: str) -> Any:
     """The field of a standard deviation in multiples of the norm."""
-    return Field(1.0, ge=0, description=description)
+    return Field(1.0, ge=0, description=description, json_schema_extra=FIRST)
 
 
 def _delta(description: str) -> Any:
@@ -107,6 +108,7 @@ class LocalPrivacy(_Section):
     target_epsilon: float | None = Field(
         None,
         gt=0,
+        json_schema_extra=FIRST,
         description="Epsilon that no agent exceeds in the run. Each agent computes its own noise_multiplier from it. null: noise_multiplier is given.",
     )
     max_grad_norm: float = _norm("Euclidean norm to which each example's gradient is shortened.")
@@ -152,15 +154,19 @@ class Privacy(_Section):
         None, description="Noise on signatures, added by the agents. null: none."
     )
     client: ClientPrivacy | None = Field(
-        None, description="Client-level privacy, with noise added by the coordinator. null: none."
+        None,
+        json_schema_extra=FIRST,
+        description="Client-level privacy, with noise added by the coordinator. null: none.",
     )
     local: LocalPrivacy | None = Field(
         None,
+        json_schema_extra=FIRST,
         description="Example-level privacy (DP-SGD), with noise added by the agents. null: none.",
     )
 
     secure: SecureSettings | None = Field(
         None,
+        json_schema_extra=FIRST,
         description="Secure sums: the coordinator learns sums of updates and no single one. null: it sees each report.",
     )
 

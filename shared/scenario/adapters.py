@@ -13,6 +13,7 @@ from pydantic import Field
 from covey.shared.scenario.section import Section, TensorPattern
 
 A, B = "lora_a", "lora_b"  # tensors that a layer with an adapter has in addition
+TRAINED = (f"*.{B}",)  # patterns of those that train
 
 
 class Adapters(Section):
@@ -29,12 +30,3 @@ class Adapters(Section):
         description="Layers that get an adapter: names of modules, with * and ? as wildcards. The default takes all linear and "
         "convolutional layers but the last, which is the head.",
     )
-    train_a: bool = Field(
-        False,
-        description="Whether A trains and travels too. The mean of B and of A then is not that of their products.",
-    )
-
-    @property
-    def trained(self) -> tuple[str, ...]:
-        """Patterns of the tensors that train."""
-        return (f"*.{A}", f"*.{B}") if self.train_a else (f"*.{B}",)

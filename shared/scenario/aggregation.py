@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
-
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from covey.shared.numerics.averages import Average, Rule
 from covey.shared.scenario.section import Section
@@ -13,9 +11,6 @@ from covey.shared.scenario.section import Section
 class MaxSamples(Section):
     """The largest number of examples that a report may count with. It limits the weight, not the training."""
 
-    absolute: int | None = Field(
-        None, ge=1, description="A fixed number of examples. null: no such limit."
-    )
     times_median: float | None = Field(
         100.0,
         ge=1,
@@ -34,18 +29,11 @@ class MaxSamples(Section):
 class Clip(Section):
     """The longest step that a report may take from the model that its order named. Longer steps are shortened."""
 
-    norm: float | None = Field(None, gt=0, description="A fixed Euclidean norm. null: no limit.")
     times_median: float | None = Field(
         None,
         gt=0,
         description="A multiple of the median norm of the reports on the same model. null: no limit.",
     )
-
-    @model_validator(mode="after")
-    def _one_limit(self) -> Self:
-        if self.norm is not None and self.times_median is not None:
-            raise ValueError("norm and times_median both limit the same step; set only one of them")
-        return self
 
 
 class Aggregation(Section):
@@ -77,17 +65,6 @@ class Aggregation(Section):
         ge=1,
         description="multi_krum: number of reports that are averaged. null: all except those that may be false.",
     )
-    iterations: int = Field(
-        50,
-        ge=1,
-        le=1000,
-        description="geometric_median: maximum number of iterations of Weiszfeld's algorithm.",
-    )
-    eps: float = Field(
-        1e-4,
-        gt=0,
-        description="geometric_median: stop when the centre moves by less than this share of a distance.",
-    )
     refuse_beyond: float | None = Field(
         100.0,
         gt=1,
@@ -103,7 +80,7 @@ class Aggregation(Section):
     @property
     def clips(self) -> bool:
         """Whether any step is shortened."""
-        return self.clip.norm is not None or self.clip.times_median is not None
+        return self.clip.times_median is not None
 
     @property
     def remark(self) -> str:
@@ -119,12 +96,4 @@ class Aggregation(Section):
     @property
     def average(self) -> Average:
         """The average that folds use in place of the weighted mean."""
-        return Average(
-            self.rule,
-            self.trim,
-            self.liars,
-            self.keep,
-            self.iterations,
-            self.eps,
-            self.max_samples.share,
-        )
+        return Average(self.rule, self.trim, self.liars, self.keep, self.max_samples.share)

@@ -36,7 +36,7 @@ class Base(Section):
     file: str = Field(description="A .safetensors file with the model's names of tensors.")
     digest: str = Field(
         pattern="^[0-9a-f]{32}$",
-        description="Digest of the file, as `coordinator base add` prints it.",
+        description="Digest of the file, as `coordinator lab base` prints it.",
     )
 
     @property
@@ -59,7 +59,7 @@ class Base(Section):
         if found != self.digest:
             raise UserError(
                 f"task.base: {path} has the digest {found}, the scenario names {self.digest}; give the file that was meant, "
-                "or take the entry that `coordinator base add` prints"
+                "or take the entry that `coordinator lab base` prints"
             )
 
 

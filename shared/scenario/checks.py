@@ -151,6 +151,10 @@ def check_secure(
 
 def check_fallback(privacy: Privacy) -> None:
     """ValueError where votes on held-back samples would release what the privacy account does not cover."""
+    if privacy.secure is not None:
+        raise ValueError(
+            "privacy.secure: with evaluation.fallback each agent sends two losses of its own; set evaluation.fallback to false"
+        )
     if privacy.client is None and privacy.local is None:
         return
     raise ValueError(
@@ -196,10 +200,10 @@ def check_figures(
     if privacy.local is None or compare is None:
         return
     for method in compare.methods:
-        if method.local_last or "tuned" in (method.metric, compare.metric):
+        if "tuned" in (method.metric, compare.metric):
             raise ValueError(
-                f"privacy.local: compare, method {method.label}: mode E-tuned reads training samples without noise; leave "
-                "local_last out, and set metric to server"
+                f"privacy.local: compare, method {method.label}: mode E-tuned reads training samples without noise; set "
+                "metric to server"
             )
 
 
@@ -241,6 +245,11 @@ def _check_client_level(strategy: AnyStrategy, privacy: Privacy) -> None:
     if facet.routes is None:
         unknown = f"{strategy.name} is not supported: the sensitivity of its aggregation is unknown"
         raise ValueError(f"privacy.client: {facet.refusal or unknown}")
+    if facet.routes == "chosen" and privacy.secure is not None:
+        raise ValueError(
+            f"privacy.client: with secure sums the coordinator sees which model each agent of {strategy.name} chooses, "
+            "outside the account; remove privacy.secure or privacy.client"
+        )
     if strategy.signature_phases and privacy.signatures is None:
         phases = " and ".join(strategy.signature_phases)
         raise ValueError(

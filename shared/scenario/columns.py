@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field
 
 from covey.shared.printable import printable
 from covey.shared.scenario.section import Section, repeated
+from covey.shared.written import FIRST
 
 MAX_COLUMNS = 10_000
 MAX_NAME = 128  # characters of a column's name
@@ -87,6 +88,7 @@ class Window(Section):
         None,
         ge=1,
         le=MAX_ROWS,
+        json_schema_extra=FIRST,
         description="Forecasts: the targets of a window are the values of the target in this number of rows after it. The "
         "target may be among the columns too. null: a window has one label, of its own rows.",
     )
@@ -119,6 +121,7 @@ class Anomalies(Section):
         0.99,
         gt=0,
         lt=1,
+        json_schema_extra=FIRST,
         description="The threshold of an agent is this quantile of the errors of its training samples; that of a model is the "
         "mean over the agents that trained it. Of usual samples, about the rest raises an alarm.",
     )

@@ -9,11 +9,11 @@ from pydantic_core import CoreSchema
 
 from covey.shared.numerics.measures import MEASURES, OF_CLASSIFICATION, OF_REGRESSION, Measure
 from covey.shared.numerics.split import Role
-from covey.shared.plain_name import as_section
 from covey.shared.scenario.partition import PartitionOrFile
 from covey.shared.scenario.section import Section, TensorPattern, repeated
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.framing import Name
+from covey.shared.written import FIRST, as_section
 
 Metric = Literal["last", "server", "delivered", "tuned", "global", "newcomers"]
 Measured = Literal["accuracy", "f1", "recall", "auc", "rmse", "mae", "r2", "mse"]
@@ -71,16 +71,19 @@ def _union_members(union: JsonSchema) -> list[JsonSchema]:
 class Method(_WrittenFlat):
     """A column of a comparison, written flat: {name: fedclust, n_clusters: 4, training: {momentum: 0.5}}, or the name alone."""
 
-    newer: ClassVar[tuple[str, ...]] = ("split", "local_last")
+    newer: ClassVar[tuple[str, ...]] = ("split",)
 
     inner_field: ClassVar[str] = "strategy"
 
     label: Name = Field(
-        description="Name of the column and of its folder. By default the name of the method."
+        json_schema_extra=FIRST,
+        description="Name of the column and of its folder. By default the name of the method.",
     )
     strategy: AnyStrategy = Field(description="The method and its hyper-parameters.")
     training: dict[str, Any] = Field(
-        {}, description="Settings that replace those of the training section for this method."
+        {},
+        json_schema_extra=FIRST,
+        description="Settings that replace those of the training section for this method.",
     )
     model_options: dict[str, Any] = Field(
         {},
@@ -89,13 +92,6 @@ class Method(_WrittenFlat):
     split: dict[Role, tuple[TensorPattern, ...]] = Field(
         {},
         description="task.share, keep and freeze for this method, in place of those of the task, for example {keep: [fc3]}.",
-    )
-    local_last: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="The share of the rounds, the last ones, in which agents train alone and send nothing: "
-        "these rounds are left out, and their epochs are added to evaluation.tune_epochs. Mode E-tuned measures the outcome. 0.33: the last third.",
     )
     metric: Metric | None = Field(
         None,
@@ -109,7 +105,8 @@ class Split(_WrittenFlat):
     inner_field: ClassVar[str] = "partition"
 
     label: Name = Field(
-        description="Name of the table and of its folder. By default the name of the rule."
+        json_schema_extra=FIRST,
+        description="Name of the table and of its folder. By default the name of the rule.",
     )
     partition: PartitionOrFile = Field(
         description="The rule or file that replaces fleet.partition."
@@ -129,10 +126,12 @@ class Compare(Section):
     methods: tuple[Method, ...] = Field(description="The methods to compare, at least one.")
     partitions: tuple[Split, ...] = Field(
         (),
+        json_schema_extra=FIRST,
         description="Partitions that replace fleet.partition, one after another. Empty: only fleet.partition.",
     )
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (1, 2, 3),
+        json_schema_extra=FIRST,
         description="Seeds of the runs. The default gives a mean and a deviation at three times the cost of one run.",
     )
     published: dict[str, float] = Field(
@@ -142,6 +141,7 @@ class Compare(Section):
     )
     metric: Metric = Field(
         "last",
+        json_schema_extra=FIRST,
         description="The compared figure. last, server, delivered, tuned: macro average of that evaluation mode; global: "
         "micro average of E-server over all agents' test samples (a sample that several agents hold counts for each); "
         "newcomers: E-tuned of the newcomers.",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from textwrap import indent
 from typing import Any, Literal, get_args, get_origin
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
@@ -12,16 +14,45 @@ from covey.shared import plugins
 from covey.shared.consent import consent
 from covey.shared.scenario.introspection import fields, members, name_of
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.scenario.yaml_source import render
+from covey.shared.scenario.yaml_source import dumped, spaced
 from covey.shared.strategies.base import Strategy
 from covey.shared.strategies.registry import BUILT_IN, installed_method
+from covey.shared.written import is_first
 
 MAX_SHOWN = 40  # characters of a value in a message
+SELDOM = "# seldom set\n"
+INDENT = "  "
 
 
 def dump(scenario: Scenario) -> str:
-    """Complete YAML with all defaults, in the order of the fields. `load` reads an equal scenario from it."""
-    return render(scenario.model_dump(by_alias=True))
+    """Complete YAML with all defaults: in each section the keys that most scenarios set, then the others under a mark.
+
+    `load` reads an equal scenario from it.
+    """
+    return spaced(_written(scenario, scenario.model_dump(by_alias=True)))
+
+
+def _written(section: BaseModel, data: Mapping[str, Any], *, divides: bool = True) -> list[str]:
+    """The YAML of each key of a section, and the mark.
+
+    Args:
+        section: with its values.
+        data: the same as plain values.
+        divides: keys that few set stand below the mark. Inside of a section that stands there itself they need none.
+    """
+    known = {info.alias or name: (name, info) for name, info in type(section).model_fields.items()}
+    first: list[str] = []
+    others: list[str] = []
+    for key, value in data.items():
+        name, info = known[key]
+        above = not divides or is_first(key, info)
+        inner = getattr(section, name)
+        text = dumped({key: value})
+        if isinstance(inner, BaseModel) and isinstance(value, dict) and value:
+            within = _written(inner, value, divides=divides and above)
+            text = f"{key}:\n{indent(''.join(within), INDENT)}"
+        (first if above else others).append(text)
+    return [*first, SELDOM, *others] if others else first
 
 
 def differences(there: Scenario, here: Scenario) -> list[str]:
@@ -92,7 +123,7 @@ def _method(kind: type[Strategy[Any]]) -> dict[str, Any]:
         # the first chooses the method, and is no parameter of it
         if name not in ("name", "server"):
             parameters.append(_parameter(name, info))
-    if not kind.individual and not kind.no_server:
+    if "server" in kind.model_fields:
         parameters.append(_parameter("server", kind.model_fields["server"]))
     return {
         "name": name_of(kind),

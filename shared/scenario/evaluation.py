@@ -9,6 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from covey.shared.scenario.section import Section
 from covey.shared.strategies.base import Batch, Decay, Momentum, Rate
+from covey.shared.written import FIRST
 
 
 class Tune(Section):
@@ -53,12 +54,14 @@ class Evaluation(Section):
     every: int = Field(
         0,
         ge=0,
+        json_schema_extra=FIRST,
         description="Evaluate all agents each time this many rounds are complete. 0: only after the last round, which costs "
         "the least.",
     )
     tune_epochs: int = Field(
         1,
         ge=0,
+        json_schema_extra=FIRST,
         description="E_ft, epochs of fine-tuning in mode E-tuned. 0: leave the mode out, as privacy.local does "
         "by default.",
     )
@@ -97,8 +100,10 @@ class Evaluation(Section):
     )
 
     def for_agents(self) -> dict[str, Any]:
-        """The section in an order."""
-        unused = set() if self.fallback else {"fallback"}
+        """The section in an order: what agents read of it."""
+        unused = {"every", "tune", "weight"}
+        if not self.fallback:
+            unused.add("fallback")
         if self.deliver == "served":
             unused.add("deliver")
         return self.model_dump(mode="json", exclude=unused)

@@ -24,6 +24,7 @@ from covey.shared.scenario.introspection import (
     sections_in,
     value_inside,
 )
+from covey.shared.scenario.removed import advice_on
 from covey.shared.scenario.yaml_source import Path, Source
 
 MAX_SEEN_LENGTH = 60  # characters of a value that a message quotes
@@ -135,6 +136,8 @@ def _complaint(item: ErrorDetails, path: Path, around: Sections, data: Any) -> _
     context = item.get("ctx", {})
     match item["type"]:
         case "extra_forbidden":
+            if advice := advice_on(path, data):
+                return _Complaint("no key any more", advice)
             key = str(path[-1])
             known = _known_keys(item["loc"], path, around, data)
             hint = unknown(key, known)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
 from covey.shared.scenario.partition import Iid, PartitionOrFile
 from covey.shared.scenario.section import Section, Share
+from covey.shared.written import FIRST
 
 MAX_WORKERS = 1024  # all of them are started at once, and each takes some 200 MB
 MAX_AGENTS = 1_000_000  # simulated on one machine; indices of that many still fit its memory
@@ -67,10 +68,6 @@ class Durations(Section):
         description="Standard deviation of the logarithm. 1: the slowest of a hundred takes about ten times the median. 0: all "
         "take the same.",
     )
-    per: Literal["order", "agent"] = Field(
-        "order",
-        description="order: each order has a time of its own. agent: an agent takes equally long for all its orders.",
-    )
 
 
 class Drift(Section):
@@ -95,14 +92,16 @@ class Fleet(Section):
     )
     data: str = Field(
         "digits",
+        json_schema_extra=FIRST,
         description="Data set that is divided among the agents: digits, fashion-mnist, cifar10, cifar100, svhn, "
-        "emnist-byclass, emnist-letters, emnist-balanced, femnist, celeba, har, mnist-writer, a path below the data "
-        "root or the working directory, module:function, or a data source of an installed package. A folder with one file or "
+        "emnist-byclass, emnist-letters, emnist-balanced, femnist, celeba, har, mnist-writer (an .npz below the data root each), a path "
+        "below the data root or the working directory, module:function, or a data source of an installed package. A folder with one file or "
         "folder per device makes each of them a group for the rule by_group. The default comes with scikit-learn; code of "
         "your own needs --allow.",
     )
     partition: PartitionOrFile = Field(
         Iid(),
+        json_schema_extra=FIRST,
         description="A partition rule such as {name: dirichlet, alpha: 0.5}, the name of a rule, or an .npz file with the arrays train_idx, "
         "train_ptr, test_idx and test_ptr.",
     )
@@ -110,7 +109,8 @@ class Fleet(Section):
         0.2,
         gt=0,
         lt=1,
-        description="Share of examples that is held out for testing if the data set has no test part of its own.",
+        description="Share of examples that is held out for testing if the data set has no test part of its own. Under the rule "
+        "by_group it is a share of each agent's samples, also where the test part lacks one of the agents.",
     )
     newcomers: int = Field(
         0,
@@ -127,6 +127,7 @@ class Fleet(Section):
         0,
         ge=0,
         le=MAX_WORKERS,
+        json_schema_extra=FIRST,
         description="Number of training processes. 0: one per processor core.",
     )
     together: int | None = Field(

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from covey.shared.errors import PublicError
 from covey.shared.scenario.task import Task
 
+STATISTICS = ("mean", "std", "impute", "categories", "target")
 # Levels of the quantiles that agents send of each column of numbers: each stands for a tenth of the values, so that
 # the median of the pooled quantiles has a rank within 5 % of the exact one.
 QUANTILE_LEVELS = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)

@@ -13,8 +13,6 @@ import yaml
 from pydantic import ValidationError
 
 from covey.shared.errors import UserError
-from covey.shared.scenario.explain import explain, unknown
-from covey.shared.scenario.overrides import with_overrides
 from covey.shared.scenario.partition import RULES
 from covey.shared.scenario.scenario import Scenario, named_files
 from covey.shared.scenario.yaml_source import MAX_BYTES, Source, YamlError, parse
@@ -36,7 +34,11 @@ def load(path: str | File, overrides: Sequence[str] = ()) -> Scenario:
         UserError: with the name of the file and one line per error: key path, value, line, and expectation.
     """
     file = File(path)
-    source = with_overrides(_read(file), overrides)
+    source = _read(file)
+    if overrides:
+        from covey.shared.scenario.overrides import with_overrides
+
+        source = with_overrides(source, overrides)
     return _validated(file, source, _resolve_files(source, file))
 
 
@@ -69,6 +71,8 @@ def _validated(file: File, source: Source, missing_files: list[str]) -> Scenario
     try:
         scenario = Scenario.model_validate(source.data)
     except ValidationError as error:
+        from covey.shared.scenario.explain import explain
+
         errors = explain(error, source, Scenario)
         raise _user_error(file, errors + missing_files) from None
     if missing_files:
@@ -140,5 +144,7 @@ def _rule_hint(key: str, text: str) -> str:
         return ""
     if "." in text:
         return ""
+    from covey.shared.scenario.explain import unknown
+
     hint = unknown(text, RULES)
     return f", and no such rule; {hint}"

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from covey.shared.errors import UserError
-from covey.shared.plain_name import as_section
 from covey.shared.scenario.introspection import ANY_METHOD, is_chosen_by_name, models_at
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.yaml_source import Path, Source, YamlError, parse
+from covey.shared.written import as_section
 
 EXAMPLES = "rounds.count=5 or strategy.name=fedavg"
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from covey.shared.plain_name import as_section
 from covey.shared.scenario.section import Section
+from covey.shared.written import FIRST, as_section
 
 TestRule = Annotated[
     Literal["view", "proportional"],
@@ -28,7 +28,13 @@ class LabelSkew(Section):
     """Every agent has q = share * classes labels: agent i has label i mod classes and q - 1 random others."""
 
     name: Literal["label_skew"] = "label_skew"
-    share: float = Field(0.2, gt=0, le=1, description="Share of all labels that one agent has.")
+    share: float = Field(
+        0.2,
+        gt=0,
+        le=1,
+        json_schema_extra=FIRST,
+        description="Share of all labels that one agent has.",
+    )
     test: TestRule = "view"
 
 
@@ -39,6 +45,7 @@ class Dirichlet(Section):
     alpha: float = Field(
         0.1,
         gt=0,
+        json_schema_extra=FIRST,
         description="Concentration of the proportions. The smaller it is, the fewer classes make up most of an agent's "
         "samples.",
     )
@@ -60,7 +67,9 @@ class GroupedLabels(Section):
     """Groups of agents have disjoint sets of labels. The true cluster of an agent is its group."""
 
     name: Literal["grouped_labels"] = "grouped_labels"
-    groups: int = Field(2, ge=1, description="Number of groups, of nearly equal size.")
+    groups: int = Field(
+        2, ge=1, json_schema_extra=FIRST, description="Number of groups, of nearly equal size."
+    )
     test: TestRule = "view"
 
 
@@ -69,23 +78,9 @@ class Rotation(Section):
 
     name: Literal["rotation"] = "rotation"
     groups: Literal[2, 4] = Field(
-        2, description="Number of groups: angles 0 and 180 degrees, or multiples of 90."
-    )
-
-
-class SuperclassMixture(Section):
-    """Half of the agents draw the share `major` of their samples from super-class 0, the others from super-class 1."""
-
-    name: Literal["superclass_mixture"] = "superclass_mixture"
-    major: float = Field(
-        0.7, gt=0.5, le=1, description="Share of an agent's samples from its main super-class."
-    )
-    first: tuple[int, ...] = Field(
-        (0, 1, 8, 9),
-        description="Labels of super-class 0. The default is the vehicles of CIFAR-10.",
-    )
-    second: tuple[int, ...] = Field(
-        (), description="Labels of super-class 1. Empty: all other labels."
+        2,
+        json_schema_extra=FIRST,
+        description="Number of groups: angles 0 and 180 degrees, or multiples of 90.",
     )
 
 
@@ -98,15 +93,9 @@ class ByGroup(Section):
         ge=0,
         description="Leave out clients with fewer samples than this, training and test together.",
     )
-    test_share: float = Field(
-        0.2,
-        gt=0,
-        lt=1,
-        description="Share of a client's samples that is held out for testing, if the data set's own test part lacks one of "
-        "the clients.",
-    )
     split: Literal["random", "time"] = Field(
         "random",
+        json_schema_extra=FIRST,
         description="Which samples are held out: a random choice, or the last ones in time. Windows that overlap need time.",
     )
     populations: dict[str, int] = Field(
@@ -123,20 +112,30 @@ class Quantity(Section):
     alpha: float = Field(
         0.5,
         gt=0,
+        json_schema_extra=FIRST,
         description="Concentration of the sizes. The smaller it is, the more unequal they are.",
     )
     min_samples: int = Field(10, ge=1, description="Every agent has at least this many samples.")
 
 
 Partition = Annotated[
-    Iid | LabelSkew | Dirichlet | GroupedLabels | Rotation | SuperclassMixture | ByGroup | Quantity,
+    Iid | LabelSkew | Dirichlet | GroupedLabels | Rotation | ByGroup | Quantity,
     Field(discriminator="name"),
 ]
 RULES = frozenset(rule.model_fields["name"].default for rule in get_args(get_args(Partition)[0]))
 
 
+# Rules that this program no longer has -> what to use instead.
+REMOVED_RULES = {
+    "superclass_mixture": "use by_group with an .npz whose groups are the agents; python -m benchmarks.superclasses makes one"
+}
+
+
 def _rule_or_file(value: Any) -> Any:
     """The name of a rule is the rule with its defaults; another text is the path of a file."""
+    name = value.get("name") if isinstance(value, dict) else value
+    if isinstance(name, str) and name in REMOVED_RULES:
+        raise ValueError(f"the rule {name} was removed; {REMOVED_RULES[name]}")
     is_rule = isinstance(value, str) and value in RULES
     return as_section(value) if is_rule else value
 

@@ -22,9 +22,8 @@ from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.scenario.checks import check_buffered
 from covey.shared.scenario.compare import Compare, Method
 from covey.shared.scenario.evaluation import Evaluation, Tune
-from covey.shared.scenario.explain import unknown
 from covey.shared.scenario.fleet import Fleet
-from covey.shared.scenario.partition import RULES
+from covey.shared.scenario.partition import REMOVED_RULES, RULES
 from covey.shared.scenario.rounds import Rounds
 from covey.shared.scenario.section import Section
 from covey.shared.scenario.task import IMAGE_AXES, SPLIT, Task
@@ -33,6 +32,7 @@ from covey.shared.strategies.base import Training
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.strategies.training import unfit_for_dp_sgd
 from covey.shared.wire.framing import Name
+from covey.shared.written import FIRST
 
 FILE_KEYS = (
     ("task", "init"),
@@ -74,6 +74,7 @@ class Scenario(Section):
     seed: int = Field(
         0,
         ge=0,
+        json_schema_extra=FIRST,
         description="Seed of every random draw. The same scenario and seed give the same models.",
     )
     federation: Name = Field(
@@ -82,6 +83,7 @@ class Scenario(Section):
     )
     broker: str | None = Field(
         None,
+        json_schema_extra=FIRST,
         description="Address of the broker, mqtt[s]://[user:password@]host[:port] or ws[s]://[user:password@]host[:port][/path]. null: start one on this machine.",
     )
     brokers: tuple[str, ...] | BrokerCount | None = Field(
@@ -91,11 +93,15 @@ class Scenario(Section):
         "brokers on this machine for a simulated fleet. null: there is one broker.",
     )
     task: Task = Field(description="The data, the classes and the model.")
-    training: Training = Field(Training(), description="Local training on the agents.")
+    training: Training = Field(
+        Training(), json_schema_extra=FIRST, description="Local training on the agents."
+    )
     strategy: AnyStrategy = Field(description="The training method and its hyper-parameters.")
-    rounds: Rounds = Field(Rounds(), description="Who takes part and when a round closes.")
+    rounds: Rounds = Field(
+        Rounds(), json_schema_extra=FIRST, description="Who takes part and when a round closes."
+    )
     evaluation: Evaluation = Field(
-        Evaluation(), description="Which figures are measured, and when."
+        Evaluation(), json_schema_extra=FIRST, description="Which figures are measured, and when."
     )
     wire: Wire = Field(Wire(), description="How models and reports travel.")
     aggregation: Aggregation = Field(
@@ -103,13 +109,18 @@ class Scenario(Section):
     )
     records: Records = Field(Records(), description="What a run stores for plots.")
     privacy: Privacy | None = Field(
-        None, description="Differential privacy. null: no differential privacy."
+        None,
+        json_schema_extra=FIRST,
+        description="Differential privacy. null: no differential privacy.",
     )
     fleet: Fleet | None = Field(
-        None, description="A simulated fleet. null: the run waits for real agents."
+        None,
+        json_schema_extra=FIRST,
+        description="A simulated fleet. null: the run waits for real agents.",
     )
     compare: Compare | None = Field(
         None,
+        json_schema_extra=FIRST,
         description="Methods and seeds of `coordinator compare`. null: there is nothing to compare.",
     )
 
@@ -232,6 +243,8 @@ class Scenario(Section):
                 keys = ".".join(map(str, ("training", *first["loc"])))
                 problem = first["msg"]
                 if first["type"] == "extra_forbidden":
+                    from covey.shared.scenario.explain import unknown
+
                     problem = (
                         f"unknown key; {unknown(str(first['loc'][-1]), Training.model_fields)}"
                     )
@@ -319,11 +332,13 @@ class Scenario(Section):
         settings = self.privacy.secure if self.privacy is not None else None
         if settings is None:
             return self.strategy
-        method: AnyStrategy = door("secure sums").Secured(
+        sums = door("secure sums")
+        method: AnyStrategy = sums.Secured(
             method=self.strategy,
             settings=settings,
             noise=self.privacy.client if self.privacy is not None else None,
             rounds=self.rounds.count,
+            slots=sums.FigureSlots.of(self.evaluation.for_agents(), self.task.for_agents()),
             home=partial(shard_of, shards=self.shards),
         )
         return method
@@ -332,6 +347,11 @@ class Scenario(Section):
     def is_summed(self) -> bool:
         """Whether agents send their updates under secure sums."""
         return self.privacy is not None and self.privacy.secure is not None
+
+    @property
+    def sums(self) -> Any:
+        """The method under secure sums (`Secured`), which plans evaluations too; None without them."""
+        return self.method if self.is_summed else None
 
     @property
     def min_cell(self) -> int:
@@ -436,7 +456,7 @@ def named_files(data: Mapping[str, Any], folder: Path) -> dict[tuple[str, ...], 
             text = text.get(key) if isinstance(text, dict) else None
         if not isinstance(text, str):
             continue
-        is_rule = place[-1] == "partition" and text in RULES
+        is_rule = place[-1] == "partition" and text in {*RULES, *REMOVED_RULES}
         if not is_rule:
             found[place] = (folder / text).resolve()
     return found

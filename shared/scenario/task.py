@@ -22,8 +22,7 @@ from covey.shared.numerics.measures import (
     main_measure,
 )
 from covey.shared.numerics.split import Role
-from covey.shared.plain_name import OrItsName
-from covey.shared.scenario.adapters import Adapters
+from covey.shared.scenario.adapters import TRAINED, Adapters
 from covey.shared.scenario.base import Base
 from covey.shared.scenario.columns import (
     MAX_COLUMNS,
@@ -41,6 +40,7 @@ from covey.shared.scenario.columns import (
     wrong_vocabulary,
 )
 from covey.shared.scenario.section import Section, TensorPattern, repeated
+from covey.shared.written import FIRST, OrItsName
 
 DIGEST_BYTES = 8
 MIN_CLASSES = 2
@@ -67,6 +67,7 @@ class Model(Section):
     )
     options: dict[str, Any] = Field(
         {},
+        json_schema_extra=FIRST,
         description="Keyword arguments of the model, for example {hidden: 64}. Empty: the model's own defaults.",
     )
     adapters: Adapters | None = Field(
@@ -97,12 +98,14 @@ class Task(Section):
     )
     classes: int | tuple[str, ...] | None = Field(
         None,
+        json_schema_extra=FIRST,
         description="Number of classes, or their names as the data spells them. null: a regression task. Of anomalies the first "
         "name is that of usual samples.",
     )
     columns: tuple[ColumnName, ...] = Field(
         (),
         max_length=MAX_COLUMNS,
+        json_schema_extra=FIRST,
         description="Names of a table's feature columns, in the order of the model's inputs. Each device finds them by name, "
         "whatever their order in its file. Empty: all columns except the label, in the order of the file. If features has the "
         "shape of an image, such as [1, 8, 8], the columns are its pixels, row by row and channel by channel; devices with "
@@ -110,12 +113,14 @@ class Task(Section):
     )
     target: ColumnName | Annotated[tuple[ColumnName, ...], Field(min_length=2)] | None = Field(
         None,
+        json_schema_extra=FIRST,
         description="Name of a table's label column; `agent start --label` replaces it on a device. null: the column called "
         "label, class, target or y, else the last one. A list: several labels, each of which a sample has (1, true) or not "
         "(0, false).",
     )
     anomalies: Anomalies | None = Field(
         None,
+        json_schema_extra=FIRST,
         description="Finds unusual samples, without labels or with them: {quantile: 0.99}. Agents train the model autoencoder "
         "on usual samples; a larger error than its threshold is an alarm. null: the task is another one.",
     )
@@ -131,6 +136,7 @@ class Task(Section):
     )
     impute: Literal["none", "mean", "median", "drop"] | dict[ColumnName, float] = Field(
         "none",
+        json_schema_extra=FIRST,
         description="What replaces missing cells of task.columns. none: they are refused. mean, median: the value of the "
         "whole fleet, which agents find out before round 0 from sums or quantiles. drop: rows with missing cells are left "
         "out. Fixed values: {age: 40}; other columns must be complete. A missing category counts as another value.",
@@ -150,6 +156,7 @@ class Task(Section):
     categories: dict[ColumnName, Category] = Field(
         {},
         max_length=MAX_COLUMNS,
+        json_schema_extra=FIRST,
         description="Columns of words: {colour: [red, green]} gives one input per word and one for all other words; a number "
         "{colour: 8} lets the fleet find up to 8 words before round 0, those that most agents hold. The default expects "
         "numbers in all columns.",
@@ -157,6 +164,7 @@ class Task(Section):
     times: tuple[ColumnName, ...] = Field(
         (),
         max_length=MAX_COLUMNS,
+        json_schema_extra=FIRST,
         description="Columns of points in time, as ISO 8601 (2026-01-31 13:45, the clock as written) or as numbers since 1970 "
         "(seconds, milliseconds, microseconds or nanoseconds by their size, in UTC). Each gives four inputs: sine and cosine "
         "of the position in the day, and in the week from Monday. A missing time gives four zeros.",
@@ -169,6 +177,7 @@ class Task(Section):
     )
     window: Window | None = Field(
         None,
+        json_schema_extra=FIRST,
         description="Makes one sample of consecutive rows, for sensors and other series. null: every row is a sample.",
     )
     test: Literal["latest", "random"] | None = Field(
@@ -189,22 +198,27 @@ class Task(Section):
         "(nearest does not). Images are stretched to the size without regard to their proportions.",
     )
     model: Annotated[Model, OrItsName()] = Field(
-        Model(name="mlp", options={}), description="The model that every agent trains."
+        Model(name="mlp", options={}),
+        json_schema_extra=FIRST,
+        description="The model that every agent trains.",
     )
     scale: float = Field(
         1.0,
         gt=0,
+        json_schema_extra=FIRST,
         description="Factor that is applied to every feature first, for example 0.00392157 for bytes. The default leaves "
         "features unchanged.",
     )
     standardise: Literal["none", "federated"] | Standardise = Field(
         "none",
+        json_schema_extra=FIRST,
         description="How features are standardised per channel: none; fixed values ({mean: [...], std: [...]}); or "
         "federated, where agents send sums before round 0 and use the means and deviations of the whole fleet. The "
         "default sends nothing.",
     )
     measure: MeasureName | None = Field(
         None,
+        json_schema_extra=FIRST,
         description="The measure by which models are chosen: the best version, rounds.stop, what a device delivers, and a device's check "
         "before it uses another model. Classes: accuracy, f1, recall (macro), auc or loss; values: rmse, mae, mse, r2 or loss. "
         "null: accuracy, or rmse.",
@@ -225,7 +239,7 @@ class Task(Section):
     init: str | None = Field(
         None,
         description="An .npz file with the array theta0 (float32): the first initial model, or one row for each initial "
-        "model of the method. A file from `agent model` works too, and then the coordinator needs no torch. A trained model "
+        "model of the method. A file from `agent lab model` works too, and then the coordinator needs no torch. A trained model "
         "is accepted as well (models/cluster-0.safetensors of a run), or a folder of them for a method with several initial "
         "models. Weights of your own (.safetensors, with the model's names of tensors) may lack tensors that share or keep "
         "names: these begin at random. null: the seed determines the initial models.",
@@ -233,7 +247,7 @@ class Task(Section):
 
     base: Base | None = Field(
         None,
-        description="A file of weights (.safetensors) that agents keep on their disk: {file, digest}, as `coordinator base add` "
+        description="A file of weights (.safetensors) that agents keep on their disk: {file, digest}, as `coordinator lab base` "
         "prints it. It is the first initial model, as with init; what of it does not travel with reports, agents take from "
         "their own copy, and fetch it once if they have none. null: agents get these values with their first order.",
     )
@@ -307,8 +321,7 @@ class Task(Section):
         adapters = model.get("adapters") if isinstance(model, Mapping) else None
         if not isinstance(adapters, Mapping) or any(data.get(key) for key in SPLIT):
             return data
-        both = bool(adapters.get("train_a"))
-        return {**data, "share": Adapters(train_a=both).trained}
+        return {**data, "share": TRAINED}
 
     @model_validator(mode="before")
     @classmethod

@@ -6,7 +6,7 @@ Length, depth and the number of keys are bounded: with aliases, a few lines can 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,12 +151,11 @@ def _key(loader: _Loader, node: yaml.Node) -> Any:
     return loader.construct_object(node)
 
 
-def render(data: Mapping[str, Any]) -> str:
-    """YAML in the order of `data`: lists of plain values on one line, an empty line around every section."""
+def spaced(pieces: Iterable[str]) -> str:
+    """Pieces of YAML one below the other, with an empty line around every one of several lines."""
     text = ""
     after_section = False
-    for key, value in data.items():
-        piece = _dumped({key: value})
+    for piece in pieces:
         is_section = piece.count("\n") > 1
         if text and (is_section or after_section):
             text += "\n"
@@ -191,7 +190,8 @@ _Dumper.add_representer(list, _sequence)
 _Dumper.add_representer(tuple, _sequence)
 
 
-def _dumped(data: Any) -> str:
+def dumped(data: Any) -> str:
+    """YAML in the order of the data, lists of plain values on one line."""
     return yaml.dump(
         data,
         Dumper=_Dumper,

@@ -28,6 +28,7 @@ from covey.shared.errors import DecodeError
 from covey.shared.secure.derivation import (
     MASK,
     SEED,
+    SKETCH,
     Start,
     Stream,
     about_cell,
@@ -54,6 +55,7 @@ from covey.shared.secure.derivation import (
     signed_of_join,
     signed_of_unmask_row,
     signers_of,
+    sketches_in,
 )
 from covey.shared.secure.memberships import Memberships, name_of_agent
 from covey.shared.secure.messages import (
@@ -92,6 +94,7 @@ KEPT_BOXES = 2
 NAME_BYTES = 16  # of the name of terms that were left
 
 SUMMED_BEFORE = "summed before"  # the reason for a locked start
+MOST_SKETCHES = 1024  # of the models of an evaluation
 LOCK = struct.Struct("<16s16s16s32s")
 ANOTHER_LIST = "another list"
 ANOTHER_UNMASK = "another unmask list"
@@ -162,12 +165,12 @@ class OwnersPolicy:
 
 
 class Lock(NamedTuple):
-    """A start that was answered. Each takes 80 bytes, and none is ever forgotten."""
+    """A start that was answered, with one of its models. Each takes 80 bytes, and none is ever forgotten."""
 
     start: bytes  # the first half
     order: bytes
     members: bytes  # names those whose reports are in the sum
-    content: bytes  # the sketch of the models
+    content: bytes  # the sketch of the model
 
     @classmethod
     def all_in(cls, packed: bytes) -> list[Lock]:
@@ -197,7 +200,9 @@ class OwnSum(Message):
     """The sum that an agent takes part in. A secret that is no longer needed is empty."""
 
     terms: bytes
-    content: Hash  # of the start, as `order`
+    content: Annotated[
+        bytes, Field(min_length=SKETCH.size, max_length=MOST_SKETCHES * SKETCH.size)
+    ]  # of the start, as `order`
     order: bytes
     joined_at: float  # Unix seconds
     place: int
@@ -525,7 +530,7 @@ class SecureAgent:
             raise RefusalError(SUMMED_BEFORE)
 
     def _check_content(self, state: AgentState, lock: Lock) -> None:
-        """Two sums from the same models with other members would give away who is in one of them alone, whatever else differs
+        """Two sums from the same model with other members would give away who is in one of them alone, whatever else differs
         in their orders. Further phases of the same order are other work."""
         for before in Lock.all_in(state.locks):
             is_further = before.order[:8] == lock.order[:8] and before.order != lock.order
@@ -680,7 +685,8 @@ class SecureAgent:
             raise RefusalError("unmask list", fault)
         reported = {row.place for row in unmask.rows}
         self._check_members(terms, reported)
-        self._check_content(state, _lock_of(own, terms, reported))
+        for lock in _locks_of(own, terms, reported):
+            self._check_content(state, lock)
         keys = b""
         for index, place in enumerate(place for place in listed if place != own.place):
             source = own.seed_keys if place in reported else own.mask_keys
@@ -722,8 +728,8 @@ class SecureAgent:
 
     def _locked(self, state: AgentState, own: OwnSum, content: bytes) -> AgentState:
         reported = {row.place for row in UnmaskList.from_bytes(content).rows}
-        lock = _lock_of(own, Terms.from_bytes(own.terms), reported)
-        return state.changed(locks=state.locks + lock.packed())
+        locks = _locks_of(own, Terms.from_bytes(own.terms), reported)
+        return state.changed(locks=state.locks + b"".join(lock.packed() for lock in locks))
 
     # -- rules 5 and 6 -------------------------------------------------------------------------------------------------
 
@@ -760,11 +766,12 @@ def _streams(own: OwnSum) -> tuple[Stream, ...]:
     return tuple(streams)
 
 
-def _lock_of(own: OwnSum, terms: Terms, reported: Iterable[int]) -> Lock:
-    """The lock of an answer."""
+def _locks_of(own: OwnSum, terms: Terms, reported: Iterable[int]) -> list[Lock]:
+    """The locks of an answer: one that has another model in the place of one of several trains the others as before."""
     names = sorted(terms.members[place - 1].agent for place in reported)
     members = hashed("members", *(name.encode() for name in names))
-    return Lock(terms.start[:16], own.order, members[:16], own.content)
+    sketches = sketches_in(own.content)
+    return [Lock(terms.start[:16], own.order, members[:16], sketch) for sketch in sketches]
 
 
 def _has_left(state: AgentState, terms: bytes) -> bool:

@@ -48,7 +48,7 @@ class Start(NamedTuple):
     """What an order starts from, as each agent computes it from its own order."""
 
     digest: bytes
-    content: bytes  # a `sketch` of the models that training begins with
+    content: bytes  # a `sketch` of each model that training begins with, or that is evaluated; only to join a sum
     order: bytes  # names the order without models and numbers, and then its phase: half of the bytes each
 
 
@@ -68,8 +68,13 @@ NEAR = 2.0**-20  # distance of two sketches: models that differ in nothing that 
 
 
 def are_near(one: bytes, other: bytes) -> bool:
-    """Whether two sketches are those of the same models, up to what a sum could show."""
+    """Whether two sketches are those of the same model, up to what a sum could show."""
     return one == other or math.dist(SKETCH.unpack(one), SKETCH.unpack(other)) <= NEAR
+
+
+def sketches_in(content: bytes) -> list[bytes]:
+    """Of each model, as a start has them."""
+    return [content[at : at + SKETCH.size] for at in range(0, len(content), SKETCH.size)]
 
 
 # -- names and signed hashes -------------------------------------------------------------------------------------------

@@ -89,6 +89,7 @@ from covey.shared.strategies.phase_names import EVALUATE as EVALUATE
 from covey.shared.strategies.phase_names import MOMENTS as MOMENTS
 from covey.shared.strategies.phase_names import SIGNATURE as SIGNATURE
 from covey.shared.strategies.phase_names import TRAIN as TRAIN
+from covey.shared.strategies.phase_names import UNMASK
 from covey.shared.strategies.phase_names import VOTE as VOTE
 from covey.shared.strategies.phase_names import WARMUP as WARMUP
 from covey.shared.strategies.server import Moving as Moving
@@ -109,7 +110,7 @@ from covey.shared.strategies.training import factor_in as factor_in
 ClientId = str
 Numbers = Mapping[str, Any]  # int, float, str, or lists of these: travels as msgpack
 SampleIndices = npt.NDArray[np.int64]  # training samples by their place in the data
-OrderNumbers = Mapping[str, tuple[str, ...]]  # by phase: the names of numbers
+OrderNumbers = Mapping[str, Mapping[str, "Expected"]]  # by phase: names of numbers, and their form
 ClientState = Mapping[str, npt.NDArray[Any]]  # what a client keeps between orders, by name
 Mixture = tuple[tuple[float, Vector], ...]  # (weight, model): weighted means of softmax outputs
 Models = tuple[Vector, ...]  # of equal length (d,)
@@ -122,11 +123,6 @@ S = TypeVar("S")
 CHOICE = "choice"
 
 LARGEST = 1e100  # no honest number of a report is larger; sums of such numbers stay finite
-
-# why the server's optimiser is not for methods that look at single reports
-INDIVIDUAL = (
-    "its models are made of single reports, and not of a mean that the server could move to"
-)
 
 # why secure sums are not for other methods
 UNSEALED = "it needs single reports, or numbers of each"
@@ -227,10 +223,10 @@ class View:
 
 @dataclass(frozen=True)
 class Expected:
-    """The form of a number, or of a list of numbers, in a report.
+    """The form of a number, or of a list of numbers, in a report or an order.
 
     The coordinator refuses a report without a required number, or with one that does not have
-    this form. All numbers are finite.
+    this form; agents refuse such an order. All numbers are finite.
     """
 
     length: int | None = None  # None: one number; n: a list of n numbers; -n: a list of 1 to n
@@ -238,6 +234,50 @@ class Expected:
     most: float | None = None  # None: the report's number of examples, or 1 if it has none
     whole: bool = False  # integers only
     required: bool = True
+    words: tuple[str, ...] = ()  # no number, but one of these
+
+    def fault(self, value: Any, examples: float = 1.0) -> str:
+        """How the value should have been; empty if it has this form."""
+        most = examples if self.most is None else self.most
+        if self.words:
+            what, right = " or ".join(self.words), value in self.words
+            return "" if right else f"is {value!r:.60}; expected {what}"
+        if self.length is None:
+            what, right = "a number", is_number(value, self.least, most, whole=self.whole)
+        else:
+            what = f"{self.length} numbers" if self.length >= 0 else f"1 to {-self.length} numbers"
+            right = is_list(value, self.length, self.least, most, whole=self.whole)
+        if right:
+            return ""
+        return f"is {value!r:.60}; expected {what} from {self.least:g} to {most:g}"
+
+
+def is_list(value: Any, length: int, least: float, most: float, *, whole: bool) -> bool:
+    """Whether it is a list of numbers. A negative length is the most that it may have."""
+    if not isinstance(value, list):
+        return False
+    shortest = length if length >= 0 else 1
+    if not shortest <= len(value) <= abs(length):
+        return False
+    return all(is_number(one, least, most, whole=whole) for one in value)
+
+
+def is_number(value: Any, least: float, most: float, *, whole: bool = False) -> bool:
+    """Messages hold no other numbers than finite ones; a bool is no number."""
+    kinds = int if whole else int | float
+    if isinstance(value, bool):
+        return False
+    if not isinstance(value, kinds):
+        return False
+    return least <= value <= most
+
+
+# forms of numbers in orders
+ASKED = Expected(least=1, most=1, whole=True)  # the number is there, or it is not
+A_COUNT = Expected(least=1, most=2**31, whole=True)  # of epochs, steps or samples
+STRENGTH = Expected(most=LARGEST)  # of a step or a pull
+A_MODEL = Expected(most=1023, whole=True)  # by its place among those of an order
+SHARES = Expected(-1024, most=1.0)  # one for each of some models
 
 
 @dataclass(frozen=True)
@@ -263,7 +303,8 @@ class Phase:
 
     ends_round: bool = True  # False for a phase before or within a round
 
-    # The phase succeeds with this share of the cohort, if the run's own quorum is reached too.
+    # The phase succeeds with this share of the cohort, if the run's own quorum is reached too. For "all" agents in a
+    # phase before or within a round the scenario sets it: `rounds.first_quorum`.
     quorum: float = 0.0
 
     may_be_empty: bool = False  # True: `fold` is called even if no agent reported
@@ -277,6 +318,13 @@ class Phase:
 
     # In `fold`, in buffered rounds: the only cluster whose reports these are; the others stay.
     buffer: int | None = None
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether its fold gives figures: those of each report, or under secure sums of an evaluation their averages."""
+        if self.name == EVALUATE:
+            return not self.sizes
+        return self.name == UNMASK and self.draw == EVALUATE
 
 
 @dataclass(frozen=True)
@@ -556,7 +604,7 @@ class Strategy(BaseModel, Generic[S]):
 
     `S` is the type of its state. A subclass adds `name: Literal["..."]`, by which a scenario
     chooses it, and its hyper-parameters as pydantic fields, each with a description: they are
-    printed by `coordinator methods`. A subclass must write `init`, `plan`, `order`, `model`,
+    printed by `coordinator lab methods`. A subclass must write `init`, `plan`, `order`, `model`,
     `work`, `terms`, `fold`, `serve` and `clusters`; the classes in `bases/` write most of them. An
     `individual` method has no terms. Add its line to `method_names.py`, and it can be used in scenarios, tests and comparisons. A method in a
     package of your own joins by an entry point instead; the tutorial shows how.
@@ -584,7 +632,7 @@ class Strategy(BaseModel, Generic[S]):
     keeps_models: ClassVar[bool] = False
 
     # The numbers that the client half reads in an order, by phase, next to those that the bases declare. Agents refuse
-    # an order with any other: one without meaning would make a second order of the same work.
+    # an order with any other, or of another form: one without meaning would make a second order of the same work.
     order_numbers: ClassVar[OrderNumbers] = {}
 
     # The fewest samples of a class whose sums are in a card of a simulated agent, if `task.min_cell` is not set.
@@ -600,13 +648,13 @@ class Strategy(BaseModel, Generic[S]):
     # forgotten leaves them; what it has changed in a shared model stays.
     client_fields: ClassVar[tuple[str, ...]] = ()
 
-    # Why the server's optimiser makes no sense with this method, whatever its options; empty: it may.
-    no_server: ClassVar[str] = ""
+    # Does a round make something else than means of models? Then, as where it is `individual`, there is no `server`.
+    no_server: ClassVar[bool] = False
 
     # Options that a scenario's text leaves out where they are None: it keeps the digest that its runs have stored.
     unset: ClassVar[tuple[str, ...]] = ("server",)
 
-    summary: ClassVar[str] = ""  # one line for `coordinator methods`
+    summary: ClassVar[str] = ""  # one line for `coordinator lab methods`
     source: ClassVar[str] = ""  # paper, year
 
     if TYPE_CHECKING:
@@ -618,9 +666,16 @@ class Strategy(BaseModel, Generic[S]):
     server: Server | None = Field(
         None,
         description="The optimiser with which the server moves each model to the mean of its reports, for example "
-        "{name: adam, lr: 0.03}. name: sgd, adam, yogi or adagrad; further keys: lr, momentum, beta2, tau. null: the "
+        "{name: adam, lr: 0.03}. name: sgd, adam, yogi or adagrad; further keys: lr, momentum, tau. null: the "
         "model becomes the mean.",
     )
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Without means of models there is no key `server`: what is annotated as of the class is no field."""
+        super().__init_subclass__(**options)
+        if cls.individual or cls.no_server:
+            cls.__annotations__ = {**vars(cls).get("__annotations__", {}), "server": ClassVar[None]}
+            cls.server = None
 
     @model_serializer(mode="wrap")
     def _only_what_is_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -638,10 +693,12 @@ class Strategy(BaseModel, Generic[S]):
         return self
 
     @classmethod
-    def numbers_of(cls, phase: str) -> frozenset[str]:
+    def numbers_of(cls, phase: str) -> Mapping[str, Expected]:
         """The numbers that an order of this phase may carry, as the class and its bases declare them."""
-        declared = [vars(one).get("order_numbers", {}) for one in cls.__mro__]
-        return frozenset(name for by_phase in declared for name in by_phase.get(phase, ()))
+        declared = [vars(one).get("order_numbers", {}) for one in reversed(cls.__mro__)]
+        return {
+            name: form for by_phase in declared for name, form in by_phase.get(phase, {}).items()
+        }
 
     @property
     def starts(self) -> int:
@@ -791,8 +848,6 @@ class Strategy(BaseModel, Generic[S]):
         """
         if isinstance(settings, SecureSettings) and self.sealed is None:
             return UNSEALED
-        if isinstance(settings, Server):
-            return self.no_server or (INDIVIDUAL if self.individual else "")
         return ""
 
     @property

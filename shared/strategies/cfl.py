@@ -65,6 +65,7 @@ from covey.shared.strategies.base import (
     trained_report,
 )
 from covey.shared.strategies.bases.cut import (
+    CARD_ASKED,
     Cut,
     Gate,
     Tested,
@@ -91,8 +92,9 @@ from covey.shared.strategies.bases.hard import (
     unassigned,
 )
 from covey.shared.strategies.bases.single import averaged
-from covey.shared.strategies.phase_names import CARD
 
+FULL_QUORUM = 0.5  # of a cluster's invited members must report before it is split
+RETRY = 10  # with partial participation, rounds from one attempt to split a cluster to the next
 IN_A_ROW = 3  # rounds; they are not independent, so three are no cube of the chance of one
 SPLIT = "split"  # key of the model that was divided; the number of the split follows
 
@@ -135,7 +137,6 @@ class CflState(Tested):
     # by cluster: rounds in a row in which the updates fell into clusters beyond chance
     streak: dict[str, int] = field(default_factory=dict)
     tried: dict[str, int] = field(default_factory=dict)  # by cluster: round of the last attempt
-    peak: float = 0.0  # the largest norm of a mean update so far
     # by cluster: norm of the mean update and of the largest single one, in the last round
     norms: dict[str, tuple[float, float]] = field(default_factory=dict)
     # by cluster: similarity across the halves of those that were tried in the last round
@@ -150,7 +151,7 @@ class Cfl(ManyModels[CflState]):
     individual: ClassVar[bool] = True
     fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
-    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: (CARD,)}
+    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: CARD_ASKED}
     summary: ClassVar[str] = (
         "FedAvg that splits a cluster in two where its members' updates disagree"
     )
@@ -165,20 +166,9 @@ class Cfl(ManyModels[CflState]):
         "chance. rotations: the updates fall into clusters beyond chance, three rounds in a row. norms: the mean update is small and a single one is large. "
         "rounds: after `every` rounds.",
     )
-    eps_mode: Literal["absolute", "relative"] = Field(
-        "absolute",
-        description="relative: eps_1 and eps_2 are shares of the largest mean norm so far.",
-    )
-    eps_1: float | None = Field(
-        None,
-        ge=0,
-        description="Split below this norm of the mean update; null: 0.4, or 0.1 if relative.",
-    )
-    eps_2: float | None = Field(
-        None,
-        ge=0,
-        description="Split above this norm of the largest single update; null: 1.6, or 0.3 if "
-        "relative.",
+    eps_1: float = Field(0.4, ge=0, description="Split below this norm of the mean update.")
+    eps_2: float = Field(
+        1.6, ge=0, description="Split above this norm of the largest single update."
     )
     every: int = Field(
         30, ge=1, description="The rounds of FedAvg before a cluster is tried (trigger: rounds)."
@@ -207,18 +197,6 @@ class Cfl(ManyModels[CflState]):
     weights: Literal["samples", "uniform"] = Field(
         "samples", description="The weights of the clients in all means."
     )
-    full_quorum: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="The share of a cluster's invited members that must report before it is split.",
-    )
-    retry: int = Field(
-        10,
-        ge=1,
-        description="With partial participation, the rounds from one attempt to split a cluster to "
-        "the next.",
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -229,8 +207,7 @@ class Cfl(ManyModels[CflState]):
         """
         if not isinstance(data, Mapping):
             return data
-        thresholds = [data.get(key) for key in ("eps_mode", "eps_1", "eps_2")]
-        has_threshold = any(value is not None for value in thresholds)
+        has_threshold = not data.keys().isdisjoint({"eps_1", "eps_2"})
         trigger = data.get("trigger", "norms" if has_threshold else "silhouette")
         usual: dict[str, Any] = {"warmup": 20, "linkage": "single", "gate": "none"}
         if trigger in LINKAGES:
@@ -413,8 +390,7 @@ class Cfl(ManyModels[CflState]):
         square_of_mean = float(shares @ products @ shares)
         of_mean = math.sqrt(max(square_of_mean, 0.0))
         largest = math.sqrt(float(products.diagonal().max()))
-        norms = {**state.norms, str(k): (of_mean, largest)}
-        return replace(state, norms=norms, peak=max(state.peak, of_mean))
+        return replace(state, norms={**state.norms, str(k): (of_mean, largest)})
 
     def _with_evidence(
         self, state: CflState, k: int, reports: Reports, products: Matrix
@@ -469,7 +445,7 @@ class Cfl(ManyModels[CflState]):
         since_attempt = state.round + 1 - last_attempt
         match self.trigger:
             case "silhouette":
-                may_try = full or key not in state.tried or since_attempt > self.retry
+                may_try = full or key not in state.tried or since_attempt > RETRY
                 return may_try and not state.judged
             case "rotations":
                 return state.streak[key] >= IN_A_ROW
@@ -479,25 +455,13 @@ class Cfl(ManyModels[CflState]):
                     due_after = self.every - 1
                 return since_attempt > due_after
             case "norms":
-                may_try = full or key not in state.tried or since_attempt > self.retry
+                may_try = full or key not in state.tried or since_attempt > RETRY
                 return may_try and self._passes_thresholds(state, k)
 
     def _passes_thresholds(self, state: CflState, k: int) -> bool:
         """||mean of dW_i|| < eps_1 and max ||dW_i|| > eps_2."""
-        if self.eps_mode == "relative":
-            unit = state.peak
-            eps_1 = 0.1
-            eps_2 = 0.3
-        else:
-            unit = 1.0
-            eps_1 = 0.4
-            eps_2 = 1.6
-        if self.eps_1 is not None:
-            eps_1 = self.eps_1
-        if self.eps_2 is not None:
-            eps_2 = self.eps_2
         of_mean, largest = state.norms[str(k)]
-        return of_mean < eps_1 * unit and largest > eps_2 * unit
+        return of_mean < self.eps_1 and largest > self.eps_2
 
     def _has_quorum(self, state: CflState, k: int, reports: Reports, phase: Phase) -> bool:
         """Whether enough of the cluster's invited members reported. At least two must."""
@@ -507,7 +471,7 @@ class Cfl(ManyModels[CflState]):
             cluster = state.assign.get(client, unknown)
             if cluster == k:
                 members += 1
-        least = max(self.full_quorum * members, 2)
+        least = max(FULL_QUORUM * members, 2)
         return len(reports) >= least
 
     def _bipartition(

@@ -52,7 +52,7 @@ from covey.shared.strategies.base import (
 from covey.shared.strategies.bases.cut import (
     CARD_ORDER,
     CARDS_ALONE,
-    SQUARES,
+    WHOLE_CARD_ASKED,
     Numbered,
     Tested,
     cards_of,
@@ -64,7 +64,6 @@ from covey.shared.strategies.bases.cut import (
 from covey.shared.strategies.bases.hard import ManyModels, joined
 from covey.shared.strategies.bases.losses import LARGEST_LOSS, comparable
 from covey.shared.strategies.bases.single import sample_term
-from covey.shared.strategies.phase_names import CARD
 
 STARTS = 10  # of K-means
 
@@ -86,7 +85,7 @@ class Clove(Numbered, ManyModels[CloveState]):
     client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked", "chosen")
     sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, CHOOSE))
 
-    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: (CARD, SQUARES)}
+    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: WHOLE_CARD_ASKED}
     summary: ClassVar[str] = "K models; agents with alike losses on all of them train one together"
     source: ClassVar[str] = "Bhatia et al. 2025"
 

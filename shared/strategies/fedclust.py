@@ -29,6 +29,7 @@ from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.clustering import Linkage, Matrix, euclidean, nearest, sketch
 from covey.shared.numerics.vectors import Layout, Vector, combine, dot, mean
 from covey.shared.strategies.base import (
+    A_COUNT,
     ENTRY,
     MODEL,
     SIGNATURE,
@@ -51,6 +52,7 @@ from covey.shared.strategies.base import (
     trained_report,
 )
 from covey.shared.strategies.bases.cut import (
+    CARD_ASKED,
     VOTES_ARE_CLEAR,
     Choose,
     ClusteredOnce,
@@ -64,9 +66,8 @@ from covey.shared.strategies.bases.cut import (
     with_tree,
 )
 from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD
-from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.bases.soft import merged
-from covey.shared.strategies.phase_names import CARD
+from covey.shared.written import FIRST
 
 SKETCH = 256  # values of a sketched update: 1 kB
 
@@ -82,6 +83,9 @@ class FedClustState(Grouped):
     centroids: tuple[Vector, ...] = ()  # their mean per cluster, after normalisation
 
 
+LENGTHS = {"epochs": A_COUNT, "steps": A_COUNT}  # of the first training
+
+
 class FedClust(ClusteredOnce[FedClustState]):
     """One-shot clustering for the price of one model down and one signature up."""
 
@@ -95,16 +99,19 @@ class FedClust(ClusteredOnce[FedClustState]):
     fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
     order_numbers: ClassVar[OrderNumbers] = {
-        SIGNATURE: (CARD, "epochs", "steps"),
-        ENTRY: ("epochs", "steps"),
-        TRAIN: ("epochs", "steps"),  # an agent without a cluster does its entry first
+        SIGNATURE: {**CARD_ASKED, **LENGTHS},
+        ENTRY: LENGTHS,
+        TRAIN: LENGTHS,  # an agent without a cluster does its entry first
     }
     summary: ClassVar[str] = "cluster once by first updates, then one FedAvg per cluster"
     source: ClassVar[str] = "Islam et al. 2024"
 
     name: Literal["fedclust"] = "fedclust"
     n_clusters: int | None = Field(
-        None, ge=1, description="Cut the merge tree into this many clusters."
+        None,
+        ge=1,
+        json_schema_extra=FIRST,
+        description="Cut the merge tree into this many clusters.",
     )
     threshold: float | None = Field(
         None,
@@ -151,7 +158,6 @@ class FedClust(ClusteredOnce[FedClustState]):
         description="E_0 in steps of SGD instead of epochs: the same for every agent, however many "
         "samples it has.",
     )
-    first_quorum: Quorum = 0.5
     newcomer_ref: Literal["round0", "current"] = Field(
         "round0",
         description="The comparison for newcomers: with the first uploads of the members (round0), "
@@ -223,9 +229,7 @@ class FedClust(ClusteredOnce[FedClustState]):
         )
 
     def clustering_phase(self, state: FedClustState) -> Phase:
-        return Phase(
-            SIGNATURE, "all", self.entry_sizes(state), ends_round=False, quorum=self.first_quorum
-        )
+        return Phase(SIGNATURE, "all", self.entry_sizes(state), ends_round=False)
 
     def entry_sizes(self, state: FedClustState) -> Mapping[str, int]:
         if self.signature == "update":

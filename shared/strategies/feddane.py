@@ -74,9 +74,7 @@ class FedDane(SingleModel[DaneState]):
     client_fields = ("gave",)
     sealed: ClassVar[Sealed | None] = Sealed(begins=slice(-1, None))
 
-    no_server: ClassVar[str] = (
-        "the gradients of its first phase belong to the model that agents correct"
-    )
+    no_server: ClassVar[bool] = True
 
     summary: ClassVar[str] = (
         "two exchanges a round: gradients first, then training corrected by their mean"

@@ -43,7 +43,7 @@ class PartOfTheWay(SingleModel[DistState]):
     """w + epsilon * (target - w). The target is the mean of the reports; `terms` weighs them, here by samples."""
 
     sealed: ClassVar[Sealed | None] = Sealed()
-    no_server: ClassVar[str] = "epsilon is the server's step already"
+    no_server: ClassVar[bool] = True
 
     epsilon: float = Field(
         0.6,

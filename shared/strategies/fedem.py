@@ -6,7 +6,7 @@ algorithm 1.
 Our deviations.
 - The mean is over those who reported. `damped` is the authors' code, in which clients that were not
   drawn count with the old components.
-- A newcomer fits its weights to the components and trains nothing.
+- A newcomer fits its weights to the components in one E-step and trains nothing.
 - The weights stay on the client unless `share_memberships` is set.
 """
 
@@ -53,6 +53,7 @@ from covey.shared.strategies.base import (
 from covey.shared.strategies.bases.losses import comparable
 from covey.shared.strategies.bases.single import counted, samples_of
 from covey.shared.strategies.bases.soft import merged
+from covey.shared.written import FIRST
 
 # Client state: the mixture weights pi_i (K,). LAST_MODEL is the component with the largest weight.
 PI = "pi"
@@ -84,16 +85,13 @@ class FedEm(Strategy[FedEmState]):
     source: ClassVar[str] = "Marfoq et al. 2021"
 
     name: Literal["fedem"] = "fedem"
-    n_clusters: int = Field(3, ge=1, description="K: the number of components.")
+    n_clusters: int = Field(
+        3, ge=1, json_schema_extra=FIRST, description="K: the number of components."
+    )
     damped: bool = Field(
         False,
         description="Agents that do not report count with the old components, as in the authors' "
         "code.",
-    )
-    entry_steps: int = Field(
-        1,
-        ge=1,
-        description="The number of E-steps in which an agent that never trained fits its weights.",
     )
     share_memberships: bool = Field(
         False, description="Agents report their mixture weights, which the membership error needs."
@@ -184,9 +182,7 @@ class FedEm(Strategy[FedEmState]):
         pi = self._weights(client_state, len(job.models))
         if PI not in client_state:
             losses = [local.losses(model) for model in job.models]
-            for _ in range(self.entry_steps):
-                q = _e_step(pi, losses)
-                pi = q.mean(axis=0)
+            pi = _e_step(pi, losses).mean(axis=0)
         return tuple(zip(pi.tolist(), job.models, strict=True))
 
     def clusters(self, state: FedEmState) -> Models:

@@ -118,7 +118,7 @@ class FedNova(SingleModel[NovaState]):
 
     sealed: ClassVar[Sealed | None] = Sealed()
 
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: (SUMMED,)}
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {SUMMED: Expected(2, most=LARGEST)}}
     summary: ClassVar[str] = "FedAvg that counts a client's direction, not how far it went"
     source: ClassVar[str] = "Wang et al. 2020"
 

@@ -44,24 +44,18 @@ class FedRep(OwnHead):
         "first",
         description="When the head trains: before the body, after it, or with it. joint is FedPer.",
     )
-    head_epochs: int | None = Field(
-        None,
-        ge=1,
-        description="The epochs of the head where it trains by itself. null: those of training.",
-    )
 
     @property
     def privacy(self) -> PrivacyFacet:
         """DP-SGD plans for the trainings of a round, which are of equal length here or there is only one."""
         if self.head == "joint":
             return super().privacy
-        local = Trainings(trainings=2) if self.head_epochs is None else None
-        return PrivacyFacet(local, "assigned")
+        return PrivacyFacet(Trainings(trainings=2), "assigned")
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if self.head == "joint" or job.split is None:
             return super().work(job, local, client_state)
-        head: dict[str, Any] = {"trained": job.split.is_kept, "epochs": self.head_epochs}
+        head: dict[str, Any] = {"trained": job.split.is_kept}
         body: dict[str, Any] = {"trained": job.split.is_shared}
         before, after = (head, body) if self.head == "first" else (body, head)
         half = local.train(job.models[0], **before)

@@ -55,7 +55,7 @@ class FedSgd(SingleModel[SgdState]):
     """The most rounds, the least local work."""
 
     sealed: ClassVar[Sealed | None] = Sealed()
-    no_server: ClassVar[str] = "agents send gradients, and the step is training.lr"
+    no_server: ClassVar[bool] = True
 
     summary: ClassVar[str] = "clients send one gradient, the server takes the step"
     source: ClassVar[str] = "McMahan et al. 2017"

@@ -32,6 +32,7 @@ from covey.shared.strategies.base import (
     ESTIMATE,
     LAST_MODEL,
     MODEL,
+    STRENGTH,
     TRAIN,
     ClientId,
     Clients,
@@ -63,9 +64,12 @@ from covey.shared.strategies.bases.hard import START, invited, unanswered
 from covey.shared.strategies.bases.losses import comparable
 from covey.shared.strategies.bases.single import counted, samples_of
 from covey.shared.strategies.bases.soft import SOFT, dominant, merged, unknown
+from covey.shared.written import FIRST
 
 VELOCITY = "velocity"  # client state: that of the optimiser (P,)
 OWN = "@"  # key of a client's anchor; its id follows
+ESTIMATE_EVERY = 2  # T_est: rounds from one estimation of importance by all clients to the next
+SMALLEST = 1e-4  # sigma: the importance of a cluster that fits no sample
 
 
 @dataclass(frozen=True)
@@ -92,14 +96,16 @@ class FedSoft(Strategy[FedSoftState]):
 
     client_fields = ("importance", "samples", "trained", "late", "asked")
 
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: ("pull",)}
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {"pull": STRENGTH}}
     summary: ClassVar[str] = (
         "soft clusters; each client trains one personal model pulled towards all of them"
     )
     source: ClassVar[str] = "Ruan and Joe-Wong 2022"
 
     name: Literal["fedsoft"] = "fedsoft"
-    n_clusters: int = Field(2, ge=1, description="K: the number of clusters.")
+    n_clusters: int = Field(
+        2, ge=1, json_schema_extra=FIRST, description="K: the number of clusters."
+    )
     pull: float = Field(
         0.1,
         alias="lambda",
@@ -107,25 +113,11 @@ class FedSoft(Strategy[FedSoftState]):
         description="The strength of the proximal term, which pulls a client's model towards the "
         "clusters; 0: none.",
     )
-    estimate_every: int = Field(
-        2,
-        ge=1,
-        description="T_est: the number of rounds from one estimation of importance by all agents "
-        "to the next.",
-    )
     selected: int | None = Field(
         None,
         ge=1,
         description="The number of agents that are drawn per cluster and round; null: the share "
         "that the run invites, divided evenly.",
-    )
-    persistent_optimizer: bool = Field(
-        True,
-        description="Agents keep the velocity of their optimiser from round to round, as in the "
-        "authors' code.",
-    )
-    smallest: float = Field(
-        1e-4, gt=0, lt=1, description="sigma: the importance of a cluster that fits no sample."
     )
 
     @property
@@ -153,7 +145,7 @@ class FedSoft(Strategy[FedSoftState]):
         """Whether all clients estimate their importance before the next round."""
         if view.round >= view.rounds or state.estimated >= state.round:
             return False
-        return state.round % self.estimate_every == 0
+        return state.round % ESTIMATE_EVERY == 0
 
     def _estimation(self, cohort: Literal["all"] | Clients) -> Phase:
         """The phase in which these clients estimate their importance."""
@@ -199,7 +191,7 @@ class FedSoft(Strategy[FedSoftState]):
         correction = GradientCorrection(anchor, float(job.numbers["pull"]))
         result = local.train(start, correction, velocity=client_state.get(VELOCITY))
         kept = {**client_state, LAST_MODEL: result.end}
-        if self.persistent_optimizer and result.velocity is not None:
+        if result.velocity is not None:
             kept[VELOCITY] = result.velocity
         return trained_report(result, local), kept
 
@@ -292,18 +284,14 @@ class FedSoft(Strategy[FedSoftState]):
         """u_i (K,): the share of samples that each cluster explains best, ties to the lowest."""
         losses = comparable([local.losses(model) for model in models])
         samples = np.bincount(np.argmin(losses, axis=0), minlength=len(models))
-        return self._not_too_small((samples / local.examples).tolist())
-
-    def _not_too_small(self, shares: Sequence[float]) -> list[float]:
-        """The shares, none below sigma."""
-        return [max(float(share), self.smallest) for share in shares]
+        return _not_too_small((samples / local.examples).tolist())
 
     def _with_estimates(self, state: FedSoftState, phase: Phase, reports: Reports) -> FedSoftState:
         """The state after an estimation."""
         samples = samples_of(reports)
         estimates: dict[ClientId, Shares] = {}
         for client, report in reports:
-            estimates[client] = tuple(self._not_too_small(report.numbers["importance"]))
+            estimates[client] = tuple(_not_too_small(report.numbers["importance"]))
         late = set(state.late)
         if state.round > 0:
             newcomers = set(estimates)
@@ -382,6 +370,11 @@ class FedSoft(Strategy[FedSoftState]):
             return self.selected
         known = len(state.importance) or 1
         return max(round(state.participation * known / self.n_clusters), 1)
+
+
+def _not_too_small(shares: Sequence[float]) -> list[float]:
+    """The shares, none below sigma."""
+    return [max(float(share), SMALLEST) for share in shares]
 
 
 @lru_cache(maxsize=64)  # it is asked for once for each report of a round

@@ -7,7 +7,8 @@ proximal term (mu = 0).
 Our deviations.
 - A warm-up of all clients comes first, so that K-means has something to cluster.
 - The E- and M-steps use the latest model of every client, invited in this round or not.
-- The strength mu of the proximal term is constant unless `prox` is "paper".
+- The strength mu of the proximal term is the same for all. With equation 7 it is larger for clients
+  with fewer samples.
 - The E- and M-steps of the next round are done as soon as the models of this round are there, so
   that evaluation uses the newest centres.
 - We follow the paper and not its code, whose first points are noise, which skips clusters of one
@@ -20,7 +21,6 @@ Our deviations.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
@@ -28,7 +28,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from covey.shared.numerics.averages import MEAN, Average, fair_weights
+from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.clustering import (
     Distance,
     Labels,
@@ -44,6 +44,7 @@ from covey.shared.strategies.base import (
     CHOICE,
     ENTRY,
     MODEL,
+    STRENGTH,
     TRAIN,
     WARMUP,
     Buffering,
@@ -62,20 +63,17 @@ from covey.shared.strategies.base import (
     Trainings,
     trained_report,
 )
-from covey.shared.strategies.bases.centres import (
-    MEAN_OF_CENTRES,
-    Centred,
-    MultiCentre,
-    Warmup,
-    pull,
-)
+from covey.shared.strategies.bases.centres import MEAN_OF_CENTRES, Centred, MultiCentre, pull
 from covey.shared.strategies.bases.cut import with_card
 from covey.shared.strategies.bases.hard import START, feature_span, has_clusters, joined, sizes
-from covey.shared.strategies.bases.options import Quorum, Restarts, WarmupEpochs
-from covey.shared.strategies.bases.single import samples_of, vectors_of
+from covey.shared.strategies.bases.single import vectors_of
 from covey.shared.strategies.bases.soft import merged
 
 SKETCH = 2048  # dimensions of the random projection
+
+# of the stop conditions: E-steps in a row, and the largest change of J that counts as none, as a share of J
+STOP_AFTER = 3
+STOP_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -83,8 +81,6 @@ class FesemState(Centred):
     """What K-means compares of the models, and how it went."""
 
     span: tuple[int, int] = (0, 0)  # start and stop of the features in a model
-    since: dict[ClientId, int] = field(default_factory=dict)  # the round of that model
-    samples: dict[ClientId, int] = field(default_factory=dict)  # n_i
     sketches: dict[ClientId, Vector] = field(default_factory=dict)  # (2048,), features: sketch
     centre_sketches: tuple[Vector, ...] = ()  # of the centres
     round: int = 0  # rounds that are complete
@@ -96,9 +92,9 @@ class Fesem(MultiCentre[FesemState]):
     """Each client follows the centre of the models most like its own."""
 
     signature_phases: ClassVar[tuple[str, ...]] = (WARMUP, ENTRY)
-    client_fields = ("assign", "asked", "stored", "since", "samples", "sketches")
+    client_fields = ("assign", "asked", "stored", "sketches")
 
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: ("mu",)}
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {"mu": STRENGTH}}
     summary: ClassVar[str] = (
         "K-means over client models in every round, with a pull towards the own centre"
     )
@@ -111,11 +107,6 @@ class Fesem(MultiCentre[FesemState]):
         description="The strength of the proximal term, which pulls a client's model towards its "
         "centre. 0 is the paper's first version.",
     )
-    prox: Literal["constant", "paper"] = Field(
-        "constant",
-        description="How strong the proximal term is. constant: mu. paper: mu * mean samples / own "
-        "samples, as equation 7 weights the loss.",
-    )
     distance: Distance = Field(
         "l2sq", description="The distance between the features of a model and of a centre."
     )
@@ -124,44 +115,15 @@ class Fesem(MultiCentre[FesemState]):
         description="The compared vector: all parameters, a part of them, or a random projection of "
         "all to 2048 dimensions (sketch).",
     )
-    restarts: Restarts = 20
-    warmup_epochs: WarmupEpochs = None
-    warmup_quorum: Quorum = 0.5
-    update_center_every: int = Field(
-        1, ge=1, description="The number of rounds from one E-step to the next."
-    )
-    weighted_centers: bool = Field(
-        False, description="Weight models by samples in a centre. The paper does not."
-    )
     m_step: Literal["all", "participants"] = Field(
         "all",
         description="The models of which a centre is the mean: the latest of all its members, or "
         "those reported in this round.",
     )
-    max_age: int | None = Field(
-        None,
-        ge=0,
-        description="Leave models that are older than this many rounds out of E- and M-steps; "
-        "null: use all.",
-    )
-    newcomer_start: Literal["mean", "start"] = Field(
-        "mean",
-        description="Where the first training of a newcomer starts: at the mean of the centres, or "
-        "at the common initial model.",
-    )
     stop: Literal["never", "assignments", "objective"] = Field(
         "never",
-        description="End the run before rounds.count: once no agent changes its cluster "
-        "(assignments), or once J hardly changes (objective).",
-    )
-    stop_after: int = Field(
-        3, ge=1, description="The number of E-steps in a row that must meet the stop condition."
-    )
-    stop_tolerance: float = Field(
-        1e-3,
-        ge=0,
-        description="For stop: objective, the largest change of J after the M-step that counts as "
-        "none, as a share of J.",
+        description="End the run before rounds.count: once in three E-steps in a row no agent changes its cluster "
+        "(assignments), or J after the M-step changes by at most a thousandth (objective).",
     )
 
     @model_validator(mode="after")
@@ -185,27 +147,13 @@ class Fesem(MultiCentre[FesemState]):
 
     # -- orders ------------------------------------------------------------------------------------
 
-    @property
-    def warmup(self) -> Warmup:
-        return Warmup(self.warmup_epochs, self.warmup_quorum)
-
     def entry_order(self, state: FesemState) -> Order:
-        is_from_mean = state.models and self.newcomer_start == "mean"
-        key = MEAN_OF_CENTRES if is_from_mean else START
+        key = MEAN_OF_CENTRES if state.models else START
         return Order(models=(key,), numbers=self.entry_epochs)
 
     def member_order(self, state: FesemState, client: ClientId) -> Order:
         cluster = state.assign[client]
-        key = str(cluster)
-        mu = self._mu(state, client)
-        return Order(models=(key,), numbers={"mu": mu}, cluster=cluster)
-
-    def _mu(self, state: FesemState, client: ClientId) -> float:
-        if self.prox == "constant":
-            return self.mu
-        average = sum(state.samples.values()) / len(state.samples)
-        own = max(state.samples[client], 1)
-        return self.mu * average / own
+        return Order(models=(str(cluster),), numbers={"mu": self.mu}, cluster=cluster)
 
     # -- the client --------------------------------------------------------------------------------
 
@@ -251,19 +199,13 @@ class Fesem(MultiCentre[FesemState]):
         before = state
         state = replace(state, round=state.round + 1)
         state = self.keep(state, reports)
-        has_e_step = state.round % self.update_center_every == 0
-        moved: tuple[ClientId, ...] = ()
-        if has_e_step:
-            state, moved = self._e_step(state)
-        if self.m_step == "all":
-            counted = self._fresh(state)
-        else:
+        state, moved = self._e_step(state)
+        counted: Collection[ClientId] = state.stored
+        if self.m_step == "participants":
             # a client that was moved to an empty cluster counts with its latest model
             counted = sorted({client for client, _ in reports}.union(moved))
         state = self._m_step(state, counted, sums.average)
         state = self._measured(state)
-        if not has_e_step:
-            return state
         settled = 0
         if self._is_settled(before, state):
             settled = before.settled + 1
@@ -276,16 +218,8 @@ class Fesem(MultiCentre[FesemState]):
             The state, and the clients that were moved to empty clusters.
         """
         clients = tuple(state.stored)
-        fresh = self._fresh(state)
-        labels = np.array([state.assign[client] for client in clients])
-        apart = np.full(len(clients), -math.inf)  # a stale model stays where it is
-        spread = state.spread
-        if fresh:
-            is_fresh = set(fresh)
-            places = [i for i, client in enumerate(clients) if client in is_fresh]
-            labels[places], apart[places] = self.nearest_centres(state, fresh)
-            measured = apart[np.isfinite(apart)]
-            spread = float(np.mean(measured))
+        labels, apart = self.nearest_centres(state, clients)
+        spread = float(np.mean(apart[np.isfinite(apart)]))
         filled = refill(labels, apart, state.count)
         changed = np.flatnonzero(filled != labels)
         moved = tuple(clients[i] for i in changed)
@@ -301,39 +235,26 @@ class Fesem(MultiCentre[FesemState]):
         sketches = list(state.centre_sketches)
         for k in range(state.count):
             members = [client for client in clients if state.assign[client] == k]
-            claimed = [self._weight(state, client) for client in members]
-            weights = fair_weights(claimed, average.share)
-            if not sum(weights):
+            if not members:
                 continue
-            stored = [state.stored[client] for client in members]
-            models[k] = average.mean(list(zip(stored, weights, strict=True)))
+            models[k] = average.mean([(state.stored[client], 1.0) for client in members])
             if not sketches:
                 continue
             if not average.single:
                 # a projection of the mean is the mean of the projections
-                projected = [state.sketches[client] for client in members]
-                projected_pairs = list(zip(projected, weights, strict=True))
-                sketches[k] = mean(projected_pairs)
+                sketches[k] = mean([(state.sketches[client], 1.0) for client in members])
             else:
                 span = slice(*state.span)
                 features = models[k][span]
                 sketches[k] = sketch([features], SKETCH, state.seed)[0]
         return replace(state, models=tuple(models), centre_sketches=tuple(sketches))
 
-    def _weight(self, state: FesemState, client: ClientId) -> float:
-        """The weight of a client in its centre."""
-        return float(state.samples[client]) if self.weighted_centers else 1.0
-
     def _measured(self, state: FesemState) -> FesemState:
-        """The state with J after the M-step.
-
-        J is the mean distance to the own new centre, of those clients whose models count.
-        """
+        """The state with J after the M-step: the mean distance to the own new centre."""
         total = 0.0
         count = 0
-        fresh = set(self._fresh(state))
         for k, centre in enumerate(self._centres(state)):
-            members = [c for c in state.stored if c in fresh and state.assign[c] == k]
+            members = [client for client in state.stored if state.assign[client] == k]
             if members:
                 rows = [self._features(state, client) for client in members]
                 apart = distances(rows, [centre], self.distance)
@@ -345,8 +266,6 @@ class Fesem(MultiCentre[FesemState]):
 
     def keep(self, state: FesemState, reports: Reports) -> FesemState:
         models = vectors_of(reports)
-        rounds = {client: state.round for client, _ in reports}
-        samples = samples_of(reports)
         sketches: dict[ClientId, Vector] = {}
         if self.features == "sketch" and reports:
             span = slice(*state.span)
@@ -354,11 +273,7 @@ class Fesem(MultiCentre[FesemState]):
             for i, client in enumerate(models):
                 sketches[client] = projected[i].copy()
         return replace(
-            state,
-            stored=merged(state.stored, models),
-            since=merged(state.since, rounds),
-            samples=merged(state.samples, samples),
-            sketches=merged(state.sketches, sketches),
+            state, stored=merged(state.stored, models), sketches=merged(state.sketches, sketches)
         )
 
     def nearest_centres(
@@ -380,13 +295,6 @@ class Fesem(MultiCentre[FesemState]):
             return state.sketches[client]
         span = slice(*state.span)
         return state.stored[client][span]
-
-    def _fresh(self, state: FesemState) -> list[ClientId]:
-        """The clients whose latest model is not too old."""
-        if self.max_age is None:
-            return list(state.stored)
-        oldest = state.round - self.max_age
-        return [client for client in state.stored if state.since[client] >= oldest]
 
     # -- buffered rounds ---------------------------------------------------------------------------
 
@@ -410,15 +318,15 @@ class Fesem(MultiCentre[FesemState]):
         """Whether this E-step and the M-step after it met the stop condition."""
         if self.stop == "objective":
             change = abs(after.spread_after - before.spread_after)
-            return change <= self.stop_tolerance * before.spread_after
+            return change <= STOP_TOLERANCE * before.spread_after
         return all(after.assign[client] == cluster for client, cluster in before.assign.items())
 
     def stop_reason(self, state: FesemState) -> str:
-        if self.stop == "never" or state.settled < self.stop_after:
+        if self.stop == "never" or state.settled < STOP_AFTER:
             return ""
         if self.stop == "assignments":
             return f"no agent changed its cluster in {state.settled} successive E-steps"
-        share = f"{self.stop_tolerance:.3g}"
+        share = f"{STOP_TOLERANCE:.3g}"
         return f"J changed by no more than {share} of itself in {state.settled} successive E-steps"
 
     def shown(self, state: FesemState) -> Shown:
@@ -442,17 +350,13 @@ class Fesem(MultiCentre[FesemState]):
     def privacy(self) -> PrivacyFacet:
         leaks = {
             "m_step": self.m_step != "participants",
-            "weighted_centers": self.weighted_centers,
-            "prox": self.prox == "paper",
             "features": self.features == "sketch",
-            "max_age": self.max_age is not None,
             "stop": self.stop != "never",
         }
         named = " and ".join(name for name, leaks_data in leaks.items() if leaks_data)
         refusal = (
-            f"fesem's {named} would use stored models or numbers of samples "
-            "outside the account; set m_step: participants, and leave weighted_centers, prox, "
-            "features: sketch, max_age and stop at their defaults"
+            f"fesem's {named} would use stored models outside the account; set m_step: participants, "
+            "and leave features: sketch and stop at their defaults"
         )
         return PrivacyFacet(
             Trainings(first_epochs=self.warmup_epochs),
@@ -465,8 +369,6 @@ class Fesem(MultiCentre[FesemState]):
     def _nearest_of_each(self, state: FesemState, reports: Reports) -> Mapping[ClientId, int]:
         """E-step of those who reported, each by its own model alone. Empty clusters stay empty."""
         clients = [client for client, _ in reports]
-        if (state.round + 1) % self.update_center_every:
-            return {client: state.assign[client] for client in clients}
         if not clients:
             return {}
         span = slice(*state.span)

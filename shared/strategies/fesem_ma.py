@@ -49,7 +49,9 @@ from covey.shared.numerics.matching import Permutation, align, layers_of, random
 from covey.shared.numerics.vectors import Layout, Vector, mean, release, squared_distance
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
+    A_COUNT,
     MODEL,
+    STRENGTH,
     TRAIN,
     ClientId,
     ClientState,
@@ -68,16 +70,9 @@ from covey.shared.strategies.base import (
     View,
     trained_report,
 )
-from covey.shared.strategies.bases.centres import (
-    MEAN_OF_CENTRES,
-    Centred,
-    MultiCentre,
-    Warmup,
-    pull,
-)
+from covey.shared.strategies.bases.centres import MEAN_OF_CENTRES, Centred, MultiCentre, pull
 from covey.shared.strategies.bases.cut import with_card
 from covey.shared.strategies.bases.hard import START
-from covey.shared.strategies.bases.options import Quorum, Restarts, WarmupEpochs
 from covey.shared.strategies.bases.single import vectors_of
 from covey.shared.strategies.bases.soft import merged
 
@@ -110,7 +105,7 @@ class FesemMa(MultiCentre[FesemMaState]):
     client_fields = ("assign", "asked", "stored", "counts", "cohort", "places")
     usual: ClassVar[int] = 3
 
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: ("mu", "frozen")}
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {"mu": STRENGTH, "frozen": A_COUNT}}
     summary: ClassVar[str] = (
         "FeSEM with hidden units matched before models are compared and averaged"
     )
@@ -123,9 +118,6 @@ class FesemMa(MultiCentre[FesemMaState]):
         description="The strength of the proximal term, which pulls a client's model towards its "
         "centre.",
     )
-    restarts: Restarts = 20
-    warmup_epochs: WarmupEpochs = None
-    warmup_quorum: Quorum = 0.5
     warmup_start: Literal["common", "own"] = Field(
         "common",
         description="Where the warm-up starts: at a common model, or at random weights of each "
@@ -146,22 +138,8 @@ class FesemMa(MultiCentre[FesemMaState]):
         gt=0,
         description="The variance of an agent's unit around its global unit (matching: fedma).",
     )
-    prior: float = Field(
-        1.0, gt=0, description="The variance of global units around zero (matching: fedma)."
-    )
     gamma: float = Field(
         1.0, gt=0, description="The larger, the more global units there are (matching: fedma)."
-    )
-    rematch: int = Field(
-        8,
-        ge=0,
-        description="How often each agent's layer is taken out and matched again "
-        "(matching: fedma).",
-    )
-    class_counts: bool = Field(
-        True,
-        description="Agents report their number of samples per class, which weights the last "
-        "layer; otherwise their number of samples does (matching: fedma).",
     )
 
     def refuses(self, settings: Settings) -> str:
@@ -210,19 +188,15 @@ class FesemMa(MultiCentre[FesemMaState]):
             numbers=numbers,
         )
 
-    @property
-    def warmup(self) -> Warmup:
-        return Warmup(self.warmup_epochs, self.warmup_quorum)
-
     def _expected_numbers(self, state: FesemMaState) -> dict[str, Expected]:
         """Samples per class, from agents whose task has classes."""
-        if self.matching == "fixed" or not self.class_counts:
+        if self.matching == "fixed":
             return {}
         counts = Expected(_outputs(state.layout), whole=True, required=False)
         return {"classes": counts}
 
     @classmethod
-    def numbers_of(cls, phase: str) -> frozenset[str]:
+    def numbers_of(cls, phase: str) -> Mapping[str, Expected]:
         return super().numbers_of(TRAIN if phase.startswith(LAYER) else phase)
 
     def entry_order(self, state: FesemMaState) -> Order:
@@ -274,7 +248,7 @@ class FesemMa(MultiCentre[FesemMaState]):
     def _class_counts(self, job: Job, local: Local) -> Mapping[str, Any]:
         targets = local.targets("train")
         has_classes = kind_of(targets) == "classes"
-        if self.matching == "fixed" or not self.class_counts or not has_classes:
+        if self.matching == "fixed" or not has_classes:
             return {}
         counts = np.bincount(targets, minlength=_outputs(job.layout))
         return {"classes": counts.tolist()}
@@ -377,7 +351,7 @@ class FesemMa(MultiCentre[FesemMaState]):
             models = [state.stored[client] for client in members]
             inputs = _inputs(state, k, members)
             draw = generator(state.seed, "fedma", state.passes, k, state.frozen)
-            prior = Prior(self.noise, self.prior, self.gamma, self.rematch)
+            prior = Prior(self.noise, mass=self.gamma)
             matched, units = match_layer(models, state.layout, state.frozen, inputs, prior, draw)
             stored.update(zip(members, matched, strict=True))
             places.update(zip(members, units.places, strict=True))

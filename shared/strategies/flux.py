@@ -50,7 +50,6 @@ from covey.shared.strategies.base import (
     trained_report,
 )
 from covey.shared.strategies.bases.hard import Clustered, HardClustered, has_clusters, joined
-from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.bases.profile import (
     COMMON,
     PROFILE,
@@ -83,12 +82,6 @@ class Flux(HardClustered[FluxState]):
 
     name: Literal["flux"] = "flux"
     warmup_rounds: int = Field(3, ge=1, description="Rounds of FedAvg before the clustering.")
-    radius_scale: float = Field(
-        1.0,
-        gt=0,
-        description="Factor on the radius of DBSCAN, which is at the knee of the distances.",
-    )
-    first_quorum: Quorum = 0.5
 
     def init(self, setup: Setup) -> FluxState:
         start = setup.starts[0]
@@ -105,8 +98,7 @@ class Flux(HardClustered[FluxState]):
         return super().plan(state, view)
 
     def clustering_phase(self, state: FluxState) -> Phase:
-        sizes = self.entry_sizes(state)
-        return Phase(SIGNATURE, "all", sizes, ends_round=False, quorum=self.first_quorum)
+        return Phase(SIGNATURE, "all", self.entry_sizes(state), ends_round=False)
 
     def entry_sizes(self, state: FluxState) -> Mapping[str, int]:
         return {PROFILE: length_of(state.outputs)}
@@ -150,7 +142,7 @@ class Flux(HardClustered[FluxState]):
     ) -> FluxState:
         profiles = tuple(report.vectors[PROFILE].copy() for _, report in reports)
         apart = _distances(scaled(profiles, state.outputs))
-        radius = self.radius_scale * _knee(apart)
+        radius = _knee(apart)
         tree = agglomerative(apart, "single", threshold=radius)
         labels = tuple(tree.labels.tolist())
         return replace(

@@ -55,6 +55,7 @@ from covey.shared.strategies.base import (
 from covey.shared.strategies.bases.hard import unanswered
 from covey.shared.strategies.bases.single import KEY, sample_term
 from covey.shared.strategies.bases.soft import SOFT, dominant, merged, unknown
+from covey.shared.written import FIRST
 
 # keys
 MEAN_OF_CLUSTERS = "mean"
@@ -88,6 +89,7 @@ class Fuzzy(Strategy[FuzzyState]):
     n_clusters: int = Field(
         2,
         ge=1,
+        json_schema_extra=FIRST,
         description="K: the number of clusters. Set task.model.options.head to the same number.",
     )
     beta: float = Field(

@@ -14,9 +14,8 @@ Our deviations.
 - Models are weighted by samples unless `weights` is uniform.
 - Ties go to the first hypothesis.
 - A client that is evaluated chooses again, by its training loss.
-- `select_on: test` repeats a published leak of test data and exists to reproduce it only.
-- `freeze_after` ends the choice: from then on a client keeps its latest hypothesis. It exists for
-  comparisons with clusters that do not follow the data.
+- Under secure sums clients choose in a phase of their own, and then get the one hypothesis that they
+  train.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from covey.shared.numerics.figures import kind_of
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.strategies.base import (
+    A_MODEL,
     CHOICE,
     CHOOSE,
     GRADIENT,
@@ -68,7 +67,7 @@ from covey.shared.strategies.base import (
 from covey.shared.strategies.bases.cut import (
     CARD_ORDER,
     CARDS_ALONE,
-    SQUARES,
+    WHOLE_CARD_ASKED,
     Numbered,
     cards_of,
     sampled,
@@ -92,7 +91,6 @@ from covey.shared.strategies.bases.hypotheses import (
 from covey.shared.strategies.bases.losses import comparable, lowest
 from covey.shared.strategies.bases.single import counted
 from covey.shared.strategies.fedsgd import decayed
-from covey.shared.strategies.phase_names import CARD
 from covey.shared.strategies.sums import SumsAtHand
 
 COLLAPSED = 5  # rounds in which all reporters choose the same hypothesis
@@ -107,11 +105,10 @@ TRUNK = "trunk"  # also of the mean of all reports
 class Ifca(Numbered, ManyModels[Hypotheses]):
     """The server clusters nothing: clients choose again in every round."""
 
-    client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked", "kept", "chosen")
-    unset: ClassVar[tuple[str, ...]] = ("server", "freeze_after", "choose_first")
+    client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked", "chosen")
     sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, CHOOSE))
 
-    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: (CARD, SQUARES), TRAIN: (CHOICE,)}
+    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: WHOLE_CARD_ASKED, TRAIN: {CHOICE: A_MODEL}}
     summary: ClassVar[str] = "K models; each client trains the one with its lowest training loss"
     source: ClassVar[str] = "Ghosh et al. 2020, Mansour et al. 2020"
 
@@ -128,15 +125,13 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
         "warmup",
         description="The first hypotheses. random: independent random models. restarts: several "
         "short runs from random models, of which the one with the lowest mean loss continues. "
-        "kmeans++: models of clients that the other hypotheses serve worst. "
+        "kmeans++: models of clients that the other hypotheses serve worst, of twenty that train one. "
         "warmup: random groups of clients train one hypothesis each.",
     )
-    restarts: int = Field(1, ge=1, description="The number of short runs for initial: restarts.")
-    restart_rounds: int = Field(
-        3, ge=1, description="The rounds of a short run, in addition to the rounds of the run."
-    )
-    candidates: int = Field(
-        20, ge=1, description="The number of clients that train a model for initial: kmeans++."
+    restarts: int = Field(
+        1,
+        ge=1,
+        description="The number of short runs for initial: restarts. Each has three rounds, in addition to those of the run.",
     )
     warmup_rounds: int = Field(
         DEFAULT_WARMUP_ROUNDS,
@@ -153,24 +148,6 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
     )
     reseed_dead: bool = Field(
         False, description="Replace a dead hypothesis by the model of the worst served client."
-    )
-    select_on: Literal["train", "test"] = Field(
-        "train",
-        description="The data on which a client chooses. test: choose by test accuracy, a leak "
-        "that some published results contain.",
-    )
-    freeze_after: int | None = Field(
-        None,
-        ge=1,
-        description="Freeze the clusters after this many rounds: from then on an agent trains, and is "
-        "evaluated with, the hypothesis that it chose last; one that has not chosen yet chooses once. "
-        "null: agents choose again in every round.",
-    )
-
-    choose_first: bool | None = Field(
-        None,
-        description="true: Agents choose in a phase of their own and then get the one hypothesis that they "
-        "train, as secure sums need it. null: they choose and train in one exchange.",
     )
 
     @model_validator(mode="before")
@@ -194,19 +171,6 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
             )
         return self
 
-    @model_validator(mode="after")
-    def _clients_choose_before_the_freeze(self) -> Self:
-        if self.freeze_after is None or self.initial != "warmup":
-            return self
-        freeze = self.freeze_after
-        warmup = self.warmup_rounds
-        if freeze <= warmup:
-            raise ValueError(
-                f"freeze_after {freeze} would freeze the random groups of the warm-up; expected more than "
-                f"warmup_rounds, {warmup}"
-            )
-        return self
-
     @property
     def starts(self) -> int:
         return self.most_clusters * self.restarts
@@ -219,14 +183,14 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
                 return "all hypotheses move the shared trunk (shared_trunk)"
         if needs_training(settings) and self.averaging == "gradient":
             return GRADIENTS
-        if isinstance(settings, SecureSettings):
-            if not self.choose_first:
-                return "its agents choose while they train; set choose_first to true"
-            if self.shared_trunk or self.reseed_dead or self.initial in ("restarts", "kmeans++"):
-                return (
-                    "it needs models or losses of single agents; leave out shared_trunk and reseed_dead, and choose "
-                    "initial: random or warmup"
-                )
+        needs_single = self.shared_trunk or self.reseed_dead
+        if isinstance(settings, SecureSettings) and (
+            needs_single or self.initial in ("restarts", "kmeans++")
+        ):
+            return (
+                "it needs models or losses of single agents; leave out shared_trunk and reseed_dead, and choose "
+                "initial: random or warmup"
+            )
         return super().refuses(settings)
 
     def _initial(self, state: Hypotheses) -> Random:
@@ -237,9 +201,9 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
             case "warmup":
                 return Warmup(state.count, self.warmup_rounds)
             case "restarts":
-                return Restarts(state.count, self.restarts, self.restart_rounds)
+                return Restarts(state.count, self.restarts)
             case "kmeans++":
-                return KMeansPlusPlus(state.count, self.candidates)
+                return KMeansPlusPlus(state.count)
 
     def init(self, setup: Setup) -> Hypotheses:
         final_layer = setup.layout.final_layer
@@ -251,6 +215,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
             head=(final_layer.start, final_layer.stop),
             spare=setup.starts,
             asks=self.asks_in(setup),
+            chooses_first=setup.secure is not None,
         )
         return state if state.asks else self._begun(state, self.count())
 
@@ -272,7 +237,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
         }
         round_ = Phase(sizes={self.averaging: state.start.size}, numbers=numbers)
         phase = self._initial(state).plan(state, view, round_) or round_
-        if not self.choose_first or not self._initial(state).is_over(state):
+        if not state.chooses_first or not self._initial(state).is_over(state):
             return phase
         if state.chosen and not view.attempt:
             return replace(phase, cohort=tuple(state.chosen))
@@ -287,7 +252,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
         named = self._named(state, client)
         order = self._choosing_order(state, client)
         if named is not None and phase.name != CHOOSE:
-            order = self._order_of_one(named)
+            order = Order(models=self._keys([named]), numbers={CHOICE: named})
         return replace(order, whole=self._may_reseed(state))
 
     def serve(self, state: Hypotheses, client: ClientId) -> Order:
@@ -302,21 +267,8 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
 
     def _choosing_order(self, state: Hypotheses, client: ClientId) -> Order:
         """All hypotheses, of which the client chooses one."""
-        kept = state.kept.get(client)
-        if kept is not None and self._is_frozen(state):
-            return self._order_of_one(kept, cluster=kept)
         keys = self._keys(range(len(state.models)))
         return Order(models=keys, cluster=state.assign.get(client))
-
-    def _order_of_one(self, number: int, cluster: int | None = None) -> Order:
-        """One hypothesis, which the client does not choose."""
-        return Order(models=self._keys([number]), cluster=cluster, numbers={CHOICE: number})
-
-    def _is_frozen(self, state: Hypotheses) -> bool:
-        """Whether clients keep their hypotheses from now on."""
-        if self.freeze_after is None:
-            return False
-        return state.round >= self.freeze_after
 
     def model(self, state: Hypotheses, key: str) -> Vector:
         head = slice(*state.head)
@@ -344,7 +296,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
         losses = comparable([local.loss(model) for model in models]).tolist()
         if job.phase in SEEDING:
             return Report({}, local.examples, {"losses": losses}), client_state
-        best = self._best(models, losses, local)
+        best = lowest(losses)
         # during the warm-up the order names the group, and only its hypothesis was sent
         choice = job.numbers.get(CHOICE, best)
         if job.phase == CHOOSE:
@@ -362,8 +314,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         models = self._hypotheses(job)
         losses = [local.loss(model) for model in models] if len(models) > 1 else [0.0]
-        best = self._best(models, losses, local)
-        return ((1.0, models[best]),)
+        return ((1.0, models[lowest(losses)]),)
 
     def _hypotheses(self, job: Job) -> Models:
         """Whole models; a shared trunk and the heads travel apart and are put together here."""
@@ -372,20 +323,6 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
         trunk, *heads = job.models
         start = job.layout.final_layer.start
         return tuple(np.concatenate([trunk[:start], head, trunk[start:]]) for head in heads)
-
-    def _best(self, models: Sequence[Vector], losses: Sequence[float], local: Local) -> int:
-        """The hypothesis that the client chooses: argmin_j F_i(theta_j)."""
-        if self.select_on == "train":
-            return lowest(losses)
-        truth = local.targets("test")
-        if not len(truth) or kind_of(truth) != "classes":
-            return lowest(losses)
-        hits: list[int] = []
-        for model in models:
-            outputs = local.predict(model, "test")
-            predicted = outputs.argmax(axis=1)
-            hits.append(int(np.count_nonzero(predicted == truth)))
-        return hits.index(max(hits))
 
     # -- the server --------------------------------------------------------------------------------
 
@@ -426,27 +363,15 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
             # reports of one hypothesis say nothing about the idle time of the others
             used = set(chosen.values())
             idle = tuple(0 if k in used else rounds for k, rounds in enumerate(state.idle))
-        moved = self._joined(replace(moved, idle=idle), chosen)
+        moved = joined(replace(moved, idle=idle), chosen)
         if self._may_reseed(state):
             valid = [(client, report) for client, report in reports if client in chosen]
             moved = self._reseeded(moved, valid)
         return replace(moved, round=state.round + 1)
 
     def _may_reseed(self, state: Hypotheses) -> bool:
-        """Whether the next round can leave a hypothesis dead that a client's model then replaces.
-
-        Frozen clients cannot leave a hypothesis, however rarely they are drawn.
-        """
-        if not self.reseed_dead or self._is_frozen(state):
-            return False
-        return any(rounds + 1 >= self.dead_after for rounds in state.idle)
-
-    def _joined(self, state: Hypotheses, choices: Mapping[ClientId, int]) -> Hypotheses:
-        """The state with these choices. `round` is that of the reports."""
-        with_choices = joined(state, choices)
-        if self.freeze_after is None or not self._initial(state).is_over(state):
-            return with_choices
-        return replace(with_choices, kept=dict(sorted({**state.kept, **choices}.items())))
+        """Whether the next round can leave a hypothesis dead that a client's model then replaces."""
+        return self.reseed_dead and any(rounds + 1 >= self.dead_after for rounds in state.idle)
 
     def _choices(self, state: Hypotheses, reports: Reports) -> dict[ClientId, int]:
         """The hypothesis that each client chose; clients without a valid choice are left out."""
@@ -598,7 +523,6 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
             "shared_trunk": self.shared_trunk,
             "reseed_dead": self.reseed_dead,
             f"initial: {self.initial}": self.initial in ("restarts", "kmeans++"),
-            "choose_first": bool(self.choose_first),
         }
         named = " and ".join(name for name, leaks_data in leaks.items() if leaks_data)
         if not named:

@@ -40,6 +40,7 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.numerics.votes import LEAST, difference
 from covey.shared.sentences import some
 from covey.shared.strategies.base import (
+    ASKED,
     ENTRY,
     EVALUATE,
     HOLD_BACK,
@@ -78,7 +79,7 @@ from covey.shared.strategies.bases.cut import (
     INPUTS,
     LABELS,
     OF_CARDS,
-    SQUARES,
+    WHOLE_CARD_ASKED,
     Tested,
     asking,
     bases_of,
@@ -96,7 +97,6 @@ from covey.shared.strategies.bases.hard import ManyModels, joined, sizes, unansw
 from covey.shared.strategies.bases.single import sample_term
 from covey.shared.strategies.bases.vote import (
     GROUP_OR_ALL,
-    QUESTION,
     VOTE_NUMBERS,
     Ballot,
     after_round,
@@ -111,12 +111,13 @@ from covey.shared.strategies.bases.vote import (
     outcomes_of,
     standing,
 )
-from covey.shared.strategies.phase_names import CARD
 
 VOTERS = 6  # agents; fewer have no first vote
 MOST_DRAWN = 200  # agents; of more no distances are kept for a picture
 
+QUESTION = "question"  # number of an order: which vote it is
 OWN_OR_GROUP = "own"  # the question of the second vote
+QUESTIONS = Expected(words=(GROUP_OR_ALL, OWN_OR_GROUP))
 # numbers of orders to train and of their reports
 ALONE = "alone"  # the model stays with the agent
 WATCH = "watch"  # the agent looks whether its data have changed
@@ -191,14 +192,14 @@ class Kin(ManyModels[KinState]):
         (SIGNATURE, ENTRY, VOTE), lambda state, least: _with_large_parts(state, least)
     )
     simulated_cell: ClassVar[int] = 1
-    no_server: ClassVar[str] = "its votes compare averages of reports, which it would move"
+    no_server: ClassVar[bool] = True
 
     order_numbers: ClassVar[OrderNumbers] = {
-        SIGNATURE: (CARD, SQUARES),
-        ENTRY: (CARD, SQUARES),
-        VOTE: (*VOTE_NUMBERS, PRIOR),
-        TRAIN: (ALONE, WATCH, HOLD_BACK, PRIOR),
-        EVALUATE: (PRIOR,),
+        SIGNATURE: WHOLE_CARD_ASKED,
+        ENTRY: WHOLE_CARD_ASKED,
+        VOTE: {**VOTE_NUMBERS, QUESTION: QUESTIONS, PRIOR: ASKED},
+        TRAIN: dict.fromkeys((ALONE, WATCH, HOLD_BACK, PRIOR), ASKED),
+        EVALUATE: {PRIOR: ASKED},
     }
     summary: ClassVar[str] = (
         "cards and tests find which shift there is, votes decide on groups; without a shift FedAvg"
@@ -252,7 +253,7 @@ class Kin(ManyModels[KinState]):
         order = self.serve(state, client)
         if phase.name == VOTE:
             if state.question == GROUP_OR_ALL:
-                return on_groups(state, order, client)
+                return _with(on_groups(state, order, client), {QUESTION: GROUP_OR_ALL})
             return _with(order, {QUESTION: OWN_OR_GROUP, HOLD_BACK: 1})
         if state.finishes_alone:
             return _with(order, {ALONE: 1})

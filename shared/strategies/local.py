@@ -18,6 +18,7 @@ from pydantic import Field
 from covey.shared.errors import DataError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
+    A_COUNT,
     LAST_MODEL,
     TRAIN,
     ClientId,
@@ -59,7 +60,7 @@ class LocalOnly(Strategy[LocalState]):
     individual: ClassVar[bool] = True  # nothing is sent
     client_fields = ("trained",)
 
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: ("epochs",)}
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {"epochs": A_COUNT}}
     summary: ClassVar[str] = "no federation: every agent trains alone from the common start"
     source: ClassVar[str] = "baseline"
 
@@ -68,11 +69,6 @@ class LocalOnly(Strategy[LocalState]):
         None,
         ge=1,
         description="The epochs of each agent; null: rounds * participation * training.epochs.",
-    )
-    newcomer_epochs: int | None = Field(
-        None,
-        ge=1,
-        description="The epochs of agents that join after round 1; null: the same number.",
     )
 
     def init(self, setup: Setup) -> LocalState:
@@ -86,10 +82,7 @@ class LocalOnly(Strategy[LocalState]):
         return Phase(cohort=tuple(sorted(untrained)), may_be_empty=True)
 
     def order(self, state: LocalState, phase: Phase, client: ClientId) -> Order:
-        epochs = state.epochs
-        if state.opened and self.newcomer_epochs:
-            epochs = self.newcomer_epochs
-        return Order(models=(START,), numbers={"epochs": epochs})
+        return Order(models=(START,), numbers={"epochs": state.epochs})
 
     def model(self, state: LocalState, key: str) -> Vector:
         return state.start

@@ -56,6 +56,7 @@ from covey.shared.strategies.base import (
     trained_report,
 )
 from covey.shared.strategies.bases.cut import (
+    CARD_ASKED,
     VOTES_ARE_CLEAR,
     Choose,
     ClusteredOnce,
@@ -69,12 +70,13 @@ from covey.shared.strategies.bases.cut import (
     with_tree,
 )
 from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD, joined
-from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.bases.soft import merged
-from covey.shared.strategies.phase_names import CARD
+from covey.shared.written import FIRST
 
 VectorLabels = tuple[int, ...]  # the class of each vector of a signature
 Place = tuple[int, int]  # of a vector in a signature: its class, and its order within the class
+
+MOST_VALUES = 1 << 22  # of a signature
 
 # linkage -> distance of a newcomer to a cluster, from its distances to the members
 TO_CLUSTER: dict[str, Any] = {"single": np.min, "complete": np.max, "average": np.mean}
@@ -102,7 +104,7 @@ class Pacfl(ClusteredOnce[PacflState]):
 
     fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
-    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: (CARD,)}
+    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: CARD_ASKED}
     summary: ClassVar[str] = (
         "cluster once by angles between data subspaces, then one FedAvg per cluster"
     )
@@ -133,6 +135,7 @@ class Pacfl(ClusteredOnce[PacflState]):
     n_clusters: int | None = Field(
         None,
         ge=1,
+        json_schema_extra=FIRST,
         description="Cut the merge tree into this many clusters. Without n_clusters and beta see "
         "choose.",
     )
@@ -151,10 +154,6 @@ class Pacfl(ClusteredOnce[PacflState]):
         "nearest",
         description="What happens to newcomers. nearest: they join the nearest cluster, or found a "
         "new one. recluster: all agents are clustered again.",
-    )
-    first_quorum: Quorum = 0.5
-    most_values: int = Field(
-        1 << 22, ge=1, description="The coordinator refuses signatures with more values."
     )
 
     @model_validator(mode="before")
@@ -181,20 +180,15 @@ class Pacfl(ClusteredOnce[PacflState]):
 
     def clustering_phase(self, state: PacflState) -> Phase:
         return Phase(
-            SIGNATURE,
-            "all",
-            self.entry_sizes(state),
-            ends_round=False,
-            quorum=self.first_quorum,
-            numbers=self.entry_numbers,
+            SIGNATURE, "all", self.entry_sizes(state), ends_round=False, numbers=self.entry_numbers
         )
 
     @property
     def entry_numbers(self) -> Mapping[str, Expected]:
-        return {"labels": Expected(-self.most_values, most=LARGEST, whole=True)}
+        return {"labels": Expected(-MOST_VALUES, most=LARGEST, whole=True)}
 
     def entry_sizes(self, state: PacflState) -> Mapping[str, int]:
-        return {SIGNATURE: -self.most_values}
+        return {SIGNATURE: -MOST_VALUES}
 
     def entry_order(self, state: PacflState) -> Order:
         return Order()

@@ -26,6 +26,7 @@ from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     GRADIENTS,
     MODEL,
+    STRENGTH,
     TRAIN,
     ClientId,
     ClientState,
@@ -62,7 +63,7 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
     """The model is an initialisation: a client adapts it before use, in `personal`."""
 
     sealed: ClassVar[Sealed | None] = Sealed()
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: ("beta",)}
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {"beta": STRENGTH}}
     summary: ClassVar[str] = "learns a start that one local gradient step makes good"
     source: ClassVar[str] = "Fallah et al. 2020"
 
@@ -81,11 +82,6 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
         gt=0,
         description="The distance of the two points of the difference, in outer gradients "
         "(variant: hf).",
-    )
-    adapt_epochs: int | None = Field(
-        None,
-        ge=0,
-        description="The epochs of adaptation before a test; null: one step on one batch; 0: none.",
     )
     weights: Literal["samples", "uniform"] = Field(
         "samples", description="The weights of the clients in the mean."
@@ -133,14 +129,8 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         model = job.models[0]
-        if self.adapt_epochs is None:
-            first_batch = next(local.batches(1))[0]
-            return ((1.0, self._adapted(local, model, first_batch)),)
-        if self.adapt_epochs:
-            for batches in local.batches(self.adapt_epochs):
-                for rows in batches:
-                    model = self._adapted(local, model, rows)
-        return ((1.0, model),)
+        first_batch = next(local.batches(1))[0]
+        return ((1.0, self._adapted(local, model, first_batch)),)
 
     def _adapted(self, local: Local, model: Vector, rows: SampleIndices) -> Vector:
         """w - alpha * grad F_i(w) on a batch: the inner step."""

@@ -65,7 +65,7 @@ def order_of_evaluation(
     key = alternative(strategy, state, client) if fallback else ""
     if not key:
         return served
-    numbers = {**served.numbers, ALTERNATIVE: True}
+    numbers = {**served.numbers, ALTERNATIVE: 1}
     return replace(served, models=(*served.models, key), numbers=numbers)
 
 

@@ -16,9 +16,9 @@ from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 from covey.shared import plugins
 from covey.shared.consent import consent
 from covey.shared.errors import UserError
-from covey.shared.plain_name import OrItsName
 from covey.shared.strategies.base import Strategy
 from covey.shared.strategies.method_names import METHODS, SECOND_NAMES
+from covey.shared.written import OrItsName
 
 Kind = type[Strategy[Any]]
 

@@ -31,6 +31,7 @@ from covey.shared.numerics.clustering import euclidean, nearest
 from covey.shared.numerics.trimmed import Trim, ball, robust_mean, trimmed_kmeans, trimmed_mean
 from covey.shared.numerics.vectors import Vector, combine, dot, mean
 from covey.shared.strategies.base import (
+    A_COUNT,
     ENTRY,
     GRADIENT,
     GRADIENTS,
@@ -51,13 +52,12 @@ from covey.shared.strategies.base import (
     Shown,
     Sums,
     TaskData,
-    TrainingResult,
     View,
     factor_in,
     needs_training,
     trained_report,
 )
-from covey.shared.strategies.bases.cut import ClusteredOnce, Cut, Grouped, with_card
+from covey.shared.strategies.bases.cut import CARD_ASKED, ClusteredOnce, Cut, Grouped, with_card
 from covey.shared.strategies.bases.hard import (
     START,
     TO_THE_LAST_GOOD,
@@ -65,11 +65,11 @@ from covey.shared.strategies.bases.hard import (
     feature_span,
     joined,
 )
-from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.fedsgd import decayed
-from covey.shared.strategies.phase_names import CARD
+from covey.shared.written import FIRST
 
 STEPS = 200  # of the logistic regression
+MOST_VALUES = 1 << 22  # of its coefficients
 LOGREG = "logreg"  # features, and the name of their vector
 SOLVE = "solve"  # phase of stage 1
 
@@ -94,7 +94,10 @@ class Robust(ClusteredOnce[RobustState]):
     sealed = None
     fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
-    order_numbers: ClassVar[OrderNumbers] = {SOLVE: (CARD, "epochs"), ENTRY: ("epochs",)}
+    order_numbers: ClassVar[OrderNumbers] = {
+        SOLVE: {**CARD_ASKED, "epochs": A_COUNT},
+        ENTRY: {"epochs": A_COUNT},
+    }
     summary: ClassVar[str] = (
         "trimmed K-means over locally trained models, once, then trimmed means per cluster"
     )
@@ -102,7 +105,10 @@ class Robust(ClusteredOnce[RobustState]):
 
     name: Literal["robust"] = "robust"
     n_clusters: int | None = Field(
-        2, ge=1, description="K: the number of clusters; null: found from cards and solutions."
+        2,
+        ge=1,
+        json_schema_extra=FIRST,
+        description="K: the number of clusters; null: found from cards and solutions.",
     )
     features: Features | Literal["logreg"] = Field(
         "full",
@@ -134,22 +140,10 @@ class Robust(ClusteredOnce[RobustState]):
         "used.",
     )
     first_epochs: int = Field(10, ge=1, description="E_0: the epochs of stage 1.")
-    first_tolerance: float | None = Field(
-        None,
-        gt=0,
-        description="End stage 1 once an epoch changes the mean loss by less than this; momentum "
-        "then starts again with each epoch. null: train all epochs.",
-    )
-    first_quorum: Quorum = 0.5
     averaging: Literal["model", "gradient"] = Field(
         "model",
         description="What clients send in a round: a trained model, or one gradient, with which "
         "the server takes a step of size training.lr.",
-    )
-    most_values: int = Field(
-        1 << 22,
-        ge=1,
-        description="The coordinator refuses coefficients with more values (features: logreg).",
     )
 
     def refuses(self, settings: Settings) -> str:
@@ -179,14 +173,12 @@ class Robust(ClusteredOnce[RobustState]):
         )
 
     def clustering_phase(self, state: RobustState) -> Phase:
-        return Phase(
-            SOLVE, "all", self.entry_sizes(state), ends_round=False, quorum=self.first_quorum
-        )
+        return Phase(SOLVE, "all", self.entry_sizes(state), ends_round=False)
 
     def entry_sizes(self, state: RobustState) -> Mapping[str, int]:
         sizes = {MODEL: state.start.size}
         if self.features == "logreg":
-            sizes[LOGREG] = -self.most_values
+            sizes[LOGREG] = -MOST_VALUES
         return sizes
 
     def entry_order(self, state: RobustState) -> Order:
@@ -204,8 +196,7 @@ class Robust(ClusteredOnce[RobustState]):
             gradient = decayed(local.gradient(model), model, job)
             loss = local.loss(model)
             return Report({GRADIENT: gradient}, local.examples, steps=1, loss=loss), client_state
-        epochs = job.numbers.get("epochs")  # E_0 in stage 1
-        result = local.train(model) if epochs is None else self._solve(model, local, int(epochs))
+        result = local.train(model, epochs=job.numbers.get("epochs"))  # E_0 in stage 1
         report = trained_report(result, local)
         if job.phase != TRAIN and self.features == "logreg":
             coefficients = logistic(local, model)
@@ -269,19 +260,6 @@ class Robust(ClusteredOnce[RobustState]):
         if not state.models:
             return Shown()
         return Shown({**super().shown(state).notes, "trimmed_cost": state.inertia})
-
-    def _solve(self, start: Vector, local: Local, epochs: int) -> TrainingResult:
-        """Stage 1: train for E_0 epochs, or until an epoch hardly changes the loss."""
-        if self.first_tolerance is None:
-            return local.train(start, epochs=epochs)
-        result = local.train(start, epochs=1)
-        for _ in range(epochs - 1):
-            further = local.train(result.end, epochs=1)
-            change = abs(further.loss - result.loss)
-            result = replace(further, steps=result.steps + further.steps)
-            if change < self.first_tolerance:
-                break
-        return result
 
     def _clusters(self, state: RobustState, rows: list[Vector]) -> int:
         """K as it is given, or else from the directions of the solutions as seen from the start."""

@@ -59,7 +59,7 @@ class Scaffold(SingleModel[ScaffoldState]):
     """For clients with unlike data that make many steps. It takes twice FedAvg's traffic."""
 
     sealed: ClassVar[Sealed | None] = Sealed(begins=slice(0, 1))
-    no_server: ClassVar[str] = "the control variates belong to the model without its step"
+    no_server: ClassVar[bool] = True
 
     summary: ClassVar[str] = "FedAvg with control variates, which correct the drift of each client"
     source: ClassVar[str] = "Karimireddy et al. 2020"

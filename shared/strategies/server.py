@@ -8,7 +8,7 @@ it to the mean of the reports:
     others    m = momentum * m + (1 - momentum) * Delta          x += lr * m / (sqrt(v) + tau)
     adagrad   v += Delta^2
     yogi      v -= (1 - beta2) * Delta^2 * sign(v - Delta^2)
-    adam      v = beta2 * v + (1 - beta2) * Delta^2              m begins with 0, and v with tau^2
+    adam      v = beta2 * v + (1 - beta2) * Delta^2              m begins with 0, and v with tau^2; beta2 is 0.99
 
 Our deviations. Buffers (statistics of normalisation) take the mean, because a step of Adam can make a variance negative.
 Moments belong to a model: one that was made in another way, such as a hypothesis that was seeded again, begins without.
@@ -30,6 +30,7 @@ from covey.shared.strategies.sums import Sums
 # of each key: first and second moment, and the model that they led to, (d,) each
 Moments = dict[str, tuple[Vector, Vector, Vector]]
 USUAL_LR = {"sgd": 1.0}
+BETA_2 = 0.99  # the share of the second moment that stays
 USUAL_MOMENTUM = {"adam": 0.9, "yogi": 0.9}
 
 
@@ -54,9 +55,6 @@ class Server(BaseModel):
         description="The share of the last direction that is repeated. The default is 0.9 for adam and yogi, and 0 for "
         "the others.",
     )
-    beta2: float = Field(
-        0.99, ge=0, lt=1, description="The share of the second moment that stays (adam and yogi)."
-    )
     tau: float = Field(
         1e-3,
         gt=0,
@@ -73,18 +71,8 @@ class Server(BaseModel):
 
     @model_validator(mode="after")
     def _second_moments_are_asked_for(self) -> Self:
-        unused = (
-            {"beta2"}
-            if self.name == "adagrad"
-            else {"beta2", "tau"}
-            if self.name == "sgd"
-            else set()
-        )
-        given = [
-            key for key in unused if getattr(self, key) != type(self).model_fields[key].default
-        ]
-        if given:
-            raise ValueError(f"{self.name} has no {' and '.join(sorted(given))}; leave it out")
+        if self.name == "sgd" and self.tau != type(self).model_fields["tau"].default:
+            raise ValueError("sgd has no tau; leave it out")
         return self
 
     @property
@@ -119,9 +107,9 @@ class Server(BaseModel):
             case "adagrad":
                 return v + square
             case "yogi":
-                return v - (1 - self.beta2) * square * np.sign(v - square)
+                return v - (1 - BETA_2) * square * np.sign(v - square)
             case _:
-                return self.beta2 * v + (1 - self.beta2) * square
+                return BETA_2 * v + (1 - BETA_2) * square
 
     def at_rest(self, size: int) -> tuple[Vector, Vector]:
         """The moments (d,) of a model that has not moved yet."""

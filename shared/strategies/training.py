@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from covey.shared.wire.messages import DeviceWish
+from covey.shared.written import FIRST
 
 Batch = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
@@ -35,14 +36,20 @@ class Training(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     epochs: int = Field(
-        1, ge=1, description="E: the number of passes over the local training set in a round."
+        1,
+        ge=1,
+        json_schema_extra=FIRST,
+        description="E: the number of passes over the local training set in a round.",
     )
     batch: Batch = Field(
-        10, description="B: the size of a mini-batch. A shorter last batch of an epoch is used too."
+        10,
+        json_schema_extra=FIRST,
+        description="B: the size of a mini-batch. A shorter last batch of an epoch is used too.",
     )
-    lr: Rate = Field(0.01, description="The learning rate of local SGD.")
+    lr: Rate = Field(0.01, json_schema_extra=FIRST, description="The learning rate of local SGD.")
     momentum: Momentum = Field(
         0.0,
+        json_schema_extra=FIRST,
         description="The momentum of local SGD: v = momentum * v + g, no dampening, no Nesterov.",
     )
     weight_decay: Decay = Field(
@@ -55,6 +62,7 @@ class Training(BaseModel):
     )
     device: DeviceWish = Field(
         "cpu",
+        json_schema_extra=FIRST,
         description="The device on which torch computes; auto uses a GPU where an agent has one. "
         "Results repeat bit for bit only on one kind of device. The owner of an agent can choose "
         "another kind with `agent start --device`.",

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from covey.shared.errors import DecodeError
+from covey.shared.wire.format import FORMAT
 from covey.shared.wire.framing import (
     IGNORES_UNKNOWN,
     Count,
@@ -37,6 +38,8 @@ class AggregatorStatus(Document):
 
     session: Name  # new for each start of the aggregator
     online: bool
+    version: Text = ""
+    format: Count = FORMAT  # what the messages of its sender mean
     run: Annotated[str, Field(max_length=64)] = ""  # of the order that it has read
     step: Count = 0
 

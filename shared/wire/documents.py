@@ -59,7 +59,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class Benchmark(Message):
-    """How fast a device trains, as `agent bench` measured it there, for people."""
+    """How fast a device trains, as `agent lab bench` measured it there, for people."""
 
     model_config = IGNORES_UNKNOWN
 

@@ -28,6 +28,7 @@ from covey.coordinator.view.milestones import Evaluated, RoundEnded, milestones
 from covey.coordinator.view.table import Table
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import UserError
+from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.numerics.measures import MeasureName
 from covey.shared.scenario.load import from_mapping
 from covey.shared.scenario.load import load as read_scenario
@@ -321,7 +322,8 @@ def run(
         checked = _scenario(scenario)
         folder = Path(tempfile.mkdtemp(prefix="covey-")) / checked.name if out is None else Path(out)
         root = None if data_root is None else Path(data_root)
-        options = Options(folder, resume=resume, broker=broker, data_root=root, allowed=allowed)
+        brokers = _broker_at(broker)
+        options = Options(folder, resume, data_root=root, allowed=allowed, brokers=brokers)
         check_trackers(track)
         notify = _notifying(observe or ignore, callbacks)
 
@@ -396,7 +398,8 @@ def compare(
         checked = _scenario(scenario)
         folder = Path(out)
         root = None if data_root is None else Path(data_root)
-        options = Options(folder, broker=broker, data_root=root, allowed=allowed)
+        brokers = _broker_at(broker)
+        options = Options(folder, data_root=root, allowed=allowed, brokers=brokers)
         without_broker = in_process and broker is None
 
         def watching(cell: Cell) -> AbstractContextManager[Observer]:
@@ -452,6 +455,10 @@ def _notifying(observer: Observer, callbacks: Sequence[Callback]) -> Observer:
 def _warn(text: str) -> None:
     """What went wrong with a tracker, as a warning."""
     warnings.warn(text, stacklevel=2)
+
+
+def _broker_at(address: str | None) -> tuple[BrokerUrl, ...]:
+    return () if address is None else (BrokerUrl.parse(address),)
 
 
 def _scenario(given: ScenarioLike) -> Scenario:

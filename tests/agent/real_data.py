@@ -1,24 +1,42 @@
-"""The larger real data sets, where this machine has them."""
+"""The larger real data sets, where this machine has them: as .npz, or as published, of which an .npz is made once."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from covey.agent.data import Dataset, find_root, load_named
-from covey.agent.data.named import FILES
+from covey.agent.data.named import FILES, MADE_OF
+from covey.shared.files import atomic_replace
+from tests.processes import ROOT
+
+CACHE = Path(tempfile.gettempdir()) / f"covey-real-data-{os.getuid()}"
 
 
 def data_root(name: str) -> Path:
-    """The data root, if `name` lies there; otherwise the test skips."""
+    """A data root with `name`; without it the test skips."""
     root = find_root()
-    if root is None or not (root / FILES[name]).exists():
-        pytest.skip(
-            f"needs the data set {name!r}: set COVEY_DATA_ROOT to a folder with {FILES[name]}"
-        )
-    return root
+    if root is None:
+        pytest.skip(f"needs the data set {name!r}: set COVEY_DATA_ROOT")
+    if (root / FILES[name]).exists():
+        return root
+    kind, _, source = MADE_OF.get(name, "").partition(" ")
+    if not source or not (root / source).exists():
+        pytest.skip(f"needs the data set {name!r}: no {FILES[name]} and no {source} in {root}")
+    if not (CACHE / FILES[name]).exists():
+        CACHE.mkdir(mode=0o700, exist_ok=True)
+        script = str(ROOT / "scripts" / "to_npz.py")
+        with atomic_replace(CACHE / FILES[name], mark=str(os.getpid())) as made:
+            command = [sys.executable, script, kind, str(root / source), f"{made}.npz"]
+            subprocess.run(command, check=True, capture_output=True)
+            Path(f"{made}.npz").rename(made)
+    return CACHE
 
 
 def real(name: str) -> Dataset:

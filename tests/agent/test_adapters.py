@@ -99,8 +99,6 @@ def test_adapters_alone_travel_and_a_is_frozen_and_common() -> None:
     assert {entry.name.rpartition(".")[2] for entry in split.tensors("share")} == {"lora_b"}
     again, _ = initial(task, 7)
     assert np.array_equal(start, again)
-    both = task_of({"train_a": True})
-    assert both.share == ("*.lora_a", "*.lora_b")
     own = task_of({}, share=["*.lora_b", "fc3"])
     assert own.share == ("*.lora_b", "fc3")
 

@@ -1,4 +1,4 @@
-"""`agent bench`: what it measures, what it prints, and how the result travels."""
+"""`agent lab bench`: what it measures, what it prints, and how the result travels."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_command_prints_a_round_and_keeps_the_result_for_the_status(
     data = str(images(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     state = tmp_path / "covey" / "pi@north"
-    line = ["bench", "--data", data, "--model", "linear", "--id", "pi", "--epochs", "2"]
+    line = ["lab", "bench", "--data", data, "--model", "linear", "--id", "pi", "--epochs", "2"]
     line += ["--federation", "north"]
     done = CliRunner().invoke(program.app, [*line, "--json"], catch_exceptions=False)
     printed = json.loads(done.stdout)
@@ -151,7 +151,16 @@ def test_work_that_takes_too_much_memory_names_a_batch_that_fits(
         return RESULT.model_dump() if fits else {"failure": why, "detail": why}
 
     monkeypatch.setattr("covey.agent.cli.device._first_job", here)
-    line = ["bench", "--data", str(images(tmp_path)), "--batch", "64", "--memory-limit", "200M"]
+    line = [
+        "lab",
+        "bench",
+        "--data",
+        str(images(tmp_path)),
+        "--batch",
+        "64",
+        "--memory-limit",
+        "200M",
+    ]
     done = CliRunner().invoke(program.app, line)
     assert done.exit_code == 2
     assert f"allowed 200 MB; {advice}" in " ".join(done.stderr.split())

@@ -11,7 +11,6 @@ import pytest
 from covey.agent.device import events as e
 from covey.agent.device.session import Session
 from covey.agent.device.stalls import STALL_S
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.orders import OrderBook
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Up
@@ -31,6 +30,7 @@ from covey.shared.wire.parts import part_count, split
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.agent.orders import order, ref, work
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet
 from tests.kit.small_run import clients, rules, scenario
 

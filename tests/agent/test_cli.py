@@ -186,7 +186,7 @@ def test_model_writes_as_many_starts_as_the_method_needs_each_from_its_own_strea
     tmp_path: Path,
 ) -> None:
     path = SCENES.written(tmp_path)
-    run("model", path, "--out", tmp_path / "deep" / "start.npz")
+    run("lab", "model", path, "--out", tmp_path / "deep" / "start.npz")
     task = Scenario.model_validate(yaml.safe_load(path.read_text())).task
     with np.load(tmp_path / "deep" / "start.npz", allow_pickle=False) as file:
         starts, layout = file["starts"], Layout.from_wire(json.loads(str(file["layout"])))
@@ -219,20 +219,12 @@ def test_a_user_error_is_one_message_and_exit_code_2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("model scenario.yaml --out file/x", "file: this is a file, expected a folder"),
-        ("model scenario.yaml --out folder", "folder: this is a folder, expected a file"),
+        ("lab model scenario.yaml --out file/x", "file: this is a file, expected a folder"),
+        ("lab model scenario.yaml --out folder", "folder: this is a folder, expected a file"),
         ("start --data data.npz --state file", "file: this is a file, expected a folder"),
         (
             "check --data json:loads",
             "data source 'json:loads': called with a path it raised TypeError",
-        ),
-        (
-            "superclasses scenario.yaml --models folder --scaling garbage",
-            "--scaling garbage: expected JSON such as",
-        ),
-        (
-            "superclasses scenario.yaml --models folder --scaling {}",
-            "--scaling {}: expected JSON such as",
         ),
     ],
 )
@@ -374,7 +366,7 @@ async def test_a_fleet_writes_its_partition_brings_its_agents_up_and_ends_on_sig
 ) -> None:
     with start("mosquitto", tmp_path) as url:
         options = ("--broker", url, "--run-dir", tmp_path / "run", "--json")
-        async with program("fleet", SCENES.written(tmp_path), *options) as fleet:
+        async with program("lab", "fleet", SCENES.written(tmp_path), *options) as fleet:
             assert fleet.stdout is not None
             first = json.loads(await asyncio.wait_for(fleet.stdout.readline(), 60))
             assert (first["event"], first["agents"], first["workers"]) == ("fleet", 3, 1)
@@ -393,6 +385,7 @@ async def test_a_fleet_ends_with_the_process_that_started_it(tmp_path: Path) -> 
         sys.executable,
         "-m",
         "covey.agent.cli",
+        "lab",
         "fleet",
         str(SCENES.written(tmp_path)),
         "--run-dir",

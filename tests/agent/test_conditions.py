@@ -16,8 +16,7 @@ from covey.agent.device import events as e
 from covey.agent.device.readings import read
 from covey.agent.device.session import Session
 from covey.agent.policy import Policy, PolicyError, Rules, memory_mb
-from covey.agent.worker.memory_limit import strictest_limit
-from covey.agent.worker.process import Options, prepared
+from covey.agent.worker.process import Options, prepared, strictest_limit
 from covey.shared.child import environment
 from covey.shared.errors import UserError
 from tests.agent.orders import order, ref
@@ -56,7 +55,7 @@ def test_all_conditions_must_hold(conditions: list[str], readings: Readings, why
 def test_another_condition_is_refused_with_the_right_form(text: str) -> None:
     with pytest.raises(ValueError, match="expected charging, idle or hours of the day"):
         validated(text)
-    done = CliRunner().invoke(program.app, ["policy", "--only-when", text])
+    done = CliRunner().invoke(program.app, ["lab", "policy", "--only-when", text])
     assert done.exit_code == 2
     assert "only_when" in done.stderr
 
@@ -125,11 +124,13 @@ def test_work_that_has_begun_is_finished_and_reported_before_the_agent_stays_out
 
 def test_the_options_become_keys_of_the_policy(tmp_path: Path) -> None:
     options = ["--memory-limit", "2G", "--only-when", "idle", "--only-when", "22:00-06:00"]
-    done = CliRunner().invoke(program.app, ["policy", *options, "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(
+        program.app, ["lab", "policy", *options, "--json"], catch_exceptions=False
+    )
     policy = Policy.model_validate_json(done.stdout)
     assert policy.memory_limit_mb == 2048
     assert policy.only_when == ("idle", "22:00-06:00")
-    line = ["service", "--data", str(tmp_path), "--id", "pi", "--threads", "2", *options]
+    line = ["lab", "service", "--data", str(tmp_path), "--id", "pi", "--threads", "2", *options]
     unit = CliRunner().invoke(program.app, line, catch_exceptions=False).stdout
     for words in ("--memory-limit 2G", "--only-when idle --only-when 22:00-06:00", "--threads 2"):
         assert words in unit
@@ -137,7 +138,7 @@ def test_the_options_become_keys_of_the_policy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "512", "M", "-1M", "1.5G", "1T", "0M"])
 def test_another_size_of_memory_is_refused(text: str) -> None:
-    done = CliRunner().invoke(program.app, ["policy", "--memory-limit", text])
+    done = CliRunner().invoke(program.app, ["lab", "policy", "--memory-limit", text])
     assert done.exit_code == 2
     assert "memory" in done.stderr
 
@@ -166,7 +167,7 @@ def test_a_limit_that_this_system_cannot_measure_is_refused_with_another_one() -
 def test_data_that_does_not_fit_into_memory_is_a_refusal_with_a_name() -> None:
     code = (
         "from covey.agent.policy import Policy, PolicyError, Rules\n"
-        "from covey.agent.worker.memory_limit import memory_limited\n"
+        "from covey.agent.worker.process import memory_limited\n"
         "try:\n"
         "    with memory_limited(Rules(Policy(memory_limit_mb=200)), threads=None):\n"
         "        bytearray(1 << 30)\n"

@@ -133,7 +133,7 @@ def test_a_run_whose_model_lacks_the_strategys_head_ends_before_it_starts(tmp_pa
     for strategy, ends in (({"name": "fuzzy"}, True), ({"name": "fuzzy", "n_clusters": 1}, False)):
         scene.write_text(json.dumps({"name": "s", "task": task, "strategy": strategy}))
         result = CliRunner().invoke(
-            app, ["model", str(scene), "--out", str(tmp_path / "start.npz")]
+            app, ["lab", "model", str(scene), "--out", str(tmp_path / "start.npz")]
         )
         assert (result.exit_code == 2) == ends
 

@@ -1,13 +1,8 @@
-"""Arrays, IDX, CIFAR, image folders, functions: what is read, and how a fault is named."""
+"""Arrays, image folders, functions: what is read, and how a fault is named."""
 
 from __future__ import annotations
 
-import gzip
-import io
-import struct
-import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,128 +12,6 @@ from covey.agent.data import load, with_test
 from covey.agent.data.dataset import dataset
 from covey.shared.consent import AllowedCode, ConsentError
 from covey.shared.errors import CoveyError, DataError
-
-
-def idx(array: npt.NDArray[np.uint8]) -> bytes:
-    head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-    return head + array.tobytes()
-
-
-def mnist_like(folder: Path, n: int = 6) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    images = np.arange(n * 4 * 3, dtype=np.uint8).reshape(n, 4, 3)
-    labels = np.arange(n, dtype=np.uint8) % 3
-    for part in ("train", "t10k"):
-        (folder / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))
-        (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels)))
-    return images, labels
-
-
-def test_idx_images_become_one_channel_bytes(tmp_path: Path) -> None:
-    images, labels = mnist_like(tmp_path)
-    data = load(tmp_path)
-    assert data.features.dtype == np.uint8
-    assert data.features.tolist() == images[:, None].tolist()
-    assert data.targets.tolist() == labels.tolist()
-    assert len(data.test_targets) == 6
-
-
-def test_a_cut_short_gzip_is_named(tmp_path: Path) -> None:
-    mnist_like(tmp_path)
-    path = tmp_path / "train-images-idx3-ubyte.gz"
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz: cut short"):
-        load(tmp_path)
-
-
-def test_an_idx_file_shorter_than_its_header_promises_is_named(tmp_path: Path) -> None:
-    mnist_like(tmp_path)
-    path = tmp_path / "train-labels-idx1-ubyte.gz"
-    path.write_bytes(gzip.compress(idx(np.zeros(6, np.uint8))[:-1]))
-    with pytest.raises(DataError, match=r"train-labels.*5 bytes of values, its header asks for 6"):
-        load(tmp_path)
-
-
-def test_images_without_labels_are_named(tmp_path: Path) -> None:
-    mnist_like(tmp_path)
-    (tmp_path / "train-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(DataError, match="its labels"):
-        load(tmp_path)
-
-
-def cifar_records(labels: list[int], hundred: bool = False) -> bytes:
-    return b"".join(
-        (b"\7" if hundred else b"") + bytes([label]) + bytes([label]) * 3072 for label in labels
-    )
-
-
-def cifar_archive(path: Path, files: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(f"cifar/{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return path
-
-
-def test_cifar_10_reads_from_the_archive_as_it_ships_and_from_its_folder(tmp_path: Path) -> None:
-    files = {
-        "data_batch_2.bin": cifar_records([2, 0]),
-        "data_batch_1.bin": cifar_records([1]),
-        **{f"data_batch_{i}.bin": cifar_records([0]) for i in (3, 4, 5)},
-        "test_batch.bin": cifar_records([2]),
-        "batches.meta.txt": b"plane\ncar\nbird\n\n",
-    }
-    archive = cifar_archive(tmp_path / "c.tar.gz", files)
-    folder = tmp_path / "extracted"
-    folder.mkdir()
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    for place in (archive, folder):
-        data = load(place)
-        assert data.features.shape == (6, 3, 32, 32)
-        assert data.targets.tolist() == [1, 2, 0, 0, 0, 0]  # batches in the order of their numbers
-        assert data.features[1].max() == 2
-        assert data.labels == ("plane", "car", "bird")
-
-
-def test_cifar_100_counts_its_fine_labels(tmp_path: Path) -> None:
-    files = {
-        "train.bin": cifar_records([30, 99], hundred=True),
-        "test.bin": cifar_records([5], hundred=True),
-    }
-    data = load(cifar_archive(tmp_path / "c.tar.gz", files))
-    assert (data.targets.tolist(), data.test_targets.tolist()) == ([30, 99], [5])
-
-
-@pytest.mark.parametrize(
-    ("files", "words"),
-    [
-        ([1, 2, 4, 5, "test"], r"data_batch_3\.bin missing"),
-        ([1, 2, 3, 4, 5], r"test_batch\.bin missing"),
-    ],
-)
-def test_a_part_of_cifar_that_is_missing_is_named(
-    tmp_path: Path, files: list[Any], words: str
-) -> None:
-    for one in files:
-        name = "test_batch.bin" if one == "test" else f"data_batch_{one}.bin"
-        (tmp_path / name).write_bytes(cifar_records([1]))
-    with pytest.raises(DataError, match=words):
-        load(tmp_path)
-
-
-def test_cifar_records_cut_short_are_named(tmp_path: Path) -> None:
-    whole = {f"data_batch_{i}.bin": cifar_records([1]) for i in range(2, 6)} | {
-        "test_batch.bin": cifar_records([1])
-    }
-    path = cifar_archive(
-        tmp_path / "c.tar.gz", {"data_batch_1.bin": cifar_records([1, 2])[:-1], **whole}
-    )
-    with pytest.raises(DataError, match=r"data_batch_1\.bin: 6145 bytes.*3073"):
-        load(path)
-    path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(DataError, match="cut short"):
-        load(path)
 
 
 def test_npz_keeps_bytes_and_reads_a_test_part(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from covey.agent.data import find_root, load_named
 from covey.agent.data.named import in_time_order
 from covey.shared.errors import DataError
-from tests.agent.real_data import data_root, real
+from tests.agent.real_data import real
 
 
 def test_digits_are_embedded() -> None:
@@ -43,8 +43,8 @@ def test_a_real_set_keeps_its_small_type(
     assert (len(data.targets), len(data.test_targets)) == (train, test)
 
 
-def test_cifar_10_ships_as_an_archive() -> None:
-    data = load_named("cifar10", data_root("cifar10"))
+def test_cifar_10_has_5000_images_of_each_class() -> None:
+    data = real("cifar10")
     assert data.features.shape == (50000, 3, 32, 32)
     assert np.bincount(data.targets).tolist() == [5000] * 10
     assert data.labels[8] == "ship"
@@ -77,7 +77,7 @@ def test_equal_windows_in_a_row_do_not_trap_the_order() -> None:
 
 
 def test_a_missing_data_set_is_refused_with_its_expected_path(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"cifar-10-binary.*--data-root or COVEY_DATA_ROOT"):
+    with pytest.raises(DataError, match=r"cifar10\.npz.*--data-root or COVEY_DATA_ROOT"):
         load_named("cifar10", tmp_path)
 
 

@@ -108,6 +108,6 @@ def test_files_that_no_run_left_are_refused(tmp_path: Path) -> None:
             export(tmp_path / name, tmp_path / "model.pt2")
     assert not (tmp_path / "model.pt2").exists()
     done = CliRunner().invoke(
-        app, ["export", str(tmp_path / "nowhere"), "--out", str(tmp_path / "x.pt2")]
+        app, ["lab", "export", str(tmp_path / "nowhere"), "--out", str(tmp_path / "x.pt2")]
     )
     assert done.exit_code == 2

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from covey.agent.fleet.faults import FaultPlan
-from covey.agent.fleet.fleet import FleetRun, write_partition, write_start
+from covey.agent.fleet.fleet import FaultPlan, FleetRun, write_partition, write_start
 from covey.agent.learner_choice import NUMPY, TORCH
 from covey.agent.policy import UNLIMITED, Rules
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Message, Up
@@ -27,6 +25,7 @@ from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.agent.orders import TASK, order, ref, status
 from tests.agent.test_service import FakePool, World
+from tests.kit.memory_broker import MemoryBroker
 
 TOPICS = Topics("default")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from covey.agent.training import learner
 from covey.agent.training.architectures import Net
-from covey.agent.training.frozen_layers import frozen_layers
+from covey.agent.training.flat_module import frozen_layers
 from covey.agent.training.learner import Nets, TorchLocal
 from covey.agent.training.models import build, initial, layout_of
 from covey.shared.numerics.split import Split

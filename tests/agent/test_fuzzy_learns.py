@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.superclasses import membership
 from covey.agent.data.dataset import Dataset, dataset
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
-from covey.shared.numerics.metrics import membership_mse
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import entropy, generator
 from covey.shared.strategies.base import Job, Setup, Training
@@ -59,7 +59,9 @@ def membership_error(strategy: Fuzzy, seed: int, rounds: int = 6) -> float:
         rounds
     )
     estimated = strategy.shown(run.state).memberships
-    return membership_mse([estimated[client] for client in data], TRUTH).total
+    error = membership(estimated, dict(zip(data, TRUTH, strict=True)))
+    assert error is not None
+    return error
 
 
 @pytest.mark.parametrize("seed", [0, 5])

@@ -128,7 +128,7 @@ def evaluated(folder: Path, served: Vector, other: Vector) -> tuple[dict[str, An
         other,
         phase="evaluate",
         strategy=FedClust().model_dump(mode="json"),
-        numbers={"alternative": True},
+        numbers={"alternative": 1},
         evaluation={"tune_epochs": 0, "fallback": True},
     )
     version = Version.from_json(done["kept"]["version"])

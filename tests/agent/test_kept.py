@@ -17,11 +17,9 @@ from covey.agent.device.hook import ModelHook, parse_hook
 from covey.agent.device.keeper import Keeper, KeepOptions
 from covey.agent.kept.model_dir import INDEX, ModelDir, read_index
 from covey.agent.kept.model_file import read_model, save_model, task_with_scaling
-from covey.agent.kept.verdict import Figure, Figures, judge
-from covey.agent.kept.versions import Version
+from covey.agent.kept.versions import Figure, Figures, Version, judge
 from covey.agent.policy import Policy, Rules
 from covey.agent.worker.worker import answer
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.client import encode_model
 from covey.shared.errors import UserError
 from covey.shared.files import folder_lock
@@ -35,6 +33,7 @@ from covey.shared.wire.topics import Topics, deployed_key
 from tests import clock
 from tests.agent.orders import order, ref
 from tests.agent.test_service import FakePool, World, worked
+from tests.kit.memory_broker import MemoryBroker
 
 TASK = Task(features=(2,), classes=("no", "yes"), model=Model(name="linear", options={}))
 LAYOUT = Layout((Tensor("fc.weight", (2, 2)), Tensor("fc.bias", (2,))), 2)
@@ -522,15 +521,17 @@ def test_a_reset_device_takes_the_next_publication_and_keeps_its_model(tmp_path:
     models.take(version, "first")
     models.settle(2**53 - 1, pinned=True)
     with folder_lock(models.folder, "unused"):
-        refused = CliRunner().invoke(app, ["reset", "--model-dir", str(models.folder)])
+        refused = CliRunner().invoke(app, ["lab", "reset", "--model-dir", str(models.folder)])
     assert refused.exit_code == 2
     assert "stop it first" in refused.stderr
-    assert CliRunner().invoke(app, ["reset", "--model-dir", str(models.folder)]).exit_code == 0
+    assert (
+        CliRunner().invoke(app, ["lab", "reset", "--model-dir", str(models.folder)]).exit_code == 0
+    )
     index = read_index(models.folder)
     assert (index.serial, index.pinned) == (0, False)
     assert index.in_use is not None
     assert index.in_use.version == version
-    missing = CliRunner().invoke(app, ["reset", "--model-dir", str(tmp_path)])
+    missing = CliRunner().invoke(app, ["lab", "reset", "--model-dir", str(tmp_path)])
     assert missing.exit_code == 2
 
 

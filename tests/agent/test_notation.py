@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from covey.agent.data.cells import found_notation
 from covey.agent.data.describe import describe_table
-from covey.agent.data.notation import found_notation
 from covey.agent.data.proposal_data import describe
 from covey.agent.data.tables import load_table
 from covey.shared.errors import DataError

@@ -24,7 +24,6 @@ from covey.agent.training.models import initial
 from covey.agent.worker.pool import Pool
 from covey.agent.worker.start import write_start
 from covey.agent.worker.worker import answer
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run
 from covey.shared.client import shuffle
@@ -45,6 +44,7 @@ from tests.agent.test_worker import UNWANTED, WATCHED
 from tests.agent.test_worker import job as worker_job
 from tests.bowl import softmax_client
 from tests.kit.local_clients import local_driver
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
 from tests.kit.small_run import clients, rules, scenario
 

@@ -23,7 +23,6 @@ from covey.agent.data.partition import (
     load_split,
     partition,
 )
-from covey.agent.data.superclass_mixture import superclass
 from covey.shared.errors import UserError
 from covey.shared.scenario.partition import (
     ByGroup,
@@ -34,7 +33,6 @@ from covey.shared.scenario.partition import (
     Partition,
     Quantity,
     Rotation,
-    SuperclassMixture,
 )
 from tests.agent.real_data import real
 from tests.kit.scenes import Scenes
@@ -52,8 +50,6 @@ RULES: list[Partition] = [
     GroupedLabels(groups=3),
     Rotation(groups=2),
     Rotation(groups=4),
-    SuperclassMixture(),
-    SuperclassMixture(first=(0, 1), second=(2, 3, 4)),
     LabelSkew(share=0.2, test="proportional"),
     Quantity(alpha=0.5),
 ]
@@ -81,9 +77,7 @@ def test_training_shares_are_disjoint_and_no_agent_is_left_without(
     assert min(len(split.test(agent)) for agent in range(20)) > 0
 
 
-@pytest.mark.parametrize(
-    "cfg", [rule for rule in RULES if rule.name != "superclass_mixture"], ids=str
-)
+@pytest.mark.parametrize("cfg", RULES, ids=str)
 def test_training_shares_cover_the_set(cfg: Partition) -> None:
     assert sorted(split_of(cfg).train_idx) == list(range(2000))
 
@@ -138,20 +132,6 @@ def test_proportional_tests_are_shared_out_as_the_training_samples_of_each_label
         )
         tests = np.bincount(TESTS[split.test(agent)], minlength=10)[label]
         assert abs(tests - own[label] / all_agents[label] * np.count_nonzero(label == TESTS)) < 1
-
-
-def test_a_second_super_class_leaves_the_other_labels_out() -> None:
-    split = split_of(SuperclassMixture(major=0.9, first=(0, 1), second=(2, 3, 4)))
-    for agent in range(20):
-        labels = TARGETS[split.train(agent)]
-        assert set(labels.tolist()) <= {0, 1, 2, 3, 4}
-        assert (np.isin(labels, (0, 1)).mean() > 0.5) == (agent < 10)
-        assert set(TESTS[split.test(agent)].tolist()) <= {0, 1, 2, 3, 4}
-    assert superclass(SuperclassMixture(first=(0,), second=(2,)), np.array([0, 1, 2])).tolist() == [
-        0,
-        -1,
-        1,
-    ]
 
 
 @settings(max_examples=20, deadline=None)
@@ -256,27 +236,6 @@ def test_rotation_refuses_what_is_no_square_image() -> None:
         client_dataset(data, split_of(Rotation(groups=4), tests=False), 19)
 
 
-def test_superclass_mixture_draws_the_larger_share_from_ones_own_superclass() -> None:
-    split = split_of(SuperclassMixture(major=0.7, first=(0, 1, 8, 9)), agents=20)
-    assert split.truth is not None
-    assert np.allclose(split.truth[0], [0.7, 0.3])
-    assert np.allclose(split.truth[19], [0.3, 0.7])
-    assert set(np.diff(split.train_ptr).tolist()) == {
-        80
-    }  # 2 * 800 / 20: the smaller super-class suffices
-    assert set(np.diff(split.test_ptr).tolist()) == {16}
-    firsts = [int(np.isin(TARGETS[split.train(agent)], (0, 1, 8, 9)).sum()) for agent in range(20)]
-    assert firsts == [56] * 10 + [24] * 10
-    assert len(np.unique(split.test_idx)) == len(split.test_idx)
-
-
-@pytest.mark.parametrize("agents", [3, 7, 11])
-def test_superclass_mixture_suffices_for_an_odd_number_of_agents(agents: int) -> None:
-    split = split_of(SuperclassMixture(major=0.9), agents=agents)
-    assert len(set(np.diff(split.train_ptr).tolist())) == 1
-    assert len(np.unique(split.train_idx)) == len(split.train_idx)
-
-
 GROUPS = np.repeat(np.arange(10), 20)  # ten natural clients with 20 samples each, in time order
 CLASSES = np.tile(np.repeat([0, 1], 10), 10)
 POPULATIONS = np.where(GROUPS < 6, "home", "work")
@@ -309,6 +268,14 @@ def test_by_group_gives_an_agent_one_natural_client_split_within() -> None:
         own = [*split.train(agent), *split.test(agent)]
         assert sorted(own) == list(range(20 * agent, 20 * agent + 20))
         assert len(split.test(agent)) == 4
+
+
+@pytest.mark.parametrize("split", ["random", "time"])
+def test_by_group_holds_back_the_share_that_the_fleet_names(split: str) -> None:
+    rule = ByGroup.model_validate({"split": split})
+    draw = np.random.default_rng(0)
+    found = partition(rule, CLASSES, 10, draw, groups=GROUPS, test_share=0.5)
+    assert [len(found.test(agent)) for agent in range(10)] == [10] * 10
 
 
 def test_by_group_chooses_clients_and_not_samples_where_there_are_more() -> None:
@@ -404,12 +371,6 @@ def test_a_rule_that_the_data_cannot_satisfy_is_refused() -> None:
         split_of(Quantity(min_samples=30), agents=100)
     with pytest.raises(UserError, match="11 groups"):
         split_of(GroupedLabels(groups=11))
-    with pytest.raises(UserError, match=r"first: labels \[77\] do not occur"):
-        split_of(SuperclassMixture(first=(0, 77)))
-    with pytest.raises(UserError, match=r"second: labels \[77\] do not occur"):
-        split_of(SuperclassMixture(second=(2, 77)))
-    with pytest.raises(UserError, match=r"labels \[1\] are in both"):
-        split_of(SuperclassMixture(second=(1, 2)))
     with pytest.raises(UserError, match="gets no training sample"):
         split_of(Iid(), agents=2001)
     with pytest.raises(UserError, match="values, this rule needs classes"):

@@ -172,7 +172,7 @@ def test_the_policy_knows_the_phases_in_which_methods_send_signatures() -> None:
 
 def test_the_demands_on_privacy_are_printed_and_a_wrong_key_gets_the_right_one() -> None:
     shown = CliRunner().invoke(
-        app, ["policy", "--limit", "privacy={local_epsilon: 8, signatures: 0.1}"]
+        app, ["lab", "policy", "--limit", "privacy={local_epsilon: 8, signatures: 0.1}"]
     )
     assert '"local_epsilon":8.0' in shown.stdout.replace(" ", "")
     assert '"signatures":0.1' in shown.stdout.replace(" ", "")
@@ -227,6 +227,7 @@ def test_a_policy_comes_from_a_file_and_single_keys_from_the_command_line(tmp_pa
     file = tmp_path / "policy.yaml"
     file.write_text("methods: [fedavg]\nmax_seconds: 600\nmax_models: null\n")
     options = [
+        "lab",
         "policy",
         "--policy",
         str(file),
@@ -281,7 +282,7 @@ def test_the_systemd_unit_contains_the_policy_and_the_allowed_code(tmp_path: Pat
         "max_epochs=5",
     ]
     more = ["--limit", "max_seconds=60", "--allow", "my_pkg.models", "--allow", "other"]
-    unit = CliRunner().invoke(app, ["service", *options, *more]).output
+    unit = CliRunner().invoke(app, ["lab", "service", *options, *more]).output
     for words in (
         f"--policy {tmp_path}/policy.yaml",
         "--limit max_epochs=5",

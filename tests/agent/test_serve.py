@@ -23,12 +23,10 @@ from covey.agent.kept.versions import Version
 from covey.agent.policy import NO_CODE_RULES
 from covey.agent.training import serve
 from covey.agent.training import serve_mqtt as serve_mqtt_module
-from covey.agent.training.predict import Predictor
+from covey.agent.training.predict import Predictor, seen, whole
 from covey.agent.training.serve import Models, PredictionServer
 from covey.agent.training.serve_mqtt import Place
 from covey.agent.training.serve_mqtt import serve as serve_mqtt
-from covey.agent.training.watch import seen, whole
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Message
@@ -36,6 +34,7 @@ from covey.shared.mqtt.retained import until_quiet
 from covey.shared.numerics.vectors import Layout, Tensor
 from tests import clock
 from tests.agent.test_kept import BAD, GOOD, LAYOUT, TASK
+from tests.kit.memory_broker import MemoryBroker
 
 NAMED = TASK.model_copy(update={"columns": ("a", "b"), "ignore": ("id",)})
 

@@ -15,7 +15,6 @@ from covey.agent.device.identity import Identity
 from covey.agent.device.service import Agent, NameTakenError
 from covey.agent.policy import OF_THE_OWNER, TAKES_MORE, Policy, Rules
 from covey.agent.worker.pool import WorkerLost
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.mqtt.link import Message, Up
 from covey.shared.wire import frames
 from covey.shared.wire.documents import AgentStatus
@@ -24,6 +23,7 @@ from covey.shared.wire.parts import part_count
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.agent.orders import MODEL, PART_BYTES, TASK, order, ref, rest, status
+from tests.kit.memory_broker import MemoryBroker
 
 TOPICS = Topics("default")
 REPORT_BYTES = 5000

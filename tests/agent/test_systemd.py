@@ -1,7 +1,8 @@
-"""`agent service`: the unit file that runs an agent on a device."""
+"""`agent lab service`: the unit file that runs an agent on a device."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import subprocess
@@ -14,11 +15,12 @@ from covey.agent.cli.program import app
 from covey.agent.device.systemd import quoted, render
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.wire.format import FORMAT
 
 
 def unit(*options: str) -> dict[str, str]:
     """The keys of the printed unit."""
-    done = CliRunner().invoke(app, ["service", *options], catch_exceptions=False)
+    done = CliRunner().invoke(app, ["lab", "service", *options], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
 
@@ -43,9 +45,8 @@ def test_the_unit_runs_agent_start_with_the_given_options_in_any_folder(
         "my data",
         "--broker",
         "mqtts://host",
-        "--ca",
-        "ca.pem",
-        "--insecure",
+        "--model-dir",
+        "models",
         "--keep-warm",
         "5",
     ]
@@ -56,13 +57,11 @@ def test_the_unit_runs_agent_start_with_the_given_options_in_any_folder(
         str(tmp_path / "my data"),
         "--broker",
         "mqtts://host",
-        "--ca",
-        str(tmp_path / "ca.pem"),
+        "--model-dir",
+        str(tmp_path / "models"),
     ]
     assert words[:4] == ["-P", "-m", "covey.agent.cli", "start"]
-    assert sorted(words[4:]) == sorted(
-        [*wanted, "--insecure", "--keep-warm", "5.0", "--id", "pi-7"]
-    )
+    assert sorted(words[4:]) == sorted([*wanted, "--keep-warm", "5.0", "--id", "pi-7"])
     assert (found["User"], found["Description"]) == ("pi", "Covey agent pi-7")
 
 
@@ -77,7 +76,7 @@ def test_options_from_the_environment_are_written_into_the_unit(
 def test_a_password_is_never_written_into_a_unit(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line, url = ["service", "--data", str(tmp_path)], "mqtt://pi:s3cret@host"
+    line, url = ["lab", "service", "--data", str(tmp_path)], "mqtt://pi:s3cret@host"
     if way == "environment":
         monkeypatch.setenv("COVEY_BROKER", url)
     done = CliRunner().invoke(app, line if way == "environment" else [*line, "--broker", url])
@@ -88,7 +87,7 @@ def test_a_password_is_never_written_into_a_unit(
 
 @pytest.mark.parametrize("options", [[], ["--data", "nowhere"], ["--data", ".", "--brocker", "x"]])
 def test_options_that_agent_start_refuses_are_refused(options: list[str]) -> None:
-    done = CliRunner().invoke(app, ["service", *options])
+    done = CliRunner().invoke(app, ["lab", "service", *options])
     assert done.exit_code != 0
     assert done.stdout == ""
 
@@ -110,7 +109,7 @@ def test_nothing_in_an_argument_is_expanded(word: str, wanted: str) -> None:
     assert quoted(word) == wanted
 
 
-@pytest.mark.parametrize("command", ["start", "service"])
+@pytest.mark.parametrize("command", ["start", "lab service"])
 @pytest.mark.parametrize(
     ("user", "options", "said"),
     [
@@ -127,7 +126,7 @@ def test_credentials_of_another_user_are_refused(
     command: str, user: str, options: list[str], said: str, tmp_path: Path
 ) -> None:
     file = enrolled(user, tmp_path)
-    line = [command, "--data", str(tmp_path), "--credentials", str(file), *options]
+    line = [*command.split(), "--data", str(tmp_path), "--credentials", str(file), *options]
     done = CliRunner().invoke(app, line)
     assert done.exit_code == 2
     assert said in done.stderr
@@ -139,6 +138,17 @@ def test_an_agents_own_credentials_name_it(tmp_path: Path) -> None:
         unit("--data", str(tmp_path), "--credentials", str(file))["Description"]
         == "Covey agent pi-7"
     )
+
+
+def test_an_agent_that_no_restart_can_help_is_not_started_again(tmp_path: Path) -> None:
+    """A state folder of another format, as after an upgrade: each other end is followed by a start, and not at once."""
+    options = ["--data", str(tmp_path), "--id", "pi-7", "--state", str(tmp_path)]
+    (tmp_path / "format.json").write_text(json.dumps({"format": FORMAT + 1, "covey": "9.9.9"}))
+    ended = CliRunner().invoke(app, ["start", *options])
+    assert "begun with Covey 9.9.9" in ended.output
+    found = unit(*options)
+    assert found["RestartPreventExitStatus"].split() == [str(ended.exit_code)]
+    assert (found["Restart"], int(found["RestartSec"]) >= 5) == ("always", True)
 
 
 @pytest.mark.skipif(

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from covey.agent.data import load
 from covey.agent.data.check import inspect, load_local
-from covey.agent.data.inputs import prepared
+from covey.agent.data.local import prepared
 from covey.agent.data.scaling import in_units_of_the_data, standardised_targets
 from covey.agent.data.survey import DataSurvey
 from covey.agent.data.unlabelled import load_unlabelled

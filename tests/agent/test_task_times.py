@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from covey.agent.data import load, with_test
 from covey.agent.data.check import note_on_testing
-from covey.agent.data.inputs import prepared
+from covey.agent.data.local import prepared
 from covey.agent.data.survey import DataSurvey
 from covey.agent.data.times import DAY_S, circular, second_of_week
 from covey.shared.errors import DataError

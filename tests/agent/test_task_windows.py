@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from covey.agent.data import load, with_test
 from covey.agent.data.check import inspect, load_local
-from covey.agent.data.inputs import prepared
+from covey.agent.data.local import prepared
 from covey.agent.data.unlabelled import load_unlabelled
 from covey.agent.data.windows import earlier_and_latest
 from covey.shared.errors import DataError

@@ -15,9 +15,7 @@ from covey.agent.device.identity import Identity
 from covey.agent.device.keeper import KeepOptions
 from covey.agent.device.service import Agent
 from covey.agent.kept.model_dir import read_index
-from covey.agent.kept.verdict import judge
-from covey.agent.kept.versions import Version
-from covey.broker.testing.memory_broker import MemoryBroker
+from covey.agent.kept.versions import Version, judge
 from covey.coordinator.deploy.publish import publish
 from covey.coordinator.disk.versions import ModelVersion
 from covey.shared.numerics.vectors import Layout, Tensor
@@ -26,6 +24,7 @@ from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.agent.orders import TASK
 from tests.agent.test_service import FakePool
+from tests.kit.memory_broker import MemoryBroker
 
 NAMES = tuple(f"gw-{number}" for number in range(10))
 CAREFUL = "gw-9"  # its owner does not let an operator override the check

@@ -5,11 +5,7 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import json
 import struct
-import tarfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -368,201 +364,22 @@ def images_of_absurd_size(folder: Path) -> Source:
     return str(Path(written(path, bytes(content))[0]).parents[1]), None
 
 
-# -- IDX and CIFAR -----------------------------------------------------------------------------------------------------
+# -- published data sets ------------------------------------------------------------------------------------------------
 
 
-def idx(*shape: int, content: bytes | None = None, kind: int = 8) -> bytes:
-    count = int(np.prod(shape))
-    head = bytes([0, 0, kind, len(shape)]) + struct.pack(f">{len(shape)}I", *shape)
-    return head + (bytes(count) if content is None else content)
-
-
-def idx_folder(folder: Path, images: bytes, labels: bytes | None, start: str = "") -> Source:
-    home = folder / SECRET
-    written(home / f"{start}train-images-idx3-ubyte.gz", gzip.compress(images))
-    if labels is not None:
-        written(home / f"{start}train-labels-idx1-ubyte.gz", gzip.compress(labels))
-    return str(home), None
-
-
-IDX: dict[str, tuple[bytes, bytes | None]] = {
-    "cut_short": (idx(4, 2, 2, content=b"12"), idx(4)),
-    "too_long": (idx(4, 2, 2, content=bytes(17)), idx(4)),
-    "no_idx": (SECRET.encode(), idx(4)),
-    "absurd_axes": (bytes([0, 0, 8, 200]), idx(4)),
-    "a_header_cut_short": (bytes([0, 0, 8, 3, 0]), idx(4)),
-    "labels_missing": (idx(4, 2, 2), None),
-}
-for _name, (_images, _labels) in IDX.items():
-    CASES[f"idx_{_name}"] = lambda folder, x=_images, y=_labels: idx_folder(folder, x, y)  # type: ignore[misc]
-
-
-@case
-def idx_of_two_to_the_31_images(folder: Path) -> Source:
-    head = bytes([0, 0, 8, 3]) + struct.pack(">III", 1 << 31, 28, 28)
-    return idx_folder(folder, head + bytes(100), idx(4))
-
-
-@case
-def idx_that_is_no_gzip(folder: Path) -> Source:
-    path, _ = idx_folder(folder, idx(4, 2, 2), idx(4))
-    written(Path(path) / "train-images-idx3-ubyte.gz", SECRET)
-    return path, None
-
-
-@case
-def idx_of_two_sets(folder: Path) -> Source:
-    idx_folder(folder, idx(4, 2, 2), idx(4), f"{SECRET}-")
-    return idx_folder(folder, idx(4, 2, 2), idx(4))
-
-
-@case
-def idx_without_training_images(folder: Path) -> Source:
-    return written(folder / SECRET / f"{SECRET}-train-images.dat", idx(4, 2, 2))
-
-
-@case
-def emnist_of_an_unknown_split(folder: Path) -> Source:
-    return idx_folder(folder, idx(4, 2, 2), idx(4), f"emnist-{SECRET}-")
-
-
-@case
-def emnist_of_odd_labels(folder: Path) -> Source:
-    return idx_folder(folder, idx(4, 2, 2), idx(4, content=b"\x63\x63\x63\x63"), "emnist-digits-")
-
-
-def tar(path: Path, members: dict[str, bytes], link: str = "") -> Source:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w:gz") as archive:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-        if link:
-            info = tarfile.TarInfo("cifar/data_batch_1.bin")
-            info.type, info.linkname = tarfile.SYMTYPE, link
-            archive.addfile(info)
-    return str(path), None
-
-
-RECORD = bytes(1 + 3 * 32 * 32)
-WHOLE = {
-    **{f"cifar/data_batch_{i}.bin": RECORD for i in range(1, 6)},
-    "cifar/test_batch.bin": RECORD,
-}
-TAR: dict[str, dict[str, bytes]] = {
-    "nothing_of_cifar": {f"{SECRET}.bin": b"x"},
-    "a_batch_missing": {
-        name: content for name, content in WHOLE.items() if not name.endswith("3.bin")
-    },
-    "half_a_record": WHOLE | {"cifar/data_batch_2.bin": SECRET.encode()},
-    "names_that_are_no_text": WHOLE | {"cifar/batches.meta.txt": b"\xff" + SECRET.encode()},
-    "two_files_of_one_name": WHOLE | {f"{SECRET}/data_batch_1.bin": RECORD},
-    "many_files": {f"{SECRET}-{i}.bin": b"x" for i in range(101)},
-}
-for _name, _members in TAR.items():
-    CASES[f"tar_{_name}"] = lambda folder, members=_members: tar(  # type: ignore[misc]
-        folder / f"{SECRET}.tar.gz", members
+PUBLISHED = (
+    "train-images-idx3-ubyte.gz",
+    "cifar-10-binary.tar.gz",
+    "train_32x32.mat",
+    "all_data.json",
+)
+for _name in PUBLISHED:
+    CASES[f"published_{_name.split('.')[0]}"] = lambda folder, name=_name: written(  # type: ignore[misc]
+        folder / SECRET / name, SECRET
     )
 
 
-@case
-def tar_damaged(folder: Path) -> Source:
-    return written(folder / f"{SECRET}.tar.gz", SECRET)
-
-
-# -- SVHN --------------------------------------------------------------------------------------------------------------
-
-
-def mat(folder: Path, **arrays: Any) -> Source:
-    from scipy import io as scipy_io
-
-    path = folder / SECRET / "train_32x32.mat"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scipy_io.savemat(path, arrays, do_compression=True)
-    return str(path.parent), None
-
-
-DIGITS = np.zeros((32, 32, 3, 4), np.uint8)
-ONES = np.ones((4, 1), np.uint8)
-MAT: dict[str, dict[str, Any]] = {
-    "of_another_shape": {"X": DIGITS[:8], "y": ONES},
-    "without_y": {"X": DIGITS, SECRET: ONES},
-    "of_odd_digits": {"X": DIGITS, "y": ONES * 99},
-    "of_a_structure": {"X": {SECRET: 1}, "y": ONES},
-}
-for _name, _variables in MAT.items():
-    CASES[f"mat_{_name}"] = lambda folder, variables=_variables: mat(folder, **variables)  # type: ignore[misc]
-
-
-@case
-def mat_damaged(folder: Path) -> Source:
-    return str(Path(written(folder / SECRET / "train_32x32.mat", SECRET * 50)[0]).parent), None
-
-
-@case
-def mat_of_version_7_3(folder: Path) -> Source:
-    head = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM"
-    return str(
-        Path(written(folder / SECRET / "train_32x32.mat", head + bytes(500))[0]).parent
-    ), None
-
-
-# -- LEAF --------------------------------------------------------------------------------------------------------------
-
-
-def leaf(folder: Path, text: str) -> Source:
-    path, _ = written(folder / SECRET / "train" / f"{SECRET}.json", text)
-    return str(Path(path).parents[1]), None
-
-
-def leaf_user(x: Any, y: Any, user: Any = SECRET, count: Any = None, **more: Any) -> str:
-    """One user's file; `more` replaces whole sections."""
-    count = (len(y) if isinstance(y, list) else 1) if count is None else count
-    whole = {"users": [user], "num_samples": [count], "user_data": {str(user): {"x": x, "y": y}}}
-    return json.dumps(whole | more)
-
-
-TWO = [[1.0], [2.0]]
-LEAF: dict[str, str] = {
-    "no_json": f'{{"users": ["{SECRET}',
-    "too_deep": "[" * 100_000,
-    "infinity": leaf_user([[1.0], [float("inf")]], [0, 1]),
-    "no_users": json.dumps({SECRET: 1}),
-    "users_without_count": leaf_user(TWO, [0, 1], num_samples=[]),
-    "a_user_that_is_a_list": leaf_user(TWO, [0, 1], user=[SECRET]),
-    "a_name_too_long": leaf_user(TWO, [0, 1], user=SECRET * 100),
-    "a_count_that_is_a_word": leaf_user(TWO, [0, 1], count=SECRET),
-    "a_user_twice": leaf_user(TWO, [0, 1], users=[SECRET, SECRET], num_samples=[2, 2]),
-    "no_data_of_a_user": leaf_user(TWO, [0, 1], user_data={SECRET: 1}),
-    "another_count": leaf_user(TWO, [0, 1], count=3),
-    "words": leaf_user([[SECRET], ["b"]], [0, 1]),
-    "words_as_targets": leaf_user(TWO, [SECRET, "b"]),
-    "a_long_word_among_numbers": leaf_user(TWO, [0, SECRET * 1000]),
-    "a_number_beyond_every_type": leaf_user(TWO, [0, 10**400]),
-    "rows_of_two_lengths": leaf_user([[1.0], [2.0, 3.0]], [0, 1]),
-    "no_samples": leaf_user([], [], count=0),
-    "an_image_that_is_missing": leaf_user([f"{SECRET}.jpg"] * 2, [0, 1]),
-    "an_image_that_is_no_name": leaf_user(["000001.jpg", 5], [0, 1]),
-    "an_image_above_the_folder": leaf_user([f"../../{SECRET}.jpg"] * 2, [0, 1]),
-    "an_image_elsewhere": leaf_user([f"/home/{SECRET}/me.jpg"] * 2, [0, 1]),
-}
-for _name, _content in LEAF.items():
-    CASES[f"leaf_{_name}"] = lambda folder, content=_content: leaf(folder, content)  # type: ignore[misc]
-
-
-@case
-def leaf_with_a_later_name_that_is_a_number(folder: Path) -> Source:
-    image(folder / SECRET / "raw" / "img_align_celeba" / "1.png")
-    return leaf(folder, leaf_user(["1.png", 5], [0, 1]))
-
-
-@case
-def leaf_of_two_shapes(folder: Path) -> Source:
-    data = {SECRET: {"x": TWO, "y": [0, 1]}, "b": {"x": [[1, 2]], "y": [0]}}
-    return leaf(
-        folder, json.dumps({"users": [SECRET, "b"], "num_samples": [2, 1], "user_data": data})
-    )
+# -- sounds ------------------------------------------------------------------------------------------------------------
 
 
 def sounds(folder: Path, content: bytes) -> Source:

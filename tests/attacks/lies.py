@@ -22,7 +22,6 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.run import Run
 from covey.shared.strategies.base import ClientId
@@ -31,6 +30,7 @@ from covey.shared.wire.framing import REPORT_VERSION, VERSION, checksum_of
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 from tests import clock
 from tests.bowl import Trainer
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet, Numpy
 from tests.kit.small_run import clients, rules, scenario
 from tests.methods import METHODS

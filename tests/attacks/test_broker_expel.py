@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from covey.broker.cli.program import app
 from covey.broker.folder import BrokerFolder
 from covey.shared.mqtt import credentials
-from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from covey.shared.wire.documents import EXPELLED, AgentStatus
 from tests.e2e.test_enrolled import data
 from tests.kit.scenes import start_file
@@ -39,7 +38,7 @@ SCENARIO = {
 def retained(home: BrokerFolder, *topics: str) -> dict[str, Heard]:
     """What the broker keeps on these topics, as the coordinator sees it."""
     coordinator = credentials.read(home.file("coordinator"))
-    url = BrokerUrl.parse(coordinator.broker, Tls(ca=Path(coordinator.ca)))
+    url = coordinator.url
     with Raw(url, f"witness-{time.monotonic_ns()}", url.user or "", url.password or "") as witness:
         witness.subscribe(*topics)
         witness.ping()

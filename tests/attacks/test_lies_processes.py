@@ -167,12 +167,24 @@ def test_a_quarantine_outlasts_a_kill_and_ends_with_release(tmp_path: Path) -> N
             )
             assert "loss is 1.7e+308" in held
             with program(
-                "covey.coordinator.cli", "release", "one", "--broker", url, log=tmp_path / "r0.log"
+                "covey.coordinator.cli",
+                "lab",
+                "release",
+                "one",
+                "--broker",
+                url,
+                log=tmp_path / "r0.log",
             ) as wrong:
                 assert wrong.process.wait(60) == 2
                 assert "one is not in quarantine" in wrong.output
             with program(
-                "covey.coordinator.cli", "release", LIAR, "--broker", url, log=tmp_path / "r1.log"
+                "covey.coordinator.cli",
+                "lab",
+                "release",
+                LIAR,
+                "--broker",
+                url,
+                log=tmp_path / "r1.log",
             ) as release:
                 assert release.process.wait(60) == 0, release.output
             until(lambda: blamed(folder, "released") == {LIAR}, of=second)

@@ -107,6 +107,7 @@ def test_a_model_file_that_names_code_runs_nothing_without_consent(
     save_file(tensors, tmp_path / "cluster-0.safetensors", metadata={"facts": json.dumps(facts)})
     command = [
         "covey.agent.cli",
+        "lab",
         "export",
         str(tmp_path / "cluster-0.safetensors"),
         "--out",
@@ -129,7 +130,7 @@ fleet: {agents: 2, data: "%s", workers: 1}
 """
 DIGITS = "features: [1, 8, 8], classes: 10"
 COMMANDS = {
-    "coordinator plan": ["covey.coordinator.cli", "plan", "{scenario}"],
+    "coordinator lab plan": ["covey.coordinator.cli", "lab", "plan", "{scenario}"],
     "coordinator run": [
         "covey.coordinator.cli",
         "run",
@@ -154,8 +155,8 @@ COMMANDS = {
         "{out}",
         "--in-process",
     ],
-    "agent model": ["covey.agent.cli", "model", "{scenario}", "--out", "{out}"],
-    "agent fleet": ["covey.agent.cli", "fleet", "{scenario}", "--run-dir", "{out}"],
+    "agent lab model": ["covey.agent.cli", "lab", "model", "{scenario}", "--out", "{out}"],
+    "agent lab fleet": ["covey.agent.cli", "lab", "fleet", "{scenario}", "--run-dir", "{out}"],
 }
 
 
@@ -169,7 +170,7 @@ def test_a_scenario_that_names_a_model_runs_nothing_without_consent(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("command", ["coordinator run --in-process", "agent fleet"])
+@pytest.mark.parametrize("command", ["coordinator run --in-process", "agent lab fleet"])
 def test_a_scenario_names_no_data_of_code(command: str, tmp_path: Path, marker: Path) -> None:
     refused_with(COMMANDS[command], SCENARIO % ("linear", "weapon:data"), tmp_path)
     assert not marker.exists()

@@ -20,6 +20,7 @@ from covey.agent.worker.memory_file import load_memory
 from covey.agent.worker.worker import answer
 from covey.shared.client import encode_model
 from covey.shared.numerics.vectors import Layout
+from covey.shared.scenario.task import Task
 from covey.shared.secure.simulated import simulated_identity
 from covey.shared.strategies.base import LAST_MODEL
 from covey.shared.strategies.phase_names import CARD
@@ -80,7 +81,8 @@ class Device:
             for key, file in files.items()
         ]
         training = {"epochs": 1, "batch": 10_000, "lr": 0.05}
-        asked = {"task": TASK, "layout": LAYOUT, "models": refs, "training": training, **work}
+        asked = {"layout": LAYOUT, "models": refs, "training": training, **work}
+        asked["task"] = Task.model_validate(work.get("task", TASK)).for_agents()
         job: dict[str, Any] = {
             "job": "perform",
             "order": order(**asked).to_bytes(),
@@ -269,6 +271,27 @@ def test_a_device_that_demands_sums_gives_no_figure_of_models_that_a_coordinator
     for model in asked:
         report = device.report(model, phase="evaluate", evaluation=EVERYTHING)
         assert figures(report) == {}
+
+
+SUMMED: dict[str, Any] = {"secure": {"clip": 1.0}, "local": None, "signatures": None, "rounds": 1}
+
+
+@pytest.mark.parametrize("limit", ["", "privacy={secure_least: 5}"])
+def test_the_oracle_of_chosen_models_has_no_figure_of_one_agent_under_secure_sums(
+    tmp_path: Path, limit: str
+) -> None:
+    """Some 160 figures of models that a coordinator chose gave this agent's update, also where its run had secure sums."""
+    with_keys(tmp_path / "secure")
+    device = Device(tmp_path, limit)
+    unit = np.eye(VALUES)
+    asked = [np.zeros(VALUES), *unit, *-unit, *(one + unit[0] for one in unit[1:])]
+    for model in asked:
+        wanted: dict[str, Any] = {"phase": "evaluate", "evaluation": EVERYTHING}
+        assert figures(device.report(model, privacy=SUMMED, **wanted)) == {}
+        for privacy in (SUMMED, None):  # a vector, without members to hide it
+            sized = device.report(model, privacy=privacy, sizes={"model": VALUES}, **wanted)
+            assert (sized.vectors, sized.numbers) == ({}, {})
+            assert "secure sums" in str(sized.failure)
 
 
 KEPT = ["labels=hidden", "words=hidden", "privacy={secure_least: 5}", "privacy={local_epsilon: 1}"]

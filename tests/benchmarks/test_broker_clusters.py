@@ -18,12 +18,3 @@ def test_the_longest_time_between_two_folds_counts_from_the_round_of_the_kill_on
     found = figures(folds, killed=10.5, returned=31.0, stands=False)
     assert (found["longest_s"], found["returned_s"], found["fold_after_return_s"]) == (25, 20.5, 6)
     assert figures(folds, killed=0.0, returned=0.0, stands=False)["fold_after_return_s"] is None
-
-
-def test_a_run_stands_for_good_whatever_it_folded_before() -> None:
-    calm = figures([0.0, 1.0, 2.0], 0.0, 0.0, stands=False) | {"models": {"0": "a"}}
-    lost = figures([0.0, 1.0], 1.5, 0.0, stands=True)
-    cells = {"nats: none": calm, "nats: an agents' node, for good": lost}
-    assert table(cells).endswith(
-        "| nats | an agents' node, for good | no | for good |  | 1.0 (1.0) |"
-    )

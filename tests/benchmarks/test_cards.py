@@ -1,4 +1,4 @@
-"""The benchmarks of what cards cost, reveal and decide: measures are right where they are known, and the pages show the records."""
+"""The benchmarks of what cards cost and reveal: measures are right where they are known, and the pages show the records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from benchmarks import card_costs, card_leakage, kin_newcomers
+from benchmarks import card_costs, card_leakage
 from benchmarks.kin import people
 from covey.shared.numerics import kinship
 
@@ -37,19 +37,11 @@ def test_a_small_fleet_costs_a_card_of_five_kilobytes() -> None:
     assert row["ari"] > 0.3
 
 
-def test_newcomers_find_their_group_by_card_and_by_loss() -> None:
-    found = kin_newcomers.measured("upside down", 1)
-    assert found["models"] == 2
-    assert found["right by card"] == found["right by loss"] == kin_newcomers.NEWCOMERS
-    assert found["card"] == found["loss"] == found["best"]
-
-
 @pytest.mark.parametrize(
     ("made", "record", "page"),
     [
         (card_costs.table, card_costs.OUT, "kin.md"),
         (card_leakage.table, card_leakage.OUT, "privacy.md"),
-        (kin_newcomers.table, kin_newcomers.OUT, "kin.md"),
     ],
 )
 def test_the_page_shows_the_figures_of_the_record(

@@ -27,11 +27,3 @@ def test_a_table_of_the_book_is_made_from_the_record(model: str, seeds: tuple[in
     rows = table(RECORD, model, seeds)
     assert rows.count("\n") > 7
     assert rows in BOOK
-
-
-def test_a_method_that_diverged_with_a_seed_has_a_row_that_gives_this_in_place_of_figures() -> None:
-    failed = {"mlp/skew20/scaffold/1": {"failed": "the training diverged"}}
-    head, rule, *rows = table(RECORD | failed, "mlp", (1, 2, 3)).splitlines()
-    [row] = [row for row in rows if "diverged" in row]
-    assert row.startswith("| skew20 | scaffold | diverged with 1 of 3 seeds |")
-    assert row.count("|") == head.count("|") == rule.count("|")

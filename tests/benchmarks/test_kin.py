@@ -16,7 +16,6 @@ from benchmarks.kin import (
     cells,
     measured,
     outputs,
-    paired,
     people,
     scenario,
     suits,
@@ -39,13 +38,6 @@ def test_every_fleet_and_method_is_a_scenario() -> None:
     assert possible == (len(FLEETS) + len(NATURAL)) * len(EVERY) - 4  # priors of two regressions
     assert all(scenario(cell).strategy.name for cell in listed)
     assert len(SEVEN) == 7
-
-
-def test_the_last_third_of_a_method_that_finishes_alone_has_as_many_epochs() -> None:
-    whole = scenario(Cell("even", "fedavg", 1))
-    thirds = scenario(Cell("even", "local last third", 1))
-    left = whole.rounds.count - thirds.rounds.count
-    assert thirds.evaluation.tune_epochs == 1 + left * whole.training.epochs
 
 
 def test_groups_name_digits_otherwise_and_see_them_turned() -> None:
@@ -79,32 +71,6 @@ def test_the_page_shows_the_figures_of_the_records() -> None:
 def cells_of(setting: str) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = json.loads(outputs(setting).read_text())["cells"]
     return found
-
-
-def test_a_difference_to_the_best_has_the_interval_of_its_pairs() -> None:
-    """Kin is 1, 2 and 3 points ahead: the mean is 2, the standard deviation 1, and t(0.975, 2) = 4.303."""
-    plain = {"tuned": 0.5, "server": 0.5, "decile": {"server": 0.4}, "mb": 2.0}
-    found = {
-        f"even/{method}/{seed}": dict(plain)
-        for method in (*SEVEN, "kin, cells of 5", "fedavg, prior")
-        for seed in (1, 2, 3)
-    }
-    for seed in (1, 2, 3):
-        ahead = {"server": 0.5 + seed / 100, "chances": [1, 0.0005, 1], "votes": {}}
-        found[f"even/kin/{seed}"] = plain | ahead
-    row = paired(found, "x").splitlines()[-1]
-    assert "| 3 | +2.0 ± 2.5 | +0.0 ± 0.0 | 40.0 | 40.0 | 2.00 | 2.00 |" in row
-
-
-def test_a_setting_has_its_own_data_size_and_share_of_agents() -> None:
-    few = scenario(Cell("even", "fedavg", 1, "few"))
-    assert few.fleet is not None
-    assert (few.fleet.data, few.fleet.agents, few.rounds.participation) == (
-        "fashion-mnist",
-        40,
-        0.1,
-    )
-    assert scenario(Cell("even", "fedavg", 1, "lenet")).task.model.name == "lenet5"
 
 
 def test_the_advice_for_a_fleet_is_that_of_the_record() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import measuring
 from benchmarks.encoding import CODECS, rows
 from benchmarks.measuring import (
     Cost,
@@ -38,10 +36,6 @@ def test_floor_and_product_are_measured_in_turns_and_the_median_counts() -> None
     assert (row.floor.wall_s, row.product.wall_s, row.wall_ratio) == (2.0, 6.0, 3.0)
 
 
-def test_a_floor_that_is_too_short_for_the_clock_has_no_ratio() -> None:
-    assert math.isnan(Row("x", Cost(1.0, 0.0), Cost(1.0, 1.0), 1).cpu_ratio)
-
-
 def test_figures_are_printed_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,16 +59,6 @@ def test_the_parts_of_the_floor_have_the_size_of_the_payload() -> None:
 def test_every_codec_is_measured() -> None:
     measured = {row.what for row in rows(1000, 1)}
     assert measured >= set(CODECS)
-
-
-def test_a_tick_of_the_clock_in_a_short_block_is_no_load_beyond_the_whole_machine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ticks = iter([100.0, 100.01])
-    monkeypatch.setattr(measuring, "_busy_s", lambda: next(ticks))
-    with foreign_load() as load:
-        pass
-    assert load["foreign"] == 1.0
 
 
 def test_a_record_resumes_after_the_last_finished_cell(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.poisoning import ATTACKS, METHODS, RULES, Cell, cells, hostile, scenario, table
+from benchmarks.poisoning import ATTACKS, METHODS, RULES, cells, hostile, scenario, table
 from benchmarks.torch_runs import TIMES, bent
 from covey.shared.seeds import generator
 from tests.bowl import flat
@@ -42,14 +42,3 @@ def test_the_book_shows_the_record(mode: str) -> None:
     seeds = sorted({int(key.rpartition(" ")[2]) for key in found})
     assert table(found, mode, seeds) in RECORD.with_name("hostile_agents.md").read_text("utf-8")
     assert all(one["finite"] for one in found.values())
-
-
-def test_a_table_has_a_mean_and_a_spread_over_seeds() -> None:
-    found = {
-        Cell("fedavg", "mean", "none", seed).key: {"server": share}
-        for seed, share in ((1, 0.5), (2, 0.7))
-    }
-    assert (
-        table(found, "server", [1, 2]).splitlines()[2]
-        == "| fedavg | mean | 60.0 ± 10.0 |  |  |  |  |"
-    )

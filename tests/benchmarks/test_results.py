@@ -1,4 +1,4 @@
-"""Tables that name a record are what `coordinator compare --known` makes of that record.
+"""Tables that name a record are what `coordinator compare --known` makes of that record, and columns of `benchmarks.superclasses`.
 
 The laboratory books next to the records have whole tables, docs/results.md some of their columns.
 """
@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.superclasses import with_columns
 from covey.coordinator.commands.comparison_files import known_rows
-from covey.coordinator.compare.summaries import summaries
-from covey.coordinator.compare.tables import tables
 from covey.shared.scenario.scenario import Scenario
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +32,7 @@ SHORT = re.findall(r"<!-- (benchmarks/results/[\w.-]+\.json): (.+) -->\n\n((?:\|
 def rendered(record: Path) -> str:
     scenario = Scenario.model_validate(json.loads(record.read_text())["scenario"])
     rows = list(known_rows(scenario, [record]).values())
-    return "\n".join(one.markdown() for one in tables(scenario, summaries(scenario, rows)))
+    return "\n".join(one.markdown() for one in with_columns(scenario, rows))
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: str(record.stem))

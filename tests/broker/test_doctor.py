@@ -12,10 +12,10 @@ import pytest
 from covey.broker.doctor import Doctor, examine_disk, judged
 from covey.broker.programs.mosquitto import Mosquitto, check_last_save
 from covey.broker.programs.options import Options
-from covey.broker.testing.memory_broker import MemoryBroker, MemoryLink
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from tests import clock
+from tests.kit.memory_broker import MemoryBroker, MemoryLink
 from tests.processes import needs_mosquitto
 
 URL = BrokerUrl.parse("mqtt://127.0.0.1")

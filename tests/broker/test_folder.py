@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+import re
 import ssl
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,9 +27,8 @@ from covey.broker.cli.program import app
 from covey.broker.folder import AUDIT_OWNER, BrokerFolder
 from covey.broker.programs.options import Options
 from covey.broker.seen import Seen, retained
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.cli.program import app as coordinator
-from covey.shared.audit import verify
+from covey.shared.audit_check import verify
 from covey.shared.errors import UserError
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
@@ -37,6 +38,7 @@ from covey.shared.wire.documents import AgentStatus, RosterMessage
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.conformance.test_links import down, message, up
+from tests.kit.memory_broker import MemoryBroker
 from tests.processes import ROOT, free_port, needs_mosquitto, until
 
 EVIL = b'{"id": "pi\\nExecStartPre=/bin/sh", "broker": "mqtts://h"}\n-----BEGIN CERTIFICATE-----'
@@ -57,8 +59,7 @@ def home(tmp_path: Path) -> BrokerFolder:
 
 
 def url_of(file: Path) -> BrokerUrl:
-    user = credentials.read(file)
-    return BrokerUrl.parse(user.broker, Tls(ca=Path(user.ca)))
+    return credentials.read(file).url
 
 
 @contextmanager
@@ -174,19 +175,8 @@ def shakes_hands(home: BrokerFolder, host: str) -> bool:
 
 def test_only_the_owner_may_read_keys_passwords_and_credentials(home: BrokerFolder) -> None:
     home.enroll("pi-7")
-    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in home.folder.rglob("*")}
-    secret = (
-        "ca.key",
-        "server.key",
-        "passwords",
-        "members.json",
-        "coordinator.pem",
-        "pi-7.pem",
-        "audit.jsonl",
-    )
-    assert {modes[name] for name in secret} == {"0o600"}
-    assert modes["users"] == "0o700"
-    assert home.folder.stat().st_mode & 0o777 == 0o700
+    for path in (home.folder, *home.folder.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
 
 def test_a_password_is_in_its_owners_file_only(home: BrokerFolder) -> None:
@@ -455,7 +445,7 @@ def test_rotate_revokes_the_old_password(home: BrokerFolder, user: str) -> None:
     if user == "pi-7":
         home.enroll(user)
     before = url_of(home.file(user)).password or ""
-    done = typed("rotate", user, "--home", home.folder)
+    done = typed("lab", "rotate", user, "--home", home.folder)
     assert done.exit_code == 0, done.output
     after = url_of(home.file(user)).password or ""
     made = passwords.read(home.passwords)[user]
@@ -466,7 +456,7 @@ def test_rotate_revokes_the_old_password(home: BrokerFolder, user: str) -> None:
 def test_a_certificate_for_longer_than_any_date_lasts_as_long_as_its_authority(
     home: BrokerFolder, tmp_path: Path
 ) -> None:
-    done = typed("renew", "--home", home.folder, "--days", 10**20)
+    done = typed("lab", "renew", "--home", home.folder, "--days", 10**20)
     assert (done.exit_code, home.certificates()["server.pem"]) == (0, home.certificates()["ca.pem"])
     days = ["--days", 99_999_999, "--ca-days", 10**20]
     done = typed("init", "--home", tmp_path / "eternal", "--host", "localhost", *days)
@@ -475,14 +465,14 @@ def test_a_certificate_for_longer_than_any_date_lasts_as_long_as_its_authority(
 
 
 def test_renew_refuses_a_host_that_init_refuses(home: BrokerFolder) -> None:
-    done = typed("renew", "--home", home.folder, "--host", "localhost", "--host", "a b")
+    done = typed("lab", "renew", "--home", home.folder, "--host", "localhost", "--host", "a b")
     assert done.exit_code == 2
     assert "names no host" in done.stderr
 
 
 def test_renew_makes_a_certificate_that_the_old_credentials_trust(home: BrokerFolder) -> None:
     before = (home.folder / "server.pem").read_bytes()
-    done = typed("renew", "--home", home.folder, "--days", "30")
+    done = typed("lab", "renew", "--home", home.folder, "--days", "30")
     assert done.exit_code == 0, done.output
     assert (home.folder / "server.pem").read_bytes() != before
     assert shakes_hands(home, "localhost")
@@ -514,7 +504,7 @@ def test_a_server_certificate_lives_for_ninety_days_and_warns_for_the_last_fourt
     made.renew(days=13)
     (warning,) = made.warnings()
     assert "expires in 12 days" in warning
-    assert "broker renew" in warning
+    assert "broker lab renew" in warning
 
 
 def test_the_audit_log_of_the_folder_holds_every_change(home: BrokerFolder) -> None:
@@ -549,3 +539,45 @@ def test_a_hint_about_a_folder_with_a_space_can_be_typed(tmp_path: Path) -> None
     assert f"`broker up --home '{folder}'`" in made.stdout
     with pytest.raises(UserError, match=r"--home 'a b' --host NAME"):
         BrokerFolder(Path("a b"))
+
+
+def test_the_file_for_a_broker_of_somebody_else_is_read_as_its_page_shows_it(
+    tmp_path: Path,
+) -> None:
+    page = (ROOT / "docs" / "brokers.md").read_text("utf-8")
+    [shown] = re.findall(r"```text\n(\{.*?)```", page, re.DOTALL)
+    (tmp_path / "pi-7.pem").write_text(shown)
+    own = credentials.read(tmp_path / "pi-7.pem")
+    assert (own.id, own.url.user, own.url.password) == ("pi-7", "pi-7", "password")
+    assert own.tls == Tls(
+        tmp_path / "pi-7.pem",
+        tmp_path / "pi-7.crt",
+        tmp_path / "pi-7.key",
+        source=tmp_path / "pi-7.pem",
+    )
+
+
+def test_a_file_without_certificates_trusts_those_of_the_system(tmp_path: Path) -> None:
+    (tmp_path / "pi-7.json").write_text('{"id": "pi-7", "broker": "mqtts://pi-7:pw@host"}')
+    url = credentials.read(tmp_path / "pi-7.json").url
+    assert url.tls is not None
+    assert url.tls.ca is None
+    assert url.tls_context() is not None
+
+
+@pytest.mark.parametrize("heading", ['"cert": 7', '"key": ["a"]'])
+def test_a_certificate_in_credentials_is_a_file_name(heading: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.pem"
+    file.write_text(f'{{"id": "pi-7", "broker": "mqtts://host", {heading}}}')
+    with pytest.raises(UserError, match="this is not a credentials file"):
+        credentials.read(file)
+
+
+@pytest.mark.parametrize("variable", ["COVEY_CA", "COVEY_CERT", "COVEY_KEY", "COVEY_INSECURE"])
+def test_a_variable_that_is_no_longer_read_is_not_ignored_in_silence(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "x.pem")
+    done = CliRunner().invoke(coordinator, ["status"])
+    assert done.exit_code == 2
+    assert f"{variable} is no longer read; write a credentials file" in done.stderr

@@ -1,8 +1,8 @@
 import asyncio
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.mqtt.link import Down, Incoming, Message, Up, Will
 from tests.clock import run
+from tests.kit.memory_broker import MemoryBroker
 
 
 async def taken(link: object) -> list[Incoming]:

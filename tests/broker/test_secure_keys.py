@@ -30,8 +30,8 @@ def test_the_commands_give_a_device_an_entry_for_its_own_key(
     tmp_path: Path, home: BrokerFolder
 ) -> None:
     state = tmp_path / "state"
-    made = CliRunner().invoke(agent, ["keys", "--id", "pi-7", "--state", str(state)])
-    again = CliRunner().invoke(agent, ["keys", "--id", "pi-7", "--state", str(state)])
+    made = CliRunner().invoke(agent, ["lab", "keys", "--id", "pi-7", "--state", str(state)])
+    again = CliRunner().invoke(agent, ["lab", "keys", "--id", "pi-7", "--state", str(state)])
     key = made.output.strip()
     assert made.output == again.output
     line = ["enroll", "pi-7", "--home", str(home.folder), "--key", key]
@@ -98,7 +98,7 @@ def test_other_devices_get_the_signed_list_of_expelled_entries(
         home.enroll_all([name], key=bytes([number]) * 32)
     gone, password = (credentials.read(home.file(name)) for name in ("pi-7", "pi-8"))
     home.expel("pi-7")
-    made = CliRunner().invoke(broker, ["sign", "--home", str(home.folder)])
+    made = CliRunner().invoke(broker, ["lab", "sign", "--home", str(home.folder)])
     assert made.output == f"{home.file('pi-8')}\n"
     own = credentials.read(home.file("pi-8"))
     assert (own.broker, own.entry) == (password.broker, password.entry)
@@ -120,7 +120,7 @@ def test_a_list_waits_for_a_fleet_key_that_lies_elsewhere(home: BrokerFolder) ->
         home.enroll_all([name], key=bytes([number]) * 32)
     (home.folder / FLEET_KEY).rename(home.folder / "offline")
     said = CliRunner().invoke(broker, ["expel", "pi-7", "--home", str(home.folder)])
-    assert "run `broker sign` where the fleet key is" in said.output
+    assert "run `broker lab sign` where the fleet key is" in said.output
     with pytest.raises(UserError, match="bring it back to sign what waits for it"):
         home.sign()
     (home.folder / "offline").rename(home.folder / FLEET_KEY)

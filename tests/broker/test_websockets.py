@@ -21,7 +21,7 @@ from covey.broker.programs.websocket_gateway import WebsocketGateway
 from covey.shared.errors import UserError
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.backoff import Backoff
-from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Will
 from covey.shared.mqtt.mqtt_link import MqttLink
 from tests.conformance.test_links import message, up
@@ -72,8 +72,7 @@ async def test_with_tls_the_login_of_an_enrolled_agent_is_checked(tmp_path: Path
         place = gateway.url
         assert place.scheme == "wss"
         for password, is_right in ((login.password, True), ("wrong", False)):
-            tls = Tls(ca=Path(own.ca))
-            url = BrokerUrl(place.host, place.port, tls, "pi-7", password, place.path)
+            url = BrokerUrl(place.host, place.port, own.tls, "pi-7", password, place.path)
             async with MqttLink(url, client_id="pi-7") as link:
                 first = await anext(link.incoming())
             assert isinstance(first, Down) != is_right

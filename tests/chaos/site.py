@@ -184,6 +184,7 @@ class Site:
             scenario.write_text(yaml.safe_dump(self.scenario("fedavg", fleet=True)))
         command = python(
             "covey.agent.cli",
+            "lab",
             "fleet",
             str(scenario),
             "--broker",
@@ -223,7 +224,7 @@ class Site:
         scenario = self.folder / f"draw-{method}.yaml"
         scenario.write_text(yaml.safe_dump(self.scenario(method)))
         program = await Program.start(
-            python("covey.agent.cli", "model", str(scenario), "--out", str(out)),
+            python("covey.agent.cli", "lab", "model", str(scenario), "--out", str(out)),
             self.folder / "draw.log",
         )
         if await program.process.wait() != 0:
@@ -258,8 +259,7 @@ class Site:
                 "quorum": self.agents,
                 "start_agents": self.agents,
                 "deadline_s": 300,
-                "absence_s": 240,
-                "rollcall_s": 240,
+                "timing": {"absence_s": 240, "rollcall_s": 240},
             },
             "evaluation": {"tune_epochs": 0},
             "wire": {"part_bytes": 2048},

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.run import Run
 from tests import clock
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet
 from tests.kit.small_run import clients, rules, scenario
 from tests.methods import METHODS

@@ -15,10 +15,10 @@ import pytest
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto, find
 from covey.broker.programs.options import Options
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.link import Down, Link, Message, Up, Will
 from tests.brokers import NAMES, open_link
+from tests.kit.memory_broker import MemoryBroker
 
 PATIENCE_S = 20.0
 REAL = [

@@ -20,7 +20,6 @@ import numpy.typing as npt
 import pytest
 
 from covey.agent.worker.memory_file import load_memory
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run
 from covey.shared.numerics.matching import permute
@@ -39,6 +38,7 @@ from covey.shared.strategies.perfedavg import groups
 from tests import clock
 from tests.bowl import NO_CORRECTION, Bowl, Softmax, softmax_client
 from tests.kit import small_run
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.scenes import VECTORS, Scenes
 from tests.kit.small_fleet import PATIENT, Fleet
 from tests.kit.small_run import GROUPS, rules, samples_of

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from covey.agent.data.device_folder import device_entries
-from covey.broker.testing.memory_broker import MemoryBroker
+from covey.agent.data.named import device_entries
 from covey.coordinator.cli import options
 from covey.coordinator.cli.program import app
 from covey.coordinator.commands import advise
@@ -23,6 +22,7 @@ from covey.shared.numerics.measures import Kind
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.reading import forgotten
 from tests import clock
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
 from tests.kit.small_run import rules, scenario
 from tests.shared.test_strategy_kin import complete, even, people, swapped

@@ -11,20 +11,23 @@ import pytest
 
 from covey.coordinator.aggregate import service
 from covey.coordinator.aggregate.open_step import OpenStep, read_task
-from covey.coordinator.aggregate.precedence import Precedence, Reaction
-from covey.coordinator.aggregate.service import AggregatorService
+from covey.coordinator.aggregate.service import AggregatorService, Precedence, Reaction
 from covey.coordinator.aggregate.service import last_will as aggregator_will
 from covey.coordinator.run.run import Run
 from covey.shared.consent import AllowedCode
 from covey.shared.mqtt.link import Link, Message
+from covey.shared.mqtt.program import Show
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.aggregates import AggregatorStatus, AggregatorTask
+from covey.shared.wire.documents import CoordinatorStatus
+from covey.shared.wire.format import FORMAT, NONE
 from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.coordinator.test_secure_runs import OPTIONS, Watch, rows, sums
 from tests.coordinator.test_shards import ShardedFleet, played
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_run import clients, fingerprint, in_process, scenario, setup
 
 TOPICS = Topics("default")
@@ -365,6 +368,35 @@ def test_a_method_that_turns_out_to_need_reports_gets_them(
     run = played(lambda: fleet)
     assert fingerprint(run) == expected
     assert [line for line in fleet.said if "no sum" in line]
+
+
+@pytest.mark.parametrize("number", [NONE, FORMAT + 1])
+def test_an_aggregator_of_another_format_is_excluded_with_the_reason_on_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """It would give other meanings to what it adds up: the reports of its agents come to the coordinator."""
+    scene = scenario("fedavg", rounds=ALL)
+
+    class Other(AggregatorStatus):
+        format: int = number
+
+    monkeypatch.setattr(service, "AggregatorStatus", Other)
+    fleet = AggregatedFleet(tmp_path / "summed", scene)
+    run = played(lambda: fleet)
+    assert fingerprint(run) == bytes_without(tmp_path, scene)
+    assert len(fleet.events("aggregator excluded")) == 2
+    assert f"speaks format {number}" in fleet.events("aggregator excluded")[0]["why"]
+    assert not fleet.events("aggregator")
+
+
+def test_an_aggregator_names_a_coordinator_of_another_format() -> None:
+    link = MemoryBroker().link("aggregator")
+    this = AggregatorService(link, TOPICS, "s1")
+    status = CoordinatorStatus(online=True, epoch="e.1", version="9.9.9", format=FORMAT + 1)
+    effects = this.handle([Message(TOPICS.coordinator_status, status.to_bytes())], 0.0)
+    [text] = [one.notice for one in effects if isinstance(one, Show)]
+    assert text.startswith(f"the coordinator speaks format {FORMAT + 1} (Covey 9.9.9)")
+    assert text.endswith("update this aggregator")
 
 
 def _no_terms() -> Any:

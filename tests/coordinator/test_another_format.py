@@ -128,4 +128,4 @@ def test_an_agent_learns_of_a_refusal_until_a_report_is_accepted_and_of_its_quar
     run.accept(client, report_of(run, client, orders[client]), 0.0)
     assert run.order_of(client).order.refused == ""
     run.engine.quarantined[client] = "fields: wrong"
-    assert f"coordinator release {client}`: fields: wrong" in run.order_of(client).order.refused
+    assert f"coordinator lab release {client}`: fields: wrong" in run.order_of(client).order.refused

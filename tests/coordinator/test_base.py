@@ -150,7 +150,7 @@ def refused(folder: Path, arrays: Arrays, **changes: Any) -> str:
 def test_another_file_than_the_one_that_was_meant_is_refused(tmp_path: Path) -> None:
     message = refused(tmp_path, named(scene_of()), digest="0" * 32)
     assert "has the digest" in message
-    assert "coordinator base add" in message
+    assert "coordinator lab base" in message
 
 
 def test_foreign_tensors_other_shapes_and_nan_are_listed(tmp_path: Path) -> None:
@@ -188,6 +188,6 @@ def test_a_pickle_and_a_missing_file_are_refused(tmp_path: Path) -> None:
 
 def test_the_entry_of_a_base_is_printed_as_a_line_of_yaml(tmp_path: Path) -> None:
     path = frozen(tmp_path)
-    shown = CliRunner().invoke(app, ["base", "add", str(path)])
+    shown = CliRunner().invoke(app, ["lab", "base", str(path)])
     assert f'base: {{file: "{path}", digest: {digest_of_base(path)}}}' in shown.output
     assert "tensors" in shown.output

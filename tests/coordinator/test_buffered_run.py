@@ -210,8 +210,8 @@ def test_durations_are_log_normal_and_drawn_on_the_seed() -> None:
     logs = np.log(drawn)
     assert abs(float(logs.mean())) < 0.1
     assert abs(float(logs.std()) - 1.0) < 0.1
-    of_agent = Durations(per="agent", median_s=4.0, sigma=0.0)
-    assert math.isclose(duration_s(of_agent, 1, "agent-0", 7), 4.0)
+    alike = Durations(median_s=4.0, sigma=0.0)
+    assert math.isclose(duration_s(alike, 1, "agent-0", 7), 4.0)
     assert duration_s(None, 1, "agent-0", 7) == 0.0
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.disk import spool
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.report_file import ReportFile
@@ -39,6 +38,7 @@ from covey.shared.wire import frames
 from tests import clock
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet, Numpy
 from tests.kit.small_run import fingerprint
 
@@ -56,7 +56,13 @@ class Uneven(Numpy):
 
 scenario = partial(
     small_run.buffered,
-    rounds={"buffer": 2, "count": 8, "start_agents": AGENTS, "deadline_s": 60.0, "rollcall_s": 5.0},
+    rounds={
+        "buffer": 2,
+        "count": 8,
+        "start_agents": AGENTS,
+        "deadline_s": 60.0,
+        "timing": {"rollcall_s": 5.0},
+    },
     fleet={"agents": AGENTS, "durations": None},
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import stat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from typer.testing import CliRunner, Result
 from covey.coordinator.cli.program import app
 from covey.coordinator.cli.running import resume_command
 from covey.coordinator.commands import run as command
+from covey.coordinator.record.notices import AgentExcluded, Observer, ReportRefused
 from covey.coordinator.run.folder import prepare, prepared
 from covey.coordinator.run.options import Options
 from covey.coordinator.simulate import driver
@@ -72,7 +74,7 @@ def test_an_unusable_path_gives_one_message_and_writes_nothing(
     ("line", "wanted"),
     [
         ("run s.yaml --set strategy.name=ditto --data-root 'my data'", " --resume"),
-        ("run s.yaml --resume --ca ca.pem", ""),
+        ("run s.yaml --resume --credentials a.pem", ""),
         ("run s.yaml --out '$x' --broker=mqtts://me@host:8883", " --resume"),
     ],
 )
@@ -162,10 +164,10 @@ def test_no_run_reports_that_no_row_is_known(tmp_path: Path) -> None:
             "--embedded starts its own broker: omit --broker, or omit --embedded",
         ),
         (
-            "--shard one.pem --broker mqtt://host",
-            "--shard names the brokers: omit --broker, or omit --shard",
+            "--shard one.pem",
+            "--shard is no longer an option; give --credentials once for each broker",
         ),
-        ("--shard one.pem --in-process", "omit --shard, or omit --in-process"),
+        ("--ca ca.pem", "--ca is no longer an option; write a credentials file"),
         (
             "--broker mqtt://host --broker mqtt://host",
             "the same broker is given twice; give each of the brokers once",
@@ -302,12 +304,21 @@ def test_a_run_without_evaluated_agents_does_not_end_well(
         **{"accuracy": {"server": {"agents": 0}}, "never_trained": [], "took_part": []},
         "failures": {"agent-0": {"times": 3, "round": 2, "why": "the training diverged"}},
     }
-    monkeypatch.setattr(driver, "alone", lambda *_: nothing)
+
+    def alone(scenario: Scenario, options: Options, observer: Observer) -> dict[str, Any]:
+        observer(AgentExcluded("agent-1", "agent agent-1 speaks format 0: update agent-1"))
+        observer(ReportRefused("agent-2", "the loss is nan"))
+        return nothing
+
+    monkeypatch.setattr(driver, "alone", alone)
     line = ["run", written(tmp_path, DIGITS), "--in-process", "--out", tmp_path / "out"]
     result = typed(*line)
     assert result.exit_code == 1
     assert "error: no agent was evaluated" in result.stderr
     assert "agent-0 could not do its work 3 times, last in round 2" in result.stdout
+    said = " ".join(result.stdout.split())
+    assert "took no part: agent-1 (excluded: agent agent-1 speaks format 0: update agent-1)" in said
+    assert "agent-2 (its reports were refused: the loss is nan)" in said
     assert typed(*line, "--json").exit_code == 1
 
 
@@ -319,7 +330,7 @@ def test_a_port_that_does_not_exist_is_refused_before_a_dashboard_begins(tmp_pat
 
 def test_clips_without_a_limit_on_weights_are_remarked_on(tmp_path: Path) -> None:
     scenario = written(tmp_path, DIGITS)
-    clips = ("--set", "aggregation.clip.norm=1")
+    clips = ("--set", "aggregation.clip.times_median=1")
     assert typed("validate", scenario, *clips).stderr == ""
     remarked = typed("validate", scenario, *clips, "--set", "aggregation.max_samples.share=null")
     assert remarked.exit_code == 0

@@ -53,19 +53,6 @@ def test_all_methods_are_fine_tuned_alike() -> None:
     assert [cell.scenario.fine_tuning for cell in laid] == [{**wanted, "momentum": 0.0}] * 3
 
 
-def test_the_last_rounds_of_a_method_can_be_local() -> None:
-    methods = [{"name": "fedavg"}, {"label": "third", "name": "fedavg", "local_last": 0.33}]
-    compare = {"methods": methods, "published": {}, "seeds": [4]}
-    whole, third = grid(
-        scenario(rounds={"count": 9}, training={**DIGITS["training"], "epochs": 2}, compare=compare)
-    )
-    assert (whole.scenario.rounds.count, whole.scenario.evaluation.tune_epochs) == (9, 1)
-    assert (third.scenario.rounds.count, third.scenario.evaluation.tune_epochs) == (6, 1 + 3 * 2)
-    section = scenario(compare=compare).compare
-    assert section is not None
-    assert "local_last" not in section.model_dump()["methods"][0]
-
-
 def test_a_cell_with_the_scenarios_training_keeps_its_digest() -> None:
     """So folders of earlier comparisons are resumed; only another tuning gives another digest."""
     cells = grid(scenario())

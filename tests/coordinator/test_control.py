@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.commands.control import carry_out, send
 from covey.coordinator.commands.status import from_broker
 from covey.coordinator.commands.story import story_of
@@ -21,6 +20,7 @@ from covey.shared.mqtt.link import Message, Up
 from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
 from tests import clock
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet
 from tests.kit.small_run import begun, clients, rules, scenario, setup
 

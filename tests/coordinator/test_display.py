@@ -119,7 +119,7 @@ def test_a_pause_is_shown_with_the_command_to_resume() -> None:
     plain, text = console()
     with ProgressBar(plain, 3) as progress:
         progress(ControlReceived("pause", "covey/f/control"))
-    shown = "paused: no new phase opens; to resume: coordinator resume"
+    shown = "paused: no new phase opens; to resume: coordinator lab resume"
     assert shown in text.getvalue()
 
 

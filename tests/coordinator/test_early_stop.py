@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from covey.coordinator.disk.versions import best_version
+from covey.coordinator.fold.means import Means
 from covey.coordinator.run.early_stop import (
     Evaluated,
     best_figure,
@@ -17,10 +18,11 @@ from covey.coordinator.run.early_stop import (
     note,
     reason,
     stop_reason,
+    value_after,
 )
 from covey.coordinator.run.result import result_of
 from covey.shared.numerics.measures import MEASURES
-from covey.shared.scenario.stop import Stop
+from covey.shared.scenario.rounds import Stop
 from tests.kit import small_run
 
 ACCURACY = MEASURES["accuracy"]
@@ -89,7 +91,7 @@ def test_one_agent_decides_neither_the_best_round_nor_the_stop() -> None:
         figures["liar"] = {"server": {"n": 10**12, "accuracy": claimed}}
         figures["late"] = {"server": {"n": 10, "accuracy": 0.9}}
         figures["away"] = {"server": {"n": 0}}
-        note(scene, saved, number, figures, newcomers={"late"})
+        note(scene, saved, number, value_after(scene, figures, {"late"}, Means()))
         assert bool(reason(scene, saved)) == (number == 3)
     assert saved == [[number, accuracy] for number, accuracy in honest.items()]
     best = {"metric": "accuracy", "value": 0.6, "chosen_on": "test data"}

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.checks import checked_numbers
 from covey.coordinator.compare.grid import grid
 from covey.coordinator.disk.spool import Spool
@@ -33,6 +32,7 @@ from tests.bowl import Softmax, Trainer
 from tests.coordinator.test_report_checks import report
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
 from tests.kit.small_run import clients, fingerprint, local_for, rules, scenario, setup
 

@@ -248,7 +248,7 @@ def test_vectors_are_not_kept_but_read_from_the_spool(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "aggregation",
-    [Aggregation(rule="median"), Aggregation.model_validate({"clip": {"norm": 1.0}})],
+    [Aggregation(rule="median"), Aggregation.model_validate({"clip": {"times_median": 2.0}})],
     ids=["rule", "clip"],
 )
 def test_a_robust_rule_and_clipping_fold_from_the_spool(

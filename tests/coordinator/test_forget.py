@@ -1,4 +1,4 @@
-"""What `coordinator forget` leaves: nothing, but for what is stated here with its reason.
+"""What `coordinator lab forget` leaves: nothing, but for what is stated here with its reason.
 
 The memory of a run is searched as a whole, and every collection of agents in it has the agent before it is forgotten.
 """
@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.engine.events import Forget, Joined
 from covey.coordinator.record.notices import PhaseFolded
@@ -23,6 +22,7 @@ from tests import clock
 from tests.coordinator.test_control import operator
 from tests.coordinator.test_recovery import ALL, half_reported
 from tests.kit import small_run
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet
 from tests.kit.small_run import clients, driver, rules, scenario, setup
 from tests.kit.traces import fill, is_in_text, traces

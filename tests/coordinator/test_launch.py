@@ -92,7 +92,7 @@ def test_models_for_another_method_are_refused(
 ) -> None:
     with pytest.raises(
         UserError,
-        match=r"starts has shape \(1, 8\), expected \(2, 8\); create it again with `agent model`",
+        match=r"starts has shape \(1, 8\), expected \(2, 8\); create it again with `agent lab model`",
     ):
         begun(tmp_path, np.zeros((1, 8), np.float32), monkeypatch)
 

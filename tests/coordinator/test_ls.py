@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from covey.coordinator.cli.program import app
-from covey.coordinator.deploy.log import note
 from covey.coordinator.deploy.publish import InForce, Published
+from covey.coordinator.deploy.registry import note
 from covey.coordinator.disk.versions import ModelVersion
 from covey.coordinator.run.result import write_all
 from covey.shared.files import folder_lock

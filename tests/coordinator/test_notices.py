@@ -87,6 +87,10 @@ EXAMPLES: list[tuple[Notice, str]] = [
     ),
     (notices.AggregatorUp(1), '{"event": "aggregator", "up": true, "shard": 1}'),
     (notices.AggregatorDown(1), '{"event": "aggregator", "up": false, "shard": 1}'),
+    (
+        notices.AggregatorExcluded(1, "older"),
+        '{"event": "aggregator excluded", "shard": 1, "why": "older"}',
+    ),
     (notices.SumRefused(1, "weight"), '{"event": "sum refused", "shard": 1, "why": "weight"}'),
     (notices.LinkDown("refused"), '{"event": "link", "up": false, "why": "refused"}'),
     (

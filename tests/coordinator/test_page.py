@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from covey.coordinator.record.records import finished
-from covey.coordinator.report.html_report import drawn, page, write_pictures
-from covey.coordinator.report.html_tables import classes_table
+from covey.coordinator.report.html_report import classes_table, drawn, page, write_pictures
 from covey.coordinator.report.run_facts import facts_of
 from covey.coordinator.report.tables import results
 from covey.coordinator.view import theme

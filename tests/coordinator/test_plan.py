@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from covey.coordinator.plan.cost import PhaseCost
+from covey.coordinator.plan.limits import broker_seconds
 from covey.coordinator.plan.plan import Plan, plan
 from covey.coordinator.processes.launch import setup_of
+from covey.shared.mqtt.profiles import Profile
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.scenario.describe import methods
 from covey.shared.scenario.scenario import Scenario
@@ -268,3 +270,22 @@ def test_a_plan_shows_what_travels_what_stays_and_what_does_not_train() -> None:
     assert dict(figures.rows())["keep"] == "1 tensor, 10 values, 0.04 kB: fc3.bias"
     first, later = [one for one in figures.phases if one.name == "train"]
     assert (first.down_values, first.up_values, later.down_values) == (VALUES, 41_844, 41_844)
+
+
+def test_the_limits_of_a_managed_broker_take_time_by_hand() -> None:
+    # two devices, 1 MB each down and half of it up; 20 parts of 50 kB are published once
+    train = PhaseCost("train", 3, 2, 1_000_000, 500_000, 1000, 1000, 1_000_000)
+    slow = Profile(
+        "slow",
+        filters=8,
+        subscribes_per_s=3,
+        messages_per_s=11,
+        all_bytes_per_s=500_000,
+        retained_messages=21,
+    )
+    found = broker_seconds([train], 50_000, slow)
+    out_s = (20 + 2) / 10  # models and orders
+    down_s = 2 * 1_000_000 / 500_000  # longer than 2 * 3 packets with subscriptions
+    up_s = 2 * 500_000 / 500_000  # longer than 10 messages of each device
+    assert found.seconds == pytest.approx(3 * (out_s + down_s + up_s))
+    assert found.text == "at least 24.6 s; its models take 22 of 21 retained messages"

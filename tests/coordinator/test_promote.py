@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.cli.program import app
-from covey.coordinator.deploy.log import publications
+from covey.coordinator.deploy.registry import publications
 from covey.coordinator.deploy.uptake import sample
 from covey.coordinator.disk.versions import last_version, round_name, save_version
 from covey.coordinator.record.audit_trail import FILE
@@ -28,6 +27,7 @@ from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import AgentStatus, ModelInUse
 from covey.shared.wire.topics import Topics
 from tests.kit import small_run
+from tests.kit.memory_broker import MemoryBroker
 
 KEY = "0123456789abcdef0123456789abcdef"
 Typed = Callable[..., Result]
@@ -104,19 +104,19 @@ def test_promotions_and_a_rollback_reach_devices_and_the_signed_log(
     assert acts == [("promote", 2), ("promote", 1), ("rollback", 2)]
     assert [(event, fields["round"]) for event, fields in events(finished)[-3:]] == acts
 
-    shown = typed("audit", finished, "--json", "--key", key)
+    shown = typed("lab", "audit", finished, "--json", "--key", key)
     audit = json.loads(shown.stdout)
     assert audit["whole"]
     assert [one["event"] for one in audit["publications"]] == ["promote", "promote", "rollback"]
     assert audit["publications"][-1]["serial"] == deployed(broker).serial
     assert "rollback: the models of round 2, for federation default" in typed(
-        "audit", finished, "--key", key
+        "lab", "audit", finished, "--key", key
     ).stdout.replace("\n", " ")
 
     # somebody who can write the folder hides the rollback
     log = finished / FILE
     log.write_text(log.read_text().replace('"event":"rollback"', '"event":"promote"'))
-    hidden = typed("audit", finished, "--json", "--key", key)
+    hidden = typed("lab", "audit", finished, "--json", "--key", key)
     assert hidden.exit_code == 1
     assert "its hash does not match" in json.loads(hidden.stdout)["why"]
 

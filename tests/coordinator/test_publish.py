@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.deploy.finished import publish_finished
-from covey.coordinator.deploy.log import publications
 from covey.coordinator.deploy.publish import publish
+from covey.coordinator.deploy.registry import publications
 from covey.coordinator.disk.versions import BEST, ModelVersion, save_version
-from covey.coordinator.record.audit_trail import check
+from covey.coordinator.record.audit_check import check
 from covey.coordinator.record.notices import ModelsNotPublished, ModelsPublished, Notice
 from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.shared.client import decode_model
@@ -33,6 +32,7 @@ from covey.shared.wire.topics import Topics, deployed_key
 from tests import clock
 from tests.bowl import Trainer
 from tests.kit import small_run
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
 
 TOPICS = Topics("default")

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.events import Joined, Left, Tick
 from covey.coordinator.record.notices import PhaseFolded, ReportDamaged, RoundVoid
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
@@ -27,6 +26,7 @@ from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.kit import spooled
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet
 from tests.kit.small_run import (
     clients,
@@ -304,7 +304,7 @@ def test_an_agent_that_answers_another_coordinators_roll_call_hears_this_one_aga
     tmp_path: Path,
 ) -> None:
     """It may have ignored what is retained, because that seems older than what it has seen."""
-    scene = scenario("fedavg", rounds={"start_agents": 8, "start_wait_s": 1000.0})
+    scene = scenario("fedavg", rounds={"start_agents": 8, "timing": {"start_wait_s": 1000.0}})
     topics = Topics(scene.federation)
 
     async def program() -> int:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from covey.agent.device.outbox import Outbox
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.effects import Effect, SendOrder
 from covey.coordinator.serve import acceptance, attendance
 from covey.coordinator.serve.desk import Desk
@@ -28,6 +27,7 @@ from covey.shared.wire.framing import REPORT_VERSION, Packed
 from covey.shared.wire.messages import OrderMessage, Part, ReportContent, digest
 from covey.shared.wire.parts import MemorySink, part_length, split
 from tests.hashes import Hashes
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_run import begun, clients, scenario
 
 Orders = dict[str, OrderMessage]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.commands.story import story_of
 from covey.coordinator.engine.events import (
     Action,
@@ -44,6 +43,7 @@ from covey.shared.wire.documents import AgentStatus
 from tests import clock
 from tests.coordinator.engines import LINGER, TRAIN, feed, opened, restarted
 from tests.kit import small_run
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet, Numpy
 
 REASON = "its data cannot be read"
@@ -284,7 +284,7 @@ def test_one_silent_agent_leaves_at_least_half_of_the_calm_rate(tmp_path: Path, 
 
 
 def test_the_record_the_status_and_the_dashboard_show_who_is_silent(tmp_path: Path) -> None:
-    run, _ = whole(tmp_path / "run", "agent-3", {"count": 3, "first_work_s": 0})
+    run, _ = whole(tmp_path / "run", "agent-3", {"count": 3, "timing": {"first_work_s": 0}})
     [line] = [one for one in records.lines(run.folder) if one["event"] == "resting"]
     why = "2 times in a row: online, but no report came in time; invited again from round 6"
     assert (line["agent"], line["kind"], line["until"], line["why"]) == (

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from covey.broker.testing.memory_broker import MemoryBroker, MemoryLink
 from covey.coordinator.record.notices import Notice, PhaseFolded, RunWaits
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
 from covey.coordinator.run.run import Run
@@ -17,6 +16,7 @@ from covey.coordinator.serve.postponed import PostponedOrders
 from covey.shared.mqtt import program
 from covey.shared.wire.messages import OrderMessage
 from tests import clock
+from tests.kit.memory_broker import MemoryBroker, MemoryLink
 from tests.kit.small_fleet import PATIENT, Fleet
 from tests.kit.small_run import clients, rules, scenario, setup
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covey.coordinator.record.roster_files import read_roster, roster_file
-from covey.coordinator.serve.roster import Roster
-from covey.coordinator.serve.roster_pages import PAGE_AGENTS, RosterPages
+from covey.coordinator.serve.roster import PAGE_AGENTS, Roster, RosterPages
 from covey.shared.wire.documents import AgentStatus, RosterMessage
 from covey.shared.wire.roster_view import RosterView
 from covey.shared.wire.topics import Topics

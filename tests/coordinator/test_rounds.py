@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from covey.coordinator.engine.cohort import invitation_order
 from covey.coordinator.engine.events import (
     Ask,
     Close,
@@ -24,7 +25,6 @@ from covey.coordinator.engine.events import (
 )
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
-from covey.coordinator.engine.sampling import invitation_order
 from covey.coordinator.engine.step import Stage
 from covey.shared.errors import UserError
 from covey.shared.strategies.base import Phase, View
@@ -109,7 +109,7 @@ def test_an_order_by_name_goes_to_those_of_them_who_are_present() -> None:
 
 
 def test_a_list_of_participants_takes_the_place_of_the_draw() -> None:
-    engine = gathered("a", "b", "c", participants=(("c", "a"), ("b",)), rounds=2, refill=True)
+    engine = gathered("a", "b", "c", participants=(("c", "a"), ("b",)), rounds=2)
     assert engine.handle(Planned(TRAIN), 0.0) == [Open(1, 0, 0, TRAIN, ("a", "c"))]
     feed(engine, 1.0, Reported("a", 1), Reported("c", 1), Folded())
     assert engine.handle(Planned(TRAIN), 1.0) == [Open(2, 1, 0, TRAIN, ("b",))]
@@ -160,6 +160,19 @@ def test_a_run_that_is_complete_is_finished_and_does_nothing_more() -> None:
     late = Reported("a", 1)
     assert engine.handle(late, 2.0) == [Ignored(late, "report is for step 1, none is open")]
     assert feed(engine, 9.0, Joined("b"), Left("a"), Tick(), LinkLost(), LinkBack(), Tick()) == []
+
+
+@pytest.mark.parametrize(("share", "quorum"), [(0.0, 1), (0.5, 2), (1.0, 4)])
+def test_a_phase_that_asks_all_agents_before_a_round_has_the_first_quorum(
+    share: float, quorum: int
+) -> None:
+    first = Phase("signature", "all", ends_round=False)
+    engine = opened("a", "b", "c", "d", phase=first, first_quorum=share)
+    assert engine.step is not None
+    assert engine.step.quorum == quorum
+    a_round = opened("a", "b", "c", "d", phase=Phase(cohort="all"), first_quorum=share)
+    assert a_round.step is not None
+    assert a_round.step.quorum == 1
 
 
 # -- closing ---------------------------------------------------------------------------------------
@@ -302,12 +315,6 @@ def test_no_slot_is_refilled_in_the_second_half_of_the_deadline() -> None:
     assert feed(engine, 15.0, Left(first), Reported(second, 1)) == [Close(1, (second,), (first,))]
 
 
-def test_no_slot_is_refilled_where_the_scenario_forbids_it() -> None:
-    first, second, *_ = invitation_order("abcd", 0, 0, 0, "train")
-    engine = opened(*"abcd", agents=2, refill=False)
-    assert feed(engine, 1.0, Left(first), Reported(second, 1)) == [Close(1, (second,), (first,))]
-
-
 def test_an_agent_whose_report_is_there_needs_no_refill_when_it_leaves() -> None:
     first, *_ = invitation_order("abcd", 0, 0, 0, "train")
     engine = opened(*"abcd", agents=2)
@@ -343,9 +350,7 @@ def test_an_answer_without_a_question_is_our_mistake() -> None:
 
 
 def test_newcomers_take_part_in_nothing_before_the_last_round_was_folded() -> None:
-    engine = gathered(
-        "a", "b", "n", start_agents=3, newcomers=frozenset({"n"}), rounds=1, refill=True
-    )
+    engine = gathered("a", "b", "n", start_agents=3, newcomers=frozenset({"n"}), rounds=1)
     assert cohort_of(engine, ALL) == ["a", "b"]
     assert cohort_of(engine, TRAIN) == ["a", "b"]  # participation 1 of those admitted, nobody spare
     (plan,) = engine.handle(Folded(), 0.0)

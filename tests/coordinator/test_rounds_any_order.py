@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from covey.coordinator.engine.cohort import cohort_size
 from covey.coordinator.engine.events import (
     Action,
     Close,
@@ -34,7 +35,6 @@ from covey.coordinator.engine.events import (
 )
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
-from covey.coordinator.engine.sampling import cohort_size
 from covey.coordinator.engine.step import Stage
 from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import check_what_is_kept
@@ -56,8 +56,8 @@ RULES = st.builds(
     participation=st.sampled_from([0.2, 0.6, 1.0]),
     agents=st.sampled_from([None, 1, 3]),
     over_select=st.sampled_from([1.0, 1.5]),
-    refill=st.booleans(),
     quorum=st.integers(1, 4),
+    first_quorum=st.sampled_from([0.0, 0.5, 1.0]),
     deadline_s=st.just(10.0),
     grace_s=st.sampled_from([None, 0.0, 2.0]),
     start_agents=st.integers(1, 5),
@@ -244,7 +244,9 @@ class AnyOrder(RuleBasedStateMachine):
         phase, rules = action.phase, self.rules_
         if phase.may_be_empty:
             return 0
-        share = math.ceil(phase.quorum * len(action.cohort))
+        asks_all = phase.cohort == "all" and not phase.ends_round
+        of_phase = rules.first_quorum if asks_all else phase.quorum
+        share = math.ceil(of_phase * len(action.cohort))
         if not phase.ends_round:
             return max(share, 1)
         match phase.cohort:

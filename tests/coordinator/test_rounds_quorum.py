@@ -3,6 +3,7 @@
 import pytest
 
 from covey.coordinator.engine.attempts import Attempts
+from covey.coordinator.engine.cohort import invitation_order
 from covey.coordinator.engine.events import (
     Action,
     Ask,
@@ -24,7 +25,6 @@ from covey.coordinator.engine.events import (
 )
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
-from covey.coordinator.engine.sampling import invitation_order
 from covey.coordinator.engine.step import Step
 from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import TRAIN, cohort, feed, gathered, opened
@@ -45,7 +45,7 @@ def test_a_phase_without_its_quorum_at_the_deadline_is_void_and_drawn_again() ->
 
 
 def test_a_void_attempt_draws_another_cohort() -> None:
-    engine = opened(*"abcdefgh", agents=2, refill=False, seed=3)
+    engine = opened(*"abcdefgh", agents=2, seed=3)
     assert cohort(engine) == list(invitation_order("abcdefgh", 3, 0, 0, "train")[:2])
     feed(engine, 30.0, Tick())
     feed(engine, 30.5, Tick(), Planned(TRAIN))

@@ -1,5 +1,6 @@
 """The round engine: pauses, lost links, roll calls, restarts, and a whole faulty run."""
 
+from covey.coordinator.engine.cohort import invitation_order
 from covey.coordinator.engine.events import (
     Action,
     Close,
@@ -26,7 +27,6 @@ from covey.coordinator.engine.events import (
 from covey.coordinator.engine.presence import Presence
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
-from covey.coordinator.engine.sampling import invitation_order
 from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import LINGER, TRAIN, cohort, feed, gathered, opened, restarted
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.engine.sampling import cohort_size, expected_share, invitation_order
+from covey.coordinator.engine.cohort import cohort_size, expected_share, invitation_order
 from covey.coordinator.run.rules import listed_participants
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario

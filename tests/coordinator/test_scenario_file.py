@@ -20,6 +20,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.registry import BUILT_IN
+from covey.shared.written import is_first
 from tests.methods import METHODS
 
 WHOLE = """\
@@ -98,6 +99,12 @@ def test_a_scenario_is_read(file: Path) -> None:
             "dirichlet",
             "dirichle",
             "fleet.partition.name: 'dirichle', line 12; did you mean dirichlet?",
+        ),
+        (
+            "name: dirichlet, alpha: 0.5",
+            "name: superclass_mixture",
+            "fleet.partition: line 12; the rule superclass_mixture was removed; use by_group with an .npz whose groups are the "
+            "agents; python -m benchmarks.superclasses makes one",
         ),
         (
             "  agents: 4",
@@ -515,13 +522,21 @@ def test_the_schema_accepts_names_alone(validator: Draft202012Validator) -> None
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_dump_contains_every_default_in_the_order_of_the_fields(file: Path) -> None:
+def test_a_dump_contains_every_default_and_first_what_most_scenarios_set(file: Path) -> None:
     scenario = load(file)
-    data = yaml.safe_load(dump(scenario))
-    assert list(data) == list(Scenario.model_fields)
-    assert list(data["rounds"]) == list(type(scenario.rounds).model_fields)
+    text = dump(scenario)
+    data = yaml.safe_load(text)
+    for section, keys in ((scenario, data), (scenario.rounds, data["rounds"])):
+        known = fields(type(section))
+        of_first = [key for key in known if is_first(key, known[key])]
+        assert list(keys) == of_first + [key for key in known if key not in of_first]
     assert data["strategy"]["linkage"] == "average"
     assert "lambda" in data["strategy"]
+    rounds = text.partition("\nrounds:\n")[2].partition("\n\n")[0]
+    above, _, below = rounds.partition("  # seldom set\n")
+    assert "  count: 3\n" in above
+    assert "  timing:\n    first_work_s: 60.0\n" in below
+    assert "#" not in below
 
 
 def test_a_dump_is_readable(file: Path) -> None:

@@ -12,13 +12,13 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.record.notices import Notice
 from covey.coordinator.serve.prometheus import PrometheusCollector, address, serving
 from covey.coordinator.serve.service import Service
 from covey.shared.errors import UserError
 from covey.shared.wire.topics import Topics
 from tests import clock
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet
 from tests.kit.small_run import clients, rules, scenario
 from tests.processes import free_port

@@ -17,11 +17,11 @@ from pydantic import ValidationError
 
 from covey.agent.kept.secure_folder import STATE, SecureFolder
 from covey.agent.policy import DEFAULT_RULES, PrivacyDemand
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.dashboard.sections import sections
 from covey.coordinator.fold.private_sums import epsilon
 from covey.coordinator.plan.plan import plan
-from covey.coordinator.report.html_tables import sums_table
+from covey.coordinator.report.html_report import sums_table
+from covey.coordinator.run.result import per_agent, result_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.coordinator.view.lines import reduced
@@ -47,6 +47,7 @@ from tests import clock
 from tests.agent.orders import work
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients, secure_folder
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy, over_the_wire
 from tests.kit.small_run import fingerprint, in_process, samples_of, scenario
 from tests.shared import test_strategy_kin
@@ -66,10 +67,16 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def sums(folder: Path) -> list[list[dict[str, Any]]]:
-    """How the sum of each group ended, in each round."""
+def all_sums(folder: Path) -> list[list[dict[str, Any]]]:
+    """How the sum of each group ended, in each round and evaluation."""
     ended = [row for row in rows(folder) if row.get("phase") == phases.UNMASK]
     return [row["notes"]["secure"] for row in ended]
+
+
+def sums(folder: Path) -> list[list[dict[str, Any]]]:
+    """The same of rounds."""
+    ended = [row for row in rows(folder) if row.get("phase") == phases.UNMASK]
+    return [row["notes"]["secure"] for row in ended if "evaluation" not in row]
 
 
 def ends(folder: Path) -> list[list[str]]:
@@ -107,7 +114,7 @@ class Watch:
 
     def check(self, folder: Path) -> int:
         """Each sum in the record is that of the integers of the agents in `reported`. Returns the number of sums."""
-        recorded = [one for groups in sums(folder) for one in groups if one["end"] == "sum"]
+        recorded = [one for groups in all_sums(folder) for one in groups if one["end"] == "sum"]
         for one, (integers, made) in zip(recorded, self.opened, strict=True):
             plain = np.sum([made[agent] for agent in one["reported"]], axis=0, dtype=np.uint32)
             assert np.array_equal(integers, plain)
@@ -115,9 +122,9 @@ class Watch:
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "ifca": {"choose_first": True, "shared_trunk": False},
+    "ifca": {"shared_trunk": False},
     "fedem": {"damped": False},
-    "flux": {"warmup_rounds": 1, "radius_scale": 4},
+    "flux": {"warmup_rounds": 1},
 }
 SEALED = [name for name, method in BUILT_IN.items() if method.sealed is not None]
 
@@ -127,9 +134,11 @@ def test_a_secure_run_has_the_sums_of_plain_integers_and_the_clusters_of_the_run
     tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = Watch.of(monkeypatch)
+    if method == "flux":  # its clusters are too small for a sum
+        monkeypatch.setattr("covey.shared.strategies.flux._knee", lambda apart: 99.0)
     changes: Any = {"strategy": OPTIONS.get(method, {}), "rounds": {"count": 2}}
     masked = in_process(tmp_path / "masked", scene(method, **changes))
-    assert watch.check(tmp_path / "masked") == sum(map(len, sums(tmp_path / "masked"))) >= 2
+    assert watch.check(tmp_path / "masked") == sum(map(len, all_sums(tmp_path / "masked"))) >= 3
     changes["rounds"]["participation"] = 1.0
     plain = in_process(tmp_path / "plain", scenario(method, **changes))
     assert masked.strategy.assignment(masked.state) == plain.strategy.assignment(plain.state)
@@ -161,7 +170,7 @@ def test_an_agent_keeps_its_model_as_it_counted_if_its_update_was_shortened(
     driver = small_run.driver(tmp_path, this)
     driver.complete(samples_of(small_run.clients()))
     [start] = small_run.setup(this).starts
-    for agent, integers in watch.made.items():
+    for agent, integers in watch.opened[0][1].items():
         counted = driver.clients.memories[agent][COUNTED] - start
         values, weight = integers[:-2].view(np.int32), integers[-2]
         unit = SECURE["cap"] * 0.1 / 2**24
@@ -259,6 +268,52 @@ def test_answers_that_come_at_the_second_asking_open_the_sum(tmp_path: Path) -> 
     assert fingerprint(run) == fingerprint(in_process(tmp_path / "whole", scene()))
 
 
+@pytest.mark.parametrize(
+    ("phase", "times", "end"),
+    [
+        ("secure-join", secured.MOST_VOIDS, "void: too few agents for a sum"),
+        ("evaluate", secured.MOST_VOIDS, "void: too few agents for a sum"),
+        ("secure-unmask", secured.ASKED_FOR_ANSWERS, "passed over: 3 members answered, 5 must"),
+    ],
+)
+def test_an_evaluation_below_the_threshold_has_no_figures_but_a_reason_and_ends_no_run(
+    tmp_path: Path, phase: str, times: int, end: str
+) -> None:
+    this = scene(rounds={"count": 2}, evaluation={"every": 1})
+    run = run_with(tmp_path, {(phase, 1): 5 if phase == "secure-unmask" else 8}, times, this)
+    evaluated = [row for row in rows(tmp_path) if "evaluation" in row]
+    assert [bool(row["evaluation"]) for row in evaluated] == [False, True]
+    [why] = evaluated[0]["notes"]["secure"]
+    assert f"{why['end']}: {why['why']}" == end
+    assert run.engine.round == 2
+
+
+def test_newest_averages_are_in_the_result_with_the_number_of_agents_and_none_of_a_single_one(
+    tmp_path: Path,
+) -> None:
+    run = in_process(tmp_path / "run", scene(rounds={"count": 2}, evaluation={"every": 1}))
+    plain = in_process(
+        tmp_path / "plain", scenario("fedavg", rounds={"count": 2, "participation": 1.0})
+    )
+    found, expected = (result_of(one, None).to_json()["accuracy"] for one in (run, plain))
+    for mode in ("server", "tuned", "baseline"):
+        assert found[mode]["agents"] == expected[mode]["agents"] == 8
+        for average in ("micro", "macro"):
+            means = found[mode]["accuracy"][average]
+            assert means == pytest.approx(expected[mode]["accuracy"][average], abs=1e-8)
+    assert set(map(repr, per_agent(run).values())) == {"{}"}
+    assert len(run.facts.history) == 2
+
+
+def test_each_cluster_has_the_averages_of_its_own_sum(tmp_path: Path) -> None:
+    run = in_process(tmp_path, scene("fedclust", rounds={"count": 2}))
+    [row] = [row for row in rows(tmp_path) if "evaluation" in row]
+    clusters = Counter(run.strategy.assignment(run.state).values())
+    large = {str(cluster): size for cluster, size in clusters.items() if size >= 3}
+    assert {cluster: own["agents"] for cluster, own in row["by_cluster"].items()} == large
+    assert row["evaluation"]["server"]["agents"] == sum(large.values())
+
+
 def test_a_round_without_enough_agents_is_passed_over_after_some_attempts(tmp_path: Path) -> None:
     run_with(tmp_path, {("secure-join", 0): 8}, times=secured.MOST_VOIDS)
     found = ends(tmp_path)
@@ -283,7 +338,7 @@ def test_a_report_whose_vector_its_agent_did_not_sign_is_set_aside_and_the_other
     this = scene(rounds={"count": 1})
     run = Run.start(tmp_path, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
     Driver(run, Lying({})).complete(samples_of(small_run.clients()))
-    assert watch.check(tmp_path) == 1
+    assert watch.check(tmp_path) == 1 + 1
     [[group]] = sums(tmp_path)
     assert group["missing"] == ["agent-3"]
 
@@ -348,7 +403,8 @@ def test_boxes_and_joins_are_exchanged_while_agents_train(tmp_path: Path) -> Non
     rounds = {"count": 1, "participation": 1.0, "start_agents": 4}
     masked = clock.run(seconds(scene(rounds=rounds, name="masked")), within_s=1e4)
     plain = clock.run(seconds(scenario("fedavg", rounds=rounds, name="plain")), within_s=1e4)
-    assert masked - plain < 4 * delay_s
+    # an evaluation has as many exchanges of messages as a round
+    assert masked - plain < 2 * 4 * delay_s
 
 
 def test_training_ahead_takes_no_longer_than_the_device_allows(tmp_path: Path) -> None:
@@ -409,7 +465,7 @@ def test_work_leaves_the_disk_with_the_answer_and_a_sum_whose_time_is_over_with_
     assert ends(tmp_path) == [["sum"]]
     monkeypatch.setattr(run.orders, "content_of", contents.__getitem__)
     again = clients.work(run, "agent-1", orders["train", "agent-1"])  # of a coordinator's old copy
-    assert "has answered" in (again.failure or "")
+    assert "this agent has not joined a sum for this order" in (again.failure or "")
     for i in range(8):
         place = tmp_path / "agents" / f"agent-{i}" / "secure"
         assert [path.name for path in place.iterdir()] == [STATE]
@@ -507,6 +563,7 @@ def test_how_the_sum_of_each_group_ended_is_shown_to_people(tmp_path: Path) -> N
         ["1", "0", "passed over", why],
         ["2", "0", "sum", ""],
         ["3", "0", "sum", ""],
+        ["3, evaluation", "0", "sum", ""],
     ]
     shown = [line for line in map(reduced, rows(tmp_path)) if line is not None]
     state = dashboard_state(Sources(RunPlan("r", "fedavg", 3, 8), lines=shown))
@@ -531,7 +588,7 @@ def test_agents_add_the_noise_of_client_level_privacy_and_the_account_counts_eac
 ) -> None:
     watch = Watch.of(monkeypatch)
     run = in_process(tmp_path / "run", noised_scene())
-    assert watch.check(tmp_path / "run") == 2
+    assert watch.check(tmp_path / "run") == 2 + 1
     [one] = sums(tmp_path / "run")[0]
     assert (one["weight"], one["shortened"]) == (8, None)
     spent = [
@@ -574,14 +631,13 @@ def test_an_attempt_with_fewer_members_has_as_much_noise() -> None:
 @pytest.mark.parametrize(
     ("method", "sections", "words"),
     [
-        ("ifca", {}, "not for ifca: .* set choose_first to true"),
-        ("ifca", {"strategy": {"choose_first": True}}, "leave out shared_trunk"),
+        ("ifca", {}, "leave out shared_trunk"),
         ("fedem", {}, "not for fedem: damped"),
         ("fedavg", {"privacy": {**NOISED, "secure": {"clip": 2.0}}}, "bound the same updates"),
         (
             "ifca",
-            {"strategy": {"choose_first": True, "shared_trunk": False}, "privacy": NOISED},
-            "choose_first would use",
+            {"strategy": {"shared_trunk": False}, "privacy": NOISED},
+            "sees which model each agent of ifca chooses",
         ),
         ("cfl", {}, "not for cfl: it needs single reports"),
         ("fedgwc", {}, "not for fedgwc: it needs single reports, or numbers of each"),

@@ -11,7 +11,6 @@ from typing import IO, Any
 import pytest
 
 from covey.agent.device.service import Agent
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.events import Paused
 from covey.coordinator.record.roster_files import read_roster
 from covey.coordinator.run.run import Run
@@ -24,6 +23,7 @@ from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.kit.cluster import cluster
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
 from tests.kit.small_run import begun, clients, rules, scenario, setup
 

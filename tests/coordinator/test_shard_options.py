@@ -10,12 +10,12 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from covey.coordinator.cli.options import several_brokers
+from covey.coordinator.cli.options import distinct_brokers
 from covey.coordinator.cli.program import app
 from covey.coordinator.commands.run import addresses, at_brokers
 from covey.coordinator.record.records import scenario_digest
 from covey.coordinator.run.options import Options
-from covey.shared.cli import Connection
+from covey.shared.cli import Connection, command_of, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls, environment_of
 from covey.shared.mqtt.credentials import render
@@ -29,6 +29,14 @@ TWO = ["mqtt://a", "mqtts://b"]
 
 def urls(texts: list[str]) -> list[BrokerUrl]:
     return [BrokerUrl.parse(text) for text in texts]
+
+
+def written(folder: Path, host: str) -> Path:
+    """The coordinator's credentials at a broker."""
+    url = BrokerUrl(host, 8883, Tls(), "coordinator", f"secret-{host}")
+    file = folder / f"{host}.pem"
+    file.write_text(render("coordinator", url, "-----BEGIN CERTIFICATE-----\n"))
+    return file
 
 
 @pytest.mark.parametrize(
@@ -51,7 +59,9 @@ def test_a_run_connects_to_the_brokers_of_its_scenario_unless_options_name_other
     scene = scenario("fedavg", brokers=TWO)
     folder = Path("out")
     assert addresses(scene, Options(folder)) == urls(TWO)
-    assert addresses(scene, Options(folder, broker="mqtt://c")) == urls(["mqtt://c"])
+    assert addresses(scene, Options(folder, brokers=tuple(urls(["mqtt://c"])))) == urls(
+        ["mqtt://c"]
+    )
     others = tuple(urls(["mqtt://d", "mqtt://e"]))
     assert addresses(scene, Options(folder, brokers=others)) == list(others)
     assert addresses(scene, Options(folder, embedded=True)) == []
@@ -65,7 +75,7 @@ def test_groups_of_a_secure_sum_lie_within_one_of_the_brokers_that_options_name(
     homes = {secured.home(f"agent-{i}") for i in range(8)}
     assert homes == {0, 1}
     assert at_brokers(scene, replace(several, cluster=True)) is scene
-    assert at_brokers(scene, Options(Path("out"), broker="mqtt://c")) is scene
+    assert at_brokers(scene, Options(Path("out"), brokers=tuple(urls(["mqtt://c"])))) is scene
 
 
 def test_the_brokers_change_no_model_and_do_not_identify_a_run() -> None:
@@ -76,37 +86,46 @@ def test_the_brokers_change_no_model_and_do_not_identify_a_run() -> None:
 def test_credentials_files_name_the_brokers_with_a_password_and_an_authority_each(
     tmp_path: Path,
 ) -> None:
-    files: list[Path] = []
-    for host in ("a", "b"):
-        url = BrokerUrl(host, 8883, Tls(), "coordinator", f"secret-{host}")
-        file = tmp_path / f"{host}.pem"
-        file.write_text(render("coordinator", url, "-----BEGIN CERTIFICATE-----\n"))
-        files.append(file)
-    found = several_brokers(Connection(), files)
+    files = [written(tmp_path, host) for host in ("a", "b")]
+    found = distinct_brokers(Connection(credentials=tuple(files)))
     assert [(url.host, url.password) for url in found] == [("a", "secret-a"), ("b", "secret-b")]
-    assert [url.tls for url in found] == [Tls(ca=file) for file in files]
+    assert [url.tls for url in found] == [Tls(ca=file, source=file) for file in files]
     with pytest.raises(UserError, match="the same broker is given twice"):
-        several_brokers(Connection(), [files[0], files[0]])
+        distinct_brokers(Connection(credentials=(files[0], files[0])))
 
 
-def test_a_simulated_fleet_gets_all_addresses_and_refuses_different_tls_files() -> None:
+def test_a_simulated_fleet_gets_all_addresses() -> None:
     found = environment_of(urls(["mqtt://u:p,w@a", "mqtt://b:1884"]))
     assert found["COVEY_BROKER"] == "mqtt://u:p%2Cw@a:1883,mqtt://b:1884"
-    encrypted = [BrokerUrl(host, 8883, Tls(ca=Path(f"{host}.pem"))) for host in ("a", "b")]
-    with pytest.raises(UserError, match="different TLS files"):
-        environment_of(encrypted)
+    assert found["COVEY_CREDENTIALS"] == ""
+
+
+def test_a_simulated_fleet_has_the_certificates_of_each_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [written(tmp_path, host) for host in ("a", "b")]
+    found = distinct_brokers(Connection(credentials=tuple(files)))
+    for name, value in environment_of(found).items():
+        monkeypatch.setenv(name, value)
+    seen: list[Connection] = []
+
+    @with_connection(several=True)
+    def command(*, connection: Connection) -> None:
+        seen.append(connection)
+
+    command_of("fleet", command).main([], standalone_mode=False)
+    assert seen[0].urls("fleet") == list(found)
 
 
 @pytest.mark.parametrize(
     ("role", "command", "expected"),
     [
         ("agent", ["run", "SCENARIO"], "coordinator"),
-        ("agent", ["run", "SCENARIO", "--shard"], "coordinator"),
-        ("observer", ["pause"], "coordinator"),
+        ("observer", ["lab", "pause"], "coordinator"),
         ("agent", ["status"], "coordinator or observer"),
         ("agent", ["status", "--watch"], "coordinator or observer"),
         ("agent", ["dashboard"], "coordinator or observer"),
-        ("agent", ["aggregate"], "aggregator or coordinator"),
+        ("agent", ["lab", "aggregate"], "aggregator or coordinator"),
     ],
 )
 def test_credentials_without_the_rights_that_a_command_needs_are_refused_at_once(
@@ -116,8 +135,7 @@ def test_credentials_without_the_rights_that_a_command_needs_are_refused_at_once
     file = tmp_path / "pi-7.pem"
     file.write_text(render("pi-7", url, "-----BEGIN CERTIFICATE-----\n", role=role))
     words = [str(DEVICES) if word == "SCENARIO" else word for word in command]
-    option = [] if "--shard" in words else ["--credentials"]
-    shown = CliRunner().invoke(app, [*words, *option, str(file)])
+    shown = CliRunner().invoke(app, [*words, "--credentials", str(file)])
     assert shown.exit_code == 2
     assert f"belong to pi-7, with the role {role}; expected a file with the role {expected}" in (
         shown.stderr

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from covey.agent.device.service import Agent
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.placement import PATIENCE_S, Placement, SilentShards
 from covey.coordinator.serve.service import Service, last_will
@@ -24,6 +23,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.documents import AgentStatus, Control
 from covey.shared.wire.topics import Topics
 from tests import clock
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet
 from tests.kit.small_run import begun, clients, fingerprint, rules, scenario, setup
 
@@ -180,7 +180,7 @@ def test_a_broker_that_is_back_at_once_costs_no_agent(tmp_path: Path) -> None:
 
 
 def test_time_stands_still_while_all_brokers_are_away(tmp_path: Path) -> None:
-    patient = {"count": 4, "participation": 1.0, "rollcall_s": 60.0}
+    patient = {"count": 4, "participation": 1.0, "timing": {"rollcall_s": 60.0}}
     scene = scenario("fedavg", rounds=patient)
     fleet = ShardedFleet(tmp_path, scene, deadline_s=60.0, rollcall_s=60.0)
 

@@ -1,4 +1,4 @@
-"""`coordinator story`: what happened to one agent, from the audit log of a run's folder."""
+"""`coordinator lab story`: what happened to one agent, from the audit log of a run's folder."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def test_failures_refusals_quarantine_and_a_void_round_are_in_it(tmp_path: Path)
 
 def test_the_command_prints_sentences_or_json(tmp_path: Path) -> None:
     in_process(tmp_path, scenario("fedavg", rounds={"count": 1}))
-    shown = CliRunner().invoke(app, ["story", "agent-1", str(tmp_path)])
+    shown = CliRunner().invoke(app, ["lab", "story", "agent-1", str(tmp_path)])
     assert shown.exit_code == 0
     assert "Its report of step 2 was accepted." in shown.stdout
-    answer = CliRunner().invoke(app, ["story", "agent-1", str(tmp_path), "--json"])
+    answer = CliRunner().invoke(app, ["lab", "story", "agent-1", str(tmp_path), "--json"])
     document = json.loads(answer.stdout)
     assert document["agent"] == "agent-1"
     assert [set(line) for line in document["story"]] == [{"time", "text"}] * len(document["story"])
@@ -86,5 +86,5 @@ def test_a_folder_without_an_audit_log_is_named(tmp_path: Path) -> None:
 
 def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "audit.jsonl").write_text("{\n")
-    with pytest.raises(UserError, match=r"line 1: cannot be read .*coordinator audit"):
+    with pytest.raises(UserError, match=r"line 1: cannot be read .*coordinator lab audit"):
         story_of("agent-0", tmp_path)

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.dashboard.folder_reader import plan_of
 from covey.coordinator.engine.events import (
     Close,
@@ -34,6 +33,7 @@ from covey.shared.wire import frames
 from tests import clock
 from tests.coordinator.engines import ALL, TRAIN, cohort, feed, gathered, restarted
 from tests.kit import small_run
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet, Numpy
 
 RULE = DeadlineRule(percentile=0.9, factor=1.5, least_s=5.0, most_s=60.0)
@@ -180,7 +180,7 @@ def test_a_refilled_slot_is_timed_from_its_own_invitation() -> None:
 
 
 def test_a_round_invites_as_many_more_as_drop_out() -> None:
-    engine = engine_of(agents=4, auto_over_select=True, refill=False)
+    engine = engine_of(agents=4, auto_over_select=True)
     begin(engine, 0.0)
     assert len(cohort(engine)) == 4
     # one of four is silent
@@ -195,7 +195,7 @@ def test_a_round_invites_as_many_more_as_drop_out() -> None:
 
 
 def test_agents_that_no_round_waited_for_count_less_and_less() -> None:
-    engine = engine_of(agents=4, auto_over_select=True, refill=False, rounds=60)
+    engine = engine_of(agents=4, auto_over_select=True, rounds=60)
     begin(engine, 0.0)
     now = end(engine, 0.0, dict.fromkeys(cohort(engine)[:3], 4.0))
     for _ in range(50):  # from now on everybody reports
@@ -207,7 +207,7 @@ def test_agents_that_no_round_waited_for_count_less_and_less() -> None:
 
 
 def test_over_selection_is_bounded() -> None:
-    engine = engine_of(agents=5, auto_over_select=True, refill=False)
+    engine = engine_of(agents=5, auto_over_select=True)
     now = 0.0
     for _ in range(6):
         begin(engine, now)
@@ -225,7 +225,7 @@ def test_phases_of_all_agents_invite_each_once() -> None:
 
 
 def test_a_killed_coordinator_decides_as_an_undisturbed_one() -> None:
-    engine = engine_of(agents=4, auto_over_select=True, refill=False)
+    engine = engine_of(agents=4, auto_over_select=True)
     now = 0.0
     for missing in (1, 0, 1):
         begin(engine, now)
@@ -293,7 +293,7 @@ def test_a_whole_run_waits_once_for_a_silent_agent_and_its_record_has_the_deadli
     tmp_path: Path,
 ) -> None:
     rounds = {"count": 3, "deadline_s": 40, "participation": 1.0, "deadline": {"least_s": 1}}
-    scene = small_run.scenario("fedavg", rounds={**rounds, "first_work_s": 0})
+    scene = small_run.scenario("fedavg", rounds={**rounds, "timing": {"first_work_s": 0}})
 
     async def whole() -> tuple[Run, float, list[dict[str, Any]]]:
         people = small_run.clients(8, scene)

@@ -1,4 +1,4 @@
-"""A run's audit log: what is in it, that it changes nothing, and that `coordinator audit` finds what was changed."""
+"""A run's audit log: what is in it, that it changes nothing, and that `coordinator lab audit` finds what was changed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from covey.coordinator.cli.program import app
-from covey.coordinator.record.audit_trail import FILE, Trail, check
+from covey.coordinator.record.audit_check import check
+from covey.coordinator.record.audit_trail import FILE, Trail
 from covey.coordinator.report.audit import audit_table
 from covey.coordinator.run.run import Run
 from covey.coordinator.view.printed import show
-from covey.shared.audit import verify
+from covey.shared.audit_check import verify
 from covey.shared.errors import DecodeError, UserError
 from tests.kit.small_run import begun, fingerprint, in_process, rules, scenario, setup
 
@@ -45,7 +46,7 @@ def copied(finished: Path, folder: Path) -> Path:
 
 
 def audited(folder: Path, *options: str) -> tuple[int, dict[str, Any]]:
-    answer = CliRunner().invoke(app, ["audit", str(folder), "--json", *options])
+    answer = CliRunner().invoke(app, ["lab", "audit", str(folder), "--json", *options])
     return answer.exit_code, json.loads(answer.stdout)
 
 
@@ -97,11 +98,11 @@ def test_the_command_names_the_first_wrong_line(
 
 
 def test_the_command_reports_a_fault_in_words_for_people(finished: Path, tmp_path: Path) -> None:
-    whole = CliRunner().invoke(app, ["audit", str(finished)])
+    whole = CliRunner().invoke(app, ["lab", "audit", str(finished)])
     assert "is whole" in whole.stdout
     folder = copied(finished, tmp_path / "run")
     (folder / FILE).write_bytes((folder / FILE).read_bytes()[:-1])
-    torn = CliRunner().invoke(app, ["audit", str(folder)])
+    torn = CliRunner().invoke(app, ["lab", "audit", str(folder)])
     assert torn.exit_code == 1
     assert "it is cut short" in torn.stdout
 
@@ -118,7 +119,7 @@ def test_a_head_that_was_noted_earlier_is_compared(finished: Path) -> None:
     _, found = audited(finished)
     assert audited(finished, "--head", found["head"])[0] == 0
     assert audited(finished, "--head", "3:" + 64 * "0")[0] == 1
-    refused = CliRunner().invoke(app, ["audit", str(finished), "--head", "three"])
+    refused = CliRunner().invoke(app, ["lab", "audit", str(finished), "--head", "three"])
     assert refused.exit_code == 2
 
 

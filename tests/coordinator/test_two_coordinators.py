@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve import exclusive
 from covey.coordinator.serve.service import Service, last_will
@@ -16,6 +15,7 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.wire.topics import Topics
 from tests import clock
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet
 from tests.kit.small_run import begun, clients, fingerprint, in_process, rules, scenario, setup
 

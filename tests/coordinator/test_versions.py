@@ -10,9 +10,17 @@ import numpy as np
 import pytest
 
 from covey.coordinator.commands import promote
-from covey.coordinator.deploy.log import FILE, Act, Publication, note, publications
 from covey.coordinator.deploy.publish import InForce, Published
-from covey.coordinator.deploy.registry import Entry, Registry, registry
+from covey.coordinator.deploy.registry import (
+    FILE,
+    Act,
+    Entry,
+    Publication,
+    Registry,
+    note,
+    publications,
+    registry,
+)
 from covey.coordinator.disk.versions import (
     BEST,
     ModelVersion,

@@ -45,7 +45,7 @@ REAL = Started.of(
         "participation": 0.5,
         "start_agents": AGENTS,
         "deadline_s": 120,
-        "absence_s": 20,
+        "timing": {"absence_s": 20},
     },
     evaluation={"deliver": "served"},  # the choice of a model costs two more epochs
     wire={"part_bytes": 2048},
@@ -71,6 +71,7 @@ def fleet(folder: Path, port: int, **sections: Any) -> Iterator[Program]:
     url = f"mqtt://127.0.0.1:{port}"
     with program(
         "covey.agent.cli",
+        "lab",
         "fleet",
         str(path),
         "--broker",

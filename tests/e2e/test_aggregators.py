@@ -77,7 +77,7 @@ def sites(tmp_path: Path) -> Iterator[list[Site]]:
             port = free_port()
             stack.enter_context(mosquitto(folder, port))
             url = f"mqtt://127.0.0.1:{port}"
-            command = ["covey.coordinator.cli", "aggregate", "--broker", url]
+            command = ["covey.coordinator.cli", "lab", "aggregate", "--broker", url]
             log = folder / "aggregator.log"
             aggregator = stack.enter_context(program(*command, log=log))
             sites.append(Site(url, aggregator))

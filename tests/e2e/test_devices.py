@@ -100,7 +100,7 @@ def test_the_round_closes_on_the_last_will_and_the_agent_takes_part_again(tmp_pa
             "participation": 1.0,
             "start_agents": 3,
             "deadline_s": DEADLINE_S,
-            "absence_s": 1,
+            "timing": {"absence_s": 1},
         },
     }
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""`coordinator export`: a run's models leave as programs, with the standardisation that the fleet found in them."""
+"""`coordinator lab export`: a run's models leave as programs, with the standardisation that the fleet found in them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_an_exported_model_has_the_accuracy_of_its_run_on_raw_data(tmp_path: Pat
     path = SIMULATED.written(tmp_path, task=task, fleet={"faults": {}})
     line = ["covey.coordinator.cli", "run", str(path), "--out", str(run), "--in-process", "--json"]
     finish(Program([*line, "--set", "strategy.name=fedavg"], tmp_path / "run.log"))
-    done = CliRunner().invoke(app, ["export", str(run), "--json"])
+    done = CliRunner().invoke(app, ["lab", "export", str(run), "--json"])
     assert done.exit_code == 0, done.output
     program = torch.export.load(run / "export" / "cluster-0.pt2").module()
     digits = load_digits()
@@ -38,6 +38,6 @@ def test_an_exported_model_has_the_accuracy_of_its_run_on_raw_data(tmp_path: Pat
 
 
 def test_a_run_that_is_not_finished_has_nothing_to_export(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["export", str(tmp_path)])
+    done = CliRunner().invoke(app, ["lab", "export", str(tmp_path)])
     assert done.exit_code == 2
     assert "has the run been finished?" in done.stderr

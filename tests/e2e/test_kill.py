@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.record.audit_trail import check
+from covey.coordinator.record.audit_check import check
 from tests.e2e.conftest import SIMULATED, coordinator, finish, fleet
 from tests.processes import (
     Program,

@@ -32,7 +32,12 @@ def test_a_hundred_agents_with_twenty_parts_each_on_a_stock_mosquitto(tmp_path: 
         "task": {
             "model": {"name": "mlp", "options": {"hidden": 66}}
         },  # 4 960 values: 20 parts of 1 KiB
-        "rounds": {"count": 1, "participation": 1.0, "start_agents": agents, "absence_s": 5},
+        "rounds": {
+            "count": 1,
+            "participation": 1.0,
+            "start_agents": agents,
+            "timing": {"absence_s": 5},
+        },
         "wire": {"part_bytes": 1024},
     }
     with mosquitto(tmp_path, port), fleet(tmp_path, port, **sections):

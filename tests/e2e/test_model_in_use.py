@@ -27,8 +27,7 @@ from covey.agent.worker.worker import answer
 from covey.coordinator.commands import promote, status
 from covey.coordinator.commands import run as command
 from covey.coordinator.commands.promote import Promoted, Wish
-from covey.coordinator.deploy.log import publications
-from covey.coordinator.deploy.registry import Registry, registry
+from covey.coordinator.deploy.registry import Registry, publications, registry
 from covey.coordinator.disk.versions import last_version, round_name, save_version
 from covey.coordinator.record.notices import Notice
 from covey.coordinator.report.roster import roster_table
@@ -177,7 +176,7 @@ async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(tmp_p
         async with devices(tmp_path, url) as fleet:
             for name, sign in SITES.items():
                 await fleet.start(name, sign)
-            options = Options(run, broker=str(url))
+            options = Options(run, brokers=(url,))
             await command.run(load(started_alike(tmp_path)), options, seen.append)
 
             # delivered by the run's own orders, and used
@@ -229,7 +228,7 @@ async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(tmp_p
             )
 
             # trained again: the models of the new run replace those of the old one, and a rollback brings these back
-            options = Options(tmp_path / "next", broker=str(url), origin=run)
+            options = Options(tmp_path / "next", brokers=(url,), origin=run)
             await command.run(load(started_alike(tmp_path)), options, seen.append)
             await until(lambda: fleet.runs().isdisjoint({last.run}))
             sent = await rolled_back([url], tmp_path, force=True)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from covey.agent.data.partition import partition
+from benchmarks.superclasses import mixtures
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.load import load
-from covey.shared.scenario.partition import SuperclassMixture
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.strategies.fuzzy import Fuzzy
+from tests.agent.real_data import data_root
 from tests.e2e.conftest import finish
 from tests.processes import ROOT, Program, result, rows
 
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
-DATA = Path(os.environ.get("COVEY_DATA_ROOT", ROOT.parent / "shared" / "data"))
 SMALL = {  # the same scenario with few agents and one round
     "fmnist_fedclust": [
         "fleet.agents=6",
@@ -70,25 +68,19 @@ def test_a_scenario_is_complete_and_comes_back_from_its_dump(path: Path, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["fuzzy_cifar10_73", "fuzzy_cifar10_91"])
-def test_the_known_memberships_of_a_scenario_are_the_truth_of_its_partition(name: str) -> None:
+def test_the_known_memberships_of_a_scenario_are_the_mixtures_of_its_agents(name: str) -> None:
     scene = load(ROOT / "scenarios" / f"{name}.yaml")
     assert scene.fleet is not None
     assert scene.compare is not None
-    assert isinstance(scene.fleet.partition, SuperclassMixture)
-    strategies = [method.strategy for method in scene.compare.methods]
-    [known] = [one.known for one in strategies if isinstance(one, Fuzzy) and one.known]
-    labels = np.repeat(np.arange(10), 100)
-    split = partition(
-        scene.fleet.partition,
-        labels,
-        scene.fleet.agents,
-        np.random.default_rng(0),
-        test_targets=labels,
-    )
-    assert split.truth is not None
-    names = [agent_name(i, scene.fleet.agents) for i in range(scene.fleet.agents)]
-    assert np.allclose([known[name] for name in names], split.truth)
-    assert set(known) == set(names)
+    [known] = [
+        one.strategy.known
+        for one in scene.compare.methods
+        if isinstance(one.strategy, Fuzzy) and one.strategy.known
+    ]
+    agents = scene.fleet.agents
+    truth = mixtures(0.7 if name.endswith("73") else 0.9, agents)
+    assert np.allclose([known[agent_name(i, agents)] for i in range(agents)], truth)
+    assert len(known) == agents
 
 
 @pytest.mark.usefixtures("numpy_learner")
@@ -139,15 +131,15 @@ def test_the_private_scenario_records_epsilon_after_every_round(tmp_path: Path) 
 
 
 @pytest.mark.processes
-@pytest.mark.skipif(
-    not DATA.is_dir(), reason=f"the larger data sets are not in {DATA} (set COVEY_DATA_ROOT)"
-)
 @pytest.mark.parametrize("name", SMALL)
 def test_a_scenario_on_real_data_runs(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COVEY_LEARNER", raising=False)  # NumPy knows no convolutions
+    fleet = load(ROOT / "scenarios" / f"{name}.yaml").fleet
+    assert fleet is not None
+    root = data_root(fleet.data)
     sets = [word for text in ["rounds.count=1", *SMALL[name]] for word in ("--set", text)]
-    summary = run(tmp_path, name, "--in-process", "--data-root", str(DATA), *sets)
+    summary = run(tmp_path, name, "--in-process", "--data-root", str(root), *sets)
     assert summary["rounds"] == 1
     assert macro(summary, "tuned") > 0.3

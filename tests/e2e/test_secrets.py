@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,14 @@ def strict_broker(folder: Path) -> Iterator[tuple[str, Authority]]:
         yield f"mqtts://localhost:{port}", authority
 
 
+def credentials(folder: Path, url: str, authority: Authority, **names: str) -> list[str]:
+    """The option with a file as a person writes it for a broker of somebody else's."""
+    file = folder / "foreign.pem"
+    about = {"id": "coordinator", "broker": url, **names}
+    file.write_text(json.dumps(about) + "\n" + authority.cert.read_text())
+    return ["--credentials", str(file)]
+
+
 @pytest.mark.broker
 @needs_mosquitto
 @needs_openssl
@@ -38,16 +47,8 @@ def test_a_run_with_its_fleet_and_its_status_over_a_broker_that_wants_certificat
     path = SIMULATED.written(tmp_path, rounds={"count": 2})
     with strict_broker(tmp_path) as (url, authority):
         own = authority.sign("coordinator")
-        reach = [
-            "--broker",
-            url,
-            "--ca",
-            str(authority.cert),
-            "--cert",
-            str(own.cert),
-            "--key",
-            str(own.key),
-        ]
+        names = {"cert": own.cert.name, "key": str(own.key)}  # of which one is relative
+        reach = credentials(own.cert.parent, url, authority, **names)
         command = [
             "covey.coordinator.cli",
             "run",
@@ -73,13 +74,14 @@ def test_a_run_with_its_fleet_and_its_status_over_a_broker_that_wants_certificat
 def test_without_a_certificate_every_program_names_what_is_missing(tmp_path: Path) -> None:
     path = SIMULATED.written(tmp_path)
     with strict_broker(tmp_path) as (url, authority):
-        reach = ["--broker", url, "--ca", str(authority.cert)]
+        reach = credentials(tmp_path, url, authority)
         with program(
             "covey.coordinator.cli", "status", *reach, log=tmp_path / "status.log"
         ) as status:
             assert status.process.wait(60) == 2, status.output
         with program(
             "covey.agent.cli",
+            "lab",
             "fleet",
             str(path),
             "--run-dir",
@@ -89,21 +91,17 @@ def test_without_a_certificate_every_program_names_what_is_missing(tmp_path: Pat
         ) as f:
             until(lambda: "no connection" in f.output, of=f)
     for output in (status.output, f.output):
-        assert "give --cert and --key" in output
+        assert "name cert and key in the credentials file" in output
 
 
 def test_a_file_that_cannot_be_read_ends_a_run_before_anything_starts(tmp_path: Path) -> None:
     path = SIMULATED.written(tmp_path)
-    command = [
-        "covey.coordinator.cli",
-        "run",
-        str(path),
-        "--out",
-        str(tmp_path / "run"),
-        "--broker",
-        "mqtts://localhost:1",
-    ]
-    with program(*command, "--ca", str(tmp_path / "none.pem"), log=tmp_path / "run.log") as run:
+    command = ["covey.coordinator.cli", "run", str(path), "--out", str(tmp_path / "run")]
+    file = tmp_path / "own.pem"
+    file.write_text(
+        json.dumps({"id": "coordinator", "broker": "mqtts://localhost:1", "cert": "none.pem"})
+    )
+    with program(*command, "--credentials", str(file), log=tmp_path / "run.log") as run:
         assert run.process.wait(60) == 2
     assert "none.pem" in run.output
     assert "Traceback" not in run.output
@@ -126,7 +124,7 @@ def test_no_command_line_of_a_run_has_the_password_and_its_fleet_reports_once_th
         until(lambda: log.exists() and "no connection" in log.read_text(), of=run)
         programs = psutil.Process(run.process.pid).children(recursive=True)
         lines = [" ".join(one.cmdline()) for one in programs]
-    assert any("agent.cli fleet" in line for line in lines)
+    assert any("agent.cli lab fleet" in line for line in lines)
     assert not any("s3cret" in line for line in lines)
     assert "s3cret" not in run.output + log.read_text()
     assert log.read_text().count("no connection") == 1

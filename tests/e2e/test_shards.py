@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.run import Run
 from covey.shared.mqtt.shards import shard_of
 from tests import clock
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet
 from tests.kit.small_run import clients, fingerprint, rules, scenario
 from tests.mosquitto_fleet import MosquittoFleet
 from tests.processes import Program, free_port, mosquitto, needs_mosquitto
 
-SCENE = scenario("fedavg", rounds={"count": 2, "participation": 1.0, "rollcall_s": 1.0})
+SCENE = scenario("fedavg", rounds={"count": 2, "participation": 1.0, "timing": {"rollcall_s": 1.0}})
 RULES = rules(SCENE, absence_s=0.1)
 DEAD = 1  # the shard whose broker is killed
 FIRST_ROUND = 2  # its step; in the one before, the agents are asked what they have

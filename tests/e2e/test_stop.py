@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from covey.coordinator.serve.signals import interrupts_stay_interrupts
+from covey.shared.child import stop_signals
 from tests.e2e.conftest import SIMULATED, finish
-from tests.processes import Program, model_bytes, rows, until
+from tests.e2e.test_enrolled import data
+from tests.processes import (
+    Program,
+    free_port,
+    model_bytes,
+    mosquitto,
+    needs_mosquitto,
+    program,
+    rows,
+    until,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("numpy_learner")]
 
@@ -27,7 +40,7 @@ ROUNDS = 20  # a run must not be over before the test that has seen its second r
 
 
 def command(folder: Path, way: Sequence[str], out: str, rounds: int = ROUNDS) -> list[str]:
-    limits = {"count": rounds, "absence_s": 300, "rollcall_s": 120}
+    limits = {"count": rounds, "timing": {"absence_s": 300, "rollcall_s": 120}}
     path = SIMULATED.written(folder, rounds=limits, fleet={"faults": {}})
     return ["covey.coordinator.cli", "run", str(path), "--out", str(folder / out), *way]
 
@@ -76,10 +89,43 @@ def test_an_error_without_an_interrupt_stays_itself() -> None:
         raise ValueError("broken")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", stop_signals())
 def test_a_run_in_process_hears_each_signal(tmp_path: Path, number: signal.Signals) -> None:
     this = Program(command(tmp_path, WAYS["in process"], "run", rounds=1000), tmp_path / "log")
     until(lambda: rows(tmp_path / "run"), of=this)
     this.process.send_signal(number)
     assert this.process.wait(60) == 130, this.output
     assert "--in-process --resume" in this.output
+
+
+@pytest.mark.broker
+@needs_mosquitto
+@pytest.mark.parametrize("name", ["run", "aggregate", "start", "up"])
+def test_a_program_begun_with_nohup_outlives_its_terminal(tmp_path: Path, name: str) -> None:
+    """It begins with SIGHUP ignored; another one ends with its terminal, as by SIGTERM."""
+    port = free_port()
+    reach = ["--broker", f"mqtt://127.0.0.1:{port}"]
+    lines = {
+        "run": command(tmp_path, WAYS["in process"], "run", rounds=1000),
+        "aggregate": ["covey.coordinator.cli", "aggregate", *reach],
+        "start": ["covey.agent.cli", "start", *reach, "--data", str(data(tmp_path, 1))],
+        "up": ["covey.broker.cli", "up", "--port", str(free_port())],
+    }
+    lines["start"] += ["--id", "pi-1", "--state", str(tmp_path / "state")]
+    signs = {"run": "round", "aggregate": "connected", "start": "connected", "up": "listens"}
+    with mosquitto(tmp_path, port):
+        for is_ignored in (False, True):
+            nohup = ["nohup"] if is_ignored else []
+            log = tmp_path / f"log-{is_ignored}"
+            line = [*nohup, sys.executable, "-m", *lines[name]]
+            if is_ignored and name == "run":
+                line.append("--resume")
+            with program(*line, log=log, module=False) as this:
+                until(lambda this=this: signs[name] in this.output, of=this)  # type: ignore[misc]
+                this.process.send_signal(signal.SIGHUP)
+                if not is_ignored:
+                    assert this.process.wait(60) in (0, 130), this.output
+                    continue
+                with pytest.raises(subprocess.TimeoutExpired):
+                    this.process.wait(1)
+                assert this.stop() in (0, 130), this.output

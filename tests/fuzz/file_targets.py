@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import gzip
 import hashlib
 import io
 import json
@@ -16,10 +15,11 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
+from covey.agent.data import array_files
 from covey.agent.data import load as load_data
 from covey.agent.data.proposal_data import describe
 from covey.agent.device.outbox import Outbox
@@ -27,14 +27,13 @@ from covey.broker.access import passwords
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.record import records
-from covey.shared import array_files, audit
+from covey.shared import audit, audit_check
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import credentials, joining
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.proposal.proposal import propose
 from covey.shared.scenario.load import load as load_scenario
 from covey.shared.wire.documents import RosterMessage
-from tests.attacks import bad_data
 from tests.fuzz.mutate import as_json, mutated, mutated_tree
 from tests.fuzz.target import Target
 from tests.processes import ROOT
@@ -164,7 +163,7 @@ def audit_text(rng: Random, samples: Sequence[bytes]) -> bytes:
 
 def read_audit(path: Path) -> str:
     """A whole log has lines of the sample, from the first one on, whatever spaces stand between their words."""
-    if not audit.verify(path).whole:
+    if not audit_check.verify(path).whole:
         return "broken"
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     if lines != AUDIT[: len(lines)]:
@@ -271,106 +270,6 @@ def read_sounds(path: Path) -> None:
         second.parent.mkdir()
         second.write_bytes(sounds()[1])
     load_finite(path.parent.parent)
-
-
-def idx() -> list[bytes]:
-    return [bad_data.idx(4, 3, 3, content=bytes(range(36))), bad_data.idx(2, 3, 3)]
-
-
-def read_idx(path: Path) -> None:
-    labels = path.with_name("train-labels-idx1-ubyte")
-    if not labels.exists():
-        labels.write_bytes(bad_data.idx(4, content=b"\0\1\0\1"))
-    load_data(path.parent)
-
-
-def zipped_idx(rng: Random, samples: Sequence[bytes]) -> bytes:
-    """Mutations before and after the compression."""
-    content = mutated(rng, samples) if rng.random() < 0.7 else rng.choice(samples)
-    squeezed = gzip.compress(content, 1, mtime=0)
-    return squeezed if rng.random() < 0.6 else mutated(rng, [squeezed])
-
-
-def archives() -> list[bytes]:
-    import tarfile
-
-    record = bytes(3073)
-    names = [*(f"cifar/data_batch_{i}.bin" for i in range(1, 6)), "cifar/test_batch.bin"]
-
-    def write(file: io.BytesIO) -> None:
-        with tarfile.open(fileobj=file, mode="w") as archive:
-            for name in names:
-                info = tarfile.TarInfo(name)
-                info.size = len(record)
-                archive.addfile(info, io.BytesIO(record))
-
-    return [made(write)]
-
-
-def archive(rng: Random, samples: Sequence[bytes]) -> bytes:
-    """Changed headers of a tar archive, zipped or not. Headers with a right checksum are among them."""
-    data = bytearray(samples[0])
-    for _ in range(rng.randint(1, 3)):
-        start = 512 * rng.randrange(len(data) // 512)
-        at = start + rng.choice(
-            (rng.randrange(512), rng.randrange(100), 124 + rng.randrange(12), 156)
-        )
-        data[at] = rng.choice(
-            (
-                0,
-                0x37,
-                0x80,
-                0xFF,
-                rng.randrange(256),
-                ord("S"),
-                ord("L"),
-                ord("x"),
-                ord("1"),
-                ord("2"),
-            )
-        )
-        total = sum(data[start : start + 148]) + sum(data[start + 156 : start + 512]) + 8 * 32
-        data[start + 148 : start + 156] = b"%06o\0 " % total
-    whole = bytes(data) if rng.random() < 0.8 else mutated(rng, [bytes(data)])
-    return gzip.compress(whole, 1, mtime=0) if rng.random() < 0.5 else whole
-
-
-def cifar_batches() -> list[bytes]:
-    return [bytes(3074 * 2), bytes([200]) * 3074, bytes(3074)]
-
-
-def read_cifar(path: Path) -> None:
-    test = path.with_name("test.bin")
-    if not test.exists():
-        test.write_bytes(bytes(3074))
-    load_data(path.parent)
-
-
-def matlab() -> list[bytes]:
-    from scipy.io import savemat
-
-    x, y = np.zeros((32, 32, 3, 2), np.uint8), np.array([[1], [10]], np.uint8)
-    squeezed = made(lambda file: savemat(cast(Any, file), {"X": x, "y": y}, do_compression=True))
-    plain = made(lambda file: savemat(cast(Any, file), {"y": y, "X": x[..., :1]}))
-    return [squeezed, plain, squeezed[:300], plain[:400]]
-
-
-def leaf() -> list[bytes]:
-    rows, wide = (
-        bad_data.leaf_user([[1.0, 2.0], [3.0, 4.0]], [0, 1]),
-        bad_data.leaf_user([[0.5] * 784] * 2, [0, 1]),
-    )
-    return [
-        rows.encode(),
-        wide.encode(),
-        bad_data.leaf_user(["1.png", "../1.png"], [0, 1]).encode(),
-    ]
-
-
-def leaf_text(rng: Random, samples: Sequence[bytes]) -> bytes:
-    if rng.random() < 0.4:
-        return mutated(rng, samples)
-    return as_json(mutated_tree(rng, json.loads(samples[rng.choice((0, 2))])))
 
 
 def partition() -> list[bytes]:
@@ -520,25 +419,6 @@ def file_targets() -> list[Target]:
         file_target("data.npz", npz, load_finite, "d.npz", share=2),
         file_target("data.images", images, read_images, folder + "cat/1.png", share=2),
         file_target("data.wav", sounds, read_sounds, folder + "cat/1.wav", share=2),
-        file_target("data.idx", idx, read_idx, folder + "train-images-idx3-ubyte", share=2),
-        file_target(
-            "data.idx.gz",
-            idx,
-            read_idx,
-            folder + "train-images-idx3-ubyte.gz",
-            share=2,
-            make=zipped_idx,
-        ),
-        file_target("data.cifar.tar", archives, load_data, "c.tar.gz", share=1, make=archive),
-        file_target("data.cifar.bin", cifar_batches, read_cifar, folder + "train.bin", share=0.5),
-        file_target(
-            "data.svhn",
-            matlab,
-            lambda path: load_data(path.parent),
-            folder + "train_32x32.mat",
-            share=1,
-        ),
-        file_target("data.leaf", leaf, load_data, "l.json", share=2, make=leaf_text),
         file_target("fleet.partition", partition, read_partition, "p.npz", share=1),
         file_target(
             "model.safetensors",

@@ -57,7 +57,7 @@ def test_input_that_hypothesis_chooses_is_taken_or_refused_by_name(
 
 
 def test_an_input_can_be_made_again_by_its_number() -> None:
-    for name in ("message.order", "scenario.yaml", "data.idx.gz"):
+    for name in ("message.order", "scenario.yaml", "data.npz"):
         first, again = (target(name).make(rng_of(3, name, 7)) for _ in range(2))
         assert first == again
         assert first != target(name).make(rng_of(3, name, 8))

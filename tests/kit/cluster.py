@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from covey.broker.testing.memory_broker import MemoryBroker
+from tests.kit.memory_broker import MemoryBroker
 
 
 class Node(MemoryBroker):

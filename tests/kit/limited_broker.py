@@ -11,9 +11,9 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from covey.broker.testing.memory_broker import MemoryBroker, MemoryLink
 from covey.shared.mqtt.link import Will
 from covey.shared.mqtt.profiles import HEAD_BYTES, Profile
+from tests.kit.memory_broker import MemoryBroker, MemoryLink
 
 TRAVEL_S = 0.02  # of a message to the broker
 UNACKNOWLEDGED_S = 120.0  # after which a link gives up a message without an acknowledgement

@@ -13,7 +13,6 @@ from covey.agent.device.service import Agent
 from covey.agent.kept.secure_folder import SecureFolder
 from covey.agent.policy import DEFAULT_RULES
 from covey.agent.worker.memory_file import load_memory, save_memory
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.record.notices import Notice, Observer
 from covey.coordinator.run.run import Run
@@ -29,6 +28,7 @@ from covey.shared.wire.messages import OrderMessage, digest
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.bowl import Trainer
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_run import clients, local_for, rules, setup
 
 PATIENT = {

@@ -110,14 +110,19 @@ def made(devices: Devices, name: str, *, strategy: Any = "fedavg", **sections: A
     """A run of these devices to its end, however its sums end; its folder."""
     method = {"name": strategy} if isinstance(strategy, str) else dict(strategy)
     scene = Scenes.of("live", TASK, seed=3, **SECTIONS)(method, **sections)
-    setup = setup_of(scene, [np.zeros(LAYOUT.size, np.float32)], LAYOUT)
+    starts = [np.full(LAYOUT.size, 0.1 * k, np.float32) for k in range(scene.strategy.starts)]
+    setup = setup_of(scene, starts, LAYOUT)
     folder = devices.folder / name
     run = Run.start(folder, scene, setup, replace(rules_of(scene), void_limit=20), IN_PROCESS, 0.0)
     Driver(run, devices).complete(dict.fromkeys(AGENTS, (40, 40)))
     return folder
 
 
-def sums(folder: Path) -> list[Mapping[str, Any]]:
-    """How each sum of a run ended, from its record."""
-    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+def record(folder: Path) -> list[Mapping[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def sums(folder: Path, *, evaluations: bool = False) -> list[Mapping[str, Any]]:
+    """How each sum of a run's rounds, or evaluations, ended, from its record."""
+    rows = [row for row in record(folder) if ("evaluation" in row) == evaluations]
     return [one for row in rows for one in (row.get("notes") or {}).get("secure", ())]

@@ -13,9 +13,11 @@ import pytest
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.coordinator.run.orders import OrderBook
 from covey.coordinator.simulate.virtual_clock import GivenUpError
+from covey.shared.scenario.task import Task
 from covey.shared.secure.messages import Introduction
 from covey.shared.strategies.base import Order, Phase
 from covey.shared.strategies.fedavg import FedAvg
+from covey.shared.strategies.fedem import FedEm
 from covey.shared.strategies.secured.coordinator import Secured
 from covey.shared.strategies.secured.phases import BOX, JOIN, UNMASK, WORDS, bytes_of, words_of
 from tests.secure.live import TASK, Devices, made, sums
@@ -67,7 +69,9 @@ def test_devices_make_the_sum_of_an_honest_coordinator(tmp_path: Path) -> None:
     assert devices.failures == []
 
 
-NOTHING_TO_LEARN = {**TASK, "standardise": {"mean": [0.0] * 3, "std": [1e30] * 3}}
+NOTHING_TO_LEARN = Task.model_validate(
+    {**TASK, "standardise": {"mean": [0.0] * 3, "std": [1e30] * 3}}
+).for_agents()
 
 
 def test_members_with_another_task_are_in_no_sum_with_the_victim(
@@ -117,6 +121,24 @@ def test_two_sums_of_one_training_with_a_member_less_are_refused_by_content(
             )
     leave_out(monkeypatch, VICTIM)
     found = sums(made(devices, "run-2", **sections))
+    assert not [one for one in found if one["end"] == "sum"]
+    assert any("from the same models, with other members" in why for why in devices.failures)
+
+
+def test_one_of_several_models_that_is_another_one_does_not_hide_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that fits no sample leaves the training of the other one as it was."""
+    devices = Devices(tmp_path, "privacy={secure_least: 3}")
+    two = {"name": "fedem", "n_clusters": 2}
+    [first] = sums(made(devices, "run-1", strategy=two))
+    assert (first["end"], devices.failures) == ("sum", [])
+    honest = FedEm.model
+    monkeypatch.setattr(
+        FedEm, "model", lambda own, state, key: honest(own, state, key) + 9 * (key == "1")
+    )
+    leave_out(monkeypatch, VICTIM)
+    found = sums(made(devices, "run-2", strategy=two))
     assert not [one for one in found if one["end"] == "sum"]
     assert any("from the same models, with other members" in why for why in devices.failures)
 

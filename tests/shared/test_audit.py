@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.shared import audit
-from covey.shared.audit import AuditLog, Break, Flood, Head, read_key, verify
+from covey.shared.audit import AuditLog, Flood, Head, read_key
+from covey.shared.audit_check import Break, verify
 from covey.shared.errors import UserError
 
 KEY = b"k" * 32
@@ -98,8 +99,8 @@ def forged(line: bytes, previous: str | None = None) -> bytes:
     record["fields"]["agent"] = "somebody-else"
     record["previous"] = previous if previous is not None else record["previous"]
     del record["hash"]
-    record["hash"] = audit._hash(record, None)
-    return audit._canonical(record) + b"\n"
+    record["hash"] = audit.hash_of(record, None)
+    return audit.canonical(record) + b"\n"
 
 
 def rewritten(path: Path) -> None:

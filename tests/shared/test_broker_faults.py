@@ -133,7 +133,7 @@ async def test_a_certificate_that_expired_or_is_of_another_authority_is_named_wh
     async with Program(url) as program:
         await program.is_up()
         await broker.runs(*secured(tmp_path, own, days=-1))
-        await program.is_down("has expired", "broker renew")
+        await program.is_down("has expired", "broker lab renew")
         await broker.runs(*secured(tmp_path / "other", other))
         await program.is_down("an authority that this machine does not know", "--ca")
         await broker.runs(*secured(tmp_path, own))

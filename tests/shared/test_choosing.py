@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from sklearn.metrics import silhouette_score
@@ -89,7 +91,7 @@ def test_outliers_around_one_cluster_leave_it_whole() -> None:
     )
 
 
-@pytest.mark.parametrize("linkage", ["average", "single", "complete", "weighted", "ward"])
+@pytest.mark.parametrize("linkage", get_args(Linkage))
 def test_every_linkage_finds_what_lies_well_apart(linkage: Linkage) -> None:
     points, _ = planted([8, 8, 8], noise=0.5)
     assert by_silhouette(matrix_of(points), linkage).clusters == 3
@@ -185,7 +187,7 @@ def test_rotations_put_outliers_together_and_leave_the_clusters_whole() -> None:
     assert choice.clusters in (3, 4)  # with one of the clusters, or by themselves
 
 
-@pytest.mark.parametrize("linkage", ["average", "single", "complete", "weighted", "ward"])
+@pytest.mark.parametrize("linkage", get_args(Linkage))
 def test_rotations_find_what_lies_well_apart_with_every_linkage(linkage: Linkage) -> None:
     points, _ = planted([8, 8, 8], noise=0.5)
     assert by_rotations(matrix_of(points), linkage).clusters == 3

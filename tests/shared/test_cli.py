@@ -20,7 +20,7 @@ from covey.coordinator.cli.options import in_federation
 from covey.coordinator.cli.program import app as coordinator
 from covey.shared.cli import Connection, failed
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.credentials import BEGIN, read, render
+from covey.shared.mqtt.credentials import BEGIN, render
 from covey.shared.scenario.load import load
 from covey.shared.version import version
 
@@ -37,12 +37,10 @@ def test_every_program_prints_its_version_its_help_and_its_completion(app: typer
     assert "--install-completion" in short.stdout
 
 
-def test_the_help_of_a_program_has_the_summary_of_each_command_whole() -> None:
-    printed = CliRunner().invoke(coordinator, ["-h"], env={"COLUMNS": "80"}).output
-    assert "..." not in printed[printed.index("Commands:") :]
-    assert max(map(len, printed.splitlines())) <= 80
-    words = " ".join(printed.split())
-    assert "Run a scenario to its end, and write models, records and results to a folder." in words
+def test_a_program_imports_the_command_that_was_typed_and_no_other() -> None:
+    code = "import sys; from covey.agent.cli.program import app; app(['lab', 'policy'], standalone_mode=False); "
+    code += "sys.exit('covey.agent.cli.simulation' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_methods_fit_a_narrow_terminal_with_hanging_indents(
@@ -51,7 +49,7 @@ def test_the_methods_fit_a_narrow_terminal_with_hanging_indents(
     written = io.StringIO()
     terminal = Console(width=80, file=written, markup=False)
     monkeypatch.setattr(reference, "out", lambda: terminal)
-    assert CliRunner().invoke(coordinator, ["methods"]).exit_code == 0
+    assert CliRunner().invoke(coordinator, ["lab", "methods"]).exit_code == 0
     lines = written.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     place = lines.index(next(line for line in lines if line.startswith("    choose: ")))
@@ -167,9 +165,9 @@ def test_credentials_of_another_federation_are_refused_before_anything_connects(
 
 def test_a_scenario_that_names_no_federation_takes_that_of_the_credentials(tmp_path: Path) -> None:
     boss = credentials_for(tmp_path, "boss", "coordinator", "south")
-    connection = Connection((read(boss).broker,), credentials=boss)
+    connection = Connection(credentials=(boss,))
     assert in_federation(connection, load(scenario_in(tmp_path))).federation == "south"
-    elsewhere = Connection(("mqtt://other",), credentials=boss)  # the file only supplies its CA
+    elsewhere = Connection(("mqtt://other",), (boss,))  # the file only supplies its CA
     assert in_federation(elsewhere, load(scenario_in(tmp_path))).federation == "default"
     named = load(scenario_in(tmp_path, federation="south"))
     assert in_federation(connection, named).federation == "south"

@@ -39,7 +39,7 @@ def order(
         "seed": 7,
         "strategy": FedAvg().model_dump(mode="json"),
         "training": TRAINING.model_dump(mode="json"),
-        "task": {},
+        "task": {"features": [5], "classes": 4, "model": {"name": "linear"}},
         "layout": layout.to_wire(),
         "scaling": None,
         "models": [ModelRef(key="0", digest=BASE, parts=1, size=8)],
@@ -175,7 +175,7 @@ def test_a_phase_before_the_rounds_that_trains_holds_the_whole_model_though_it_s
 
 def test_who_trains_several_models_in_a_phase_holds_the_one_that_it_sends() -> None:
     content, client_state = done(
-        bowl(), order(strategy=Ditto(**{"lambda": 1.0}).model_dump(mode="json", by_alias=True))
+        bowl(), order(strategy=Ditto(**{"lambda": 1.0}).model_dump(mode="json"))
     )
     assert np.array_equal(client_state[LAST_MODEL], decode(content.vectors["model"], length=2))
     assert not np.array_equal(client_state[LAST_MODEL], client_state[OWN])

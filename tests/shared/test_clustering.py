@@ -3,7 +3,7 @@
 import itertools
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from covey.shared.numerics import clustering
 from covey.shared.numerics.clustering import (
+    Linkage,
     across,
     agglomerative,
     bipartition_min_cross,
@@ -197,7 +198,7 @@ def test_agglomeration_agrees_with_merging_by_hand(seed: int, count: int, linkag
     )
 
 
-@pytest.mark.parametrize("linkage", ["average", "single", "complete", "weighted", "ward"])
+@pytest.mark.parametrize("linkage", get_args(Linkage))
 def test_every_linkage_finds_far_groups_and_names_the_threshold_that_does(linkage: Any) -> None:
     matrix = euclidean(groups([[9, 0], [0, 9], [-9, -9]], each=3))
     cut = agglomerative(matrix, linkage, n_clusters=3)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from covey.broker.testing.memory_broker import MemoryBroker, MemoryLink
 from covey.coordinator.serve.connect import ensure_one_cluster
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.crossing import Crossing, crossing
 from tests import clock
 from tests.kit.cluster import cluster
+from tests.kit.memory_broker import MemoryBroker, MemoryLink
 
 A, B = BrokerUrl.parse("mqtt://a"), BrokerUrl.parse("mqtt://b")
 

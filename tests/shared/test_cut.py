@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -109,7 +109,7 @@ def test_the_gate_decides_whether_and_silhouettes_how_many() -> None:
     assert (closed.clusters, opened.clusters > 1) == (1, True)
 
 
-@pytest.mark.parametrize("choose", ["rotations", "gap"])
+@pytest.mark.parametrize("choose", get_args(cut.Choose))
 def test_the_gate_is_in_front_of_every_automatic_cut(choose: Any) -> None:
     matrix = euclidean(list(np.repeat([[0.0], [9.0]], 5, axis=0) + 0.1 * HEADS))
     rule = Cut("ward", choose)

@@ -31,6 +31,7 @@ from covey.shared.numerics.figures import answers, baseline_figures, figures_of,
 from covey.shared.scenario.fleet_statistics import asked_statistics
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.phase_names import EVALUATE, MODES, MOMENTS, TRAIN
+from covey.shared.strategies.secured.phases import HEAD
 from covey.shared.wire.documents import AgentStatus, ModelInUse
 from covey.shared.wire.messages import Encoded, ReportContent
 
@@ -91,7 +92,7 @@ def test_each_figure_that_an_evaluation_can_produce_has_a_row() -> None:
         found |= figures_of(truth, answers(outputs, kind)).keys()
         found |= baseline_figures(truth, truth).keys()
     assert found == set(FIGURES)
-    assert set(NUMBERS_OF_EVALUATION) == {*MODES, VOTE, AT_HOME}
+    assert set(NUMBERS_OF_EVALUATION) == {*MODES, VOTE, AT_HOME, HEAD}
     assert set(VOTED) == set(VOTE_NUMBERS)
 
 
@@ -157,6 +158,11 @@ def test_under_sums_or_noise_what_one_agent_learned_is_not_sent(promise: Promise
     sent = cleared(report(numbers=numbers), TRAIN, [promise])
     assert sent.numbers == {"epsilon": 1.5, "head": [1]}
     assert (sent.loss, sent.steps, sent.examples) == (0.0, 0, 7)
+
+
+def test_under_sums_an_evaluation_leaves_as_a_masked_vector_and_its_head_alone() -> None:
+    numbers = {**{name: {"n": 4, "loss": 0.5} for name in NUMBERS_OF_EVALUATION}, HEAD: [1, 2]}
+    assert cleared(report(numbers=numbers), EVALUATE, [Promise.SUMMED]).numbers == {HEAD: [1, 2]}
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from covey.shared.scenario.drift import drift_round, holders_of
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.simulated_agents import drift_round, holders_of
 from tests.kit import small_run
 
 

@@ -139,8 +139,8 @@ def test_commands_that_connect_to_one_broker_refuse_several(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     typed = ["--broker", "mqtt://a", "--broker", "mqtt://b"]
-    for command in ("status", "pause", "dashboard"):
-        done = CliRunner().invoke(coordinator, [command, *typed])
+    for command in ("status", "lab pause", "dashboard"):
+        done = CliRunner().invoke(coordinator, [*command.split(), *typed])
         assert done.exit_code == 2
         assert "2 brokers: this command connects to one" in done.stderr
     monkeypatch.setenv("COVEY_BROKER", "mqtt://a,mqtt://b")
@@ -156,7 +156,7 @@ def test_the_environment_names_several_brokers_with_commas(
 ) -> None:
     monkeypatch.setenv("COVEY_BROKER", text)
     done = CliRunner().invoke(
-        agent, ["service", "--data", str(tmp_path), "--id", "pi"], catch_exceptions=False
+        agent, ["lab", "service", "--data", str(tmp_path), "--id", "pi"], catch_exceptions=False
     )
     assert "--broker mqtt://a --broker mqtt://b:1" in done.stdout
 

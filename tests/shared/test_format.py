@@ -31,7 +31,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "cce1577cbea9b722",
+    "87347b60339ef58f",
 )  # the format number, and the digest of the fields that it stands for
 
 

@@ -15,6 +15,7 @@ from covey.shared.errors import PublicError
 from covey.shared.label_prior import own_prior, served, with_prior
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.scenario.load import load
+from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import GradientCorrection, Training
 from covey.shared.wire.codec import decode
 from tests.agent.orders import order, ref
@@ -32,7 +33,8 @@ PRIOR = np.log((COUNTS + 0.5) / (30 + 2))
 
 def worked(model: Any, setting: str, phase: str = "train", **numbers: Any) -> Any:
     """The report of an order, and its model for use."""
-    task = {**VECTORS, "features": [5], "label_prior": setting}
+    asked = {**VECTORS, "features": [5], "label_prior": setting}
+    task = Task.model_validate(asked).for_agents()
     layout = LAYOUT.to_wire()
     method: dict[str, Any] = {"strategy": {"name": "kin"}, "numbers": numbers} if numbers else {}
     message = order(1, ref(), phase=phase, round_=1, task=task, layout=layout, **method)

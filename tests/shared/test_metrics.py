@@ -1,8 +1,5 @@
 """Metrics: by hand, and against scikit-learn where it defines the same thing."""
 
-from itertools import permutations
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,7 +12,6 @@ from covey.shared.numerics.metrics import (
     macro,
     macro_f1,
     matching,
-    membership_mse,
     micro,
     mutual_information,
     purity,
@@ -95,40 +91,6 @@ def test_nothing_to_measure_is_refused() -> None:
         purity([], [])
 
 
-@pytest.mark.parametrize(
-    ("estimate", "at_7_3", "at_9_1"),
-    [
-        (lambda p: (0.5, 0.5), 0.08, 0.32),
-        (lambda p: (float(p[0] > p[1]), float(p[1] > p[0])), 0.18, 0.02),
-        (lambda p: (0.6, 0.4) if p[0] > p[1] else (0.4, 0.6), 0.02, 0.18),
-    ],
-    ids=["uniform", "hard majority", "always 0.6 to 0.4"],
-)
-def test_membership_error_has_the_reference_values(
-    estimate: Any, at_7_3: float, at_9_1: float
-) -> None:
-    for major, expected in ((0.7, at_7_3), (0.9, at_9_1)):
-        truth = [(major, 1 - major)] * 3 + [(1 - major, major)] * 2
-        assert membership_mse([estimate(p) for p in truth], truth)[:2] == pytest.approx(
-            (expected, expected / 2)
-        )
-
-
-def test_membership_error_permutes_cluster_ids_once_for_all_clients() -> None:
-    truth = np.random.default_rng(0).dirichlet(np.ones(4), 9)
-    error = membership_mse(shuffled := truth[:, [2, 0, 3, 1]], truth)
-    assert error[:2] == pytest.approx((0, 0))
-    assert np.array_equal(shuffled[:, error.permutation], truth)
-    noisy = np.random.default_rng(1).dirichlet(np.ones(4), 9)
-    best = min(
-        float(np.mean(np.sum((noisy[:, list(o)] - truth) ** 2, axis=1)))
-        for o in permutations(range(4))
-    )
-    assert membership_mse(noisy, truth)[0] == pytest.approx(best)
-    turned = [truth[0], truth[1][::-1]]  # no single permutation corrects both
-    assert membership_mse(turned, truth[:2])[0] > 0.01
-
-
 def test_a_matching_names_a_row_for_each_column_and_takes_none_twice() -> None:
     assert matching([[5, 2], [0, 0], [1, 9]]) == (
         2,
@@ -136,8 +98,3 @@ def test_a_matching_names_a_row_for_each_column_and_takes_none_twice() -> None:
     )  # the first column would rather have row 1 too
     with pytest.raises(ValueError, match="for each column"):
         matching([[1, 2]])
-
-
-def test_memberships_of_another_shape_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"\(1, 2\).*\(1, 3\)"):
-        membership_mse([(0.5, 0.5)], [(0.2, 0.3, 0.5)])

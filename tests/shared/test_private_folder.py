@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
 import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,8 +24,9 @@ from covey.shared.files import obstacle, private_folder, sync, write_private
 from covey.shared.journal import Journal
 from covey.shared.wire.documents import Benchmark
 from covey.shared.wire.parts import FileSink
+from tests.kit.others import NOBODY, is_root, masked, read_by_others
+from tests.processes import ROOT
 
-NOBODY = 65534
 BENCHMARK = Benchmark(
     model="mlp",
     values=1,
@@ -38,42 +39,7 @@ BENCHMARK = Benchmark(
     evaluation_s=1.0,
     memory_mb=1,
 )
-is_root = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not is_root, reason="only root may become another user")
-
-
-def read_by_others(place: Path) -> list[str]:
-    """The names that another user of this machine can open below a folder that is open to all; by the modes where nobody can be asked."""
-    for folder in (place, *place.parents[:-2]):
-        folder.chmod(folder.stat().st_mode | 0o055)
-    if not is_root:
-        return [
-            str(path)
-            for path in place.rglob("*")
-            if all(
-                one.stat().st_mode & stat.S_IXOTH for one in path.parents if place in one.parents
-            )
-            and path.stat().st_mode & stat.S_IROTH
-        ]
-    found = subprocess.run(
-        ["find", str(place), "-mindepth", "1", "-readable"],
-        user=NOBODY,
-        group=NOBODY,
-        extra_groups=[],
-        cwd="/",
-        capture_output=True,
-        text=True,
-    )
-    return found.stdout.splitlines()
-
-
-@contextmanager
-def masked(mask: int) -> Iterator[None]:
-    before = os.umask(mask)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 @pytest.mark.parametrize("mask", [0, 0o022, 0o077])
@@ -122,6 +88,16 @@ def test_a_file_system_without_modes_is_refused(
         private_folder(tmp_path)
 
 
+def test_a_folder_that_may_not_be_written_is_refused_before_anything_is_kept_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o500)
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    refused = pytest.raises(UserError, match="this user may not read or write it")
+    with refused, os_errors_as_user_errors():
+        private_folder(tmp_path)
+
+
 def test_the_folder_of_a_broker_is_closed_again_by_each_change(tmp_path: Path) -> None:
     home = BrokerFolder.create(tmp_path / "home", ["localhost"], 8883)
     home.folder.chmod(0o755)
@@ -161,6 +137,29 @@ def test_a_limit_on_the_size_of_files_is_named_as_such(tmp_path: Path, what: str
     assert f"{tmp_path / 'file'}: File too large (EFBIG); " in done.stderr
     content = (tmp_path / "file").read_bytes()
     assert content == b"" or content.endswith(b"\n")
+
+
+def unnamed_writes(tree: ast.AST, is_named: bool = False) -> Iterator[int]:
+    """The lines that write a whole file outside of a block that names it in an error."""
+    if isinstance(tree, ast.With):
+        calls = [one.context_expr for one in tree.items]
+        is_named |= any("naming(" in ast.unparse(call) for call in calls)
+        is_named |= any("atomic_replace(" in ast.unparse(call) for call in calls)
+    if isinstance(tree, ast.Attribute) and tree.attr in ("write_text", "write_bytes"):
+        yield from [] if is_named else [tree.lineno]
+    for child in ast.iter_child_nodes(tree):
+        yield from unnamed_writes(child, is_named)
+
+
+def test_every_write_of_a_file_names_it_in_an_error() -> None:
+    """The system's error of a write to an open file has no name."""
+    found = [
+        f"{path}:{line}"
+        for room in ("agent", "broker", "coordinator", "shared")
+        for path in (ROOT / room).rglob("*.py")
+        for line in unnamed_writes(ast.parse(path.read_text()))
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize("number", sorted(errno.errorcode))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from covey.agent.kept.verdict import judge, main_figure
+from covey.agent.kept.versions import judge, main_figure
 from covey.coordinator.report import tables
 from covey.coordinator.run.early_stop import measure_of
 from covey.coordinator.run.result import result_of

@@ -12,13 +12,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Vector
+from covey.shared.scenario.removed import REMOVED
 from covey.shared.strategies.base import MODEL, Phase, Report
 from covey.shared.strategies.bases.single import Single
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedclust import FedClust, FedClustState
 from covey.shared.strategies.ifca import Ifca
 from covey.shared.strategies.reading import folded
-from covey.shared.strategies.registry import AnyStrategy
+from covey.shared.strategies.registry import BUILT_IN, AnyStrategy
 from covey.shared.strategies.server import Moving, Served, Server
 from covey.shared.strategies.sums import ExactSums
 from tests.bowl import flat
@@ -27,15 +28,6 @@ from tests.kit.small_run import fingerprint, in_process, scenario
 
 registry: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
 REFUSE: dict[str, dict[str, Any]] = {
-    "fedsgd": {},
-    "feddane": {},
-    "feddist": {},
-    "feddws": {},
-    "local": {},
-    "cfl": {},
-    "fesem": {},
-    "fesem_ma": {},
-    "robust": {},
     "fedem-damped": {"damped": True},
     "fednova-momentum": {"server_momentum": 0.5},
     "ifca-gradient": {"averaging": "gradient"},
@@ -69,13 +61,13 @@ def test_the_adaptive_steps_are_those_of_the_paper() -> None:
     # Delta = 2: m = 0.5 * 2; v begins with tau^2 = 0.01
     adagrad = 0.1 * 1.0 / (np.sqrt(0.01 + 4.0) + 0.1)
     assert rounds({"name": "adagrad", **common}, 2.0) == pytest.approx([adagrad])
-    adam = 0.1 * 1.0 / (np.sqrt(0.9 * 0.01 + 0.1 * 4.0) + 0.1)
-    assert rounds({"name": "adam", "beta2": 0.9, **common}, 2.0) == pytest.approx([adam])
-    yogi = 0.1 * 1.0 / (np.sqrt(0.01 + 0.1 * 4.0) + 0.1)  # v < Delta^2: its sign is -1
-    assert rounds({"name": "yogi", "beta2": 0.9, **common}, 2.0) == pytest.approx([yogi])
+    adam = 0.1 * 1.0 / (np.sqrt(0.99 * 0.01 + 0.01 * 4.0) + 0.1)
+    assert rounds({"name": "adam", **common}, 2.0) == pytest.approx([adam])
+    yogi = 0.1 * 1.0 / (np.sqrt(0.01 + 0.01 * 4.0) + 0.1)  # v < Delta^2: its sign is -1
+    assert rounds({"name": "yogi", **common}, 2.0) == pytest.approx([yogi])
     # no agent moves: Delta = 0, so only the momentum moves on, and v shrinks with adam alone
-    later = adam + 0.1 * 0.5 / (np.sqrt(0.9 * (0.9 * 0.01 + 0.1 * 4.0)) + 0.1)
-    found = rounds({"name": "adam", "beta2": 0.9, **common}, 2.0, adam)
+    later = adam + 0.1 * 0.5 / (np.sqrt(0.99 * (0.99 * 0.01 + 0.01 * 4.0)) + 0.1)
+    found = rounds({"name": "adam", **common}, 2.0, adam)
     assert found[1] == pytest.approx(later, rel=1e-5)
 
 
@@ -89,7 +81,7 @@ def test_a_plain_server_changes_no_byte(tmp_path: Path) -> None:
 
 def test_a_scenario_without_a_server_has_the_text_that_it_had() -> None:
     assert FedAvg().model_dump() == {"name": "fedavg"}
-    assert Ifca().model_dump().keys().isdisjoint({"server", "freeze_after"})
+    assert Ifca().model_dump().keys().isdisjoint({"server"})
 
 
 def two_clusters(server: Server) -> tuple[FedClust, FedClustState]:
@@ -153,11 +145,17 @@ def test_methods_without_a_mean_of_models_refuse_the_server(case: str) -> None:
         registry.validate_python(options)
 
 
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_methods_that_never_make_a_mean_of_models_have_no_server(name: str) -> None:
+    kind = BUILT_IN[name]
+    makes_means = not kind.individual and not kind.no_server
+    assert ("server" in kind.model_fields) == makes_means
+    assert (f"method.{name}.server" in REMOVED) != makes_means
+
+
 def test_options_that_an_optimiser_does_not_have_are_refused() -> None:
     with pytest.raises(ValidationError, match="sgd has no tau"):
         Server(name="sgd", tau=0.1)
-    with pytest.raises(ValidationError, match="adagrad has no beta2"):
-        Server(name="adagrad", beta2=0.5)
     adam, sgd = Server(name="adam"), Server()
     assert (adam.lr, adam.momentum, sgd.lr, sgd.momentum) == (0.01, 0.9, 1.0, 0.0)
     assert Server.model_validate(adam.model_dump()) == adam

@@ -50,20 +50,15 @@ def test_fedsoft_pulls_towards_every_cluster_by_its_importance() -> None:
     assert client_state["held"] is report.vectors["model"]
 
 
-@pytest.mark.parametrize(("persistent", "second"), [(True, 4 + 1.5 + 2), (False, 4 + 2)])
-def test_fedsoft_by_default_keeps_the_optimisers_velocity_between_rounds(
-    persistent: bool, second: float
-) -> None:
+def test_fedsoft_keeps_the_optimisers_velocity_between_rounds() -> None:
     """A bowl at 8, half of the way in each step: 4, then 2 more, and 0.375 of the first step's 4."""
-    strategy = FedSoft.model_validate(
-        {"name": "fedsoft", "lambda": 0.0, "persistent_optimizer": persistent}
-    )
+    strategy = FedSoft(pull=0.0)
     local = Bowl(flat(8), training=ONE.model_copy(update={"momentum": 0.375}))
     asked = job(flat(0), flat(0), pull=0.0)
     first, client_state = strategy.work(asked, local, {})
     report, _ = strategy.work(asked, local, client_state)
     assert first.vectors["model"] == pytest.approx([4])
-    assert report.vectors["model"] == pytest.approx([second])
+    assert report.vectors["model"] == pytest.approx([4 + 1.5 + 2])
 
 
 def test_fedsoft_separates_two_groups() -> None:
@@ -76,10 +71,10 @@ def test_fedsoft_separates_two_groups() -> None:
     assert end.strategy.shown(end.state).memberships["c00"] == pytest.approx((1, 0), abs=1e-3)
 
 
-def test_fedsoft_estimates_at_its_interval_and_sends_one_vector_in_other_rounds() -> None:
-    end = run(FedSoft(estimate_every=3), two_groups(2, spread=0), rounds=5)
+def test_fedsoft_estimates_in_every_second_round_and_sends_one_vector_in_other_rounds() -> None:
+    end = run(FedSoft(), two_groups(2, spread=0), rounds=3)
     names = [phase.name for phase, _ in end.phases]
-    assert names == ["estimate", "train", "train", "train", "estimate", "train", "train"]
+    assert names == ["estimate", "train", "train", "estimate", "train"]
     orders = [end.strategy.order(end.state, Phase(name), "c00") for name in ("estimate", "train")]
     assert [order.models for order in orders] == [("0", "1"), ("@c00",)]
 
@@ -176,9 +171,7 @@ def test_fedsoft_keeps_the_last_importance_of_who_misses_an_estimation() -> None
     def drop(phase: str, round_: int, client: str) -> bool:
         return phase == "estimate" and client == "c00" and round_ > 0
 
-    end = run(
-        FedSoft(estimate_every=1), two_groups(2, spread=0), ONE, flat(1, 1), flat(-1, -1), drop=drop
-    )
+    end = run(FedSoft(), two_groups(2, spread=0), ONE, flat(1, 1), flat(-1, -1), drop=drop)
     assert end.state.importance["c00"] == (1.0, 1e-4)
 
 
@@ -209,7 +202,7 @@ def test_fedsoft_memberships_are_importances_that_sum_to_one() -> None:
 
 
 def test_fedsoft_asks_a_newcomer_that_does_not_answer_only_once_in_a_round() -> None:
-    strategy, state = FedSoft(estimate_every=5), replace(skewed(), round=1)
+    strategy, state = FedSoft(), replace(skewed(), round=1)
     seen = View(1, 10, 0, (*state.importance, "new"))
     estimate = strategy.plan(state, seen)
     assert (estimate.name, estimate.cohort) == ("estimate", ("new",))

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from covey.shared.privacy.settings import SecureSettings
 from covey.shared.strategies.base import Phase, Report, Training, View
 from covey.shared.strategies.ifca import Ifca
-from covey.shared.strategies.reading import folded, forgotten
-from tests.bowl import Bowl, Softmax, flat, softmax_client
+from covey.shared.strategies.reading import folded
+from tests.bowl import Bowl, flat
 from tests.drive import Run, fingerprint
 from tests.shared.planted import ONE, WHOLE, alternating, bowls, run, setup, two_groups
 
@@ -175,13 +176,14 @@ def test_ifca_rates_a_restart_by_samples_and_keeps_the_first_of_two_that_are_as_
     locals_ = {"a": Bowl(flat(4, 0), 10), "b": Bowl(flat(-4, 0), 30)}
     up, down = flat(0, 8), flat(0, -8)
     for first, second in ((up, down), (down, up)):
-        strategy = Ifca(n_clusters=1, initial="restarts", restarts=2, restart_rounds=1)
+        strategy = Ifca(n_clusters=1, initial="restarts", restarts=2)
         at = Run(strategy, setup(locals_, ONE, first, second), locals_)
-        for _ in range(4):
+        for _ in range(8):
             at.phase(0)
-        # after a step of the half: (2 * 10 - 2 * 30) / 40 = -1, next to the remainder of the start
-        assert at.state.models[0].tolist() == [-1, first[1] / 2]
-        assert at.state.best_loss == pytest.approx((10 * (25 + 16) / 2 + 30 * (9 + 16) / 2) / 40)
+        # seven eighths of the way to the mean (4 * 10 - 4 * 30) / 40 = -2, next to the remainder of the start
+        assert at.state.models[0].tolist() == [-1.75, first[1] / 8]
+        losses = (10 * (5.75**2 + 1) / 2 + 30 * (2.25**2 + 1) / 2) / 40
+        assert at.state.best_loss == pytest.approx(losses)
 
 
 def test_ifca_continues_with_the_restart_of_the_lowest_loss() -> None:
@@ -189,21 +191,16 @@ def test_ifca_continues_with_the_restart_of_the_lowest_loss() -> None:
     bad = [flat(90, -90), flat(91, -91)]
     for starts in ([*bad, *STARTS], [*STARTS, *bad]):
         end = run(
-            Ifca(n_clusters=2, initial="restarts", restarts=2, restart_rounds=2),
-            locals_,
-            ONE,
-            *starts,
-            rounds=1,
+            Ifca(n_clusters=2, initial="restarts", restarts=2), locals_, ONE, *starts, rounds=1
         )
         # each round of a restart has a name of its own, on which draws are made: equal in all restarts
-        assert [phase.name for phase, _ in end.phases] == ["restart0", "restart1", "rate"] * 2 + [
-            "train"
-        ]
+        names = ["restart0", "restart1", "restart2", "rate"]
+        assert [phase.name for phase, _ in end.phases] == [*names, *names, "train"]
         assert end.state.best_loss == pytest.approx(
-            2 * (4 * 0.5**2) ** 2 / 2
+            2 * (4 * 0.5**3) ** 2 / 2
         )  # of the models as trained
-        assert end.state.models[0] == pytest.approx(5 - 4 * 0.5**3)
-        assert end.state.models[1] == pytest.approx(-5 + 4 * 0.5**3)
+        assert end.state.models[0] == pytest.approx(5 - 4 * 0.5**4)
+        assert end.state.models[1] == pytest.approx(-5 + 4 * 0.5**4)
         assert end.state.best == end.state.spare == ()
 
 
@@ -242,21 +239,6 @@ def test_ifca_ignores_a_choice_that_is_no_hypothesis() -> None:
         assert after.assign == end.state.assign
 
 
-def test_ifca_by_default_chooses_by_training_loss() -> None:
-    class Split(Softmax):
-        def targets(self, split: Any) -> Any:
-            return self.y if split == "train" else 3 - self.y
-
-    base = softmax_client((0, 3), seed=1)
-    local = Split(base.x, base.y, base.classes)
-    good = base.train(np.zeros(base.layout.size, np.float32)).end
-    for select_on, expected in (("train", 0), ("test", 1)):
-        end = run(
-            Ifca(initial="random", select_on=select_on), {"a": local}, ONE, good, -good, rounds=1
-        )
-        assert end.state.assign == {"a": expected}
-
-
 def test_ifca_by_default_gives_every_hypothesis_three_rounds_before_clients_choose() -> None:
     assert (Ifca().initial, Ifca().warmup_rounds) == ("warmup", 3)
     assert Ifca(initial="warmup").warmup_rounds == 20  # as the authors' code has it
@@ -270,62 +252,16 @@ def test_ifca_warns_where_all_choose_the_same_hypothesis() -> None:
         assert ("warning_clusters" in end.strategy.shown(end.state).notes) == warned
 
 
-def test_frozen_clusters_do_not_follow_the_data() -> None:
-    """After three rounds all clients move to the other group's data."""
-    locals_ = two_groups()
-    moved = {
-        client: locals_[other] for client, other in zip(locals_, reversed(locals_), strict=True)
-    }
-    ends: dict[int | None, dict[str, int]] = {}
-    for freeze_after in (None, 2):
-        strategy = Ifca(initial="random", freeze_after=freeze_after)
-        end = run(strategy, locals_, ONE, *STARTS, rounds=3)
-        end.locals = moved
-        ends[freeze_after] = end.rounds(6).state.assign
-    before = alternating(locals_)
-    assert ends[2] == before
-    assert ends[None] == {client: 1 - cluster for client, cluster in before.items()}
-
-
-def test_a_frozen_client_gets_its_hypothesis_alone() -> None:
-    strategy = Ifca(initial="random", freeze_after=2)
-    end = run(strategy, two_groups(), ONE, *STARTS, rounds=2)
-    phase = Phase()
-    own = end.state.assign["c01"]
-    for order in (strategy.order(end.state, phase, "c01"), strategy.serve(end.state, "c01")):
-        assert order.models == (str(own),)
-    assert len(strategy.order(end.state, phase, "newcomer").models) == 2
-
-
-def test_the_random_groups_of_the_warmup_are_not_frozen() -> None:
-    with pytest.raises(ValidationError, match="random groups of the warm-up"):
-        Ifca(freeze_after=3)
-    assert Ifca(freeze_after=4).model_dump()["freeze_after"] == 4
-    assert "freeze_after" not in Ifca().model_dump()  # as before there was such a key
-
-
-def test_a_client_that_was_in_the_warmup_alone_chooses_once() -> None:
-    strategy = Ifca(initial="warmup", warmup_rounds=1, freeze_after=2)
-    locals_ = two_groups()
-
-    def away(phase: str, round_: int, client: str) -> bool:
-        return client == "c00" and round_ == 1
-
-    end = run(strategy, locals_, ONE, *STARTS, rounds=2, drop=away)
-    assert set(end.state.kept) == set(locals_) - {"c00"}
-    assert len(strategy.order(end.state, Phase(), "c00").models) == 2
-    later = end.rounds(3).state
-    assert strategy.order(later, Phase(), "c00").models == (str(later.kept["c00"]),)
-    assert "c00" not in forgotten(strategy, later, "c00").kept
-
-
 @pytest.mark.parametrize("averaging", ["model", "gradient"])
-def test_clients_that_choose_first_train_what_they_would_have_chosen(averaging: str) -> None:
+def test_under_secure_sums_clients_choose_first_and_train_what_they_would_have_chosen(
+    averaging: str,
+) -> None:
     options: dict[str, Any] = {"initial": "warmup", "warmup_rounds": 1, "averaging": averaging}
-    at_once, first = (
-        run(Ifca(**options, choose_first=choice), two_groups(), ONE, *STARTS, rounds=3)
-        for choice in (None, True)
-    )
+    strategy, locals_ = Ifca(**options), two_groups()
+    begun = setup(locals_, ONE, *STARTS)
+    summed = replace(begun, secure=SecureSettings(clip=1.0))
+    at_once, first = (Run(strategy, one, locals_).rounds(3) for one in (begun, summed))
+    assert "choose" in {phase.name for phase, _ in first.phases}
     for ours, theirs in zip(first.state.models, at_once.state.models, strict=True):
         assert np.array_equal(ours, theirs)
     assert first.state.assign == at_once.state.assign
@@ -333,7 +269,8 @@ def test_clients_that_choose_first_train_what_they_would_have_chosen(averaging: 
 
 
 def test_clients_choose_again_if_those_who_chose_have_vanished() -> None:
-    strategy = Ifca(initial="random", choose_first=True)
-    state = replace(run(strategy, two_groups(), ONE, *STARTS, rounds=1).state, chosen={"c00": 1})
+    strategy = Ifca(initial="random")
+    begun = run(strategy, two_groups(), ONE, *STARTS, rounds=1).state
+    state = replace(begun, chooses_first=True, chosen={"c00": 1})
     assert strategy.plan(state, View(1, 3, 0, ("c01",))).cohort == ("c00",)
     assert strategy.plan(state, View(1, 3, 1, ("c01",))).name == "choose"

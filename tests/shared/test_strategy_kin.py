@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.record import records
-from covey.coordinator.report.html_tables import decisions_table
+from covey.coordinator.report.html_report import decisions_table
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.coordinator.view.lines import phase_line, reduced
@@ -32,6 +31,7 @@ from tests import clock, drive
 from tests.bowl import Bowl, Softmax, bowl_layout, flat, softmax_client
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients, LocalFor
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
 from tests.kit.small_run import fingerprint, local_for, rules, samples_of, scenario, setup
 from tests.shared import planted
@@ -551,7 +551,6 @@ def _kill(
 def test_settings_that_a_vote_cannot_work_with_are_refused_with_a_reason() -> None:
     for sections, why in (
         ({"aggregation": {"rule": "median"}}, "take their own model off an average"),
-        ({"strategy": {"server": {"name": "adam"}}}, "which it would move"),
         ({"privacy": {"client": {"clip": 1.0, "noise_multiplier": 1.0}}}, "kin sends cards"),
     ):
         with pytest.raises(ValidationError, match=why):

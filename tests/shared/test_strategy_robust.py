@@ -12,6 +12,7 @@ from covey.shared.strategies.base import Phase, Report, Setup, Training
 from covey.shared.strategies.reading import folded
 from covey.shared.strategies.robust import Robust, logistic
 from tests.bowl import Bowl, flat, softmax_client
+from tests.drive import Run
 from tests.shared.planted import ONE, alternating, bowls, run, setup, softmaxes, two_groups
 
 
@@ -119,22 +120,11 @@ def test_robust_with_gradients_takes_one_step_against_their_trimmed_mean() -> No
     assert dict(end.phases[-1][0].sizes) == {"gradient": 2}
 
 
-def test_robust_stops_training_early_when_the_loss_rests() -> None:
+def test_robust_stage_1_takes_epochs_of_its_own() -> None:
     local = Bowl(flat(8, 0), training=ONE)
-    strategy = Robust(first_tolerance=1.0)
-    end = run(strategy, {"a": local, "b": local}, rounds=1)
-    # losses at the starts of epochs: 32, 8, 2, 0.5, 0.125: 2 - 0.5 is still more than 1, 0.5 - 0.125 is not
-    first = strategy._solve(flat(0, 0), local, 10)
-    assert first.steps == 5
-    assert end.round == 1
-
-
-def test_robust_stage_1_takes_all_its_epochs_where_the_loss_does_not_rest() -> None:
-    local = Bowl(flat(8, 0), training=ONE)
-    for tolerance in (None, 1e-12):
-        strategy = Robust(first_epochs=3, first_tolerance=tolerance)
-        done = strategy._solve(flat(0, 0), local, 3)
-        assert (done.steps, done.end.tolist()) == (3, [7, 0])
+    at = Run(Robust(n_clusters=1, first_epochs=3), setup({"a": local}), {"a": local})
+    at.phase(0)
+    assert at.state.models[0].tolist() == [7, 0]
 
 
 @pytest.mark.parametrize("features", ["full", "logreg"])

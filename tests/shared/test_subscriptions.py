@@ -9,12 +9,12 @@ import pytest
 
 from covey.broker.embedded.connection import Connection
 from covey.broker.embedded.hub import Hub
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.mqtt.backoff import Pauses
 from covey.shared.mqtt.link import Message, Subscribed, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.mqtt.subscriptions import NODES_S, Refused, SubscriptionKeeper
 from tests import clock
+from tests.kit.memory_broker import MemoryBroker
 
 
 def test_pauses_double_up_to_a_minute_and_begin_again() -> None:

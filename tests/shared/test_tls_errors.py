@@ -22,13 +22,13 @@ URL = BrokerUrl.parse("mqtts://farm:1883")
         ),
         (
             "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get local issuer certificate",
-            "an authority that this machine does not know; give that authority's certificate with --ca FILE",
+            "an authority that this machine does not know; give that authority's certificate in a file for --credentials",
         ),
         (
             "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: Hostname mismatch, certificate",
             "is for another name than farm; use the name that is in it",
         ),
-        ("certificate verify failed: certificate has expired", "renew it with `broker renew`"),
+        ("certificate verify failed: certificate has expired", "renew it with `broker lab renew`"),
     ],
 )
 def test_a_failure_of_tls_is_explained_and_the_message_of_openssl_stays(
@@ -45,7 +45,7 @@ def test_other_failures_and_connections_without_tls_are_not_explained() -> None:
     assert tls_failure("wrong version number", BrokerUrl.parse("mqtt://farm")) is None
 
 
-def test_a_missing_tls_file_is_named_with_its_option(tmp_path: Path) -> None:
+def test_a_missing_tls_file_is_named_with_its_key(tmp_path: Path) -> None:
     there = tmp_path / "there.pem"
     there.touch()
     missing = tmp_path / "none.pem"
@@ -54,5 +54,5 @@ def test_a_missing_tls_file_is_named_with_its_option(tmp_path: Path) -> None:
         ("cert", Tls(cert=missing)),
         ("key", Tls(cert=there, key=missing)),
     ):
-        with pytest.raises(UserError, match=f"--{option} .*none.pem: No such file.*expected a PEM"):
+        with pytest.raises(UserError, match=f"{option} .*none.pem: No such file.*expected a PEM"):
             tls.context()

@@ -63,7 +63,7 @@ FOUND = {
     ),
     "models in use": Plan(0, "fedavg", "buffered", 1, False, ()),
     "one answer": Plan(
-        0, "fedavg", "hasty", 1, False, (Fault("put back folder", at=1, lasts=15),), secure=True
+        0, "fedavg", "hasty", 1, False, (Fault("put back folder", at=1, lasts=5),), secure=True
     ),
     "listed members": Plan(
         0, "fedavg", "hasty", 1, False, (Fault("kill agent", at=2, lasts=60),), secure=True

@@ -6,7 +6,7 @@ import asyncio
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from covey.broker.testing.memory_broker import MemoryLink
+from tests.kit.memory_broker import MemoryLink
 
 
 class DeadError(BaseException):

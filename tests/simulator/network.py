@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
-from covey.broker.testing.memory_broker import HELD_S, MemoryBroker, MemoryLink
 from covey.broker.topic_filters import is_topic
 from covey.shared.mqtt.link import Message, Will
+from tests.kit.memory_broker import HELD_S, MemoryBroker, MemoryLink
 from tests.simulator.life import is_dead
 from tests.simulator.plan import HABITS, Fault
 

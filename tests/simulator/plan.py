@@ -148,7 +148,7 @@ def scene_of(method: str, pace: Pace, secure: bool = False) -> Scenario:
             "count": 2 * ROUNDS,
             "start_agents": AGENTS,
             "deadline_s": DEADLINE_S,
-            "rollcall_s": 5.0,
+            "timing": {"rollcall_s": 5.0},
         }
         return small_run.buffered(
             method, rounds=buffered, fleet={"agents": AGENTS, "durations": None}

@@ -9,12 +9,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, TypeVar
+
+from pydantic import Field
 
 from covey.shared.numerics.clustering import Labels, Matrix
 from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.strategies.base import (
+    A_COUNT,
     ENTRY,
     MODEL,
     WARMUP,
@@ -25,9 +28,8 @@ from covey.shared.strategies.base import (
     Reports,
     Shown,
 )
-from covey.shared.strategies.bases.cut import SQUARES, Gated, Numbered, Tested, shift_facts
+from covey.shared.strategies.bases.cut import WHOLE_CARD_ASKED, Gated, Numbered, Tested, shift_facts
 from covey.shared.strategies.bases.hard import joined
-from covey.shared.strategies.phase_names import CARD
 
 MEAN_OF_CENTRES = "mean"  # key of the model that newcomers start from
 
@@ -46,26 +48,28 @@ class Centred(Tested):
 C = TypeVar("C", bound=Centred)
 
 
-class Warmup(NamedTuple):
-    """The training before the first round."""
-
-    epochs: int | None  # None: as many as in a round
-    quorum: float  # the share of all clients that must take part
-
-
 class MultiCentre(Numbered, Gated[C], Generic[C]):
     """A method writes what it keeps of reports (`keep`) and how it compares models with centres (`nearest_centres`)."""
 
-    order_numbers: ClassVar[OrderNumbers] = {WARMUP: (CARD, SQUARES, "epochs"), ENTRY: ("epochs",)}
+    order_numbers: ClassVar[OrderNumbers] = {
+        WARMUP: {**WHOLE_CARD_ASKED, "epochs": A_COUNT},
+        ENTRY: {"epochs": A_COUNT},
+    }
 
     squares: ClassVar[bool] = True
     individual: ClassVar[bool] = True
     keeps_models: ClassVar[bool] = True
 
-    @property
-    @abstractmethod
-    def warmup(self) -> Warmup:
-        """The training of all clients before the first round, and of a newcomer."""
+    restarts: int = Field(
+        20,
+        ge=1,
+        description="The number of K-means runs after the warm-up. The one with the smallest distances is used.",
+    )
+    warmup_epochs: int | None = Field(
+        None,
+        ge=1,
+        description="The epochs of the warm-up, and of a newcomer's first training; null: as many as in a round.",
+    )
 
     @abstractmethod
     def keep(self, state: C, reports: Reports) -> C:
@@ -79,9 +83,7 @@ class MultiCentre(Numbered, Gated[C], Generic[C]):
         return replace(state, count=self.count(state.chances, cards))
 
     def clustering_phase(self, state: C) -> Phase:
-        return Phase(
-            WARMUP, "all", self.entry_sizes(state), ends_round=False, quorum=self.warmup.quorum
-        )
+        return Phase(WARMUP, "all", self.entry_sizes(state), ends_round=False)
 
     def entry_sizes(self, state: C) -> Mapping[str, int]:
         return {MODEL: state.start.size}
@@ -89,7 +91,7 @@ class MultiCentre(Numbered, Gated[C], Generic[C]):
     @property
     def entry_epochs(self) -> dict[str, int]:
         """The numbers of an entry's order."""
-        return {"epochs": self.warmup.epochs} if self.warmup.epochs else {}
+        return {"epochs": self.warmup_epochs} if self.warmup_epochs else {}
 
     def model(self, state: C, key: str) -> Vector:
         if key == MEAN_OF_CENTRES:

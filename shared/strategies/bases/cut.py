@@ -35,6 +35,8 @@ from covey.shared.numerics.clustering import (
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
+    A_COUNT,
+    ASKED,
     ENTRY,
     HOLD_BACK,
     LARGEST,
@@ -77,6 +79,7 @@ from covey.shared.strategies.bases.vote import (
     standing,
 )
 from covey.shared.strategies.phase_names import CARD
+from covey.shared.written import FIRST
 
 COUNTS = "counts"
 SQUARES = "squares"
@@ -89,10 +92,11 @@ CARD_SIZES = {CARD: -CELLS * kinship.PROJECTED}
 CARD_NUMBERS = {COUNTS: Expected(-CELLS, whole=True)}
 # with what the noise of distances is computed from
 WHOLE_CARD = {**CARD_NUMBERS, SQUARES: Expected(-kinship.MOST_CLASSES, most=LARGEST)}
+CARD_ASKED = {CARD: A_COUNT}  # of an order, with the fewest samples of a class in it
+WHOLE_CARD_ASKED = {**CARD_ASKED, SQUARES: ASKED}
 
 INPUTS = "inputs"  # the two cuts of a fleet by its cards
 LABELS = "labels"
-OF_CARDS_QUORUM = 0.5  # of the agents must send a card, where a phase asks for nothing else
 
 Choose = Literal["silhouette", "rotations", "gap"]
 Gate = Annotated[
@@ -294,9 +298,7 @@ def shift_facts(state: Tested, gate: str) -> dict[str, Any]:
 
 
 # a phase of cards alone, and its order
-CARDS_ALONE = asking(
-    Phase(SIGNATURE, "all", ends_round=False, quorum=OF_CARDS_QUORUM), squares=True
-)
+CARDS_ALONE = asking(Phase(SIGNATURE, "all", ends_round=False), squares=True)
 CARD_ORDER = asked(Order(whole=True), squares=True)
 
 
@@ -341,6 +343,7 @@ class Numbered(BaseModel):
     n_clusters: int | None = Field(
         None,
         ge=1,
+        json_schema_extra=FIRST,
         description="K: the number of clusters. null: the number of groups that the cards show (gate), and the "
         "method's usual number where no cards are sent.",
     )
@@ -439,7 +442,7 @@ class ClusteredOnce(Gated[G], Generic[G]):
     """Cuts a tree where the cards find a shift."""
 
     client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked", "shares")
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: (HOLD_BACK,), VOTE: VOTE_NUMBERS}
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {HOLD_BACK: ASKED}, VOTE: VOTE_NUMBERS}
 
     sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, ENTRY, VOTE))
 

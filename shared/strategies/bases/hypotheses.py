@@ -32,6 +32,9 @@ RATE = "rate"  # restarts: clients send their losses at the end of a short run
 RESTART = "restart"  # restarts: a round of a short run; the number of the round follows
 SEEDING = (SEED, SCORE, RATE)  # phases whose reports change no hypothesis by a mean
 
+RESTART_ROUNDS = 3  # restarts: the rounds of a short run
+CANDIDATES = 20  # kmeans++: clients that train a model
+
 Models = tuple[Vector, ...]  # (d,) each
 Candidate = tuple[ClientId, Vector]  # a model (d,) that can become a hypothesis, and who trained it
 
@@ -46,11 +49,10 @@ class Hypotheses(Tested):
     schedule: Schedule = ()  # of that rate
     head: tuple[int, int] = (0, 0)  # start and stop of the final layer in a model
     round: int = 0  # rounds that are complete
-    chosen: dict[ClientId, int] = field(default_factory=dict)  # choose_first: in the present round
+    chooses_first: bool = False  # clients choose in a phase of their own
+    chosen: dict[ClientId, int] = field(default_factory=dict)  # in that of the present round
     idle: tuple[int, ...] = ()  # rounds since each hypothesis was last chosen
     spare: Models = ()  # initial models that are not used yet
-    # freeze_after: the latest choice of each client, without the groups of the warm-up; empty without a freeze
-    kept: dict[ClientId, int] = field(default_factory=dict)
 
     # initial: kmeans++
     candidates: tuple[Candidate, ...] = ()  # those that are no hypothesis yet
@@ -110,7 +112,6 @@ class Restarts(Random):
     """Several short runs from random models, of which the one with the lowest mean loss continues."""
 
     runs: int
-    rounds: int  # of a short run
 
     def is_over(self, state: Hypotheses) -> bool:
         return state.trial >= self.runs
@@ -118,7 +119,7 @@ class Restarts(Random):
     def plan(self, state: Hypotheses, view: View, round_: Phase) -> Phase | None:
         if self.is_over(state):
             return None
-        if state.trial_round == self.rounds:
+        if state.trial_round == RESTART_ROUNDS:
             return Phase(RATE, ends_round=False, may_be_empty=True, numbers=_losses(round_))
         # each round of a short run has its own name, so its own draws: the same in all restarts
         return replace(round_, name=f"{RESTART}{state.trial_round}", ends_round=False)
@@ -137,8 +138,6 @@ class Restarts(Random):
 class KMeansPlusPlus(Random):
     """Models of clients that the other hypotheses serve worst."""
 
-    candidates: int  # clients that train a model
-
     def begin(self, state: Hypotheses) -> Hypotheses:
         return state
 
@@ -153,7 +152,7 @@ class KMeansPlusPlus(Random):
             )
         draw = generator(state.seed, "candidates", view.attempt)
         order = draw.permutation(sorted(view.present)).tolist()
-        cohort = tuple(sorted(order[: self.candidates]))
+        cohort = tuple(sorted(order[:CANDIDATES]))
         return Phase(SEED, cohort, {MODEL: state.start.size}, ends_round=False)
 
     def fold(self, state: Hypotheses, phase: Phase, reports: Reports) -> Hypotheses:

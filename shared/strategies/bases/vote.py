@@ -18,11 +18,14 @@ from covey.shared.numerics.averages import fair_weights
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.numerics.votes import LEAST, Outcome, counted, difference
 from covey.shared.strategies.base import (
+    A_COUNT,
+    ASKED,
     CAP,
     COUNTED,
     HOLD_BACK,
     LARGEST,
     LAST_MODEL,
+    SHARES,
     VOTE,
     ClientId,
     ClientState,
@@ -45,9 +48,12 @@ GROUP_OR_ALL = "group"  # a question
 CLUSTERS = "clusters"  # name of the cut of a method that makes one
 
 # numbers of orders and reports of a vote
-QUESTION = "question"
 SHARE = "share"  # of the agent's own model in each average
-VOTE_NUMBERS = (QUESTION, HOLD_BACK, SHARE, CAP)  # of an order for a vote on groups
+VOTE_NUMBERS = {  # of an order for a vote on groups
+    HOLD_BACK: ASKED,
+    SHARE: SHARES,
+    CAP: A_COUNT,
+}
 GAIN = "gain"
 VARIANCE = "variance"
 
@@ -111,7 +117,7 @@ def on_groups(state: Ballot, order: Order, client: ClientId) -> Order:
     """The order to compare the average of all with those of the client's groups."""
     keys = (KEY, *keys_of(state, client))
     shares = state.shares.get(client, {})
-    numbers = {QUESTION: GROUP_OR_ALL, HOLD_BACK: 1, SHARE: [shares.get(key, 0.0) for key in keys]}
+    numbers = {HOLD_BACK: 1, SHARE: [shares.get(key, 0.0) for key in keys]}
     return replace(order, models=keys, cluster=None, numbers={**order.numbers, **numbers})
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -20,6 +20,7 @@ from covey.shared.secure.messages import Introduction, ReportHead, Terms
 from covey.shared.secure.primitives import Token, hashed
 from covey.shared.strategies.base import (
     COUNTED,
+    EVALUATE,
     LAST_MODEL,
     MODEL,
     ClientState,
@@ -29,7 +30,9 @@ from covey.shared.strategies.base import (
     Strategy,
 )
 from covey.shared.strategies.secured import phases
+from covey.shared.strategies.secured.figures import FIGURES, FigureSlots
 from covey.shared.strategies.secured.phases import (
+    AHEAD,
     HEAD,
     MASKED,
     WORDS,
@@ -69,6 +72,22 @@ class SecureDevice(Protocol):
         """Delete the newest work and all vectors."""
 
 
+Evaluate = Callable[[Job, Local, ClientState], Report]  # the report of an evaluation, in the clear
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """An evaluation in the place of a method's work: its figures are the vector of the report."""
+
+    evaluate: Evaluate
+    slots: FigureSlots
+
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
+        report = self.evaluate(job, local, client_state)
+        vector = self.slots.vector(report.numbers, report.examples)
+        return Report({FIGURES: vector}, examples=1), client_state
+
+
 class OnDevice:
     """A method whose work is done under secure sums.
 
@@ -77,12 +96,21 @@ class OnDevice:
         device: of the agent.
         work: of the order.
         models: all that it names, in their order.
+        evaluate: does an evaluation, whose figures are summed too.
     """
 
     def __init__(
-        self, method: Strategy[Any], device: SecureDevice, work: Work, models: Sequence[Vector]
+        self,
+        method: Strategy[Any],
+        device: SecureDevice,
+        work: Work,
+        models: Sequence[Vector],
+        evaluate: Evaluate,
     ) -> None:
         self._method = method
+        self._evaluates = EVALUATE in (work.phase, work.numbers.get(AHEAD))
+        slots = FigureSlots.of(work.evaluation, work.task)
+        self._worker = Measuring(evaluate, slots) if self._evaluates else method
         self._device = device
         self._work = work
         self._models = models
@@ -105,9 +133,12 @@ class OnDevice:
         if device.ahead:
             begun = self._start(job, messages=0)
             if device.state().vector(begun.digest) is None:
-                _worked(self._method, job, local, client_state, device, begun.digest)
+                _worked(self._worker, job, local, client_state, device, begun.digest)
             return Report({}, examples=1), client_state
         match job.phase:
+            case phases.BOX if self._evaluates and not len(local.targets("test")):
+                # what it would add is known, and would leave the others apart
+                return Report({WORDS: words_of(b"")}, examples=1), client_state
             case phases.BOX:
                 return _perform_box(device, self._start(job, messages=0)), client_state
             case phases.JOIN:
@@ -119,7 +150,7 @@ class OnDevice:
         is_clear = job.phase in self._method.sealed.clear
         if self._work.sizes and not is_clear:
             begun = self._start(job, messages=2)
-            return _perform_work(self._method, job, local, client_state, device, begun)
+            return _perform_work(self._worker, job, local, client_state, device, begun)
         report, after = self._method.work(job, local, client_state)
         if report.vectors and not is_clear:
             raise PublicError("secure sums: the order asks for an update without a mask")
@@ -128,8 +159,12 @@ class OnDevice:
 
     def _start(self, job: Job, *, messages: int) -> Start:
         assert self._method.sealed is not None  # noqa: S101 - it refuses otherwise
-        own, secret = len(job.models), self._device.agent.identity.secret
-        begins = self._method.sealed.begins
+        own = len(job.models)
+        if self._evaluates and own == messages:  # no lock could tell a second sum of its figures
+            raise PublicError("secure sums: an evaluation of a model that this agent alone has")
+        # an agent that joins a sum keeps what it began with; the other phases compare the digest alone
+        secret = self._device.agent.identity.secret if job.phase == phases.JOIN else b""
+        begins = None if self._evaluates else self._method.sealed.begins
         return start_of_work(self._work, self._models, own, messages, begins, secret)
 
 
@@ -150,7 +185,7 @@ def _perform_box(device: SecureDevice, begun: Start) -> Report:
 
 
 def _worked(
-    method: Strategy[Any],
+    method: Strategy[Any] | Measuring,
     job: Job,
     local: Local,
     before: ClientState,
@@ -214,7 +249,7 @@ def _perform_join(job: Job, device: SecureDevice, begun: Start) -> Report:
 
 
 def _perform_work(
-    method: Strategy[Any],
+    method: Strategy[Any] | Measuring,
     job: Job,
     local: Local,
     client_state: ClientState,
@@ -243,6 +278,10 @@ def _perform_work(
         if MODEL in report.vectors and client_state.get(LAST_MODEL) is before.get(LAST_MODEL):
             client_state[LAST_MODEL] = report.vectors[MODEL]
         update = _update_of(report, models, terms)
+        if FIGURES in report.vectors:
+            update *= terms.scale.unit
+            if np.linalg.norm(update) > terms.clip:
+                raise PublicError("secure sums: the terms have too few levels for figures")
         norm = float(np.linalg.norm(update))
         if MODEL in report.vectors and norm > terms.clip:
             base = models[report.bases[MODEL]].astype(np.float64)

@@ -39,6 +39,7 @@ from covey.shared.secure.parameters import (
 from covey.shared.secure.primitives import hashed
 from covey.shared.strategies.base import (
     CAP,
+    EVALUATE,
     ClientId,
     Expected,
     Order,
@@ -56,6 +57,7 @@ from covey.shared.strategies.base import (
     View,
 )
 from covey.shared.strategies.secured import phases
+from covey.shared.strategies.secured.figures import FIGURES, FigureSlots
 from covey.shared.strategies.secured.phases import (
     AHEAD,
     BOX,
@@ -176,6 +178,10 @@ class Progress:
     honest: int = 0  # the number that this round's scale of integers was made for; 0: not known yet
     sums: Sequence[GroupSum] = ()
     ends: Sequence[Mapping[str, Any]] | None = None  # of the sums of the phase that was folded last
+    evaluates: bool = False  # the sums are those of an evaluation, after the round before
+    figures: Mapping[str, Any] | None = (
+        None  # of the evaluation that was folded last: see `Figures`
+    )
 
     @classmethod
     def of(cls, state: Any) -> Progress:
@@ -208,6 +214,15 @@ def _state_type(kind: Any) -> Any:
     return make_dataclass(f"Secured{kind.__name__}", [added], bases=(kind,), frozen=True)
 
 
+@dataclass(frozen=True)
+class Figures:
+    """The averages of an evaluation under secure sums: over all sums, and of the served models by cluster."""
+
+    modes: Mapping[str, Any] = field(default_factory=dict)
+    by_cluster: Mapping[str, Any] = field(default_factory=dict)
+    agents: Sequence[ClientId] = ()  # in the sums
+
+
 class Secured(Strategy[Any]):
     """A method under secure sums. A run has it in the place of the method itself."""
 
@@ -217,6 +232,7 @@ class Secured(Strategy[Any]):
     settings: SecureSettings
     noise: ClientPrivacy | None  # that agents add to their updates
     rounds: int
+    slots: FigureSlots  # of an evaluation
     home: Callable[[ClientId], int] = lambda client: 0  # the broker where an agent is enrolled
 
     @property
@@ -280,10 +296,31 @@ class Secured(Strategy[Any]):
 
         Sums that lack members begin again with boxes; answers are asked for several times.
         """
+        is_first = Progress.of(state).stage == BOX
+        own = self._own.plan(state, view) if is_first else self._phase(state)
+        return self._planned(state, view, own) if self._has_updates(own) else own
+
+    def plan_evaluation(self, state: Any, view: View) -> Phase:
+        """The next phase of the sums of an evaluation: of all agents, in as many groups as there are models to evaluate."""
+        return self._planned(state, view, self._evaluation)
+
+    @property
+    def _evaluation(self) -> Phase:
+        sizes = {FIGURES: self.slots.length}
+        return Phase(EVALUATE, "all", sizes, ends_round=False, may_be_empty=True, draw=EVALUATE)
+
+    def figures(self, state: Any) -> Figures | None:
+        """What the evaluation that was folded last has found; None before its end."""
+        found = Progress.of(state).figures
+        return None if found is None else Figures(**found)
+
+    def is_evaluating(self, state: Any) -> bool:
+        """Whether the sums of an evaluation are open."""
+        return Progress.of(state).evaluates
+
+    def _planned(self, state: Any, view: View, own: Phase) -> Phase:
+        """The next phase of the sums around the work of this phase."""
         progress = Progress.of(state)
-        own = self._own.plan(state, view) if progress.stage == BOX else self._phase(state)
-        if not self._has_updates(own):
-            return own
         asked = {"join": "members", "train": "listed", "unmask": "reported"}.get(progress.stage)
         of_each = [getattr(one, asked) for one in progress.open] if asked else []
         clients = tuple(sorted(chain(*of_each)))
@@ -293,21 +330,31 @@ class Secured(Strategy[Any]):
         words = {WORDS: -MOST_WORDS}
         if progress.stage == "unmask":
             is_last = not clients or not has_enough or view.attempt >= ASKED_FOR_ANSWERS - 1
-            ends_round = own.ends_round or not progress.open
-            return Phase(UNMASK, clients, words, ends_round, quorum, is_last)
+            ends_round = not progress.evaluates and (own.ends_round or not progress.open)
+            return Phase(UNMASK, clients, words, ends_round, quorum, is_last, draw=own.draw)
         if progress.stage == "join" and has_enough and not view.attempt:
-            return Phase(JOIN, clients, words, ends_round=False, quorum=quorum)
+            return Phase(JOIN, clients, words, ends_round=False, quorum=quorum, draw=own.draw)
         if progress.stage == "train" and has_enough and not view.attempt:
             slots = self._scale((), own, max(progress.honest, 1)).slots
             sizes = {MASKED: sum(own.sizes.values()) + slots}
             train = replace(own, cohort=clients, sizes=sizes, ends_round=False, quorum=quorum)
-            return replace(train, numbers={HEAD: HEAD_WORDS})
+            return replace(train, numbers={HEAD: HEAD_WORDS}, may_be_empty=False)
         draw = own.draw or own.name
-        return Phase(BOX, own.cohort, words, ends_round=False, quorum=own.quorum, draw=draw)
+        return Phase(
+            BOX, own.cohort, words, False, own.quorum, may_be_empty=own.may_be_empty, draw=draw
+        )
 
     def _phase(self, state: Any) -> Phase:
-        """The method's own phase: it does not depend on who is there."""
+        """The phase whose vectors are summed: the method's own, which does not depend on who is there, or the evaluation."""
+        if Progress.of(state).evaluates:
+            return self._evaluation
         return self._own.plan(state, View(0, self.rounds, 0, ()))
+
+    def _in(self, state: Any, phase: Phase) -> Any:
+        """The state in which the first phase of an evaluation takes place."""
+        if phase.draw != EVALUATE or Progress.of(state).evaluates:
+            return state
+        return replace(Progress.of(state), evaluates=True).inside(state)
 
     def _has_updates(self, phase: Phase) -> bool:
         """Whether a phase of the method has vectors that are summed under masks."""
@@ -324,18 +371,28 @@ class Secured(Strategy[Any]):
         return (MaskedTerm(str(number), 1.0, MASKED, base="", digest=_head_of(report).vector),)
 
     def _terms(self, state: Any, own: Phase, client: ClientId) -> Terms:
-        """The sums in which the report of a client will count; none for one that takes no part in this round."""
+        """The sums in which the report of a client will count; none for one that takes no part in this round.
+
+        Figures of a model that its agent alone has are in no sum.
+        """
+        if own.name == EVALUATE:
+            served = self._own.serve(state, client)
+            key = str(served.cluster or 0)
+            return (Term(key, 1.0, FIGURES, base=""),) if served.models else ()
         vectors = {name: np.zeros(0, np.float32) for name in own.sizes}
         return self._own.terms(state, own, client, Report(vectors, examples=TWO_EXAMPLES))
 
     def _order(self, state: Any, own: Phase, client: ClientId) -> Order:
         """The method's order, with every model to which updates are differences: agents may not have them any more."""
+        if own.name == EVALUATE:
+            return self._own.serve(state, client)
         order = self._own.order(state, own, client)
         starts = [term.started_from for term in self._terms(state, own, client)]
         lacking = [key for key in dict.fromkeys(starts) if key and key not in order.models]
         return replace(order, models=(*order.models, *lacking))
 
     def order(self, state: Any, phase: Phase, client: ClientId) -> Order:
+        state = self._in(state, phase)
         progress = Progress.of(state)
         if phase.name == BOX:
             work = self._phase(state)
@@ -376,6 +433,7 @@ class Secured(Strategy[Any]):
         return self._own.model(state, key)
 
     def fold(self, state: Any, phase: Phase, sums: Sums, reports: Reports) -> Any:
+        state = self._in(state, phase)
         match phase.name:
             case phases.BOX:
                 return self._boxes(state, reports)
@@ -485,7 +543,7 @@ class Secured(Strategy[Any]):
             cap=scale.cap,
             levels=scale.levels,
             deviation=scale.deviation,
-            multiplier=self.noise.noise_multiplier if self.noise else 0.0,
+            multiplier=self.noise.noise_multiplier if self.noise and scale.is_noised else 0.0,
             threshold=group.threshold,
             colluders=group.colluders,
             least=group.least,
@@ -505,8 +563,13 @@ class Secured(Strategy[Any]):
             return None
 
     def _scale(self, terms: Terms, own: Phase, honest: int) -> Scale:
-        """The same for all groups and attempts of a round, so that a vector counts in each of them."""
+        """The same for all groups and attempts of a round, so that a vector counts in each of them.
+
+        Figures have no noise, and one of their integers is one unit.
+        """
         settings = self.settings
+        if own.name == EVALUATE:
+            return plain_scale(settings.group, settings.clip, 1)
         if self.noise is not None and self.noise.noise_multiplier:
             length = sum(own.sizes.values())
             return noised_scale(honest, length, settings.clip, self.noise.noise_multiplier)
@@ -516,7 +579,7 @@ class Secured(Strategy[Any]):
     def revealed(self, state: Any) -> list[ClientId]:
         """Agents whose updates are in the sums that the newest unmask lists open."""
         progress = Progress.of(state)
-        if progress.stage != "unmask":
+        if progress.stage != "unmask" or progress.evaluates:
             return []
         return [client for one in progress.open for client in one.reported]
 
@@ -576,6 +639,9 @@ class Secured(Strategy[Any]):
     def _answers(self, state: Any, reports: Reports) -> Any:
         progress, by_client = Progress.of(state), dict(reports)
         own = self._phase(state)
+        if not progress.open and progress.evaluates:
+            shown = () if progress.sums else progress.ends or ()
+            return self._evaluated(state, progress, {}, [], blamed=progress.blamed, ends=shown)
         if not progress.open:  # the round is passed over
             after = self._own.fold(state, own, SecureSums(), []) if own.ends_round else state
             shown = () if progress.sums else progress.ends or ()  # or by the phase before
@@ -585,6 +651,7 @@ class Secured(Strategy[Any]):
         spans = _spans(own.sizes)
         sums, ends, closed = SecureSums(), [], []
         came: list[ClientId] = []
+        found: dict[str, Total] = {}  # figures by cluster
         blamed = set(progress.blamed)
         for before in progress.sums:
             collected = Collected.of(before)
@@ -603,11 +670,16 @@ class Secured(Strategy[Any]):
             scale = collected.machine.terms.scale
             try:
                 total = total_of(integers, len(end.reported), scale)
+                if progress.evaluates:
+                    self.slots.averages(total.values, total.reported)  # raises
             except OutOfRangeError as error:
                 closed[-1] = replace(group, end=str(error))
                 ends.append(group.ended("passed over", str(error)))
                 continue
-            for term in self._terms(state, own, group.members[0]):
+            if progress.evaluates:
+                before_it = found.get(group.cluster)
+                found[group.cluster] = total if before_it is None else before_it + total
+            for term in () if progress.evaluates else self._terms(state, own, group.members[0]):
                 start = self._own.model(state, term.started_from) if term.started_from else None
                 part = replace(total, values=total.values[spans[term.vector]])
                 sums.add(term.key, start, part, scale)
@@ -619,12 +691,40 @@ class Secured(Strategy[Any]):
             }
             ends.append({**group.ended("sum"), **figures})
         ended: dict[str, Any] = {"blamed": sorted(blamed), "ends": ends}
+        if progress.evaluates:
+            return self._evaluated(state, progress, found, came, **ended)
         if not came and not own.ends_round:  # the rest of the round needs this sum: it ends
             return replace(progress, sums=closed, **ended).inside(state)
         # the coordinator does not know what a single report weighs: shares of it count by unit of weight
         known = [(client, Report({}, examples=1)) for client in sorted(came)]
         after = self._own.fold(state, own, sums, known)
         return Progress(round=progress.round + own.ends_round, **ended).inside(after)
+
+    def _evaluated(
+        self,
+        state: Any,
+        progress: Progress,
+        sums: Mapping[str, Total],
+        agents: Sequence[ClientId],
+        **ended: Any,
+    ) -> Any:
+        """The state after an evaluation with these sums, by cluster; without any it has no figures."""
+        modes, by_cluster = {}, {}
+        if sums:
+            first, *others = sums.values()
+            whole = sum(others, first)
+            modes = self.slots.averages(whole.values, whole.reported)
+        for cluster, own in sums.items():
+            served = self.slots.averages(own.values, own.reported)["server"]
+            means = {
+                name: value["macro"]
+                for name, value in served.items()
+                if name != "agents" and "macro" in value
+            }
+            if means and self.assignment(state):
+                by_cluster[cluster] = {"agents": served["agents"], **means}
+        found = Figures(modes, by_cluster, sorted(agents))
+        return Progress(round=progress.round, figures=vars(found), **ended).inside(state)
 
 
 def _head_of(report: Report) -> ReportHead:

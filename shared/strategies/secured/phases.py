@@ -51,27 +51,30 @@ def bytes_of(words: npt.NDArray[Any]) -> bytes:
 NOT_COMPARED = frozenset({"sizes"})
 
 
-def sketch(models: Sequence[Vector], secret: bytes) -> bytes:
-    """Where some models lie: near models have near sketches, and nobody without the secret can make two others near, or two
+def sketch(model: Vector, secret: bytes) -> bytes:
+    """Where a model lies: near models have near sketches, and nobody without the secret can make two others near, or two
     near ones look different.
 
     Four sums of the values with random signs (Alon, Matias, Szegedy 1999), in units of the length that values of 1 would add.
     """
-    size = sum(model.size for model in models)
     signs = np.random.Generator(np.random.Philox(key=int.from_bytes(secret[:16], "little")))
-    sums, square = np.zeros(4), float(size)
-    for model in models:
-        for span in blocks(model.size):
-            values = model[span].astype(np.float64)
-            square += float(values @ values)
-            bits = np.unpackbits(np.frombuffer(signs.bytes(-(-values.size // 8)), np.uint8))
-            np.negative(values, out=values, where=bits[: values.size].view(np.bool_))
-            sums += [values[bucket::4].sum() for bucket in range(4)]
+    sums, square = np.zeros(4), float(model.size)
+    for span in blocks(model.size):
+        values = model[span].astype(np.float64)
+        square += float(values @ values)
+        bits = np.unpackbits(np.frombuffer(signs.bytes(-(-values.size // 8)), np.uint8))
+        np.negative(values, out=values, where=bits[: values.size].view(np.bool_))
+        sums += [values[bucket::4].sum() for bucket in range(4)]
     return SKETCH.pack(*(sums / max(square, 1.0) ** 0.5))
 
 
 def start_of_work(
-    work: Work, models: Sequence[Vector], own: int, messages: int, begins: slice, secret: bytes
+    work: Work,
+    models: Sequence[Vector],
+    own: int,
+    messages: int,
+    begins: slice | None,
+    secret: bytes,
 ) -> Start:
     """What an order starts from: everything that the agent received of it, so that members of a sum did the same work.
 
@@ -82,8 +85,8 @@ def start_of_work(
         models: all vectors that it names, in their order.
         own: of these come first, with messages and without what does not travel.
         messages: the last of these are messages of the sum.
-        begins: with which of the others training begins.
-        secret: of the agent, for the sketch of these.
+        begins: with which of the others training begins. None: each of them is evaluated.
+        secret: of the agent, for the sketches of these; empty: none is needed.
     """
     numbers = dict(work.numbers)
     phase = numbers.pop(AHEAD, work.phase)
@@ -96,5 +99,9 @@ def start_of_work(
     settings = {*NOT_COMPARED, "phase", "numbers", "models", "cluster"}
     order = hashed("order", packed(work.model_dump(exclude=settings)))
     named = order[:8] + hashed("phase", phase.encode())[:8]
-    content = sketch(models[: own - messages][begins], hashed("sketch", secret))
+    named_models = models[: own - messages]
+    # each model has a sketch of its own: one without meaning may come with the one that counts
+    sketched = named_models if begins is None else named_models[begins]
+    purpose = "sketch of figures" if begins is None else "sketch"
+    content = b"".join(sketch(model, hashed(purpose, secret)) for model in sketched if secret)
     return start_of(received, digests, content, named)

@@ -1,1 +1,0 @@
-"""A broker in memory, for tests."""
