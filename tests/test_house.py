@@ -61,7 +61,6 @@ STAIRS = {
         "processes compare serve track",
         "simulate report dashboard deploy aggregate",
         "cluster",
-        "commands",
         "cli",
     ],
     "agent": [
@@ -368,7 +367,7 @@ def test_the_coordinator_runs_rounds_without_torch(module: str) -> None:
     [
         "covey.agent.worker.sources",
         "covey.broker.cli.program",
-        "covey.coordinator.commands.run",
+        "covey.coordinator.cli.run",
         "covey.coordinator.cli.program",
     ],
 )

@@ -66,6 +66,7 @@ Aggregators = Annotated[
         help="let `coordinator lab aggregate`, near each broker, check and add up the reports of its agents: identical models",
     ),
 ]
+DeviceFederation = Annotated[str, typer.Option(help="the devices' federation")]
 AuditKey = Annotated[
     Path | None,
     typer.Option(
@@ -160,3 +161,9 @@ def complain(text: str) -> None:
 def show_line(text: str) -> None:
     """One line of the result, however long: a program may read it."""
     typer.echo(printable_lines(text))
+
+
+def warn(remark: str) -> None:
+    """Print a remark on settings that do not do what they seem to do, if there is one."""
+    if remark:
+        typer.echo(f"warning: {remark}", err=True)

@@ -312,7 +312,7 @@ def run(
         >>> covey.run("scenarios/smoke.yaml", "runs/smoke").ari
         1.0
     """
-    from covey.coordinator.commands import run as over_a_broker
+    from covey.coordinator.cli import run as over_a_broker
     from covey.coordinator.run.options import Options
     from covey.coordinator.simulate import driver
     from covey.coordinator.track.tracking import check_trackers, tracking
@@ -385,8 +385,8 @@ def compare(
         >>> [row["method"] for row in comparison.methods]
         ['local']
     """
-    from covey.coordinator.commands import compare as command
-    from covey.coordinator.commands import comparison_files
+    from covey.coordinator.cli import compare as command
+    from covey.coordinator.cli import comparison_files
     from covey.coordinator.compare.grid import Cell
     from covey.coordinator.compare.summaries import summaries
     from covey.coordinator.compare.tables import tables

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from covey.coordinator.commands.watch import opened, watch
-from covey.coordinator.dashboard.terminal import watch_view
+from covey.coordinator.dashboard.terminal import opened, watch, watch_view
 from covey.coordinator.fold.means import Means
 from covey.coordinator.record.notices import PhaseFolded
 from covey.coordinator.report.progress import ProgressBar

@@ -33,7 +33,7 @@ sys.addaudithook(note)
 """
 # a process by a module that it alone loads, the first one that fits
 MARKS = {
-    "coordinator run": "covey.coordinator.commands.run",
+    "coordinator run": "covey.coordinator.cli.run",
     "broker up": "covey.broker.cli",
     "agent lab fleet": "covey.agent.fleet.fleet",
     "agent start": "covey.agent.device.service",

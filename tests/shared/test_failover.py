@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from covey.agent.cli.program import app as agent
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.coordinator.cli.program import app as coordinator
-from covey.coordinator.commands.run import run
+from covey.coordinator.cli.run import run
 from covey.coordinator.record.notices import ignore
 from covey.coordinator.run.options import Options
 from covey.coordinator.serve.connect import connected
