@@ -31,10 +31,9 @@ from covey.broker.programs.process import (
 )
 from covey.shared import json_text
 from covey.shared.child import environment, first_line, python
-from covey.shared.errors import UserError
-from covey.shared.extras import install
+from covey.shared.errors import UserError, install
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.printable import log_to_stderr
+from covey.shared.sentences import log_to_stderr
 
 if TYPE_CHECKING:
     from covey.broker.embedded.hub import Hub, Users

@@ -16,7 +16,7 @@ from covey.coordinator.view.printed import json_line
 from covey.shared.cli import Allow, Json, ProgramFormat
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
-from covey.shared.model_files import model_files
+from covey.shared.files import model_files
 
 
 def export(

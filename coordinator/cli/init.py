@@ -16,10 +16,10 @@ import typer
 from covey.shared.child import environment, python
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
-from covey.shared.printable import printable_lines
 from covey.shared.proposal.choices import Proposal
 from covey.shared.proposal.description import DataDescription, read_description
 from covey.shared.proposal.proposal import propose
+from covey.shared.sentences import printable_lines
 
 DESCRIPTION_SUFFIX = ".json"
 FAILURE_MARK = "error: "

@@ -13,7 +13,7 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR, check_federation, check_role
 from covey.shared.mqtt.credentials import read as read_credentials
-from covey.shared.printable import printable_lines
+from covey.shared.sentences import printable_lines
 
 if TYPE_CHECKING:
     from covey.shared.scenario.scenario import Scenario

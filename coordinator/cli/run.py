@@ -39,8 +39,7 @@ from covey.coordinator.cli.options import (
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.record.notices import BrokerReady, ModelChosen, Observer
-from covey.coordinator.report.progress import ProgressBar
-from covey.coordinator.report.stayed_out import StayedOut
+from covey.coordinator.report.progress import ProgressBar, StayedOut
 from covey.coordinator.report.tables import (
     baseline,
     newcomers,

@@ -33,7 +33,7 @@ from covey.coordinator.view.words import (
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure
-from covey.shared.printable import printable
+from covey.shared.sentences import printable
 
 EVERY_S = 1.0  # longest time between two looks at the news
 

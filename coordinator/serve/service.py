@@ -42,7 +42,7 @@ from covey.coordinator.run.effects import (
 )
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve import acceptance, attendance, publisher
-from covey.coordinator.serve.connections import Connections
+from covey.coordinator.serve.attendance import Connections
 from covey.coordinator.serve.desk import (
     COMPANY,
     LOOKED,
