@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.table import Table
 
 from covey.coordinator.cli.options import ScenarioFile, Set, out, warn
@@ -16,31 +14,14 @@ from covey.coordinator.processes import launch
 from covey.shared import json_text
 from covey.shared.cli import Allow, Json
 from covey.shared.consent import AllowedCode
-from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.load import load
 
 
-def _not_timed(value: object) -> object:
-    if value:
-        raise UserError(
-            "--bench and --mbit were removed, which estimated seconds; expected neither. `agent lab bench` prints the seconds of a "
-            "round at a device"
-        )
-    return value
-
-
 def plan(
-    scenario: ScenarioFile,
-    overrides: Set = None,
-    benchmarks: Annotated[
-        list[str] | None, typer.Option("--bench", hidden=True, callback=_not_timed)
-    ] = None,
-    network: Annotated[str | None, typer.Option("--mbit", hidden=True, callback=_not_timed)] = None,
-    allow: Allow = None,
-    as_json: Json = False,
+    scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_json: Json = False
 ) -> None:
     """Estimate what a run costs before it starts: traffic per agent and in total, memory, disk."""
     loaded = load(scenario, overrides or [])
