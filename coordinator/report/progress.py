@@ -19,8 +19,7 @@ from covey.coordinator.record.notices import (
     Observer,
     ReportRefused,
 )
-from covey.coordinator.view.lines import phase_line
-from covey.coordinator.view.state import TimeLeft
+from covey.coordinator.view.lines import TimeLeft, phase_line
 from covey.coordinator.view.words import duration_text, epsilons, sizes_text
 from covey.shared.numerics.measures import PERCENT
 from covey.shared.sentences import some

@@ -139,7 +139,7 @@ def test_an_installed_entry_point_is_a_name_that_can_be_allowed(
 ) -> None:
     point = EntryPoint("tiny", "covey.agent.training.architectures:linear", "covey.models")
     monkeypatch.setattr(
-        "covey.shared.consent.metadata.entry_points", lambda group, name: [point] * (name == "tiny")
+        "covey.shared.plugins.metadata.entry_points", lambda group, name: [point] * (name == "tiny")
     )
     assert layout_of(build(task("tiny", 5), 0, AllowedCode(frozenset({"tiny"})))).parameters == 60
     with pytest.raises(UserError, match="no installed package has an entry point 'small'"):
