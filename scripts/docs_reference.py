@@ -40,7 +40,6 @@ UNITS = {
     "every": "rounds",
     "groups": "groups",
     "joins": "round",
-    "late_round": "round",
     "leaves": "round",
     "limit": "examples",
     "min_samples": "examples",

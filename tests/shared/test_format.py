@@ -31,7 +31,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "87347b60339ef58f",
+    "77d791570ca84512",
 )  # the format number, and the digest of the fields that it stands for
 
 

@@ -29,7 +29,6 @@ from tests.kit.small_run import fingerprint, in_process, scenario
 registry: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
 REFUSE: dict[str, dict[str, Any]] = {
     "fedem-damped": {"damped": True},
-    "fednova-momentum": {"server_momentum": 0.5},
     "ifca-gradient": {"averaging": "gradient"},
     "ifca-trunk": {"shared_trunk": True},
 }
@@ -179,8 +178,6 @@ def test_over_the_wire_a_served_run_has_the_bytes_of_the_run_without_a_network(
     tmp_path: Path, method: str, optimiser: str
 ) -> None:
     options: dict[str, Any] = {"server": {"name": optimiser, "momentum": 0.5}}
-    if method == "fednova":
-        options["server_momentum"] = 0
     if method == "ifca":
         options["shared_trunk"] = False
     scene = scenario(method, strategy=options)
