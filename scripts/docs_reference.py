@@ -34,7 +34,6 @@ UNITS = {
     "agents": "agents",
     "back_after_s": "seconds",
     "batch": "examples",
-    "block": "values",
     "count": "rounds",
     "epochs": "epochs",
     "every": "rounds",
