@@ -24,16 +24,20 @@ settings.load_profile("repeatable")
 # by the seconds that they take; a worker of pytest-xdist runs a file as a whole
 LONGEST = (
     "test_docs_sessions.py",
+    "test_stop.py",
     "test_kill.py",
-    "test_load.py",
+    "test_wheel.py",
+    "test_secrets.py",
     "test_scenarios.py",
-    "test_chaos.py",
     "test_secure.py",
-    "test_resources.py",
+    "test_broken_places.py",
+    "test_federations.py",
+    "test_versions.py",
+    "test_plugins.py",
+    "test_readme.py",
     "test_lies.py",
-    "test_model_in_use.py",
     "test_orders_whole.py",
-    "test_private_sgd.py",
+    "test_chaos.py",
     "test_simulator.py",
 )
 
