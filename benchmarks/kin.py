@@ -99,6 +99,7 @@ MODES = {"tuned": "E-tuned", "server": "E-server"}
 OUT = Path(__file__).parent / "results" / "kin.json"
 PLAIN = {"epochs": 2, "batch": 10, "lr": 0.1}
 FEWEST = 8  # samples that an agent keeps
+SEEDS = range(1, 10)  # that a record may have
 SIGMA = 0.7  # of the logarithm of the share of its samples that an agent keeps
 Found = dict[str, dict[str, Any]]  # the figures of each cell by its key
 
@@ -308,11 +309,8 @@ def cells(
 
 def of(found: Found, fleet: str, method: str, key: str) -> list[Any]:
     """A figure of all finished seeds that have it, in order."""
-    return [
-        figures[key]
-        for name, figures in sorted(found.items())
-        if name.rsplit("/", 1)[0] == f"{fleet}/{method}" and key in figures
-    ]
+    of_seeds = [found.get(f"{fleet}/{method}/{seed}", {}) for seed in SEEDS]
+    return [figures[key] for figures in of_seeds if key in figures]
 
 
 def percent(found: Found, fleet: str, method: str, mode: str) -> float:
@@ -455,9 +453,7 @@ def decisions(found: Found, fleet: str, method: str) -> str:
 def gated(found: Found) -> str:
     """Markdown: E-server of each fleet, with the usual number of clusters and with that of the cards."""
     finished = {
-        fleet: {
-            seed for seed in range(1, 10) if all(f"{fleet}/{one}/{seed}" in found for one in GATED)
-        }
+        fleet: {seed for seed in SEEDS if all(f"{fleet}/{one}/{seed}" in found for one in GATED)}
         for fleet in FLEETS
     }
     fleets = [fleet for fleet, seeds in finished.items() if seeds]

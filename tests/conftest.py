@@ -24,16 +24,20 @@ settings.load_profile("repeatable")
 # by the seconds that they take; a worker of pytest-xdist runs a file as a whole
 LONGEST = (
     "test_docs_sessions.py",
+    "test_stop.py",
     "test_kill.py",
-    "test_load.py",
+    "test_wheel.py",
+    "test_secrets.py",
     "test_scenarios.py",
-    "test_chaos.py",
     "test_secure.py",
-    "test_resources.py",
+    "test_broken_places.py",
+    "test_federations.py",
+    "test_versions.py",
+    "test_plugins.py",
+    "test_readme.py",
     "test_lies.py",
-    "test_model_in_use.py",
     "test_orders_whole.py",
-    "test_private_sgd.py",
+    "test_chaos.py",
     "test_simulator.py",
 )
 
@@ -50,6 +54,8 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["COVEY_THREADS"] = "1"  # the bytes of agents are compared with those of a simulation
+    for library in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[library] = "1"  # threads that wait for each other take the cores of other tests
     sys.dont_write_bytecode = False
     gc.disable()  # until all tests are collected
     os.fsync = lambda fd: None

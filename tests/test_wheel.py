@@ -92,7 +92,7 @@ def run(environment: Path, folder: Path, command: str, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        env={"PATH": str(environment), "HOME": str(folder)},
+        env={"PATH": str(environment), "HOME": str(folder), "COVEY_LEARNER": "numpy"},
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -55,12 +55,9 @@ class FaultPlan:
         self._timelines = _by_agent(fleet.timeline)
         self._seed = seed
         self._slow = self._draw_agents("slow", faults.slow)  # indices of agents
-        self._late = self._draw_agents("late", faults.late)
 
     def __repr__(self) -> str:
-        slow = len(self._slow)
-        late = len(self._late)
-        return f"<FaultPlan: {slow} slow and {late} late agents>"
+        return f"<FaultPlan: {len(self._slow)} slow agents>"
 
     def dies(self, index: int, step: int) -> bool:
         """Whether this agent is cut off while it works on this step."""
@@ -83,9 +80,6 @@ class FaultPlan:
 
     def present(self, index: int, round_: int) -> bool:
         """Whether this agent is part of the fleet in this round. All lines that name it must agree."""
-        is_late = index in self._late
-        if is_late and round_ < self._faults.late_round:
-            return False
         return all(_includes(line, round_) for line in self._timelines[index])
 
     def _draw_agents(self, fault: str, share: float) -> frozenset[int]:

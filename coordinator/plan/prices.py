@@ -29,7 +29,7 @@ class Prices:
         self._wire = wire
         self._topics = Topics(federation)
         self._setup = setup
-        self._down = Codec(wire.down, block=wire.block)  # of models
+        self._down = Codec(wire.down)  # of models
 
     def __repr__(self) -> str:
         return f"Prices({self._wire!r})"
@@ -45,7 +45,7 @@ class Prices:
         """Bytes of one report on its way to the coordinator; `wire` is None for one in float32."""
         codec = Codec()
         if wire is not None:
-            codec = Codec(wire.codec, wire.delta, wire.block, wire.keep)
+            codec = Codec(wire.codec, wire.delta, keep=wire.keep)
         vectors = {}
         payload = 0
         for name, vector in report.vectors.items():

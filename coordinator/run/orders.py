@@ -303,7 +303,7 @@ class OrderBook:
         """The work of a phase for an agent whose order the strategy has made."""
         scenario = self._scenario
         wire = scenario.wire
-        codec = Codec(wire.codec, wire.delta, wire.block, wire.keep)
+        codec = Codec(wire.codec, wire.delta, keep=wire.keep)
         training = self._training(phase)
         numbers = dict(order.numbers)
         if CARD in numbers:
@@ -363,7 +363,7 @@ class OrderBook:
         if key == BASE and (base := self._scenario.task.base) is not None:
             return base.content()
         wire = self._scenario.wire
-        codec = Codec(wire.down, block=wire.block)
+        codec = Codec(wire.down)
         rng = generator(self._scenario.seed, "down", self._engine.round, key)
         return encode_model(model, self._setup.whole.digest, codec, rng)
 

@@ -145,7 +145,6 @@ class Average:
     rule: Rule = "mean"
     trim: float = 0.2  # share of the reports dropped on each side of a coordinate, rounded up
     liars: float = 0.2  # share of the reports that Krum expects to be false, rounded up
-    keep: int | None = None  # reports that Multi-Krum averages; None: all but the expected liars
     share: float | None = None  # of the weights, that the mean gives one report; see `fair_weights`
 
     @property
@@ -198,7 +197,8 @@ class Average:
                 f"{self.rule} picks whole reports, and here reports belong to several clusters"
             )
         best = krum_order(vectors, self.liars)
-        count = 1 if self.rule == "krum" else self._kept(len(vectors))
+        sound = len(vectors) - expected(self.liars, len(vectors), len(vectors) - 1)
+        count = 1 if self.rule == "krum" else sound
         return weighted_mean([(vectors[place], 1.0) for place in sorted(best[:count])])
 
     def _cut(self, weights: Matrix, *, soft: bool) -> float:
@@ -207,11 +207,6 @@ class Average:
             return self.trim * float(weights.sum())
         count = len(weights)
         return float(expected(self.trim, count, (count - 1) // 2))
-
-    def _kept(self, count: int) -> int:
-        """The number of reports that Multi-Krum averages, of `count`."""
-        honest = count - expected(self.liars, count, count - 1)
-        return min(self.keep or honest, count)
 
 
 MEAN = Average()

@@ -60,11 +60,6 @@ class Aggregation(Section):
         lt=0.5,
         description="krum, multi_krum: share of a cluster's reports that may be false, rounded up.",
     )
-    keep: int | None = Field(
-        None,
-        ge=1,
-        description="multi_krum: number of reports that are averaged. null: all except those that may be false.",
-    )
     refuse_beyond: float | None = Field(
         100.0,
         gt=1,
@@ -96,4 +91,4 @@ class Aggregation(Section):
     @property
     def average(self) -> Average:
         """The average that folds use in place of the weighted mean."""
-        return Average(self.rule, self.trim, self.liars, self.keep, self.max_samples.share)
+        return Average(self.rule, self.trim, self.liars, self.max_samples.share)

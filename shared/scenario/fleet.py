@@ -52,8 +52,6 @@ class Faults(Section):
     slow_s: float = Field(
         2.0, ge=0, description="Additional time that a slow agent needs per job, in seconds."
     )
-    late: Share = Field(0.0, description="Share of agents that join only at late_round.")
-    late_round: int = Field(2, ge=1, description="Round in which late agents join.")
 
 
 class Durations(Section):

@@ -37,21 +37,12 @@ def newcomers(scenario: Scenario) -> frozenset[str]:
     return frozenset({agent_name(index, fleet.agents) for index in range(first, fleet.agents)})
 
 
-def late_agents(scenario: Scenario) -> frozenset[int]:
-    """The indices of the agents that join only at `faults.late_round`: a share of the fleet, drawn on the seed."""
-    fleet = scenario.fleet
-    if fleet is None:
-        return frozenset()
-    count = round(fleet.faults.late * fleet.agents)
-    return frozenset(generator(scenario.seed, "late").permutation(fleet.agents)[:count].tolist())
-
-
 def starting_agents(scenario: Scenario) -> tuple[int, ...]:
     """The indices of the simulated agents that are present from the start, ascending."""
     fleet = scenario.fleet
     if fleet is None:
         return ()
-    later = set(late_agents(scenario))
+    later: set[int] = set()
     for line in fleet.timeline:
         if line.joins:  # an agent that joins in round 0 is there from the start
             later.update(line.agents)

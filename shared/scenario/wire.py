@@ -23,9 +23,6 @@ class Wire(Section):
     down: Literal["float32", "float16", "bfloat16", "int8"] = Field(
         "float32", description="Encoding of the models that the coordinator sends."
     )
-    block: int = Field(
-        256, ge=8, le=1 << 20, description="int8: number of values that share one scale."
-    )
     keep: float = Field(
         0.01,
         gt=0,

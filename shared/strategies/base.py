@@ -666,7 +666,7 @@ class Strategy(BaseModel, Generic[S]):
     server: Server | None = Field(
         None,
         description="The optimiser with which the server moves each model to the mean of its reports, for example "
-        "{name: adam, lr: 0.03}. name: sgd, adam, yogi or adagrad; further keys: lr, momentum, tau. null: the "
+        "{name: adam, lr: 0.03}. name: sgd, adam, yogi or adagrad; further keys: lr, momentum. null: the "
         "model becomes the mean.",
     )
 

@@ -34,6 +34,9 @@ from covey.shared.strategies.base import (
 from covey.shared.strategies.bases.single import PlainSingle
 
 WEIGHTS = "fedala/weights"  # client state: W of the last layers, one after the other
+SHARE = 0.8  # of the samples, on which weights are learned
+RATE = 1.0  # of a step of the weights
+FIRST_EPOCHS = 10
 
 
 class FedAla(PlainSingle):
@@ -45,13 +48,6 @@ class FedAla(PlainSingle):
 
     name: Literal["fedala"] = "fedala"
     layers: int = Field(1, ge=1, description="The last layers for which weights are learned.")
-    share: float = Field(
-        0.8, gt=0, le=1, description="The share of the samples on which weights are learned."
-    )
-    rate: float = Field(1.0, gt=0, description="The step size of the weights.")
-    first_epochs: int = Field(
-        10, ge=1, description="Epochs in which an agent learns its weights the first time."
-    )
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         start = w = job.models[0]
@@ -74,9 +70,9 @@ class FedAla(PlainSingle):
         places = self._places(job)
         way = (w - own)[places]
         weights = client_state.get(WEIGHTS, np.ones(way.size, np.float32))
-        epochs = 1 if WEIGHTS in client_state else self.first_epochs
+        epochs = 1 if WEIGHTS in client_state else FIRST_EPOCHS
         draws = generator(job.seed, "fedala", job.client, job.round)
-        count = max(round(self.share * local.examples), 1)
+        count = max(round(SHARE * local.examples), 1)
         rows = draws.permutation(local.examples)[:count]
         for _ in range(epochs):
             order = draws.permutation(rows)
@@ -84,7 +80,7 @@ class FedAla(PlainSingle):
                 order, range(job.training.batch, count, job.training.batch)
             ):
                 gradient = local.gradient(self._mixed(job, w, own, weights), rows=batch)
-                weights = np.clip(weights - np.float32(self.rate) * gradient[places] * way, 0, 1)
+                weights = np.clip(weights - np.float32(RATE) * gradient[places] * way, 0, 1)
         return weights
 
     def _mixed(self, job: Job, w: Vector, own: Vector, weights: Vector) -> Vector:

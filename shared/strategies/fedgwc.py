@@ -65,6 +65,8 @@ from covey.shared.strategies.bases.single import sample_term
 LOSSES = "losses"  # number of a report: the mean loss of each local epoch
 LEAST_SPREAD = 1e-16  # of the variance of losses
 MOST_PARTS = 4  # into which a cluster is divided at once
+LEAST_MEMBERS = 4  # of a cluster that is divided
+GAMMA = 4.0  # the width of the Gaussian kernel that compares agents is 1 / gamma
 
 Rewards = dict[ClientId, dict[ClientId, float]]
 
@@ -102,12 +104,6 @@ class FedGwc(ManyModels[FedGwcState]):
         1e-5,
         gt=0,
         description="epsilon: the interaction matrix of a cluster has settled once its mean square change is below this.",
-    )
-    gamma: float = Field(
-        4.0, gt=0, description="The width of the Gaussian kernel that compares agents is 1 / gamma."
-    )
-    min_size: int = Field(
-        4, ge=2, description="Only clusters with at least this number of agents are divided."
     )
 
     def init(self, setup: Setup) -> FedGwcState:
@@ -164,7 +160,7 @@ class FedGwc(ManyModels[FedGwcState]):
     def _watched(self, state: FedGwcState, k: int, reports: Reports) -> FedGwcState:
         """The state after the losses of a cluster's reporters, with the cluster divided if its interactions have settled."""
         members = [client for client, cluster in state.assign.items() if cluster == k]
-        if not reports or len(members) < self.min_size:
+        if not reports or len(members) < LEAST_MEMBERS:
             return state
         alpha = len(reports) / len(members)
         shares = rewards(reports)
@@ -194,7 +190,7 @@ class FedGwc(ManyModels[FedGwcState]):
             [[state.interaction.get(i, {}).get(j, start) for j in members] for i in members]
         )
         most = min(MOST_PARTS, len(members) // 2)
-        labels = spectral(affinity(matrix, self.gamma), most, state.seed)
+        labels = spectral(affinity(matrix, GAMMA), most, state.seed)
         first = len(state.models)
         parts = 1 if labels is None else int(labels.max()) + 1
         numbers = [k, *range(first, first + parts - 1)]

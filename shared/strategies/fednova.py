@@ -28,7 +28,8 @@ import numpy as np
 from pydantic import Field
 
 from covey.shared.numerics.averages import fair_weights
-from covey.shared.numerics.vectors import Vector, combine
+from covey.shared.numerics.vectors import combine
+from covey.shared.privacy.settings import SecureSettings
 from covey.shared.strategies.base import (
     LARGEST,
     TRAIN,
@@ -44,7 +45,6 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Sealed,
-    Server,
     Settings,
     Setup,
     Sums,
@@ -72,10 +72,9 @@ SHARE = 0.25  # of the clip that the largest a_i takes
 
 @dataclass(frozen=True)
 class NovaState(Single):
-    """The model and the server's momentum."""
+    """The model, and the settings of its clients."""
 
     parameters: int  # P
-    velocity: Vector | None  # (P,), of the server's step; None without server momentum
     momentum: float = 0.0  # of the clients' optimiser
     lr: float = 0.0  # of the clients' optimiser in the first round
 
@@ -129,18 +128,11 @@ class FedNova(SingleModel[NovaState]):
         description="The strength of the proximal term, which pulls a client's model towards the "
         "round's model, as in FedProx.",
     )
-    server_momentum: float = Field(
-        0.0, ge=0, lt=1, description="gamma: the momentum of the server's step; 0: none."
-    )
 
     def init(self, setup: Setup) -> NovaState:
         start = setup.starts[0]
-        parameters = setup.layout.parameters
-        at_rest: Vector | None = None
-        if self.server_momentum:
-            at_rest = np.zeros(parameters, np.float32)
         training, sums = setup.training, setup.secure
-        state = NovaState(start, parameters, at_rest, training.momentum, training.lr)
+        state = NovaState(start, setup.layout.parameters, training.momentum, training.lr)
         if sums is None:
             return state
         steps = training.epochs * math.ceil(sums.cap / training.batch)
@@ -149,8 +141,8 @@ class FedNova(SingleModel[NovaState]):
         return replace(state, work=work, unit=SHARE * sums.clip / most, clip=sums.clip)
 
     def refuses(self, settings: Settings) -> str:
-        if isinstance(settings, Server) and self.server_momentum:
-            return "server_momentum is the momentum of the same step"
+        if isinstance(settings, SecureSettings) and self.server is not None:
+            return "its clients divide their updates themselves, so leave server out"
         return super().refuses(settings)
 
     def plan(self, state: NovaState, view: View) -> Phase:
@@ -214,7 +206,7 @@ class FedNova(SingleModel[NovaState]):
         w_t, buffers = np.split(state.model, [state.parameters])
         parameters = sums.moved(KEY, w_t, way)
         buffers = sums.mean(BUFFERS, otherwise=buffers)
-        return self._moved(state, parameters, buffers)
+        return replace(state, model=np.concatenate([parameters, buffers]))
 
     def _with_divided(self, state: NovaState, sums: Sums) -> NovaState:
         """The state after updates that clients have divided by their work."""
@@ -225,17 +217,7 @@ class FedNova(SingleModel[NovaState]):
         update[: state.parameters] *= tau_eff / state.work
         update *= min(1.0, state.clip / max(float(np.linalg.norm(update)), state.clip))
         model = (state.model + update).astype(np.float32)
-        parameters, buffers = np.split(model, [state.parameters])
-        return replace(self._moved(state, parameters, buffers), work=max(tau_eff, 1.0))
-
-    def _moved(self, state: NovaState, parameters: Vector, buffers: Vector) -> NovaState:
-        """The state after a step to these, with the server's momentum."""
-        w_t, velocity = state.model[: state.parameters], state.velocity
-        if velocity is not None:
-            step = [(w_t, 1.0), (parameters, -1.0)]
-            velocity = combine([(velocity, self.server_momentum), *step])
-            parameters = combine([(w_t, 1.0), (velocity, -1.0)])
-        return replace(state, model=np.concatenate([parameters, buffers]), velocity=velocity)
+        return replace(state, model=model, work=max(tau_eff, 1.0))
 
     def _share(self, state: NovaState, report: Report) -> Share | None:
         """None for a report without samples or steps, and for an a_i that honest training cannot have.

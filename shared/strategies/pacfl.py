@@ -122,10 +122,6 @@ class Pacfl(ClusteredOnce[PacflState]):
         "two vectors. principal: the smallest principal angle. trace: the sum over the vectors of "
         "the same class and order, with 90 where one client has none.",
     )
-    signed: bool = Field(
-        False,
-        description="Use measure: min_entry as the public code does, without the absolute value.",
-    )
     threshold: float | None = Field(
         None,
         alias="beta",
@@ -352,11 +348,7 @@ class Pacfl(ClusteredOnce[PacflState]):
                 largest = singular_values.max(initial=0.0)
                 return _angle(largest)
             case "min_entry":
-                entries = cosines
-                if not self.signed:
-                    entries = np.abs(cosines)
-                largest = np.max(entries)
-                return _angle(largest)
+                return _angle(np.max(np.abs(cosines)))
             case "trace":
                 return _trace(cosines, own, theirs)
 

@@ -8,7 +8,7 @@ it to the mean of the reports:
     others    m = momentum * m + (1 - momentum) * Delta          x += lr * m / (sqrt(v) + tau)
     adagrad   v += Delta^2
     yogi      v -= (1 - beta2) * Delta^2 * sign(v - Delta^2)
-    adam      v = beta2 * v + (1 - beta2) * Delta^2              m begins with 0, and v with tau^2; beta2 is 0.99
+    adam      v = beta2 * v + (1 - beta2) * Delta^2              m begins with 0, and v with tau^2; beta2 is 0.99, tau 0.001
 
 Our deviations. Buffers (statistics of normalisation) take the mean, because a step of Adam can make a variance negative.
 Moments belong to a model: one that was made in another way, such as a hypothesis that was seeded again, begins without.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -30,6 +30,7 @@ from covey.shared.strategies.sums import Sums
 # of each key: first and second moment, and the model that they led to, (d,) each
 Moments = dict[str, tuple[Vector, Vector, Vector]]
 USUAL_LR = {"sgd": 1.0}
+TAU = 1e-3  # the least size of a coordinate's usual step
 BETA_2 = 0.99  # the share of the second moment that stays
 USUAL_MOMENTUM = {"adam": 0.9, "yogi": 0.9}
 
@@ -55,11 +56,6 @@ class Server(BaseModel):
         description="The share of the last direction that is repeated. The default is 0.9 for adam and yogi, and 0 for "
         "the others.",
     )
-    tau: float = Field(
-        1e-3,
-        gt=0,
-        description="The least size of a coordinate's usual step (adam, yogi and adagrad).",
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -68,12 +64,6 @@ class Server(BaseModel):
             return data
         name = data.get("name", "sgd")
         return {"lr": USUAL_LR.get(name, 0.01), "momentum": USUAL_MOMENTUM.get(name, 0.0), **data}
-
-    @model_validator(mode="after")
-    def _second_moments_are_asked_for(self) -> Self:
-        if self.name == "sgd" and self.tau != type(self).model_fields["tau"].default:
-            raise ValueError("sgd has no tau; leave it out")
-        return self
 
     @property
     def takes_the_mean(self) -> bool:
@@ -98,7 +88,7 @@ class Server(BaseModel):
                 moment += (1 - self.momentum) * delta
                 spread = self._second(v[span].astype(np.float64), delta * delta)
                 second[span] = spread
-                model[span] = x + self.lr * moment / (np.sqrt(spread) + self.tau)
+                model[span] = x + self.lr * moment / (np.sqrt(spread) + TAU)
             first[span] = moment
         return model, first, second
 
@@ -115,7 +105,7 @@ class Server(BaseModel):
         """The moments (d,) of a model that has not moved yet."""
         if self.name == "sgd":
             return np.zeros(size, np.float32), np.zeros(0, np.float32)
-        return np.zeros(size, np.float32), np.full(size, self.tau**2, np.float32)
+        return np.zeros(size, np.float32), np.full(size, TAU**2, np.float32)
 
 
 @dataclass(frozen=True)

@@ -16,3 +16,9 @@ def single_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def narrow_vgg16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The built-in model with dropout, with a sixtieth of its values."""
+    monkeypatch.setattr("covey.agent.training.architectures.VGG16_GROUPS", ((4, 1),) * 5)

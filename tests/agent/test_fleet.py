@@ -63,13 +63,6 @@ def test_agents_join_leave_and_return_in_their_rounds() -> None:
     ]
 
 
-def test_a_share_of_the_fleet_is_late_and_the_seed_decides_which_agents() -> None:
-    plan = fault_plan(late=0.3, late_round=2)
-    assert len(present(plan, 1)) == 7
-    assert len(present(plan, 2)) == 10
-    assert present(plan, 1) == present(fault_plan(late=0.3, late_round=2), 0)
-
-
 def test_a_share_of_the_fleet_is_slow() -> None:
     plan = fault_plan(slow=0.2, slow_s=4.0)
     assert sorted(plan.delay_s(index) for index in range(10)) == [0.0] * 8 + [4.0] * 2

@@ -422,6 +422,7 @@ def test_batch_norm_skips_a_batch_of_one_sample() -> None:
     assert local_of(TABLE, data_of(TABLE, n=11))[0].train(initial(TABLE, 3)[0]).steps == 3
 
 
+@pytest.mark.usefixtures("narrow_vgg16")
 def test_dropout_draws_from_the_jobs_own_generator() -> None:
     task = Task(
         features=(3, 32, 32), classes=4, model=Model(name="vgg16", options={"dropout": 0.5})
@@ -439,6 +440,7 @@ def test_dropout_draws_from_the_jobs_own_generator() -> None:
     assert ends[0] == ends[1]
 
 
+@pytest.mark.usefixtures("narrow_vgg16")
 def test_losses_predictions_gradients_and_memberships_are_those_of_evaluation() -> None:
     """With dropout and batch norm in training mode each would differ from call to call, or move the buffers."""
     task = Task(

@@ -128,6 +128,7 @@ def test_a_second_training_of_an_order_is_a_batch_of_its_own() -> None:
         assert_same(*pair)
 
 
+@pytest.mark.usefixtures("narrow_vgg16")
 @pytest.mark.parametrize(
     "task",
     [

@@ -247,11 +247,7 @@ SCHEDULE = {"lr_steps": [[0.5, 0.1]]}  # of two rounds the second
 PLAIN = {"momentum": 0.0, "weight_decay": 0.0}
 IS_FEDAVG = [
     FedAvgs("fedprox without pull", {"name": "fedprox", "mu": 0.0}, exact=True),
-    FedAvgs(
-        "fednova of equal steps",
-        {"name": "fednova", "server_momentum": 0.0},
-        training={"momentum": 0.0},
-    ),
+    FedAvgs("fednova of equal steps", {"name": "fednova"}, training={"momentum": 0.0}),
     FedAvgs("feddws that goes all the way", {"name": "feddws", "epsilon": 1.0, "anneal": "none"}),
     FedAvgs(
         "feddist of equal samples", {"name": "feddist", "epsilon": 1.0, "anneal": "none"}, equal

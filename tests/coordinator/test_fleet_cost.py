@@ -35,7 +35,11 @@ class CountedSet(set[str]):
 
 def open_run(folder: Path, method: str, participation: float) -> Run:
     """A run of 200 agents whose first step is open."""
-    changes = {"participation": participation, "start_agents": len(AGENTS), "quorum": 1}
+    changes: dict[str, Any] = {
+        "participation": participation,
+        "start_agents": len(AGENTS),
+        "quorum": 1,
+    }
     changes["timing"] = {"absence_s": 0.0}  # an agent that leaves is gone
     scene = scenario(method, rounds=changes)
     starts = setup(scene)

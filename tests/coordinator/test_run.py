@@ -230,7 +230,7 @@ def test_the_agents_next_order_confirms_an_accepted_report(tmp_path: Path) -> No
 
 
 def test_a_lossy_delta_is_added_to_the_model_that_the_agent_saw(tmp_path: Path) -> None:
-    wire = {"codec": "int8", "delta": True, "down": "float16", "block": 8}
+    wire = {"codec": "int8", "delta": True, "down": "float16"}
     exact = in_process(tmp_path / "exact", scenario("fedavg"))
     coarse = in_process(tmp_path / "coarse", scenario("fedavg", wire=wire))
     [a], [b] = exact.strategy.clusters(exact.state), coarse.strategy.clusters(coarse.state)

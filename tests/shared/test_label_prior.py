@@ -37,6 +37,8 @@ def worked(model: Any, setting: str, phase: str = "train", **numbers: Any) -> An
     task = Task.model_validate(asked).for_agents()
     layout = LAYOUT.to_wire()
     method: dict[str, Any] = {"strategy": {"name": "kin"}, "numbers": numbers} if numbers else {}
+    if phase == "evaluate":
+        method["sizes"] = {}
     message = order(1, ref(), phase=phase, round_=1, task=task, layout=layout, **method)
     report, _ = execute_order(message, [model], CLIENT, {}, client="c")
     return report, model_for_use(message, [model], CLIENT, {}, client="c")

@@ -20,7 +20,7 @@ from covey.shared.strategies.fedclust import FedClust, FedClustState
 from covey.shared.strategies.ifca import Ifca
 from covey.shared.strategies.reading import folded
 from covey.shared.strategies.registry import BUILT_IN, AnyStrategy
-from covey.shared.strategies.server import Moving, Served, Server
+from covey.shared.strategies.server import TAU, Moving, Served, Server
 from covey.shared.strategies.sums import ExactSums
 from tests.bowl import flat
 from tests.kit.small_fleet import over_the_wire
@@ -29,7 +29,6 @@ from tests.kit.small_run import fingerprint, in_process, scenario
 registry: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
 REFUSE: dict[str, dict[str, Any]] = {
     "fedem-damped": {"damped": True},
-    "fednova-momentum": {"server_momentum": 0.5},
     "ifca-gradient": {"averaging": "gradient"},
     "ifca-trunk": {"shared_trunk": True},
 }
@@ -57,16 +56,17 @@ def test_fedavgm_repeats_a_share_of_its_last_step() -> None:
 
 
 def test_the_adaptive_steps_are_those_of_the_paper() -> None:
-    common = {"lr": 0.1, "momentum": 0.5, "tau": 0.1}
-    # Delta = 2: m = 0.5 * 2; v begins with tau^2 = 0.01
-    adagrad = 0.1 * 1.0 / (np.sqrt(0.01 + 4.0) + 0.1)
+    common = {"lr": 0.1, "momentum": 0.5}
+    # Delta = 2: m = 0.5 * 2; v begins with tau^2
+    v = TAU**2
+    adagrad = 0.1 * 1.0 / (np.sqrt(v + 4.0) + TAU)
     assert rounds({"name": "adagrad", **common}, 2.0) == pytest.approx([adagrad])
-    adam = 0.1 * 1.0 / (np.sqrt(0.99 * 0.01 + 0.01 * 4.0) + 0.1)
+    adam = 0.1 * 1.0 / (np.sqrt(0.99 * v + 0.01 * 4.0) + TAU)
     assert rounds({"name": "adam", **common}, 2.0) == pytest.approx([adam])
-    yogi = 0.1 * 1.0 / (np.sqrt(0.01 + 0.01 * 4.0) + 0.1)  # v < Delta^2: its sign is -1
+    yogi = 0.1 * 1.0 / (np.sqrt(v + 0.01 * 4.0) + TAU)  # v < Delta^2: its sign is -1
     assert rounds({"name": "yogi", **common}, 2.0) == pytest.approx([yogi])
     # no agent moves: Delta = 0, so only the momentum moves on, and v shrinks with adam alone
-    later = adam + 0.1 * 0.5 / (np.sqrt(0.99 * (0.99 * 0.01 + 0.01 * 4.0)) + 0.1)
+    later = adam + 0.1 * 0.5 / (np.sqrt(0.99 * (0.99 * v + 0.01 * 4.0)) + TAU)
     found = rounds({"name": "adam", **common}, 2.0, adam)
     assert found[1] == pytest.approx(later, rel=1e-5)
 
@@ -153,9 +153,7 @@ def test_methods_that_never_make_a_mean_of_models_have_no_server(name: str) -> N
     assert (f"method.{name}.server" in REMOVED) != makes_means
 
 
-def test_options_that_an_optimiser_does_not_have_are_refused() -> None:
-    with pytest.raises(ValidationError, match="sgd has no tau"):
-        Server(name="sgd", tau=0.1)
+def test_the_defaults_are_those_of_the_optimiser() -> None:
     adam, sgd = Server(name="adam"), Server()
     assert (adam.lr, adam.momentum, sgd.lr, sgd.momentum) == (0.01, 0.9, 1.0, 0.0)
     assert Server.model_validate(adam.model_dump()) == adam
@@ -179,8 +177,6 @@ def test_over_the_wire_a_served_run_has_the_bytes_of_the_run_without_a_network(
     tmp_path: Path, method: str, optimiser: str
 ) -> None:
     options: dict[str, Any] = {"server": {"name": optimiser, "momentum": 0.5}}
-    if method == "fednova":
-        options["server_momentum"] = 0
     if method == "ifca":
         options["shared_trunk"] = False
     scene = scenario(method, strategy=options)

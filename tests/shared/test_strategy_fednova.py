@@ -14,6 +14,7 @@ from covey.shared.strategies.base import Phase, Report, Setup, Training, View
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fednova import FedNova, accumulated
 from covey.shared.strategies.reading import folded
+from covey.shared.strategies.server import Server
 from tests.bowl import Bowl, bowl_layout, flat
 from tests.drive import Run
 from tests.shared.planted import ONE, SGD, job, run, setup, unequal
@@ -85,13 +86,12 @@ def test_fednova_with_a_pull_and_momentum_goes_as_far_as_momentum_alone_would() 
     assert pulled == pytest.approx(free, rel=0.01)
 
 
-def test_fednova_server_momentum_adds_the_last_rounds_step() -> None:
+def test_a_momentum_of_the_server_adds_the_last_rounds_step() -> None:
     locals_ = {"a": Bowl(flat(8.0), 10)}
     # first round: half of the way to 8; second: 2 more, and half of the first step again
-    assert run(FedNova(server_momentum=0.5), locals_, rounds=1).state.model == pytest.approx([4.0])
-    assert run(FedNova(server_momentum=0.5), locals_, rounds=2).state.model == pytest.approx(
-        [4 + 2 + 2]
-    )
+    strategy = FedNova(server=Server(momentum=0.5))
+    assert run(strategy, locals_, rounds=1).state.model == pytest.approx([4.0])
+    assert run(strategy, locals_, rounds=2).state.model == pytest.approx([4 + 2 + 2])
 
 
 def test_fednova_with_unequal_steps_or_momentum_is_not_fedavg() -> None:
@@ -132,9 +132,14 @@ def divided(strategy: FedNova, training: Training, clip: float = 100.0) -> Vecto
     return model
 
 
-@pytest.mark.parametrize(
-    "strategy", [FedNova(), FedNova(mu=0.7), FedNova(server_momentum=0.5)], ids=repr
-)
+def test_under_secure_sums_fednova_refuses_a_step_of_the_server() -> None:
+    """The average there is one of updates, which the optimiser would leave as it is."""
+    strategy = FedNova(server=Server(momentum=0.5))
+    assert "leave server out" in strategy.refuses(SecureSettings())
+    assert not FedNova().refuses(SecureSettings())
+
+
+@pytest.mark.parametrize("strategy", [FedNova(), FedNova(mu=0.7)], ids=repr)
 def test_clients_that_divide_their_updates_under_secure_sums_come_to_the_same_model(
     strategy: FedNova,
 ) -> None:

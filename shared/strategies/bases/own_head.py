@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from covey.shared.numerics.split import Split, last_modules
 from covey.shared.numerics.vectors import Layout
 from covey.shared.strategies.base import Settings
@@ -11,18 +9,10 @@ from covey.shared.strategies.bases.single import AveragedOnly
 
 
 class OwnHead(AveragedOnly):
-    """A single-model method whose model is the body."""
-
-    head_layers: int = Field(
-        1,
-        ge=1,
-        description="The number of layers of the head, counted from the last. Only modules with "
-        "parameters count. If the scenario has task.keep, that is the head instead.",
-    )
+    """A single-model method whose model is the body. The head is the last layer, or what `task.keep` names."""
 
     def split(self, layout: Layout) -> Split:
-        key = f"strategy.{getattr(self, 'name', 'own_head')}.head_layers"
-        return Split.keeping(layout, last_modules(layout, self.head_layers, key))
+        return Split.keeping(layout, last_modules(layout, 1, "the head"))
 
     def refuses(self, settings: Settings) -> str:
         if isinstance(settings, Split) and not settings.keeps:
