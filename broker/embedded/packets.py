@@ -18,7 +18,7 @@ class ProtocolError(Exception):
 
 
 class VersionError(ProtocolError):
-    """The peer speaks another version. The broker says so before it ends the connection."""
+    """The peer speaks another version. The broker answers that before it ends the connection."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from paho.mqtt.enums import MessageType
 from covey.broker.access import passwords
 from covey.broker.embedded import sessions
 from covey.broker.embedded.connection import CONNECT_BYTES, CONNECT_S, STALL_S, Connection
-from covey.broker.embedded.hub import Hub, Users
+from covey.broker.embedded.hub import MAX_FILTERS, Hub, Users
 from covey.broker.embedded.packets import (
     PacketReader,
     ProtocolError,
@@ -462,3 +462,54 @@ def test_a_text_that_is_no_utf_8_ends_its_connection(wrong: bytes) -> None:
         assert client.wire.closed
 
     run(program())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        packet(0x10, text("MQTT") + b"\x04\x03\0\0" + text("a")),
+        packet(0x10, text("MQTT") + b"\x04\x06\0\0" + text("a") + text("w/#") + text("gone")),
+        packet(0x10, text("MQTT") + b"\x04\x1e\0\0" + text("a") + text("w") + text("gone")),
+        packet(0x36, text("t") + b"\0\1"),
+        packet(0x32, text("t") + b"\0\0"),
+        packet(0x80, b"\0\1" + text("t") + b"\1"),
+        subscribe_packet([]),
+        subscribe_packet(["t"] * (MAX_FILTERS + 1)),
+    ],
+    ids=[
+        "reserved flag",
+        "last will to a filter",
+        "last will at QoS 3",
+        "PUBLISH at QoS 3",
+        "packet id 0",
+        "flags of a request",
+        "no filters",
+        "too many filters",
+    ],
+)
+def test_a_packet_that_breaks_a_rule_ends_its_connection(wrong: bytes) -> None:
+    async def program() -> None:
+        client = Client(Hub())
+        if wrong[0] != MessageType.CONNECT:
+            client.connect("a")
+        client.send(wrong)
+        assert client.wire.closed
+
+    run(program())
+
+
+@on_a_loop
+def test_a_session_without_a_name_is_for_one_connection() -> None:
+    assert Client(Hub()).connect("").heard() == [(CONNACK, 0, b"\0\0")]
+    assert Client(Hub()).connect("", clean=False).heard() == [(CONNACK, 0, b"\0\2")]
+
+
+@on_a_loop
+def test_a_last_will_is_retained_if_it_asks_for_that() -> None:
+    hub = Hub()
+    for flags, kept in ((0x06, []), (0x26, [("w", b"gone")])):
+        body = text("MQTT") + bytes([4, flags, 0, 0]) + text("a") + text("w") + text("gone")
+        client = Client(hub)
+        client.send(packet(0x10, body))
+        client.connection.connection_lost(None)
+        assert list(hub.retained.matching("w")) == kept
