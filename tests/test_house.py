@@ -80,7 +80,6 @@ STAIRS = {
 ONLY = {
     "torch": ["agent/training/*.py"],
     "aiomqtt": ["shared/mqtt/mqtt_link.py"],
-    "amqtt": ["broker/embedded/*.py", "broker/programs/embedded.py"],
     "distributed": [
         "coordinator/cluster/dask_cells.py"
     ],  # it pickles: between the user's own machines alone
