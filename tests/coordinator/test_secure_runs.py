@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -27,6 +27,9 @@ from covey.coordinator.simulate.virtual_clock import Driver
 from covey.coordinator.view.lines import reduced
 from covey.coordinator.view.state import RunPlan, Sources, dashboard_state
 from covey.shared.errors import PublicError
+from covey.shared.numerics.measures import OF_CLASSIFICATION
+from covey.shared.scenario.compare import Metric
+from covey.shared.scenario.scenario import Scenario
 from covey.shared.secure import agent as secure_agent
 from covey.shared.secure.agent import OwnersPolicy
 from covey.shared.secure.fleet_key import signed_list
@@ -48,6 +51,7 @@ from tests.agent.orders import work
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients, secure_folder
 from tests.kit.memory_broker import MemoryBroker
+from tests.kit.scenes import VECTORS
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy, over_the_wire
 from tests.kit.small_run import fingerprint, in_process, samples_of, scenario
 from tests.shared import test_strategy_kin
@@ -645,6 +649,11 @@ def test_an_attempt_with_fewer_members_has_as_much_noise() -> None:
         ("fedavg", {"aggregation": {"rule": "median"}}, "aggregation.rule"),
         ("fedavg", {"wire": {"down": "float16"}}, "wire.down"),
         ("fedavg", {"evaluation": {"track": True}}, "evaluation.track"),
+        ("fedavg", {"evaluation": {"deliver": "best"}}, "leave it out; set it to served"),
+        ("fedavg", {"wire": {"codec": "int8"}}, "wire.codec"),
+        ("fedavg", {"wire": {"delta": True}}, "wire.delta"),
+        ("fedavg", {"aggregation": {"max_samples": {"share": 0.5}}}, "set privacy.secure.cap"),
+        ("fedavg", {"compare": {"methods": ["fedavg"]}}, "compare.metric last"),
     ],
 )
 def test_settings_that_need_single_reports_are_refused(
@@ -652,6 +661,43 @@ def test_settings_that_need_single_reports_are_refused(
 ) -> None:
     with pytest.raises(ValidationError, match=words):
         scenario(method, **{"privacy": {"secure": SECURE}, **sections})
+
+
+def accepted(**sections: Any) -> bool:
+    """Whether a scenario under secure sums may have them."""
+    try:
+        scene(**sections)
+    except ValidationError as error:
+        return "privacy.secure" not in str(error)
+    return True
+
+
+def test_no_figure_is_compared_that_the_sums_do_not_have() -> None:
+    """Before: a run that was to stop by AUC never did, and its comparison was empty."""
+    slots = scene(evaluation={"tune_epochs": 1}).method.slots
+    for metric in get_args(Metric):
+        measured = metric in slots.modes or metric == "global"  # of E-server
+        compare = {"methods": ["fedavg"], "metric": metric}
+        assert accepted(compare=compare) == measured
+        own = [{"name": "fedavg", "metric": metric}]
+        assert accepted(compare={"methods": own, "metric": "server"}) == measured
+    every = {"evaluation": {"every": 1}}
+    for name in OF_CLASSIFICATION:
+        measured, stop = name in slots.names, {"metric": name, "patience": 1}
+        assert accepted(rounds={"stop": stop}, **every) == measured
+        task = {**VECTORS, "measure": name}
+        assert accepted(rounds={"publish": "best"}, task=task, **every) == measured
+        if name != "loss":  # no measure of comparisons
+            compare = {"methods": ["fedavg"], "metric": "server", "measure": name}
+            assert accepted(compare=compare) == measured
+
+
+def test_under_secure_sums_devices_use_the_served_model_unless_somebody_asks() -> None:
+    this = scene()
+    assert this.evaluation.deliver == "served"
+    assert this.tuning_at_home == {}
+    assert Scenario.model_validate(this.model_dump(mode="json")) == this
+    assert scenario("fedavg").evaluation.deliver == "best"
 
 
 def test_a_scenario_without_secure_sums_keeps_its_section() -> None:
