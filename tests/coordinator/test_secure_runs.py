@@ -228,6 +228,22 @@ def test_members_that_fail_in_a_phase_are_missing_from_its_sum_alone(
     assert len(sums(tmp_path)[0][0]["reported"]) == members
 
 
+def test_a_model_whose_sum_was_answered_and_passed_over_is_summed_with_those_who_are_free(
+    tmp_path: Path,
+) -> None:
+    """Before: four answers of the second round bound these agents to its eight members, and no further round had a sum."""
+    late = {("train", number): 1 for number in range(2, 6)}
+    run_with(tmp_path, {("secure-unmask", 1): 4, **late}, 3, scene(rounds={"count": 6}))
+    assert [end[0] for end in ends(tmp_path)] == [
+        "sum",
+        "passed over: 4 members answered, 5 must",
+        *["sum"] * 4,
+    ]
+    found = [one["reported"] for [one] in sums(tmp_path)]
+    assert found[2] == ["agent-1", "agent-2", "agent-3"]
+    assert found[3] == [f"agent-{i}" for i in range(1, 8)]
+
+
 @pytest.mark.parametrize("phase", ["secure-join", "train"])
 def test_too_few_members_make_a_sum_void_and_the_round_begins_again(
     tmp_path: Path, phase: str, monkeypatch: pytest.MonkeyPatch

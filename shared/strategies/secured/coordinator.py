@@ -175,6 +175,8 @@ class Progress:
     round: int = 0
     voids: int = 0  # attempts of this round whose sums were void
     blamed: Sequence[ClientId] = ()  # members that take part in no further sum
+    # who answered for a sum that was passed over: from the same model they answer for its members alone
+    bound: Sequence[ClientId] = ()
     honest: int = 0  # the number that this round's scale of integers was made for; 0: not known yet
     sums: Sequence[GroupSum] = ()
     ends: Sequence[Mapping[str, Any]] | None = None  # of the sums of the phase that was folded last
@@ -382,6 +384,10 @@ class Secured(Strategy[Any]):
         vectors = {name: np.zeros(0, np.float32) for name in own.sizes}
         return self._own.terms(state, own, client, Report(vectors, examples=TWO_EXAMPLES))
 
+    def _cluster(self, state: Any, own: Phase, client: ClientId) -> str:
+        """That of the sum in which an agent would be."""
+        return next((term.key for term in self._terms(state, own, client)), "")
+
     def _order(self, state: Any, own: Phase, client: ClientId) -> Order:
         """The method's order, with every model to which updates are differences: agents may not have them any more."""
         if own.name == EVALUATE:
@@ -477,7 +483,7 @@ class Secured(Strategy[Any]):
         drawn = [
             chosen
             for of_kind in alike.values()
-            for clients in self._by_broker(of_kind)
+            for clients in self._by_broker(self._free(of_kind, progress))
             for chosen in groups(
                 sorted(clients, key=lambda one: hashed("draw", members[one].box.key)),
                 self.settings.group,
@@ -507,6 +513,12 @@ class Secured(Strategy[Any]):
             ended = GroupSum("", (), 0).ended("void", "too few agents for a sum")
             return self._void(state, Progress.of(state), [ended])
         return replace(progress, stage="join", sums=begun, ends=None).inside(state)
+
+    def _free(self, clients: Sequence[ClientId], progress: Progress) -> Sequence[ClientId]:
+        """Agents without those that an earlier answer binds; all if the others are too few, or had no sum in this round."""
+        free = sorted(set(clients) - set(progress.bound))
+        is_first = not progress.voids and not progress.evaluates
+        return free if is_first and self._group(len(free), 0) else clients
 
     def _by_broker(self, clients: Sequence[ClientId]) -> list[list[ClientId]]:
         """Agents by their brokers, so that one that is gone costs its own groups; those that are too few there together."""
@@ -645,14 +657,13 @@ class Secured(Strategy[Any]):
         if not progress.open:  # the round is passed over
             after = self._own.fold(state, own, SecureSums(), []) if own.ends_round else state
             shown = () if progress.sums else progress.ends or ()  # or by the phase before
-            return Progress(round=progress.round + 1, blamed=progress.blamed, ends=shown).inside(
-                after
-            )
+            kept = Progress(round=progress.round + 1, blamed=progress.blamed, bound=progress.bound)
+            return replace(kept, ends=shown).inside(after)
         spans = _spans(own.sizes)
         sums, ends, closed = SecureSums(), [], []
         came: list[ClientId] = []
         found: dict[str, Total] = {}  # figures by cluster
-        blamed = set(progress.blamed)
+        blamed, bound, summed = set(progress.blamed), set(progress.bound), set()
         for before in progress.sums:
             collected = Collected.of(before)
             if not before.end:
@@ -662,6 +673,7 @@ class Secured(Strategy[Any]):
             group, end = collected.kept(), collected.state.end
             blamed |= set(group.blamed)
             closed.append(group)
+            bound |= {group.members[place - 1] for place in collected.state.answers}
             if not isinstance(end, co.Opened):
                 ends.append(group.ended("passed over" if group.reported else "void", group.end))
                 continue
@@ -684,6 +696,7 @@ class Secured(Strategy[Any]):
                 part = replace(total, values=total.values[spans[term.vector]])
                 sums.add(term.key, start, part, scale)
             came += group.reported
+            summed.add(group.cluster)
             figures = {
                 "weight": total.weight,
                 "shortened": total.shortened,
@@ -693,6 +706,9 @@ class Secured(Strategy[Any]):
         ended: dict[str, Any] = {"blamed": sorted(blamed), "ends": ends}
         if progress.evaluates:
             return self._evaluated(state, progress, found, came, **ended)
+        ended["bound"] = [
+            client for client in sorted(bound) if self._cluster(state, own, client) not in summed
+        ]
         if not came and not own.ends_round:  # the rest of the round needs this sum: it ends
             return replace(progress, sums=closed, **ended).inside(state)
         # the coordinator does not know what a single report weighs: shares of it count by unit of weight
@@ -724,7 +740,8 @@ class Secured(Strategy[Any]):
             if means and self.assignment(state):
                 by_cluster[cluster] = {"agents": served["agents"], **means}
         found = Figures(modes, by_cluster, sorted(agents))
-        return Progress(round=progress.round, figures=vars(found), **ended).inside(state)
+        after = Progress(round=progress.round, bound=progress.bound, figures=vars(found), **ended)
+        return after.inside(state)
 
 
 def _head_of(report: Report) -> ReportHead:
