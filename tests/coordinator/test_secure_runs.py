@@ -244,6 +244,17 @@ def test_a_model_whose_sum_was_answered_and_passed_over_is_summed_with_those_who
     assert found[3] == [f"agent-{i}" for i in range(1, 8)]
 
 
+def test_where_all_are_bound_the_newest_members_are_summed_again_once_all_are_there(
+    tmp_path: Path,
+) -> None:
+    """The four of the third round, of whom two have answered: five are bound otherwise, and none of them is asked."""
+    fail = {("secure-unmask", 1): 4, ("secure-unmask", 2): 2, ("train", 3): 1}
+    this = scene(rounds={"count": 5})
+    run_with(tmp_path, fail, 3, this)
+    found = [(one["end"], len(one["reported"])) for [one] in sums(tmp_path)]
+    assert found == [("sum", 8), ("passed over", 8), ("passed over", 4), ("sum", 4), ("sum", 8)]
+
+
 @pytest.mark.parametrize("phase", ["secure-join", "train"])
 def test_too_few_members_make_a_sum_void_and_the_round_begins_again(
     tmp_path: Path, phase: str, monkeypatch: pytest.MonkeyPatch

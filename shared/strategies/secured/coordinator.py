@@ -175,8 +175,9 @@ class Progress:
     round: int = 0
     voids: int = 0  # attempts of this round whose sums were void
     blamed: Sequence[ClientId] = ()  # members that take part in no further sum
-    # who answered for a sum that was passed over: from the same model they answer for its members alone
-    bound: Sequence[ClientId] = ()
+    # by cluster, of sums that were answered and passed over while its model stood still: "bound", who answered, and answers
+    # for the same members alone; "members", whose reports were in the newest one
+    standing: Mapping[str, Mapping[str, Sequence[ClientId]]] = field(default_factory=dict)
     honest: int = 0  # the number that this round's scale of integers was made for; 0: not known yet
     sums: Sequence[GroupSum] = ()
     ends: Sequence[Mapping[str, Any]] | None = None  # of the sums of the phase that was folded last
@@ -384,10 +385,6 @@ class Secured(Strategy[Any]):
         vectors = {name: np.zeros(0, np.float32) for name in own.sizes}
         return self._own.terms(state, own, client, Report(vectors, examples=TWO_EXAMPLES))
 
-    def _cluster(self, state: Any, own: Phase, client: ClientId) -> str:
-        """That of the sum in which an agent would be."""
-        return next((term.key for term in self._terms(state, own, client)), "")
-
     def _order(self, state: Any, own: Phase, client: ClientId) -> Order:
         """The method's order, with every model to which updates are differences: agents may not have them any more."""
         if own.name == EVALUATE:
@@ -476,14 +473,14 @@ class Secured(Strategy[Any]):
                 lists |= {shown.expelled} if shown.expelled and len(lists) < MOST_LISTS else set()
         progress = Progress.of(state)
         own = self._phase(state)
-        alike: dict[tuple[Any, ...], list[ClientId]] = {}
+        alike: dict[tuple[bytes, Terms], list[ClientId]] = {}
         for client in sorted(members.keys() - set(progress.blamed)):
             if terms := self._terms(state, own, client):
                 alike.setdefault((starts[client], terms), []).append(client)
         drawn = [
             chosen
-            for of_kind in alike.values()
-            for clients in self._by_broker(self._free(of_kind, progress))
+            for (_, terms), of_kind in alike.items()
+            for clients in self._by_broker(self._invited(of_kind, terms[0].key, progress))
             for chosen in groups(
                 sorted(clients, key=lambda one: hashed("draw", members[one].box.key)),
                 self.settings.group,
@@ -495,8 +492,11 @@ class Secured(Strategy[Any]):
             sizes = filter(None, (self._group(len(chosen), 0) for chosen in drawn))
             progress = replace(progress, honest=min((one.honest for one in sizes), default=0))
         begun: list[GroupSum] = []
+        bound = () if progress.evaluates else progress.standing.values()
         for chosen in drawn:
             if group := self._group(len(chosen), progress.honest):
+                if any(sorted(chosen) == sorted(one["members"]) for one in bound):
+                    group = replace(group, least=len(chosen))  # nobody else is bound
                 shown_by = [members[client] for client in chosen]
                 known = {
                     "federation": federation,
@@ -514,11 +514,20 @@ class Secured(Strategy[Any]):
             return self._void(state, Progress.of(state), [ended])
         return replace(progress, stage="join", sums=begun, ends=None).inside(state)
 
-    def _free(self, clients: Sequence[ClientId], progress: Progress) -> Sequence[ClientId]:
-        """Agents without those that an earlier answer binds; all if the others are too few, or had no sum in this round."""
-        free = sorted(set(clients) - set(progress.bound))
-        is_first = not progress.voids and not progress.evaluates
-        return free if is_first and self._group(len(free), 0) else clients
+    def _invited(
+        self, clients: Sequence[ClientId], cluster: str, progress: Progress
+    ) -> Sequence[ClientId]:
+        """Agents of a cluster without those whom an answer binds; where the others are too few, and in turn, the members to
+        whom it binds them, if all are here."""
+        standing = {} if progress.evaluates else progress.standing.get(cluster)
+        if not standing:
+            return clients
+        free = sorted(set(clients) - set(standing["bound"]))
+        again = standing["members"] if set(standing["members"]) <= set(clients) else ()
+        is_for_others = self._group(len(free), 0) and not (
+            again and (progress.round + progress.voids) % 2
+        )
+        return free if is_for_others else again
 
     def _by_broker(self, clients: Sequence[ClientId]) -> list[list[ClientId]]:
         """Agents by their brokers, so that one that is gone costs its own groups; those that are too few there together."""
@@ -657,13 +666,16 @@ class Secured(Strategy[Any]):
         if not progress.open:  # the round is passed over
             after = self._own.fold(state, own, SecureSums(), []) if own.ends_round else state
             shown = () if progress.sums else progress.ends or ()  # or by the phase before
-            kept = Progress(round=progress.round + 1, blamed=progress.blamed, bound=progress.bound)
+            kept = Progress(
+                round=progress.round + 1, blamed=progress.blamed, standing=progress.standing
+            )
             return replace(kept, ends=shown).inside(after)
         spans = _spans(own.sizes)
         sums, ends, closed = SecureSums(), [], []
         came: list[ClientId] = []
         found: dict[str, Total] = {}  # figures by cluster
-        blamed, bound, summed = set(progress.blamed), set(progress.bound), set()
+        blamed, standing = set(progress.blamed), dict(progress.standing)
+        summed = set()  # clusters
         for before in progress.sums:
             collected = Collected.of(before)
             if not before.end:
@@ -673,7 +685,10 @@ class Secured(Strategy[Any]):
             group, end = collected.kept(), collected.state.end
             blamed |= set(group.blamed)
             closed.append(group)
-            bound |= {group.members[place - 1] for place in collected.state.answers}
+            if answered := [group.members[place - 1] for place in collected.state.answers]:
+                earlier = standing.get(group.cluster, {}).get("bound", ())
+                bound = sorted({*earlier, *answered})
+                standing[group.cluster] = {"bound": bound, "members": list(group.reported)}
             if not isinstance(end, co.Opened):
                 ends.append(group.ended("passed over" if group.reported else "void", group.end))
                 continue
@@ -706,9 +721,7 @@ class Secured(Strategy[Any]):
         ended: dict[str, Any] = {"blamed": sorted(blamed), "ends": ends}
         if progress.evaluates:
             return self._evaluated(state, progress, found, came, **ended)
-        ended["bound"] = [
-            client for client in sorted(bound) if self._cluster(state, own, client) not in summed
-        ]
+        ended["standing"] = {key: standing[key] for key in standing if key not in summed}
         if not came and not own.ends_round:  # the rest of the round needs this sum: it ends
             return replace(progress, sums=closed, **ended).inside(state)
         # the coordinator does not know what a single report weighs: shares of it count by unit of weight
@@ -740,8 +753,8 @@ class Secured(Strategy[Any]):
             if means and self.assignment(state):
                 by_cluster[cluster] = {"agents": served["agents"], **means}
         found = Figures(modes, by_cluster, sorted(agents))
-        after = Progress(round=progress.round, bound=progress.bound, figures=vars(found), **ended)
-        return after.inside(state)
+        after = Progress(round=progress.round, standing=progress.standing, **ended)
+        return replace(after, figures=vars(found)).inside(state)
 
 
 def _head_of(report: Report) -> ReportHead:
