@@ -6,7 +6,7 @@ it likes, and repeats. It keeps every message. Colluders give it their secrets, 
 the combinations of masked vectors in which no other masks are left, as combinations of the agents' updates.
 
 Orders are real ones, another one for each member if the server likes, and a start is what the agent makes of its own. An
-agent that was told to train on nothing has no update: the server knows its vector.
+agent whose order has nothing to learn has no update: the server knows its vector.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def another_round(kind: type[at.SecureAgent]) -> Server:
 
 
 def nothing_for_others(kind: type[at.SecureAgent]) -> Server:
-    """All but one agent are told to learn nothing, and the terms have the start of that one."""
+    """The orders of all but one agent have nothing to learn, and the terms have the start of that one."""
     server, members = fleet(6, 0, kind)
     orders = {member.name: asked(task=NOTHING) for member in members[1:]}
     attempt = server.offer(members, group_of(6, 0.0), orders=orders)
