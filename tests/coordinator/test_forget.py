@@ -150,7 +150,7 @@ def test_nothing_at_brokers_and_aggregators_names_an_agent_that_was_forgotten(
     tmp_path: Path, has_reported: bool
 ) -> None:
     scene = scenario("fedclust", rounds={"count": 4, "participation": 1.0})
-    fleet = AggregatedFleet(tmp_path, scene, **PATIENT)
+    fleet = AggregatedFleet(tmp_path, scene, 2, **PATIENT)
     fleet.pool.takes_s = 5.0
     shard = fleet.shard(GONE)
     away = min(fleet.living_on(shard) - {GONE})  # the step waits for it
