@@ -274,8 +274,8 @@ MISTAKES = (
     Mistake(
         "seconds from `coordinator lab plan`",
         "coordinator lab plan scenario.yaml --bench notes",
-        "--bench and --mbit were removed",
-        "expected neither",
+        "--bench is no longer an option",
+        "no longer an option",
         "`agent lab bench` prints the seconds",
     ),
     Mistake(
@@ -667,7 +667,7 @@ MISTAKES = (
         "a folder of data for a broker that keeps none",
         "broker up --embedded --data kept",
         "the embedded broker keeps nothing on disk",
-        "omit --data",
+        "omit it",
         "or install mosquitto",
     ),
     Mistake(

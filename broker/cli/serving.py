@@ -148,7 +148,7 @@ def up(
                 show(warning)
         if data and not kind.keeps_retained:
             raise UserError(
-                "the embedded broker keeps nothing on disk: omit --data, or install mosquitto"
+                f"--data {data}: the embedded broker keeps nothing on disk; omit it, or install mosquitto"
             )
         for warning in warnings(options):
             show(warning)

@@ -111,24 +111,8 @@ def validate(
         print(dump(loaded), end="")
 
 
-def _not_timed(value: object) -> object:
-    if value:
-        raise UserError(
-            "--bench and --mbit were removed, which estimated seconds; expected neither. `agent lab bench` prints the seconds of a "
-            "round at a device"
-        )
-    return value
-
-
 def plan(
-    scenario: ScenarioFile,
-    overrides: Set = None,
-    benchmarks: Annotated[
-        list[str] | None, typer.Option("--bench", hidden=True, callback=_not_timed)
-    ] = None,
-    network: Annotated[str | None, typer.Option("--mbit", hidden=True, callback=_not_timed)] = None,
-    allow: Allow = None,
-    as_json: Json = False,
+    scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_json: Json = False
 ) -> None:
     """Estimate what a run costs before it starts: traffic per agent and in total, memory, disk."""
     import tempfile

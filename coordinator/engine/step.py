@@ -373,7 +373,10 @@ class Step:
 def phase_from_json(saved: Mapping[str, Any]) -> Phase:
     """A phase as `dataclasses.asdict` and JSON have left it."""
     fields = dict(saved)
-    fields["numbers"] = {name: Expected(**one) for name, one in fields["numbers"].items()}
+    fields["numbers"] = {
+        name: Expected(**{**one, "words": tuple(one["words"])})
+        for name, one in fields["numbers"].items()
+    }
     if not isinstance(fields["cohort"], str):
         fields["cohort"] = tuple(fields["cohort"])
     return Phase(**fields)

@@ -114,7 +114,7 @@ def test_a_mistake_is_one_message_on_stderr_and_exit_code_2(arguments: list[str]
         (["--log", "nodir/x.log"], "--log nodir/x.log"),
         (["--log", "."], "--log ."),
         (["--password-file", "rubbish"], "rubbish, line 1"),
-        (["--data", "rubbish"], "--data"),
+        (["--data", "rubbish"], "rubbish: "),
     ],
 )
 def test_an_unusable_file_is_named_before_the_broker_reports_its_address(

@@ -36,7 +36,7 @@ class CountedSet(set[str]):
 def open_run(folder: Path, method: str, participation: float) -> Run:
     """A run of 200 agents whose first step is open."""
     changes = {"participation": participation, "start_agents": len(AGENTS), "quorum": 1}
-    changes["absence_s"] = 0.0  # an agent that leaves is gone
+    changes["timing"] = {"absence_s": 0.0}  # an agent that leaves is gone
     scene = scenario(method, rounds=changes)
     starts = setup(scene)
     run = Run.start(folder, scene, starts, rules(scene), "run-1", now=0.0)

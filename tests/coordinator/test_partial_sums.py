@@ -404,7 +404,7 @@ def test_an_aggregator_speaks_only_of_agents_of_its_own_broker(tmp_path: Path) -
     [
         ({"rounds": {"mode": "buffered", "buffer": 2}}, "rounds.mode buffered"),
         ({"aggregation": {"rule": "median"}}, "aggregation.rule median"),
-        ({"aggregation": {"clip": {"norm": 1.0}}}, "aggregation.clip"),
+        ({"aggregation": {"clip": {"times_median": 1.0}}}, "aggregation.clip"),
         ({"records": {"sketch": 8}}, "records.sketch"),
         ({"privacy": {"local": {"max_grad_norm": 1.0, "noise_multiplier": 1.0}}}, "privacy"),
         ({"strategy": {"name": "fesem"}}, "fesem"),

@@ -141,7 +141,8 @@ def test_the_grace_period_ends_at_the_deadline_at_the_latest() -> None:
 
 
 def test_the_quorum_of_a_phase_is_a_share_of_its_cohort() -> None:
-    engine = opened(*"abcde", phase=Phase("moments", "all", ends_round=False, quorum=0.6))
+    phase = Phase("moments", "all", ends_round=False)
+    engine = opened(*"abcde", phase=phase, first_quorum=0.6)
     feed(engine, 1.0, Reported("a", 1), Reported("b", 1))
     void = Void(1, "2 of 5 invited agents reported, the quorum is 3", tuple("abcde"))
     assert engine.handle(Tick(), 30.0) == [Ask(tuple("cde")), void]
@@ -153,8 +154,9 @@ def test_the_quorum_of_a_phase_is_a_share_of_its_cohort() -> None:
 def test_a_share_is_rounded_up_but_not_by_float_dust(
     share: float, agents: int, quorum: int
 ) -> None:
-    phase = Phase("moments", "all", ends_round=False, quorum=share)
-    assert _quorum(opened(*(f"{i:03d}" for i in range(agents)), phase=phase)) == quorum
+    phase = Phase("moments", "all", ends_round=False)
+    clients = [f"{i:03d}" for i in range(agents)]
+    assert _quorum(opened(*clients, phase=phase, first_quorum=share)) == quorum
 
 
 def test_the_larger_of_both_quorums_counts_where_a_phase_is_drawn_for_the_round_or_ends_it() -> (
@@ -162,12 +164,7 @@ def test_the_larger_of_both_quorums_counts_where_a_phase_is_drawn_for_the_round_
 ):
     assert _quorum(opened(*"abcd", phase=Phase(quorum=0.5), quorum=3)) == 3
     assert _quorum(opened(*"abcd", phase=Phase(quorum=1.0), quorum=3)) == 4
-    assert (
-        _quorum(
-            opened(*"abcd", phase=Phase("moments", "all", quorum=0.5, ends_round=False), quorum=3)
-        )
-        == 2
-    )
+    assert _quorum(opened(*"abcd", phase=Phase("moments", "all", ends_round=False), quorum=3)) == 2
     assert (
         _quorum(opened(*"abcd", phase=Phase("gradient", ends_round=False), quorum=3)) == 3
     )  # drawn for the round

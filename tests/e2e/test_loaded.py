@@ -23,13 +23,16 @@ pytestmark = [pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
 
 LIST = Path(__file__).with_name("loaded.json")
 
-# Python raises this event for each import; a worker that is killed has written its lines
+# Python asks finders for each module, however it is imported; a worker that is killed has written its lines
 HOOK = """
 import os, sys
-def note(event, arguments, file=open(os.environ["COVEY_LOADED"], "a", buffering=1)):
-    if event == "import" and arguments[0].startswith("covey."):
-        file.write(f"{os.getpid()} {arguments[0]}\\n")
-sys.addaudithook(note)
+class Notes:
+    file = open(os.environ["COVEY_LOADED"], "a", buffering=1)
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.startswith("covey."):
+            cls.file.write(f"{os.getpid()} {name}\\n")
+sys.meta_path.insert(0, Notes)
 """
 # a process by a module that it alone loads, the first one that fits
 MARKS = {
@@ -81,7 +84,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     kinds: dict[str, set[str]] = defaultdict(set)
     for modules in processes.values():
         kinds[kind_of(modules)] |= modules
-    del kinds[""]  # helpers that Python starts
+    kinds.pop("", None)  # helpers that Python starts
     if os.environ.get("COVEY_REWRITE_LOADED"):
         LIST.write_text(
             json.dumps({kind: rooms_of(kinds[kind]) for kind in MARKS}, indent=1) + "\n"

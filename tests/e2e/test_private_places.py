@@ -87,7 +87,7 @@ def devices_of(site: Site) -> None:
         if device == MADE_BEFORE:
             state_folder(None, device).mkdir(parents=True)
             site.kept(device).mkdir()
-        key = site.done("covey.agent.cli", "keys", "--id", device).strip()
+        key = site.done("covey.agent.cli", "lab", "keys", "--id", device).strip()
         line = ["covey.broker.cli", "enroll", device, "--key", key]
         if device != JOINS:
             site.done(*line)

@@ -107,7 +107,7 @@ def test_a_program_begun_with_nohup_outlives_its_terminal(tmp_path: Path, name: 
     reach = ["--broker", f"mqtt://127.0.0.1:{port}"]
     lines = {
         "run": command(tmp_path, WAYS["in process"], "run", rounds=1000),
-        "aggregate": ["covey.coordinator.cli", "aggregate", *reach],
+        "aggregate": ["covey.coordinator.cli", "lab", "aggregate", *reach],
         "start": ["covey.agent.cli", "start", *reach, "--data", str(data(tmp_path, 1))],
         "up": ["covey.broker.cli", "up", "--port", str(free_port())],
     }

@@ -139,7 +139,7 @@ async def test_a_certificate_that_expired_or_is_of_another_authority_is_named_wh
         await broker.runs(*secured(tmp_path, own, days=-1))
         await program.is_down("has expired", "broker lab renew")
         await broker.runs(*secured(tmp_path / "other", other))
-        await program.is_down("an authority that this machine does not know", "--ca")
+        await program.is_down("an authority that this machine does not know", "--credentials")
         await broker.runs(*secured(tmp_path, own))
         await program.is_up()
 

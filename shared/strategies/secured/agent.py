@@ -144,6 +144,7 @@ class OnDevice:
             case phases.JOIN:
                 return _perform_join(job, device, self._start(job, messages=1)), client_state
             case phases.UNMASK:
+                _check_messages(job, 1)
                 sent = _taken(device, device.agent.unmask(device.state(), bytes_of(job.models[0])))
                 return _message(sent), client_state
         assert self._method.sealed is not None  # noqa: S101 - it refuses otherwise
@@ -159,6 +160,7 @@ class OnDevice:
 
     def _start(self, job: Job, *, messages: int) -> Start:
         assert self._method.sealed is not None  # noqa: S101 - it refuses otherwise
+        _check_messages(job, messages)
         own = len(job.models)
         if self._evaluates and own == messages:  # no lock could tell a second sum of its figures
             raise PublicError("secure sums: an evaluation of a model that this agent alone has")
@@ -166,6 +168,14 @@ class OnDevice:
         secret = self._device.agent.identity.secret if job.phase == phases.JOIN else b""
         begins = None if self._evaluates else self._method.sealed.begins
         return start_of_work(self._work, self._models, own, messages, begins, secret)
+
+
+def _check_messages(job: Job, messages: int) -> None:
+    """The messages of a phase follow the models of its order."""
+    if len(job.models) < messages:
+        raise PublicError(
+            f"secure sums: {messages} messages belong to an order of this phase, it has {len(job.models)}"
+        )
 
 
 def _perform_box(device: SecureDevice, begun: Start) -> Report:
