@@ -146,6 +146,7 @@ class Connections:
         desk, shard = self._desk, up.shard
         is_first = not (self._served - {shard})
         self._served.add(shard)
+        desk.heard = 0
         desk.own_status.call_roll_on(shard)
         if desk.shards > 1:
             desk.effects.append(Show(ShardUp(shard, up.broker)))

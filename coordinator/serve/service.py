@@ -516,6 +516,7 @@ class Service:
         desk.intake.forget(agent)
         desk.silent.heard(agent)
         desk.postponed.drop(agent)
+        self.aggregators.forget()
         publisher.forget(desk, agent)
         desk.show.forget(agent)
         desk.show.publish_at(now)

@@ -58,6 +58,19 @@ def test_a_message_that_is_acknowledged_and_does_not_come_back_is_reported_once(
     assert not any(looks(back, 100))
 
 
+def test_a_status_that_comes_back_does_not_excuse_a_model_that_does_not() -> None:
+    model = "covey/f/clusters/0/model/0"
+    back = ReadBack()
+    back.subscribed({STATUS, model})
+    for topic, payload in ((model, bytes(900)), (STATUS, b"1")):
+        back.published(topic, payload)
+        back.acknowledged(topic, payload)
+    assert not back.arrived(STATUS, b"1")
+    assert any(looks(back))
+    assert back.missing == model
+    assert back.arrived(model, bytes(900))
+
+
 def test_a_message_that_comes_back_even_before_its_acknowledgement_is_no_news() -> None:
     back = ReadBack()
     back.subscribed({STATUS})
