@@ -642,6 +642,8 @@ class World:
         struck = self.history.struck
         if self.plan.pace == "hasty" or struck["secure void"] or struck["secure passed over"]:
             return
+        if self.plan.secure and struck["put back folder"]:
+            return  # its boxes are of an earlier time: agents have newer ones and cannot join, so the phase is void
         # some methods need their memory to take part, and a report that rots after its agent has read it again is
         # refused: its round ends without it
         if not self._rotten:
