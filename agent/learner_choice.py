@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.shared.consent import BUILT_IN_MODELS
-from covey.shared.errors import UserError
-from covey.shared.extras import install
+from covey.shared.errors import UserError, install
 
 TORCH = "torch"
 NUMPY = "numpy"

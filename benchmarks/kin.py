@@ -41,7 +41,7 @@ from covey.agent.data.dataset import hold_back, take
 from covey.agent.data.partition import Split, client_dataset, divided, fleet_data
 from covey.agent.data.survey import DataSurvey
 from covey.agent.light.numpy_learner import NumpyLocal
-from covey.coordinator.commands.advise import advice, planned
+from covey.coordinator.cli.advise import advice, planned
 from covey.shared.client import shuffle
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.metrics import adjusted_rand

@@ -39,7 +39,7 @@ from covey.coordinator.compare.tables import tables
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.processes.launch import started
 from covey.coordinator.view.table import NONE, Column, Table
-from covey.shared.model_files import model_files
+from covey.shared.files import model_files
 from covey.shared.numerics import metrics
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.scenario import Scenario

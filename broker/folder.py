@@ -33,8 +33,7 @@ from covey.broker.access.members import Entry
 from covey.broker.programs.options import Options
 from covey.shared import json_text
 from covey.shared.audit import AuditLog
-from covey.shared.errors import UserError
-from covey.shared.extras import install
+from covey.shared.errors import UserError, install
 from covey.shared.files import private_folder, write_private
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import PORTS, SYSTEM_TLS, BrokerUrl

@@ -26,7 +26,7 @@ from typer.main import get_command
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import UserError, bare_errors, os_errors_as_user_errors
 from covey.shared.mqtt.broker_url import ADDRESS, DEFAULT_BROKER, BrokerUrl
-from covey.shared.printable import log_to_stderr, printable_lines
+from covey.shared.sentences import log_to_stderr, printable_lines
 from covey.shared.start import INTERRUPTED, raise_interrupts
 from covey.shared.version import version
 

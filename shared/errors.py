@@ -155,3 +155,11 @@ def os_error_text(error: OSError) -> str:
             f"{error.strerror or error} ({name}); {_REMEDIES_BY_NUMBER.get(number, _OTHERWISE)}"
         )
     return remedy if error.filename is None else f"{error.filename}: {remedy}"
+
+
+# -- how to install what an optional feature needs: Covey is installed from a clone, no registry has it ----------------
+
+
+def install(extra: str) -> str:
+    """The command that adds an extra of pyproject.toml."""
+    return f"in your clone of Covey, run pip install '.[{extra}]'"

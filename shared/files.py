@@ -275,3 +275,24 @@ def sync(path: Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# -- the files of a run's models: cluster-0.safetensors and so on, in one folder ---------------------------------------
+
+
+SUFFIX = ".safetensors"
+
+
+def model_file(models: Path, cluster: int) -> Path:
+    """The file of one cluster's model in the folder `models`."""
+    return models / f"cluster-{cluster}{SUFFIX}"
+
+
+def model_files(models: Path) -> list[Path]:
+    """All model files in a folder, by number: cluster 10 comes after cluster 9."""
+    return sorted(models.glob(f"cluster-*{SUFFIX}"), key=_by_number)
+
+
+def _by_number(path: Path) -> tuple[int, str]:
+    name = path.name
+    return len(name), name

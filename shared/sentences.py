@@ -1,7 +1,10 @@
-"""Parts of sentences for messages and tables: numbers with their nouns, and the first of many names."""
+"""Text for people: numbers with their nouns, the first of many names, and text of others made safe for a terminal."""
 
 from __future__ import annotations
 
+import logging
+import re
+import sys
 from collections.abc import Sequence
 
 MAX_NAMES = 4
@@ -19,3 +22,54 @@ def some(names: Sequence[str], at_most: int = MAX_NAMES) -> str:
     shown = ", ".join(names[:at_most])
     rest = len(names) - at_most
     return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+# -- text from other machines and files, made safe for a terminal, and warnings on stderr, which quote it --------------
+#
+# Texts from agents, brokers and files may contain control characters. An escape sequence can rename the window, clear
+# earlier lines or type an answer for the user; an override of the writing direction shows a name backwards. These functions
+# replace each such character with its number, as in "\x1b", so that a person sees that it was there.
+
+
+# C0 and C1 controls, marks and overrides of the writing direction, line separators, lone surrogates, invisible tags
+_UNSAFE = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff\U000e0000-\U000e007f"
+_LINE = re.compile(f"[{_UNSAFE}]")
+_LINES = re.compile(f"(?![\n\t])[{_UNSAFE}]")
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def printable(text: str) -> str:
+    """The text on one line; each character that a terminal would obey is replaced with its number."""
+    return _LINE.sub(_escaped, text)
+
+
+def printable_lines(text: str) -> str:
+    """The same for a text of several lines: it keeps its line ends and tabs."""
+    return _LINES.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    """The character as a string literal of Python would have it."""
+    character = match[0]
+    if character in _SHORT:
+        return _SHORT[character]
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\U{code:08x}"
+
+
+class PrintableFormatter(logging.Formatter):
+    """A formatter that replaces each character that a terminal would obey by its number."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
+
+
+def log_to_stderr(line: str = "%(asctime)s %(message)s") -> None:
+    """Show warnings and errors on stderr, one line each; `line` is the format of `logging`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PrintableFormatter(line))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])

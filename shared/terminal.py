@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from covey.shared.printable import printable_lines
+from covey.shared.sentences import printable_lines
 
 
 class Terminal(Console):

@@ -74,7 +74,7 @@ class MosquittoFleet(Fleet):
         *,
         aggregators: bool = False,
     ) -> None:
-        super().__init__(folder, scene, rules, MemoryBroker(), clients())
+        super().__init__(folder, scene, rules, MemoryBroker(), clients(scene=scene))
         self.urls = urls
         self.with_aggregators = aggregators
 

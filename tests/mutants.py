@@ -86,6 +86,13 @@ MUTANTS = (
         "tests/shared/test_parts.py::test_contents_come_together_in_any_order_with_duplicates_and_interleaved",
     ),
     Mutant(
+        "report never again",
+        "coordinator/serve/intake.py",
+        "if self._may_come_again(agent, part):",
+        "if False:",
+        "tests/coordinator/test_damaged_reports.py::test_a_damaged_report_is_taken_when_it_comes_again_to_the_coordinator_that_has_seen_it",
+    ),
+    Mutant(
         "own will not answered",
         "agent/device/presence.py",
         "if not status.online:  # others read that we are gone",
@@ -193,15 +200,15 @@ MUTANTS = (
     Mutant(
         "secure start not locked",
         "shared/secure/agent.py",
-        "locked = self._locked(state, own).changed(sum=after, vectors=[])",
-        "locked = state.changed(sum=after, vectors=[])",
+        "locked = self._locked(state, own, content).changed(",
+        "locked = state.changed(",
         "tests/secure/test_sums.py::test_a_next_round_is_a_sum_of_its_own",
     ),
     Mutant(
         "secure unsynced state",
         "agent/kept/secure_folder.py",
-        "write_atomically(self._folder / STATE, state.to_bytes())",
-        "write_atomically(self._folder / STATE, state.to_bytes(), durable=False)",
+        "write_private(self._folder / STATE, state.to_bytes())",
+        "(self._folder / STATE).write_bytes(state.to_bytes())",
         "tests/simulator/test_durable.py::test_a_device_knows_after_a_power_cut_which_sums_it_has_answered",
     ),
     Mutant(

@@ -41,10 +41,17 @@ def packet(first: int, body: bytes) -> bytes:
 
 
 def connect_packet(
-    client_id: str, user: str, password: str, will: tuple[str, bytes] | None
+    client_id: str,
+    user: str = "",
+    password: str = "",
+    will: tuple[str, bytes] | None = None,
+    *,
+    clean: bool = True,
+    keepalive_s: int = 0,
+    level: int = 4,
 ) -> bytes:
-    flags = 0x02 | (0x80 if user else 0) | (0x40 if password else 0) | (0x04 if will else 0)
-    body = text("MQTT") + bytes([4, flags, 0, 0]) + text(client_id)
+    flags = 0x80 * bool(user) | 0x40 * bool(password) | 0x04 * bool(will) | 0x02 * clean
+    body = text("MQTT") + bytes([level, flags, 0, keepalive_s]) + text(client_id)
     if will:
         body += text(will[0]) + text(will[1])
     body += text(user) if user else b""
@@ -52,8 +59,8 @@ def connect_packet(
     return packet(0x10, body)
 
 
-def subscribe_packet(filters: Sequence[str]) -> bytes:
-    return packet(0x82, b"\0\1" + b"".join(text(each) + b"\1" for each in filters))
+def subscribe_packet(filters: Sequence[str], qos: int = 1) -> bytes:
+    return packet(0x82, b"\0\1" + b"".join(text(each) + bytes([qos]) for each in filters))
 
 
 def publish_packet(

@@ -428,7 +428,7 @@ def bench(
     does. The result is kept with the agent's state and travels in the agent's status from its next start on; `coordinator
     status --json` shows it.
     """
-    from covey.agent.device import bench_file, bench_report
+    from covey.agent.device import bench_file
     from covey.agent.device.fitting import what_fits
     from covey.agent.learner_choice import learner_name
     from covey.agent.policy import TAKES_MORE
@@ -458,9 +458,9 @@ def bench(
     result = Benchmark.model_validate(answer)
     file = bench_file.write(state_folder(state, agent, federation), result)
     if as_json:
-        print(bench_report.as_json(result, epochs))
+        print(bench_file.as_json(result, epochs))
         return
-    print(bench_report.as_text(result, epochs))
+    print(bench_file.as_text(result, epochs))
     print(f"kept in {file}: the agent's status has it from its next start on")
 
 

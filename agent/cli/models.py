@@ -96,7 +96,7 @@ def predict(
     from covey.agent.training.serve import Models
     from covey.shared import json_text
     from covey.shared.files import write_atomically
-    from covey.shared.printable import printable_lines
+    from covey.shared.sentences import printable_lines
 
     models = Models(*_model(model, model_dir), _rules(device, learner, allow))
     if (data is None) == (watch is None):

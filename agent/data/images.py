@@ -20,8 +20,7 @@ import numpy.typing as npt
 from covey.agent.data.class_folders import ClassFolders
 from covey.agent.data.dataset import Array, Dataset, dataset
 from covey.agent.data.limits import MAX_BYTES, check_size
-from covey.shared.errors import DataError
-from covey.shared.extras import install
+from covey.shared.errors import DataError, install
 from covey.shared.scenario.task import Task
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from covey.agent.data.fit import fit
 from covey.agent.data.load import is_loadable, load
 from covey.shared import plugins
 from covey.shared.consent import consent
-from covey.shared.errors import DataError
-from covey.shared.extras import install
+from covey.shared.errors import DataError, install
 from covey.shared.scenario.task import Task
 
 # -- a folder with the data of one device per entry ------------------------------------------------

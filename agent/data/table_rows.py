@@ -14,8 +14,7 @@ from typing import Any
 
 from covey.agent.data.cells import BadCell, BadCells, Cells, encoding_of, plain, separator_of
 from covey.agent.data.limits import check_size, unpacked_limit
-from covey.shared.errors import DataError
-from covey.shared.extras import install
+from covey.shared.errors import DataError, install
 from covey.shared.scenario.columns import LABEL_NAMES, Notation
 from covey.shared.sentences import some
 
@@ -199,7 +198,7 @@ def is_number(text: str) -> bool:
     return True
 
 
-# -- Parquet -------------------------------------------------------------------------------------------------
+# -- parquet -------------------------------------------------------------------------------------------------
 
 
 class _ParquetFile(TableFile):

@@ -34,7 +34,7 @@ from covey.agent.device.notices import (
     WorkStarted,
 )
 from covey.shared import json_text
-from covey.shared.printable import printable
+from covey.shared.sentences import printable
 
 
 def time_of_day() -> str:

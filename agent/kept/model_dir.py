@@ -16,8 +16,7 @@ from typing import Any
 from covey.agent.kept.versions import Figure, Version, is_better
 from covey.shared import json_text
 from covey.shared.errors import UserError
-from covey.shared.files import private_folder, write_atomically
-from covey.shared.model_files import SUFFIX
+from covey.shared.files import SUFFIX, private_folder, write_atomically
 
 INDEX = "in_use.json"
 FORMAT = 1  # of the index

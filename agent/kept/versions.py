@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-from covey.shared.model_files import SUFFIX
+from covey.shared.files import SUFFIX
 from covey.shared.numerics.measures import MEASURES, RMSE
 from covey.shared.wire.topics import is_name
 

@@ -27,8 +27,7 @@ from covey.agent.training.input_scaling import InputScaling
 from covey.agent.training.models import build, check_claims, layout_of, tensors_of
 from covey.shared.cli import ProgramFormat
 from covey.shared.consent import NO_CODE, AllowedCode
-from covey.shared.errors import UserError
-from covey.shared.extras import install
+from covey.shared.errors import UserError, install
 from covey.shared.files import write_atomically
 from covey.shared.scenario.task import Task
 

@@ -20,7 +20,7 @@ from covey.agent.training.adapters import adapted
 from covey.agent.training.architectures import BUILT_IN, Headed
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import PublicError, UserError
-from covey.shared.model_files import SUFFIX, model_file
+from covey.shared.files import SUFFIX, model_file
 from covey.shared.numerics.split import Role, Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.vectors import Tensor as Entry

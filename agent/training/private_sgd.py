@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.training.models import BATCH_NORMS
-from covey.shared.errors import PublicError
-from covey.shared.extras import install
+from covey.shared.errors import PublicError, install
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import Budget, LocalPrivacy
 from covey.shared.scenario.adapters import B

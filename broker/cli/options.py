@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from covey.shared.printable import printable_lines
+from covey.shared.sentences import printable_lines
 
 
 def show(text: str) -> None:

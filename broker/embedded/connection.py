@@ -12,18 +12,21 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from amqtt.mqtt import connack, packet, suback
-from amqtt.mqtt.connect import ConnectPacket
+from paho.mqtt.enums import ConnackCode, MessageType
 
 from covey.broker.embedded.hub import MAX_FILTERS, REFUSED, Client, Hub
 from covey.broker.embedded.packets import (
+    Connect,
     PacketReader,
     ProtocolError,
     Publish,
+    Request,
+    VersionError,
     answer,
-    count_filters,
-    decode,
+    connack,
+    decode_connect,
     decode_publish,
+    decode_request,
     packet_id_of,
     publish_head,
 )
@@ -38,9 +41,7 @@ STALL_S = 2.0
 WRITE_BUFFER_BYTES = 1 << 20
 KEEPALIVES = 1.5  # how many a client may be silent for (MQTT 3.1.1, section 3.1.2.10)
 MAX_LOGGED_NAME = 64
-PROTOCOL = ("MQTT", 4)  # name and level of version 3.1.1
-FLAGS_OF_A_REQUEST = 2  # of SUBSCRIBE and UNSUBSCRIBE
-PONG = bytes([packet.PINGRESP << 4, 0])
+PONG = bytes([MessageType.PINGRESP, 0])
 
 
 class Connection(asyncio.Protocol):
@@ -195,68 +196,67 @@ class Connection(asyncio.Protocol):
 
     def _handle(self, kind: int, flags: int, body: bytes) -> None:
         if self._session is None:
-            if kind != packet.CONNECT:
+            if kind != MessageType.CONNECT:
                 raise ProtocolError("the first packet must be a CONNECT")
-            self._on_connect(decode(kind, flags, body))
+            self._on_connect(body)
             return
         session = self._session
         match kind:
-            case packet.CONNECT:
+            case MessageType.CONNECT:
                 raise ProtocolError("a second CONNECT")
-            case packet.PUBLISH:
+            case MessageType.PUBLISH:
                 self._on_publish(session, decode_publish(flags, body))
-            case packet.PUBACK:
+            case MessageType.PUBACK:
                 session.acknowledge(packet_id_of(body))
                 self.pump()
-            case packet.PUBREL:
+            case MessageType.PUBREL:
                 self._on_release(packet_id_of(body))
-            case packet.SUBSCRIBE:
-                self._on_subscribe(session, flags, body)
-            case packet.UNSUBSCRIBE:
-                self._on_unsubscribe(session, flags, body)
-            case packet.PINGREQ:
+            case MessageType.SUBSCRIBE:
+                self._on_subscribe(session, decode_request(kind, flags, body, most=MAX_FILTERS))
+            case MessageType.UNSUBSCRIBE:
+                self._on_unsubscribe(session, decode_request(kind, flags, body, most=MAX_FILTERS))
+            case MessageType.PINGREQ:
                 self._transport.write(PONG)
-            case packet.DISCONNECT:
+            case MessageType.DISCONNECT:
                 self._will = None
                 self.end("disconnected")
             case _:
-                raise ProtocolError(f"packet type {kind} is not for a broker")
+                raise ProtocolError(f"packet type {kind >> 4} is not for a broker")
 
-    def _on_connect(self, connect: ConnectPacket) -> None:
-        if (connect.proto_name, connect.proto_level) != PROTOCOL:
-            return self._refuse(connack.UNACCEPTABLE_PROTOCOL_VERSION)
-        if connect.variable_header.reserved_flag:
-            raise ProtocolError("a reserved flag is set in CONNECT")
-        clean = bool(connect.clean_session_flag)
-        is_nameless = connect.payload.client_id_is_random
-        if is_nameless and not clean:
-            return self._refuse(connack.IDENTIFIER_REJECTED)
+    def _on_connect(self, body: bytes) -> None:
+        try:
+            connect = decode_connect(body)
+        except VersionError:
+            return self._refuse(ConnackCode.CONNACK_REFUSED_PROTOCOL_VERSION)
+        will = connect.will
+        if will is not None and (not is_topic(will.topic) or will.qos > 2):
+            raise ProtocolError("a last will that could not be published")
+        if not connect.client_id and not connect.clean:
+            return self._refuse(ConnackCode.CONNACK_REFUSED_IDENTIFIER_REJECTED)
         user = self._user(connect)
         if not self._hub.authenticate(user, connect.password):
             log.warning(
                 "user %r is refused: unknown user or wrong password", user[:MAX_LOGGED_NAME]
             )
-            return self._refuse(connack.NOT_AUTHORIZED)
-        if connect.will_flag:
-            self._will = _will_of(connect)
-        client_id = uuid.uuid4().hex if is_nameless else connect.client_id
-        self._session, is_resumed = self._hub.open(self, client_id, user, clean=clean)
+            return self._refuse(ConnackCode.CONNACK_REFUSED_NOT_AUTHORIZED)
+        self._will = will
+        client_id = connect.client_id or uuid.uuid4().hex
+        self._session, is_resumed = self._hub.open(self, client_id, user, clean=connect.clean)
         self._reader.largest_bytes = self._hub.limits.packet_bytes
-        self._keepalive_s = connect.keep_alive
+        self._keepalive_s = connect.keepalive_s
         self._watch_keepalive()
-        accepted = connack.ConnackPacket.build(int(is_resumed), connack.CONNECTION_ACCEPTED)
-        self._transport.write(accepted.to_bytes())
+        self._transport.write(connack(ConnackCode.CONNACK_ACCEPTED, is_resumed=is_resumed))
         self._session.resume()
         return self.pump()
 
-    def _user(self, connect: ConnectPacket) -> str:
+    def _user(self, connect: Connect) -> str:
         """The name in the client's certificate if users are known by certificates, else the name in its CONNECT."""
         if not self._hub.by_certificate:
-            return connect.username or ""
+            return connect.user
         return _common_name(self._transport.get_extra_info("peercert"))
 
-    def _refuse(self, code: int) -> None:
-        self._transport.write(connack.ConnackPacket.build(0, code).to_bytes())
+    def _refuse(self, code: ConnackCode) -> None:
+        self._transport.write(connack(code))
         self.end("refused")
 
     def _on_publish(self, session: Session, message: Publish) -> None:
@@ -269,43 +269,28 @@ class Connection(asyncio.Protocol):
         packet_id = message.packet_id
         if packet_id is not None:
             if message.qos == 1:
-                self._transport.write(answer(packet.PUBACK, packet_id))
+                self._transport.write(answer(MessageType.PUBACK, packet_id))
             else:
                 self._unreleased.add(packet_id)
-                self._transport.write(answer(packet.PUBREC, packet_id))
+                self._transport.write(answer(MessageType.PUBREC, packet_id))
         self._wait_for(slow)
 
     def _on_release(self, packet_id: int) -> None:
         self._unreleased.discard(packet_id)
-        self._transport.write(answer(packet.PUBCOMP, packet_id))
+        self._transport.write(answer(MessageType.PUBCOMP, packet_id))
 
-    def _on_subscribe(self, session: Session, flags: int, body: bytes) -> None:
-        if count_filters(body, after=1) > MAX_FILTERS:
-            raise ProtocolError(f"a SUBSCRIBE with more than {MAX_FILTERS} filters")
-        request = decode(packet.SUBSCRIBE, flags, body)
-        requested = request.payload.topics
-        if not requested or flags != FLAGS_OF_A_REQUEST:
-            raise ProtocolError("a SUBSCRIBE without topics or with wrong flags")
-        codes = []
-        for pattern, qos in requested:
-            codes.append(self._hub.subscribe(session, pattern, qos))
-        packet_id = request.variable_header.packet_id
-        self._transport.write(suback.SubackPacket.build(packet_id, codes).to_bytes())
-        for (pattern, _), code in zip(requested, codes, strict=True):
+    def _on_subscribe(self, session: Session, request: Request) -> None:
+        codes = [self._hub.subscribe(session, pattern, qos) for pattern, qos in request.filters]
+        self._transport.write(answer(MessageType.SUBACK, request.packet_id, bytes(codes)))
+        for (pattern, _), code in zip(request.filters, codes, strict=True):
             if code != REFUSED:
                 self._hub.resend(session, pattern, code)
         self.pump()
 
-    def _on_unsubscribe(self, session: Session, flags: int, body: bytes) -> None:
-        if count_filters(body, after=0) > MAX_FILTERS:
-            raise ProtocolError(f"an UNSUBSCRIBE with more than {MAX_FILTERS} filters")
-        request = decode(packet.UNSUBSCRIBE, flags, body)
-        patterns = request.payload.topics
-        if not patterns or flags != FLAGS_OF_A_REQUEST:
-            raise ProtocolError("an UNSUBSCRIBE without topics or with wrong flags")
-        for pattern in patterns:
+    def _on_unsubscribe(self, session: Session, request: Request) -> None:
+        for pattern, _ in request.filters:
             self._hub.unsubscribe(session, pattern)
-        self._transport.write(answer(packet.UNSUBACK, request.variable_header.packet_id))
+        self._transport.write(answer(MessageType.UNSUBACK, request.packet_id))
 
     # -- silence -----------------------------------------------------------------------------------
 
@@ -328,15 +313,6 @@ class Connection(asyncio.Protocol):
     def _end_silent(self) -> None:
         self._blocked = True  # the other end reads no more: discard what is unsent
         self.end("silent for too long")
-
-
-def _will_of(connect: ConnectPacket) -> Publish:
-    """The last will in a CONNECT. Raises ProtocolError for one that could not be published."""
-    topic = connect.will_topic or ""
-    if not is_topic(topic) or connect.will_message is None or connect.will_qos > 2:
-        raise ProtocolError("a last will without a topic or a message")
-    payload = bytes(connect.will_message)
-    return Publish(topic, payload, connect.will_qos, connect.will_retain_flag, None)
 
 
 def _common_name(certificate: Mapping[str, Any] | None) -> str:

@@ -1,25 +1,24 @@
-"""MQTT 3.1.1 packets from bytes and to bytes. amqtt's codec does all but the fixed header.
+"""MQTT 3.1.1 packets from bytes and to bytes: the half of the protocol that a broker needs.
 
-The fixed header is read here, so that a payload of megabytes is cut out of the stream in one piece.
+A payload of megabytes is cut out of the stream in one piece, and written without a copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
-from amqtt.adapters import ReaderAdapter
-from amqtt.errors import AMQTTError, CodecError, MQTTError, NoDataError
-from amqtt.mqtt import packet_class
-from amqtt.mqtt.packet import PUBACK, PUBLISH, MQTTFixedHeader, MQTTPacket, PacketIdVariableHeader
-from amqtt.mqtt.publish import PublishVariableHeader
+from paho.mqtt.enums import ConnackCode, MessageType
 
-T = TypeVar("T")
+PROTOCOL = ("MQTT", 4)  # name and level of version 3.1.1
+FLAGS_OF_A_REQUEST = 2  # of SUBSCRIBE and UNSUBSCRIBE
 
 
 class ProtocolError(Exception):
     """The peer broke the rules of MQTT 3.1.1. The broker ends its connection."""
+
+
+class VersionError(ProtocolError):
+    """The peer speaks another version. The broker answers that before it ends the connection."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,26 @@ class Publish:
     qos: int
     retain: bool
     packet_id: int | None  # None at QoS 0
+
+
+@dataclass(frozen=True)
+class Connect:
+    """A CONNECT packet as received."""
+
+    client_id: str  # empty: the broker gives it a name
+    clean: bool
+    keepalive_s: int  # 0: the client may be silent
+    will: Publish | None
+    user: str
+    password: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """A SUBSCRIBE or an UNSUBSCRIBE as received."""
+
+    packet_id: int
+    filters: list[tuple[str, int]]  # with the QoS that is asked for
 
 
 class PacketReader:
@@ -71,9 +90,8 @@ class PacketReader:
         if len(self._buffer) < end:
             self._needed = end
             return None
-        first = self._buffer[0]
-        kind = first >> 4
-        flags = first & 0x0F
+        kind = self._buffer[0] & 0xF0
+        flags = self._buffer[0] & 0x0F
         body = bytes(memoryview(self._buffer)[start:end])  # copies a long payload once, not twice
         del self._buffer[:end]
         self._needed = 2
@@ -97,78 +115,97 @@ class PacketReader:
         raise ProtocolError("the length of a packet has more than four bytes")
 
 
-class _Body(ReaderAdapter):  # type: ignore[misc]  # amqtt's types are not exported
-    """A packet's body as amqtt's decoders read it."""
+class _Body:
+    """Reads a packet's body from its beginning. Raises ProtocolError where it ends too soon."""
 
     def __init__(self, body: bytes) -> None:
-        self.body = body
-        self.position = 0  # of the next byte to read
+        self._body = body
+        self._position = 0  # of the next byte to read
 
-    async def read(self, n: int = -1) -> bytes:
-        start = self.position
-        end = start + n
-        if n < 0:
-            end = len(self.body)
-        data = self.body[start:end]
-        self.position += len(data)
+    def __bool__(self) -> bool:
+        return self._position < len(self._body)
+
+    def take(self, count: int) -> bytes:
+        data = self._body[self._position : self._position + count]
+        if len(data) < count:
+            raise ProtocolError("a packet ends before its fields do")
+        self._position += count
         return data
 
-    def feed_eof(self) -> None:
-        """Nothing to do: nothing follows a body."""
+    def byte(self) -> int:
+        return self.take(1)[0]
+
+    def number(self) -> int:
+        return int.from_bytes(self.take(2), "big")
+
+    def data(self) -> bytes:
+        return self.take(self.number())
+
+    def text(self) -> str:
+        try:
+            return self.data().decode()
+        except UnicodeDecodeError:
+            raise ProtocolError("a text is not in UTF-8") from None
+
+    def rest(self) -> bytes:
+        return self._body[self._position :]
 
 
-def _run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run one of amqtt's coroutines to its end. It reads from memory and never waits."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    except (AMQTTError, MQTTError, CodecError, NoDataError, ValueError) as error:
-        raise ProtocolError(f"{type(error).__name__}: {error}") from None
-    coroutine.close()
-    raise AssertionError("amqtt's codec waits for something other than bytes")
+def decode_connect(body: bytes) -> Connect:
+    """A CONNECT. Raises VersionError for another version, and ProtocolError for a malformed one."""
+    reader = _Body(body)
+    name, level = reader.text(), reader.byte()
+    if (name, level) != PROTOCOL:
+        raise VersionError(f"{name[:10]!r} at level {level}, expected MQTT 3.1.1")
+    flags = reader.byte()
+    if flags & 0x01:
+        raise ProtocolError("a reserved flag is set in CONNECT")
+    keepalive_s = reader.number()
+    client_id = reader.text()
+    will = None
+    if flags & 0x04:
+        will = Publish(reader.text(), reader.data(), (flags >> 3) & 3, bool(flags & 0x20), None)
+    user = reader.text() if flags & 0x80 else ""
+    password = reader.text() if flags & 0x40 else ""
+    return Connect(client_id, bool(flags & 0x02), keepalive_s, will, user, password)
 
 
-def decode(kind: int, flags: int, body: bytes) -> MQTTPacket[Any, Any, Any]:
-    """The packet as amqtt represents it. Raises ProtocolError for a malformed one."""
-    header = MQTTFixedHeader(kind, flags, len(body))
-    try:
-        packet_type = packet_class(header)
-    except AMQTTError as error:
-        raise ProtocolError(str(error)) from None
-    return _run_to_end(packet_type.from_stream(_Body(body), header))
-
-
-def count_filters(body: bytes, *, after: int) -> int:
-    """The number of topic filters in a SUBSCRIBE or an UNSUBSCRIBE: far cheaper than decoding them.
+def decode_request(kind: int, flags: int, body: bytes, *, most: int) -> Request:
+    """A SUBSCRIBE, or an UNSUBSCRIBE, which has no QoS. Raises ProtocolError for a malformed one.
 
     Args:
-        body: of the packet. If it is cut short, its last filter counts too.
-        after: bytes after each filter: 1 in a SUBSCRIBE (its QoS), 0 in an UNSUBSCRIBE.
+        kind: which of the two.
+        flags: of the packet.
+        body: of the packet.
+        most: filters that it may have; the rest of a longer one is not read.
     """
-    count = 0
-    position = 2  # after the packet id
-    while position < len(body):
-        length_field = body[position : position + 2]
-        position += 2 + int.from_bytes(length_field, "big") + after
-        count += 1
-    return count
+    reader = _Body(body)
+    packet_id = reader.number()
+    filters: list[tuple[str, int]] = []
+    while reader:
+        if len(filters) == most:
+            raise ProtocolError(f"a request with more than {most} filters")
+        pattern = reader.text()
+        filters.append((pattern, reader.byte() if kind == MessageType.SUBSCRIBE else 0))
+    if flags != FLAGS_OF_A_REQUEST or not filters:
+        raise ProtocolError("a request without filters or with wrong flags")
+    return Request(packet_id, filters)
 
 
 def decode_publish(flags: int, body: bytes) -> Publish:
     """A PUBLISH; its payload is copied once. Raises ProtocolError for a malformed one."""
     reader = _Body(body)
-    header = MQTTFixedHeader(PUBLISH, flags, len(body))
-    head = _run_to_end(PublishVariableHeader.from_stream(reader, header))
-    retain = bool(flags & 1)
     qos = (flags >> 1) & 3
-    topic = head.topic_name
-    packet_id = head.packet_id
-    if qos == 3 or packet_id == 0 or not topic:
-        raise ProtocolError("a PUBLISH with QoS 3, packet id 0 or no topic")
-    return Publish(
-        topic=topic, payload=body[reader.position :], qos=qos, retain=retain, packet_id=packet_id
-    )
+    topic = reader.text()
+    packet_id = reader.number() if qos else None
+    if qos == 3 or packet_id == 0:
+        raise ProtocolError("a PUBLISH with QoS 3 or packet id 0")
+    return Publish(topic, reader.rest(), qos, bool(flags & 1), packet_id)
+
+
+def packet_id_of(body: bytes) -> int:
+    """The id in a PUBACK, PUBREC, PUBREL or PUBCOMP. Raises ProtocolError without one."""
+    return _Body(body).number()
 
 
 def publish_head(
@@ -184,20 +221,33 @@ def publish_head(
         packet_id: None at QoS 0.
         again: was it sent before, without an acknowledgement?
     """
-    variable_bytes = bytes(PublishVariableHeader(topic, packet_id).to_bytes())
+    name = topic.encode()
+    fields = _number(len(name)) + name
+    if packet_id is not None:
+        fields += _number(packet_id)
     flags = again << 3 | qos << 1 | retain
-    length = len(variable_bytes) + size
-    return bytes(MQTTFixedHeader(PUBLISH, flags, length).to_bytes()) + variable_bytes
+    return _fixed_header(MessageType.PUBLISH | flags, len(fields) + size) + fields
 
 
-def answer(kind: int, packet_id: int, flags: int = 0) -> bytes:
-    """PUBACK, PUBREC, PUBREL, PUBCOMP or UNSUBACK for a packet id."""
-    body = bytes(PacketIdVariableHeader(packet_id).to_bytes())
-    return bytes(MQTTFixedHeader(kind, flags, len(body)).to_bytes()) + body
+def answer(kind: int, packet_id: int, more: bytes = b"") -> bytes:
+    """PUBACK, PUBREC, PUBCOMP, UNSUBACK, or a SUBACK with its codes, for a packet id."""
+    return _fixed_header(kind, 2 + len(more)) + _number(packet_id) + more
 
 
-def packet_id_of(body: bytes) -> int:
-    """The id in a PUBACK, PUBREC, PUBREL or PUBCOMP. Raises ProtocolError without one."""
-    header = MQTTFixedHeader(PUBACK, 0, len(body))
-    head = _run_to_end(PacketIdVariableHeader.from_stream(_Body(body), header))
-    return head.packet_id  # type: ignore[no-any-return]
+def connack(code: ConnackCode, *, is_resumed: bool = False) -> bytes:
+    """The answer to a CONNECT."""
+    return bytes([MessageType.CONNACK, 2, is_resumed, code])
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(2, "big")
+
+
+def _fixed_header(first: int, length: int) -> bytes:
+    """The first byte of a packet and the length of its body, as `PacketReader` reads them."""
+    head = bytearray([first])
+    while length > 0x7F:
+        head.append(length & 0x7F | 0x80)
+        length >>= 7
+    head.append(length)
+    return bytes(head)

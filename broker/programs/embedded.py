@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import importlib.metadata
 import logging
 import os
 import signal
@@ -32,9 +31,8 @@ from covey.broker.programs.process import (
 from covey.shared import json_text
 from covey.shared.child import environment, first_line, python
 from covey.shared.errors import UserError
-from covey.shared.extras import install
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.printable import log_to_stderr
+from covey.shared.sentences import log_to_stderr
 
 if TYPE_CHECKING:
     from covey.broker.embedded.hub import Hub, Users
@@ -49,14 +47,14 @@ class EmbeddedBroker(BrokerProcess):
     """Runs the embedded broker: `async with EmbeddedBroker(...) as broker`, at `broker.url` from entry to exit.
 
     Raises:
-        UserError: amqtt is not installed, the port is taken, or the process does not start.
+        UserError: the port is taken, or the process does not start.
     """
 
     keeps_retained = False
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
-        self.name = f"embedded (amqtt {_amqtt_version()} codec)"
+        self.name = "embedded"
         self.url: BrokerUrl  # set once it is ready
 
     async def __aenter__(self) -> Self:
@@ -94,15 +92,6 @@ class EmbeddedBroker(BrokerProcess):
             )
 
 
-def _amqtt_version() -> str:
-    try:
-        return importlib.metadata.version("amqtt")
-    except importlib.metadata.PackageNotFoundError:
-        raise UserError(
-            f"the embedded broker needs amqtt: {install('embedded')}, or install mosquitto"
-        ) from None
-
-
 def _arguments(options: Options, port: int) -> list[str]:
     """The command line of the broker's process; `_parse` reads it."""
     limits = options.limits
@@ -117,7 +106,7 @@ def _arguments(options: Options, port: int) -> list[str]:
 
 async def serve(options: Options) -> None:
     """Run the broker until standard input ends."""
-    # here, because only the broker's own process imports amqtt
+    # here, because only the broker's own process needs them
     from covey.broker.embedded.connection import Connection
     from covey.broker.embedded.hub import Hub
 
@@ -174,7 +163,6 @@ def _parse(arguments: list[str]) -> Options:
 
 def main() -> None:
     log_to_stderr()
-    logging.getLogger("amqtt").setLevel(logging.ERROR)
     try:
         asyncio.run(serve(_parse(sys.argv[1:])))
     except UserError as error:

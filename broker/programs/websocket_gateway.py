@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 
 from covey.broker.programs.options import Options
 from covey.broker.programs.process import PortTakenError, cannot_listen, start_on_port
-from covey.shared.errors import UserError
-from covey.shared.extras import install
+from covey.shared.errors import UserError, install
 from covey.shared.mqtt.broker_url import DEFAULT_PATH, BrokerUrl, Tls
 
 if TYPE_CHECKING:

@@ -300,9 +300,13 @@ class AggregatorService:
         self._fetch(task)
 
     def _rest(self) -> None:
-        """Add nothing up until another order comes."""
+        """Add nothing up until another order comes, and keep nothing of the step: all of it is about agents."""
         self._early.clear()
         self._early_bytes = 0
+        self._await(())
+        self._tasks.drop(COORDINATOR)
+        self._drop_reports(MAX_OTHER_BYTES)
+        self._drop_state_folder()
         if self.summing.step is not None:
             self.summing.begin(None)
         self._task = b""
@@ -354,18 +358,26 @@ class AggregatorService:
         self._show(f"step {step.number} ({step.phase.name}): {len(order.agents)} agents")
         largest = largest_report_of(step.phase)
         self._part_bytes = step.scenario.wire.part_bytes
-        self._rates = Rates(self._part_bytes)
-        self._reports.expire(math.inf)  # they are no longer needed, and they are files
-        self._reports = self._new_assembler(largest)
+        self._drop_reports(largest)
         self.summing.begin(step)
         self.summing.follow(order)
 
+    def _drop_reports(self, largest: int) -> None:
+        """Forget the reports that are arriving, which are files, and how many parts their agents have sent."""
+        self._reports.expire(math.inf)
+        self._reports = self._new_assembler(largest)
+        self._rates = Rates(self._part_bytes)
+
     def _new_state_folder(self) -> Path:
         """An empty folder for the state of a step. That of the step before is removed: states are large."""
-        if self._state_folder is not None:
-            shutil.rmtree(self._state_folder, ignore_errors=True)
+        self._drop_state_folder()
         self._state_folder = Path(tempfile.mkdtemp(dir=self._folder))
         return self._state_folder
+
+    def _drop_state_folder(self) -> None:
+        if self._state_folder is not None:
+            shutil.rmtree(self._state_folder, ignore_errors=True)
+            self._state_folder = None
 
     def _report(self, agent: str, message: Message, now: float) -> None:
         """A part of a report."""

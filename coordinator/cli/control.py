@@ -1,33 +1,40 @@
-"""Commands that go to the running coordinator."""
+"""`coordinator lab pause | resume | stop | release | forget`: send a command to the running coordinator.
+
+A command publishes on the control topic, and returns once a document that the coordinator retains shows the effect. Only
+the coordinator's user may publish there; the broker enforces that.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Annotated
 
 import typer
 
 from covey.coordinator.cli.options import ensure_role, show_line
 from covey.shared.cli import LOCAL_BROKER, Connection, check_name, with_connection
+from covey.shared.errors import DecodeError, UserError
+from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
+from covey.shared.mqtt.link import Down, Link, Message, Up
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.wire.documents import Control, CoordinatorStatus, RosterMessage
+from covey.shared.wire.roster_view import RosterView
+from covey.shared.wire.topics import Topics
+
+WITHIN_S = 5.0  # for the broker to send what the coordinator retains
+EFFECT_S = 30.0  # for the command to take effect: the coordinator may be folding reports
+
+OVER = ("finished", "stopped")
+
 
 AgentId = Annotated[
     str, typer.Argument(help="the agent's id, as `coordinator status` shows it", metavar="AGENT")
 ]
+
+
 RunFederation = Annotated[str, typer.Option(help="the run's federation")]
-
-
-def _send(connection: Connection, federation: str, command: str, agent: str | None = None) -> bool:
-    """Send a command to the running coordinator; False if the run was in that state already."""
-    from covey.coordinator.commands.control import send
-    from covey.shared.wire.documents import Control
-
-    check_name("--federation", federation)
-    if agent is not None:
-        check_name("AGENT", agent)
-    ensure_role(connection, COORDINATOR)
-    control = Control.model_validate({"command": command, "agent": agent})
-    return asyncio.run(send(connection.url(), federation, control))
 
 
 @with_connection(LOCAL_BROKER)
@@ -77,3 +84,122 @@ def forget(
     """
     _send(connection, federation, "forget", agent)
     show_line(f"{agent} is forgotten; if it connects again, it is a newcomer")
+
+
+def _send(connection: Connection, federation: str, command: str, agent: str | None = None) -> bool:
+    """Send a command to the running coordinator; False if the run was in that state already."""
+    check_name("--federation", federation)
+    if agent is not None:
+        check_name("AGENT", agent)
+    ensure_role(connection, COORDINATOR)
+    control = Control.model_validate({"command": command, "agent": agent})
+    return asyncio.run(send(connection.url(), federation, control))
+
+
+async def send(url: BrokerUrl, federation: str, control: Control) -> bool:
+    """Send a command and wait for its effect.
+
+    Returns:
+        False if there was nothing to do, because the run was in that state already.
+
+    Raises:
+        UserError: the broker does not answer, no coordinator carries the command out, or it makes no sense now.
+    """
+    client_id = f"covey-control-{uuid.uuid4().hex[:8]}"
+    try:
+        async with MqttLink(url, client_id=client_id) as link:
+            return await carry_out(link, Topics(federation), control, str(url))
+    except DecodeError as error:
+        raise UserError(f"{url}: its retained messages are not Covey's ({error})") from None
+
+
+async def carry_out(
+    link: Link, topics: Topics, control: Control, broker: str = "the broker"
+) -> bool:
+    """Send a command over an open link and wait for its effect; see `send`. `broker` names it in messages."""
+    about_agent = control.agent is not None
+    watched = topics.roster if about_agent else topics.coordinator_status
+    asked = False
+    pages = RosterView()
+    try:
+        async with asyncio.timeout(WITHIN_S) as limit:
+            async for incoming in link.incoming():
+                match incoming:
+                    case Up():
+                        await link.subscribe([watched])
+                    case Down(why) if asked:  # so some brokers treat users without the right
+                        raise UserError(
+                            f"{why}; only the coordinator's credentials may send commands"
+                        )
+                    case Down(why):
+                        raise UserError(f"{why}; check the address with `broker doctor {broker}`")
+                    case Message(topic, payload) if topic.startswith(watched) and payload:
+                        if about_agent:
+                            await _take_page(link, topics, pages, incoming)
+                            if not pages.is_complete:
+                                continue
+                        if _has_effect(control, payload, pages.message, asked=asked):
+                            return asked
+                        if not asked:
+                            asked = True
+                            limit.reschedule(asyncio.get_running_loop().time() + EFFECT_S)
+                            await link.publish(topics.control, control.to_bytes())
+    except TimeoutError:
+        pass
+    if asked:
+        raise UserError(
+            f"{broker}: no coordinator carried out `{control.command}` within {EFFECT_S:g} s; "
+            "check that one is running, and that you connect with the coordinator's credentials"
+        )
+    raise UserError(
+        f"{broker}: no run of federation {topics.federation!r} answered within {WITHIN_S:g} s; check --federation"
+    )
+
+
+async def _take_page(link: Link, topics: Topics, pages: RosterView, message: Message) -> None:
+    """Keep a page of the roster. Only the first one has their number."""
+    pages.take(topics, message.topic, message.payload)
+    if message.topic == topics.roster and not pages.is_complete:
+        await link.subscribe(pages.further_topics(topics))
+
+
+def _has_effect(
+    control: Control, payload: bytes, roster: RosterMessage | None, *, asked: bool
+) -> bool:
+    """Whether this retained document, or the roster, shows the state that the command leads to.
+
+    Raises:
+        UserError: the command makes no sense in the present state, and was not sent yet.
+        DecodeError: the document is not Covey's.
+    """
+    if roster is not None:
+        return _agent_is_done(control, roster, asked=asked)
+    status = CoordinatorStatus.from_bytes(payload)
+    is_over = not status.online or status.state in OVER
+    if control.command == "stop" and asked:
+        return is_over
+    if is_over:
+        raise UserError("no coordinator is running in this federation")
+    if control.command == "pause":
+        return status.state == "paused"
+    return control.command == "resume" and status.state != "paused"
+
+
+def _agent_is_done(control: Control, roster: RosterMessage, *, asked: bool) -> bool:
+    agent = control.agent
+    row = roster.agents.get(agent or "")
+    if row is None:
+        if asked:
+            return True
+        raise UserError(
+            f"the coordinator has no agent {agent}; `coordinator status` lists all of them"
+        )
+    if control.command == "forget":
+        return False
+    if row.get("quarantined"):
+        return False
+    if not asked:
+        raise UserError(
+            f"{agent} is not in quarantine; `coordinator status` lists the agents that are"
+        )
+    return True

@@ -13,7 +13,7 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR, check_federation, check_role
 from covey.shared.mqtt.credentials import read as read_credentials
-from covey.shared.printable import printable_lines
+from covey.shared.sentences import printable_lines
 
 if TYPE_CHECKING:
     from covey.shared.scenario.scenario import Scenario
@@ -66,6 +66,7 @@ Aggregators = Annotated[
         help="let `coordinator lab aggregate`, near each broker, check and add up the reports of its agents: identical models",
     ),
 ]
+DeviceFederation = Annotated[str, typer.Option(help="the devices' federation")]
 AuditKey = Annotated[
     Path | None,
     typer.Option(
@@ -160,3 +161,9 @@ def complain(text: str) -> None:
 def show_line(text: str) -> None:
     """One line of the result, however long: a program may read it."""
     typer.echo(printable_lines(text))
+
+
+def warn(remark: str) -> None:
+    """Print a remark on settings that do not do what they seem to do, if there is one."""
+    if remark:
+        typer.echo(f"warning: {remark}", err=True)

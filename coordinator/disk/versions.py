@@ -17,8 +17,7 @@ from covey.coordinator.disk.array_files import open_arrays, save_arrays
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.shared import json_text
 from covey.shared.errors import UserError
-from covey.shared.files import write_atomically
-from covey.shared.model_files import model_file, model_files
+from covey.shared.files import model_file, model_files, write_atomically
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.strategies.base import ClientId
 

@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.errors import UserError
-from covey.shared.extras import install
+from covey.shared.errors import UserError, install
 from covey.shared.files import write_private
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine

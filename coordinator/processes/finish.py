@@ -2,11 +2,46 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
-from covey.coordinator.record import truth
+import numpy as np
+
 from covey.coordinator.run.result import write_all, write_models
 from covey.coordinator.run.run import Run
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.simulated_agents import agent_name
+
+# -- facts about a simulated fleet: who held which samples, and the true clusters --------------------------------------
+#
+# The fleet writes `partition.npz` into the run's folder before its agents join. Runs without a simulated fleet have none.
+
+
+FILE = "partition.npz"
+
+
+def partition_digest(folder: Path) -> str | None:
+    """Names who held which samples in a simulated run; equal where runs had the same split."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    content = hashlib.blake2b(digest_size=8)
+    with np.load(path, allow_pickle=False) as file:
+        for name in sorted(file.files):
+            content.update(file[name].tobytes())
+    return content.hexdigest()
+
+
+def truth_of(scenario: Scenario, folder: Path) -> dict[str, int] | None:
+    """The planted or natural cluster of each simulated agent, where the partition knows it."""
+    fleet = scenario.fleet
+    path = folder / FILE
+    if fleet is None or not path.exists():
+        return None
+    with np.load(path, allow_pickle=False) as file:
+        clusters = file["truth"].tolist() if "truth" in file.files else []
+    return {agent_name(i, fleet.agents): int(cluster) for i, cluster in enumerate(clusters)} or None
 
 
 def finish(this: Run) -> dict[str, Any]:
@@ -15,5 +50,5 @@ def finish(this: Run) -> dict[str, Any]:
     Returns the result, as `result.json` holds it.
     """
     write_models(this)
-    known = truth.truth_of(this.scenario, this.folder)
-    return write_all(this, known, truth.partition_digest(this.folder))
+    known = truth_of(this.scenario, this.folder)
+    return write_all(this, known, partition_digest(this.folder))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hmac
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +12,201 @@ from typing import Any
 
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.record.audit_trail import FILE, Trail, head_of
-from covey.shared.audit import Head, is_keyed
-from covey.shared.audit_check import Verdict, verify
+from covey.shared.audit import (
+    BEGIN,
+    NO_HASH,
+    REPAIRED,
+    TRUNCATED,
+    Head,
+    algorithm,
+    hash_of,
+    is_keyed,
+    parsed,
+)
 from covey.shared.errors import UserError
 from covey.shared.files import folder_lock
+
+# -- checks an audit log, line by line: whether it is whole, and where it breaks ---------------------------------------
+
+
+@dataclass(frozen=True)
+class Break:
+    """The first line (counted from 1) that differs from what was written, and why."""
+
+    line: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of `verify`."""
+
+    owner: str  # the run or folder that the log names
+    lines: int  # that follow each other without a break
+    head: Head | None  # of the last of these lines; None: there is none
+    events: Mapping[str, int]  # number of lines by event
+    first_time: str
+    last_time: str
+    keyed: bool  # the log was written with a key
+    broken: Break | None = None
+    notes: tuple[str, ...] = ()  # repairs that the log itself records
+    kept: tuple[Mapping[str, Any], ...] = ()  # intact lines of the events that the caller asked for
+
+    @property
+    def whole(self) -> bool:
+        """Whether the log is intact, as far as a chain can show."""
+        return self.broken is None
+
+
+def verify(
+    path: Path,
+    *,
+    key: bytes | None = None,
+    owner: str | None = None,
+    head: Head | None = None,
+    keep: Collection[str] = (),
+) -> Verdict:
+    """Check every line of a log.
+
+    Args:
+        path: the file.
+        key: the key that the log was written with, if any.
+        owner: the run or folder that the log must belong to; None: any.
+        head: a line that must be there, kept somewhere else.
+        keep: events whose lines the verdict returns.
+
+    Raises:
+        UserError: there is no log, or its key is missing, or a key is given for a log without one.
+    """
+    try:
+        with path.open("rb") as file:
+            check = _Check(key, head, keep)
+            for line in file:
+                if not check.line(line):
+                    break
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no audit log; give the folder of a run") from None
+    broken = check.broken or _wrong_owner(check, owner) or _missing(check, head)
+    return Verdict(
+        owner=check.owner,
+        lines=check.lines,
+        head=check.head,
+        events=dict(check.events),
+        first_time=check.first_time,
+        last_time=check.last_time,
+        keyed=check.keyed,
+        broken=broken,
+        notes=tuple(check.notes),
+        kept=tuple(check.kept),
+    )
+
+
+class _Check:
+    """Follows a chain line by line."""
+
+    def __init__(self, key: bytes | None, expected: Head | None, keep: Collection[str]) -> None:
+        self.key = key
+        self.keep = keep  # events
+        self.expected = expected  # a line that must be there
+        self.found = ""  # the hash of the line with the number of `expected`
+        self.owner = ""  # as the first line names it
+        self.lines = 0  # intact so far
+        self.head: Head | None = None  # the last intact line
+        self.events: Counter[str] = Counter()
+        self.first_time = ""
+        self.last_time = ""
+        self.keyed = False  # the log was written with a key, according to its first line
+        self.broken: Break | None = None  # the first line that is not intact
+        self.notes: list[str] = []
+        self.kept: list[Mapping[str, Any]] = []  # lines of the events in `keep`
+
+    def line(self, raw: bytes) -> bool:
+        """Take the next line; False where the chain breaks."""
+        record = parsed(raw)
+        if record is not None:
+            fault = self._fault(record)
+        elif raw.endswith(b"\n"):
+            fault = "it is not a line of an audit log"
+        else:
+            fault = "it is cut short"
+        if record is None or fault:
+            self.broken = Break(self.lines + 1, fault)
+            return False
+        self._take(record)
+        return self.broken is None
+
+    def _fault(self, record: Mapping[str, Any]) -> str:
+        """Why a line does not follow the one before it; empty if it does."""
+        before = self.head or Head(0, NO_HASH)
+        if self.head is None:
+            self._begin(record)
+        expected = before.sequence + 1
+        if record["sequence"] != expected:
+            return f"it has number {record['sequence']}, expected {expected}: lines are missing or moved"
+        bare = {name: value for name, value in record.items() if name != "hash"}
+        computed = hash_of(bare, self.key).encode()
+        if not hmac.compare_digest(computed, record["hash"].encode(errors="replace")):
+            fault = "its hash does not match its content: the line was changed"
+            if self.key is not None:
+                fault += ", or another key was used"
+            return fault
+        if record["previous"] != before.hash:
+            return "it does not follow the line before: a line was changed, removed or added"
+        return ""
+
+    def _begin(self, record: Mapping[str, Any]) -> None:
+        """Learn from the first line which log this is. Raises UserError if its key is missing."""
+        self.keyed = record["fields"].get("hash") == algorithm(b"key")
+        if self.keyed and self.key is None:
+            raise UserError("this audit log was written with a key; give the key's file with --key")
+        self.owner = str(record["fields"].get("owner", ""))
+        self.first_time = record["time"]
+
+    def _take(self, record: Mapping[str, Any]) -> None:
+        """Count an intact line, and note what it records about the log itself."""
+        self.lines += 1
+        self.head = Head(record["sequence"], record["hash"])
+        if self.expected is not None and self.expected.sequence == self.lines:
+            self.found = record["hash"]
+        self.last_time = record["time"]
+        self.events[record["event"]] += 1
+        if record["event"] in self.keep:
+            self.kept.append(record)
+        if record["event"] == REPAIRED:
+            cut = record["fields"].get("cut_bytes")
+            self.notes.append(
+                f"line {self.lines}: an unfinished line of {cut} bytes was cut off at a restart"
+            )
+        if record["event"] == TRUNCATED:
+            newest = record["fields"].get("sequence")
+            fault = f"lines before it are missing or were written again: line {newest} once had another hash"
+            self.broken = Break(self.lines, fault)
+
+
+def _wrong_owner(check: _Check, owner: str | None) -> Break | None:
+    if check.keyed != (check.key is not None):
+        return Break(1, "the log was written without a key, expected one with a key")
+    beginnings = check.events[BEGIN]
+    if beginnings != 1:
+        return Break(1, f"{beginnings} lines have the event {BEGIN!r}, expected one")
+    if owner is None or owner == check.owner:
+        return None
+    return Break(1, f"the log belongs to {check.owner!r}, expected {owner!r}")
+
+
+def _missing(check: _Check, head: Head | None) -> Break | None:
+    """The break where a line that is known from elsewhere is missing or different."""
+    if head is None:
+        return None
+    if head.sequence > check.lines:
+        fault = f"the log ends before line {head.sequence}, which was written: the newest lines were cut off"
+        return Break(check.lines + 1, fault)
+    if check.found != head.hash:
+        return Break(
+            head.sequence, "it differs from the line that was written: the log was written again"
+        )
+    return None
+
 
 PUBLICATIONS = ("publish", "promote", "rollback")  # events: models were published for use
 

@@ -14,9 +14,8 @@ from covey.coordinator.compare.tables import tables
 from covey.coordinator.compare.verdict import standings, verdicts
 from covey.coordinator.record.records import finished
 from covey.coordinator.report.curves import Curves, curves
-from covey.coordinator.report.explanations import terms
 from covey.coordinator.report.figure_pictures import Group, Picture
-from covey.coordinator.report.html_page import Fact, Page, Section, Tile, html
+from covey.coordinator.report.html_page import Fact, Page, Section, Tile, html, terms
 from covey.coordinator.report.pictures import pictures
 from covey.coordinator.report.run_facts import (
     data_remarks,

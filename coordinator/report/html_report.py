@@ -9,9 +9,17 @@ from statistics import fmean
 from typing import Any
 
 from covey.coordinator.report.curves import Curves
-from covey.coordinator.report.explanations import MODES, MODES_OF_AGENTS, terms
 from covey.coordinator.report.figure_pictures import Group, Picture
-from covey.coordinator.report.html_page import Fact, Page, Section, Tile, html
+from covey.coordinator.report.html_page import (
+    MODES,
+    MODES_OF_AGENTS,
+    Fact,
+    Page,
+    Section,
+    Tile,
+    html,
+    terms,
+)
 from covey.coordinator.report.pictures import pictures
 from covey.coordinator.report.run_facts import (
     RunFacts,

@@ -16,8 +16,7 @@ from covey.coordinator.fold.means import KEPT_MODES, averages, by_mode, last_of_
 from covey.coordinator.record.records import counted, mbit_per_agent, one_device, sizes
 from covey.coordinator.run.run import Run
 from covey.shared.client import AT_HOME
-from covey.shared.files import atomic_replace, write_atomically
-from covey.shared.model_files import model_file
+from covey.shared.files import atomic_replace, model_file, write_atomically
 from covey.shared.numerics import metrics
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
 from covey.shared.strategies.base import ClientId

@@ -569,6 +569,7 @@ class Run:
         self.samples.pop(client, None)
         if self.folding is not None:
             self.folding.remove(client)
+            self.folding.is_direct = True  # an aggregator's sum may have its report
         step = self.engine.step
         own_steps = () if step is None else (step.number,)
         for number in {*own_steps, *self.spool.kept}:

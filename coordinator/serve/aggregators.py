@@ -154,7 +154,7 @@ class Aggregators(Direct):
 
     def _part(self, message: Message, now: float) -> SumArrived | None:
         part = Part.from_bytes(message.payload)
-        sender = f"aggregator {message.shard}"
+        sender = _sender(message.shard)
         self._parts.largest_bytes = max(self._parts.largest_bytes, self._largest_sum)
         sink = self._parts.feed(sender, part, now)
         if sink is None:
@@ -276,10 +276,24 @@ class Aggregators(Direct):
                 effects += self._prepare(shard, site, step, now)
         return effects
 
+    def forget(self) -> None:
+        """An agent was forgotten, whose name is in tasks, orders and sums: nothing of the open step stays with aggregators."""
+        for shard in range(len(self._sites)):
+            self._parts.drop(_sender(shard))
+        self.close()
+
     def close(self) -> None:
-        """The run is over: aggregators have nothing to do."""
+        """The run is over: aggregators have nothing to do, and nothing is left at their brokers."""
         for shard, site in enumerate(self._sites):
             self._publish_order(shard, AggregatorOrder(run=self._run.facts.run, step=site.step))
+            site.order = None
+            if self._task is not None and site.has_task != NO_STEP:
+                ref = self._task[2]
+                parts = map(self._topics.aggregator_task, range(ref.parts))
+                cleared = [Publish([(topic, b"")], shard=shard) for topic in parts]
+                self._desk.effects += cleared
+                site.has_task = NO_STEP
+        self._task = None
 
     def _open_step(self) -> Step | None:
         engine = self._run.engine
@@ -408,6 +422,10 @@ class Aggregators(Direct):
         size = len(content)
         parts = part_count(size, self._run.scenario.wire.part_bytes)
         return ModelRef(key=TASK, digest=digest(content), parts=parts, size=size)
+
+
+def _sender(shard: int) -> str:
+    return f"aggregator {shard}"
 
 
 def _not_taken(shard: int, taken: bool) -> OrderNotTaken | None:

@@ -48,6 +48,9 @@ class Desk:
         default_factory=set
     )  # agents whose newest order was not taken
     shared: bytes = b""  # digest of what the published orders share
+    heard: int = (
+        0  # bytes of the largest part of a model that we hear ourselves, since a link came up
+    )
     timers: Timers = field(default_factory=Timers)
     flood: Flood = field(default_factory=lambda: Flood(singly=300))  # limits notices about peers
     effects: list[Effect] = field(default_factory=list)  # of the items that are handled now

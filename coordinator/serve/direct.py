@@ -62,5 +62,8 @@ class Direct:
         """Publish what must come before the orders of the open step."""
         return []
 
+    def forget(self) -> None:
+        """An agent was forgotten."""
+
     def close(self) -> None:
         """The run is over."""

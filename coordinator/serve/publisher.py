@@ -17,7 +17,7 @@ from covey.coordinator.run.effects import SendModel, SendOrder
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.desk import Desk, orders_of
 from covey.shared.files import obstacle
-from covey.shared.mqtt.program import Publish
+from covey.shared.mqtt.program import Look, Publish
 from covey.shared.wire.documents import ASKED, AgentStatus
 from covey.shared.wire.packet_size import publish_bytes
 from covey.shared.wire.parts import split
@@ -80,7 +80,16 @@ def model(desk: Desk, send: SendModel, shard: int | None = None) -> None:
         send: the model.
         shard: the only broker that needs it; None: every broker that has agents of the model gets it.
     """
+    _hear(desk, send)
     desk.effects.append(Publish(partial(_parts, desk.run, desk.topics, send), shard=shard))
+
+
+def _hear(desk: Desk, send: SendModel) -> None:
+    """Subscribe to a part of this model if it is larger than any before: a broker may deliver what is small, and drop it."""
+    size = min(send.ref.size, desk.run.scenario.wire.part_bytes)
+    if size > desk.heard and not send.ref.key.startswith("@"):
+        desk.heard = size
+        desk.effects.append(Look([f"{desk.topics.model(send.ref.key)}/0"]))
 
 
 async def _parts(

@@ -18,7 +18,7 @@ from covey.shared.mqtt.duplicate_ids import Reaction
 from covey.shared.mqtt.link import Down, Echo, Incoming, Message, Up
 from covey.shared.mqtt.program import Effect, Show
 from covey.shared.wire.documents import Control, CoordinatorStatus
-from covey.shared.wire.topics import AgentTopic, PlainTopic
+from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +94,8 @@ class Reader:
             if not payload:
                 return None if message.retained else Cleared(message.shard)
             return self._own_status(CoordinatorStatus.from_bytes(payload), message, now)
+        if isinstance(topic, ClusterTopic):  # our own: what a broker delivers is seen by the link
+            return None
         desk.run.traffic["wire_up"] += packet_bytes(message.topic, payload)
         match topic:
             case AgentTopic(_, "status") if not payload:  # the topic was cleared

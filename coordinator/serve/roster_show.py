@@ -73,6 +73,7 @@ class RosterShow:
     def forget(self, agent: ClientId) -> None:
         """Its row is gone, which the roster has noted."""
         self._evaluated.discard(agent)
+        self._clusters = {one: own for one, own in self._clusters.items() if one != agent}
 
     def lost(self, now: float) -> None:
         """A broker may have forgotten every page: publish all of them again."""

@@ -42,7 +42,7 @@ from covey.coordinator.run.effects import (
 )
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve import acceptance, attendance, publisher
-from covey.coordinator.serve.connections import Connections
+from covey.coordinator.serve.attendance import Connections
 from covey.coordinator.serve.desk import (
     COMPANY,
     LOOKED,
@@ -516,6 +516,7 @@ class Service:
         desk.intake.forget(agent)
         desk.silent.heard(agent)
         desk.postponed.drop(agent)
+        self.aggregators.forget()
         publisher.forget(desk, agent)
         desk.show.forget(agent)
         desk.show.publish_at(now)

@@ -14,10 +14,10 @@ from typing import Any
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.versions import START
 from covey.coordinator.processes import launch
+from covey.coordinator.processes.finish import FILE as PARTITION
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.record.notices import AgentExcluded, Observer
-from covey.coordinator.record.truth import FILE as PARTITION
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import IN_PROCESS, prepared
 from covey.coordinator.run.options import Options

@@ -21,8 +21,7 @@ from covey.coordinator.record.notices import Notice, Observer
 from covey.coordinator.view.lines import averages
 from covey.coordinator.view.milestones import Milestone, flat, milestones, recorded_milestones
 from covey.shared import json_text, plugins
-from covey.shared.errors import UserError
-from covey.shared.extras import install
+from covey.shared.errors import UserError, install
 from covey.shared.files import write_atomically
 from covey.shared.scenario.scenario import Scenario
 

@@ -6,6 +6,7 @@ Lines come from a run's folder, or from the broker. Whatever does not have the e
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ Values = Mapping[str, float]
 Averages = Mapping[str, Mapping[str, Values]]  # by mode, measure, and "micro" or "macro"
 
 MAX_TEXT = 500  # characters of a sentence
+NEWEST = 10  # rounds by which the time of the others is estimated
 MAX_COUNT = 1e18  # of bytes, rounds or agents: a run has fewer
 # notes under such keys are for people
 WARNING = "warning"
@@ -263,3 +265,29 @@ def _text(value: Any) -> str:
     if not isinstance(value, str | int | float):
         return ""
     return str(value)[:MAX_TEXT]
+
+
+class TimeLeft:
+    """An estimate of the time that the rest of a run takes, from the duration of its newest rounds.
+
+    Feed it each phase, in order. Evaluations and other phases before a round count as part of it."""
+
+    def __init__(self) -> None:
+        self._rounds: deque[float] = deque(maxlen=NEWEST)  # durations of complete rounds (s)
+        self._open_s = 0.0  # of the phases since the newest complete round
+
+    def __repr__(self) -> str:
+        return f"<TimeLeft: {len(self._rounds)} rounds>"
+
+    def add(self, seconds: float, *, ends_round: bool) -> None:
+        """A phase is over."""
+        self._open_s += seconds
+        if ends_round:
+            self._rounds.append(self._open_s)
+            self._open_s = 0.0
+
+    def left_s(self, rounds: int) -> float | None:
+        """Seconds that this many rounds take; None before the first round is over."""
+        if not self._rounds:
+            return None
+        return (sum(self._rounds) / len(self._rounds)) * max(rounds, 0)

@@ -5,12 +5,20 @@ The state has no agents: of a large fleet they are many, and only those that cha
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from covey.coordinator.view.lines import DECISION, WARNING, EventLine, Line, PhaseLine, SumLine
+from covey.coordinator.view.lines import (
+    DECISION,
+    WARNING,
+    EventLine,
+    Line,
+    PhaseLine,
+    SumLine,
+    TimeLeft,
+)
 from covey.shared.numerics.measures import ACCURACY, PERCENT, is_regression, main_measure
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 
@@ -20,7 +28,6 @@ OVER = ("finished", "stopped")
 PRESENT = ("busy", "idle")  # states of agents that take part
 STATE_WORDS = {"quarantine": "in quarantine", "checking": "checking its data"}  # others as they are
 MAX_REASON = 500  # characters
-NEWEST = 10  # rounds by which the time of the others is estimated
 Cells = tuple[Any, ...]  # one agent, without its name, in the order of `COLUMNS`
 COLUMNS = ("state", "cluster", "figure", "seen", "samples", "refusals", "reason")
 
@@ -509,29 +516,3 @@ def _number(value: Any) -> float | int | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value
-
-
-class TimeLeft:
-    """An estimate of the time that the rest of a run takes, from the duration of its newest rounds.
-
-    Feed it each phase, in order. Evaluations and other phases before a round count as part of it."""
-
-    def __init__(self) -> None:
-        self._rounds: deque[float] = deque(maxlen=NEWEST)  # durations of complete rounds (s)
-        self._open_s = 0.0  # of the phases since the newest complete round
-
-    def __repr__(self) -> str:
-        return f"<TimeLeft: {len(self._rounds)} rounds>"
-
-    def add(self, seconds: float, *, ends_round: bool) -> None:
-        """A phase is over."""
-        self._open_s += seconds
-        if ends_round:
-            self._rounds.append(self._open_s)
-            self._open_s = 0.0
-
-    def left_s(self, rounds: int) -> float | None:
-        """Seconds that this many rounds take; None before the first round is over."""
-        if not self._rounds:
-            return None
-        return (sum(self._rounds) / len(self._rounds)) * max(rounds, 0)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from covey.coordinator.view.state import Faults, Fleet
+if TYPE_CHECKING:
+    from covey.coordinator.view.state import Faults, Fleet
 
 MAX_SINGLY = 12  # more clusters than these do not fit a line one by one
 MINUTE_S = 60

@@ -23,18 +23,15 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from covey.shared.errors import UserError
-from covey.shared.mqtt.acknowledgements import Acknowledgements
-from covey.shared.mqtt.backoff import Backoff
+from covey.shared.mqtt.acknowledgements import Acknowledgements, Losses
+from covey.shared.mqtt.backoff import Backoff, Failover
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.failover import Failover
 from covey.shared.mqtt.inbox import Inbox
 from covey.shared.mqtt.link import UNANSWERED, Down, Echo, Incoming, Message, Subscribed, Up, Will
-from covey.shared.mqtt.losses import Losses
 from covey.shared.mqtt.profiles import Profile
 from covey.shared.mqtt.read_back import LOOK_S, ReadBack, delivered, swallowed
-from covey.shared.mqtt.reasons import EVERY_S, Reasons
 from covey.shared.mqtt.throttle import Throttle
-from covey.shared.mqtt.tls_errors import tls_failure
+from covey.shared.mqtt.tls_errors import EVERY_S, Reasons, tls_failure
 
 __all__ = ["BrokerUrl", "MqttLink"]
 

@@ -22,13 +22,12 @@ class ReadBack:
     def __init__(self) -> None:
         self.missing = ""  # the topic that is said not to come back; empty if the broker delivers
         self._subscribed: set[str] = set()
-        # topics and payloads, oldest first, and whether the broker has acknowledged them
-        self._awaited: dict[tuple[str, bytes], bool] = {}
-        self._silent = 0  # looks
+        # topics and payloads, oldest first, and the looks since the broker has acknowledged them; None: it has not yet
+        self._awaited: dict[tuple[str, bytes], int | None] = {}
         self._bytes = 0  # that arrived since the last look
 
     def __repr__(self) -> str:
-        return f"<ReadBack: {len(self._awaited)} awaited for {self._silent} looks>"
+        return f"<ReadBack: {len(self._awaited)} awaited>"
 
     @property
     def waits(self) -> bool:
@@ -42,46 +41,46 @@ class ReadBack:
     def unsubscribed(self, topics: set[str]) -> None:
         """Nothing comes from these topics any more."""
         self._subscribed -= topics
-        self._awaited = {
-            (topic, payload): taken
-            for (topic, payload), taken in self._awaited.items()
-            if topic not in topics
-        }
+        self._awaited = {one: looks for one, looks in self._awaited.items() if one[0] not in topics}
 
     def published(self, topic: str, payload: bytes) -> None:
         """A retained message is about to leave: it may come back before it is acknowledged."""
         if payload and topic in self._subscribed:
-            self._awaited[topic, payload] = False
+            self._awaited[topic, payload] = None
             if len(self._awaited) > MAX_AWAITED:
                 del self._awaited[next(iter(self._awaited))]
 
     def acknowledged(self, topic: str, payload: bytes) -> None:
         """The broker has acknowledged it."""
         if (topic, payload) in self._awaited:
-            self._awaited[topic, payload] = True
+            self._awaited[topic, payload] = 0
 
     def arrived(self, topic: str, payload: bytes) -> bool:
         """A message arrived. True if the broker delivers again, after it was said that it does not."""
         self._bytes += len(payload)
         if (topic, payload) not in self._awaited:
             return False
-        # what was published before it and did not come was overtaken: a topic retains one message
+        # what was published on its topic before it and did not come was overtaken: a topic retains one message
         newer = list(self._awaited).index((topic, payload)) + 1
-        self._awaited = dict(list(self._awaited.items())[newer:])
-        self._silent = 0
-        is_back = bool(self.missing)
+        for before in list(self._awaited)[:newer]:
+            if before[0] == topic:
+                del self._awaited[before]
+        if topic != self.missing:
+            return False
         self.missing = ""
-        return is_back
+        return True
 
     def look(self) -> bool:
         """Count a look. True if it is to be said now that the topic `missing` does not come back."""
         is_busy = self._bytes >= BUSY_BYTES
         self._bytes = 0
-        taken = [topic for (topic, _), is_taken in self._awaited.items() if is_taken]
-        self._silent = 0 if is_busy or not taken else self._silent + 1
-        if self.missing or self._silent < LOOKS:
+        for one, looks in self._awaited.items():
+            if looks is not None:
+                self._awaited[one] = 0 if is_busy else looks + 1
+        silent = [topic for (topic, _), looks in self._awaited.items() if (looks or 0) >= LOOKS]
+        if self.missing or not silent:
             return False
-        self.missing = taken[0]
+        self.missing = silent[0]
         return True
 
 

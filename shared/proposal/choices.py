@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from covey.shared.printable import printable
+from covey.shared.sentences import printable
 
 WIDTH = 110  # of a line of the scenario
 LIST_WIDTH = 100  # of a line with items of a list

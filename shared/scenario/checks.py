@@ -105,36 +105,51 @@ def check_secure(
     rounds: Rounds,
     wire: Wire,
     task: Task,
-    track: bool,
+    evaluation: Evaluation,
+    compare: Compare | None,
     strategies: Sequence[AnyStrategy],
 ) -> None:
     """ValueError for what cannot be combined with secure sums, because it needs single reports or is not supported yet.
 
     Args:
-        privacy: the section.
-        aggregation, rounds, wire, task: the sections.
-        track: `evaluation.track`.
+        privacy, aggregation, rounds, wire, task, evaluation, compare: the sections.
         strategies: the scenario's method, then those of its comparison.
     """
     if privacy.secure is None:
         return
     refused = {
-        "privacy.local": privacy.local is not None,
-        "aggregation.rule other than mean": aggregation.average.single,
-        "aggregation.clip": aggregation.clip != Clip(),
-        "aggregation.refuse_beyond": aggregation.refuse_beyond not in (None, USUAL.refuse_beyond),
-        "rounds.mode buffered": rounds.mode == "buffered",
-        "wire.down other than float32": wire.down != "float32",
-        "evaluation.track": track,
-        "statistics of the fleet (task.standardise: federated and its like)": bool(
-            task.asks_fleet_for
+        "privacy.local": (privacy.local is not None, ""),
+        "aggregation.rule other than mean": (aggregation.average.single, ""),
+        "aggregation.clip": (aggregation.clip != Clip(), "set privacy.secure.clip"),
+        "aggregation.max_samples": (
+            aggregation.max_samples != USUAL.max_samples,
+            "set privacy.secure.cap",
+        ),
+        "aggregation.refuse_beyond": (
+            aggregation.refuse_beyond not in (None, USUAL.refuse_beyond),
+            "privacy.secure.clip shortens each step",
+        ),
+        "rounds.mode buffered": (rounds.mode == "buffered", ""),
+        "wire.down other than float32": (wire.down != "float32", ""),
+        "wire.codec other than float32": (wire.codec != "float32", "masks have all their bits"),
+        "wire.delta": (wire.delta, "masks have all their bits"),
+        "evaluation.track": (evaluation.track, ""),
+        "evaluation.deliver best": (
+            evaluation.deliver == "best",
+            "set it to served: all devices use the model that was summed",
+        ),
+        "statistics of the fleet (task.standardise: federated and its like)": (
+            bool(task.asks_fleet_for),
+            "",
         ),
     }
-    for what, is_set in refused.items():
+    for what, (is_set, instead) in refused.items():
         if is_set:
+            remedy = f"leave it out; {instead}" if instead else "leave it out"
             raise ValueError(
-                f"privacy.secure: {what} needs single reports or is not supported under masks; leave it out"
+                f"privacy.secure: {what} needs single reports or is not supported under masks; {remedy}"
             )
+    _check_summed_figures(task, rounds, compare)
     if privacy.client is not None and privacy.client.clip != privacy.secure.clip:
         raise ValueError(
             f"privacy.client.clip {privacy.client.clip} and privacy.secure.clip {privacy.secure.clip} bound the same updates; "
@@ -146,6 +161,30 @@ def check_secure(
         if strategy.server is not None:
             raise ValueError(
                 f"privacy.secure: {strategy.name}.server is not supported; leave the server's optimiser out"
+            )
+
+
+def _check_summed_figures(task: Task, rounds: Rounds, compare: Compare | None) -> None:
+    """ValueError for figures of single agents, which no secure sum has, where the coordinator is to compare them."""
+    regression = task.classes is None
+    usual, stop = task.main_measure, rounds.stop
+    compared: dict[str, str] = {}  # measures by key
+    if stop is not None:
+        compared["rounds.stop.metric"] = stop.measure(usual, regression=regression).name
+    elif rounds.publish == "best":
+        compared["rounds.publish: best, by task.measure"] = usual.name
+    if compare is not None:
+        compared["compare.measure"] = compare.measure or usual.name
+        modes = {compare.metric, *(method.metric or compare.metric for method in compare.methods)}
+        if unknown := sorted(modes - {"server", "tuned", "global"}):
+            raise ValueError(
+                f"privacy.secure: compare.metric {unknown[0]} is a figure that only some agents have, and is in no sum; "
+                "set it to server, tuned or global"
+            )
+    for key, name in compared.items():
+        if name == "auc":
+            raise ValueError(
+                f"privacy.secure: {key} is auc, which cannot be made of sums over agents; choose accuracy, f1, recall or loss"
             )
 
 

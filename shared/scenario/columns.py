@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from covey.shared.printable import printable
 from covey.shared.scenario.section import Section, repeated
+from covey.shared.sentences import printable
 from covey.shared.written import FIRST
 
 MAX_COLUMNS = 10_000

@@ -81,7 +81,7 @@ class Evaluation(Section):
         "best",
         description="What a device uses after the run. best: the served model, or the same after fine-tuning as in mode "
         "E-tuned where that is clearly better on training samples that the fine-tuning has not seen. Needs tune_epochs. "
-        "served: what mode E-server measures.",
+        "served: what mode E-server measures; under privacy.secure by default, and the only choice.",
     )
     track: bool = Field(
         False,
@@ -101,7 +101,9 @@ class Evaluation(Section):
 
     def for_agents(self) -> dict[str, Any]:
         """The section in an order: what agents read of it."""
-        unused = {"every", "tune", "weight"}
+        unused = {"every", "tune"}
+        if self.weight == "test":  # devices weigh their figures themselves where these are summed
+            unused.add("weight")
         if not self.fallback:
             unused.add("fallback")
         if self.deliver == "served":

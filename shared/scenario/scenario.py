@@ -126,18 +126,19 @@ class Scenario(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _fine_tuning_is_off_under_dp_sgd(cls, data: Any) -> Any:
-        """The default of `evaluation.tune_epochs` under `privacy.local`: fine-tuning has no noise, and its figure is sent."""
+    def _defaults_under_privacy(cls, data: Any) -> Any:
+        """Fine-tuning has no noise, and its figure is sent; what a device would choose for itself is in no secure sum."""
         if not isinstance(data, Mapping):
             return data
-        privacy, evaluation = data.get("privacy"), data.get("evaluation")
-        local = privacy.get("local") if isinstance(privacy, Mapping) else None
-        is_open = evaluation is None or (
-            isinstance(evaluation, Mapping) and "tune_epochs" not in evaluation
-        )
-        if local is None or not is_open:
+        privacy, evaluation = data.get("privacy"), data.get("evaluation") or {}
+        if not isinstance(privacy, Mapping) or not isinstance(evaluation, Mapping):
             return data
-        return {**data, "evaluation": {**(evaluation or {}), "tune_epochs": 0}}
+        usual: dict[str, Any] = {}
+        if privacy.get("local") is not None:
+            usual["tune_epochs"] = 0
+        if privacy.get("secure") is not None:
+            usual["deliver"] = "served"
+        return {**data, "evaluation": {**usual, **evaluation}} if usual else data
 
     # -- checks across sections ------------------------------------------------------------------------------------
 
@@ -287,7 +288,8 @@ class Scenario(Section):
                 self.rounds,
                 self.wire,
                 self.task,
-                self.evaluation.track,
+                self.evaluation,
+                self.compare,
                 self._strategies,
             )
         return self

@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
-from covey.shared.errors import UserError
-from covey.shared.extras import install
+from covey.shared.errors import UserError, install
 
 try:
     from cryptography.exceptions import InvalidSignature, InvalidTag

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from covey.shared import json_text
 from covey.shared.errors import DecodeError
-from covey.shared.printable import printable
+from covey.shared.sentences import printable
 from covey.shared.wire.format import FORMAT, NONE, speaks_other
 from covey.shared.wire.topics import is_name
 

@@ -181,7 +181,7 @@ class Result:
         after `torch.from_numpy`."""
         from safetensors.numpy import load_file
 
-        from covey.shared.model_files import model_files
+        from covey.shared.files import model_files
 
         return [load_file(file) for file in model_files(self.folder / "models")]
 
@@ -312,7 +312,7 @@ def run(
         >>> covey.run("scenarios/smoke.yaml", "runs/smoke").ari
         1.0
     """
-    from covey.coordinator.commands import run as over_a_broker
+    from covey.coordinator.cli import run as over_a_broker
     from covey.coordinator.run.options import Options
     from covey.coordinator.simulate import driver
     from covey.coordinator.track.tracking import check_trackers, tracking
@@ -320,7 +320,9 @@ def run(
     allowed = AllowedCode.parse(allow)
     with _words_of_python(), consented(allowed):
         checked = _scenario(scenario)
-        folder = Path(tempfile.mkdtemp(prefix="covey-")) / checked.name if out is None else Path(out)
+        folder = (
+            Path(tempfile.mkdtemp(prefix="covey-")) / checked.name if out is None else Path(out)
+        )
         root = None if data_root is None else Path(data_root)
         brokers = _broker_at(broker)
         options = Options(folder, resume, data_root=root, allowed=allowed, brokers=brokers)
@@ -385,8 +387,8 @@ def compare(
         >>> [row["method"] for row in comparison.methods]
         ['local']
     """
-    from covey.coordinator.commands import compare as command
-    from covey.coordinator.commands import comparison_files
+    from covey.coordinator.cli import compare as command
+    from covey.coordinator.cli import comparison_files
     from covey.coordinator.compare.grid import Cell
     from covey.coordinator.compare.summaries import summaries
     from covey.coordinator.compare.tables import tables
@@ -408,9 +410,7 @@ def compare(
             return nullcontext(partial(observe, cell.name))
 
         def work() -> bool:
-            return command.run_cells(
-                checked, options, cells, watching, in_process=without_broker
-            )
+            return command.run_cells(checked, options, cells, watching, in_process=without_broker)
 
         if not _outside_of_event_loops(work):
             raise UserError(f"{folder}: the comparison was stopped; the same call continues it")

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from covey.agent.cli import program
-from covey.agent.device import bench_file, bench_report
+from covey.agent.device import bench_file
 from covey.agent.policy import DEFAULT_RULES, TAKES_MORE, Policy, Rules
 from covey.agent.training.bench import measure, task_of
 from covey.agent.worker import worker
@@ -83,7 +83,7 @@ def test_the_command_prints_a_round_and_keeps_the_result_for_the_status(
 
 
 def test_the_text_names_every_figure_with_its_unit() -> None:
-    text = bench_report.as_text(RESULT, epochs=5)
+    text = bench_file.as_text(RESULT, epochs=5)
     for part in ("20.00 ms", "2.000 s", "2.50 s", "0.125 s", "310 MB", "1.0 s"):
         assert part in text
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from covey.agent.data.dataset import Dataset
-from covey.agent.data.kin import units_of
+from covey.agent.data.local import units_of
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial

@@ -19,7 +19,7 @@ from covey.agent.kept.versions import Version
 from covey.agent.training.models import build, initial, layout_of
 from covey.shared.consent import AllowedCode, ConsentError
 from covey.shared.errors import PublicError, UserError
-from covey.shared.model_files import model_file
+from covey.shared.files import model_file
 from covey.shared.scenario.task import Model, Task
 
 

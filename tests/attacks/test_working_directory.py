@@ -25,7 +25,6 @@ PLANTED = (
     "msgpack",
     "pydantic",
     "json",
-    "amqtt",
     "paho",
     "agent",
     "broker",

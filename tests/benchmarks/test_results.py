@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.superclasses import with_columns
-from covey.coordinator.commands.comparison_files import known_rows
+from covey.coordinator.cli.comparison_files import known_rows
 from covey.shared.scenario.scenario import Scenario
 
 ROOT = Path(__file__).parents[2]

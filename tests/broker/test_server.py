@@ -6,15 +6,14 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from amqtt.mqtt.connect import ConnectPacket, ConnectPayload, ConnectVariableHeader
-from amqtt.mqtt.subscribe import SubscribePacket
 from hypothesis import example, given
 from hypothesis import strategies as st
+from paho.mqtt.enums import MessageType
 
 from covey.broker.access import passwords
 from covey.broker.embedded import sessions
 from covey.broker.embedded.connection import CONNECT_BYTES, CONNECT_S, STALL_S, Connection
-from covey.broker.embedded.hub import Hub, Users
+from covey.broker.embedded.hub import MAX_FILTERS, Hub, Users
 from covey.broker.embedded.packets import (
     PacketReader,
     ProtocolError,
@@ -25,20 +24,23 @@ from covey.broker.embedded.packets import (
 )
 from covey.broker.limits import MIN_MEMORY_BYTES, SESSION_HOURS, Limits
 from tests.clock import run
+from tests.raw_mqtt import connect_packet, packet, subscribe_packet, text
 
-PUBLISH, PUBACK, PUBREC, PUBREL, SUBACK, CONNACK = 3, 4, 5, 6, 9, 2
-NOT_FOR_A_BROKER = {
-    0,
-    1,
-    CONNACK,
-    PUBREC,
-    7,
-    SUBACK,
-    11,
-    13,
-    14,
-    15,
-}  # from a client that is connected; 14 disconnects
+CONNACK, PUBLISH, PUBACK, PUBREC = (
+    MessageType.CONNACK,
+    MessageType.PUBLISH,
+    MessageType.PUBACK,
+    MessageType.PUBREC,
+)
+PUBREL, SUBACK = MessageType.PUBREL, MessageType.SUBACK
+FOR_A_BROKER = {
+    PUBLISH,
+    PUBACK,
+    PUBREL,
+    MessageType.SUBSCRIBE,
+    MessageType.UNSUBSCRIBE,
+    MessageType.PINGREQ,
+}  # from a client that is connected and stays so
 
 
 class Wire(asyncio.Transport):
@@ -81,22 +83,28 @@ class Client:
         self.connection.connection_made(self.wire)
 
     def connect(
-        self, client_id: str, *, clean: bool = True, keepalive_s: int = 0, **extra: str
+        self,
+        client_id: str,
+        *,
+        clean: bool = True,
+        keepalive_s: int = 0,
+        username: str = "",
+        password: str = "",
+        will_topic: str = "",
     ) -> Client:
-        header = ConnectVariableHeader(keep_alive=keepalive_s)
-        header.clean_session_flag = clean
-        header.username_flag = "username" in extra
-        header.password_flag = "password" in extra
-        header.will_flag = "will_topic" in extra
-        payload = ConnectPayload(client_id, will_message=b"gone", **extra)
-        self.send(ConnectPacket(variable_header=header, payload=payload).to_bytes())
+        will = (will_topic, b"gone") if will_topic else None
+        self.send(
+            connect_packet(
+                client_id, username, password, will, clean=clean, keepalive_s=keepalive_s
+            )
+        )
         return self
 
     def send(self, data: bytes) -> None:
         self.connection.data_received(data)
 
     def subscribe(self, topic: str, qos: int = 1) -> None:
-        self.send(SubscribePacket.build([(topic, qos)], 1).to_bytes())
+        self.send(subscribe_packet([topic], qos))
 
     def publish(self, topic: str, payload: bytes = b"x", qos: int = 1, packet_id: int = 7) -> None:
         head = publish_head(
@@ -180,7 +188,7 @@ def test_random_bytes_end_a_connection_and_raise_nothing(data: bytes) -> None:
         known = Client(Hub()).connect("a")
         known.send(data)
         arrived = kinds(data, hub.limits.packet_bytes)
-        if arrived is None or arrived & NOT_FOR_A_BROKER:
+        if arrived is None or arrived - FOR_A_BROKER:
             assert known.wire.closed
         if arrived == set():
             assert not known.wire.closed  # the rest may be on its way
@@ -300,7 +308,7 @@ def test_a_qos_2_message_sent_twice_is_delivered_once() -> None:
     sender.publish("t", qos=2)
     sender.publish("t", qos=2)
     assert [kind for kind, _, _ in sender.heard()] == [CONNACK, PUBREC, PUBREC]
-    sender.send(answer(PUBREL, 7, flags=2))
+    sender.send(answer(PUBREL | 2, 7))
     sender.publish("t", b"next", qos=2)
     assert reader.payloads() == [b"x", b"next"]
 
@@ -381,10 +389,127 @@ def test_a_wrong_password_is_refused_with_the_reason() -> None:
     assert nothing.wire.closed
 
 
+@pytest.mark.parametrize(
+    "hello",
+    [
+        connect_packet("a", level=5),
+        packet(0x10, text("MQTT") + b"\x05\x02\0\x3c\0" + text("a")),
+        packet(0x10, text("MQIsdp") + b"\x03\x02\0\x3c" + text("a")),
+        packet(0x10, text("MQTT") + b"\x05"),
+    ],
+    ids=["level 5", "with properties", "3.1", "cut after the level"],
+)
+def test_another_version_of_mqtt_is_refused_with_the_reason(hello: bytes) -> None:
+    async def program() -> None:
+        client = Client(Hub())
+        client.send(hello)
+        assert client.heard() == [(CONNACK, 0, b"\0\1")]
+        assert client.wire.closed
+
+    run(program())
+
+
+HELLO = connect_packet("a", "ann", "secret", ("w", b"gone"))
+SUBSCRIBING = subscribe_packet(["t", "u/v"])
+UNSUBSCRIBING = packet(0xA2, b"\0\1" + text("t") + text("u/v"))
+
+
+@pytest.mark.parametrize(
+    ("whole", "ends"),
+    [
+        (HELLO, {len(HELLO) - 2}),
+        (SUBSCRIBING, {2 + 4, len(SUBSCRIBING) - 2}),
+        (UNSUBSCRIBING, {2 + 3, len(UNSUBSCRIBING) - 2}),
+        (packet(0x32, text("t") + b"\0\1"), {5}),
+        (answer(PUBACK, 1), {2}),
+    ],
+    ids=["CONNECT", "SUBSCRIBE", "UNSUBSCRIBE", "PUBLISH", "PUBACK"],
+)
+def test_a_packet_that_ends_within_a_field_ends_its_connection(
+    whole: bytes, ends: set[int]
+) -> None:
+    """It is taken at no length but at the `ends`, where a field and what must follow it are whole."""
+
+    async def program() -> None:
+        taken = set()
+        for length in range(len(whole) - 1):
+            client = Client(Hub())
+            if whole is not HELLO:
+                client.connect("a")
+            client.send(packet(whole[0], whole[2:][:length]))
+            if not client.wire.closed:
+                taken.add(length)
+        assert taken == ends
+
+    run(program())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        packet(0x10, text("MQTT") + b"\x04\x02\0\0" + text(b"\xff")),
+        packet(0x30, text(b"\xff") + b"x"),
+        packet(0x82, b"\0\1" + text(b"\xff") + b"\1"),
+    ],
+    ids=["CONNECT", "PUBLISH", "SUBSCRIBE"],
+)
+def test_a_text_that_is_no_utf_8_ends_its_connection(wrong: bytes) -> None:
+    async def program() -> None:
+        client = Client(Hub())
+        if wrong[0] != MessageType.CONNECT:
+            client.connect("a")
+        client.send(wrong)
+        assert client.wire.closed
+
+    run(program())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        packet(0x10, text("MQTT") + b"\x04\x03\0\0" + text("a")),
+        packet(0x10, text("MQTT") + b"\x04\x06\0\0" + text("a") + text("w/#") + text("gone")),
+        packet(0x10, text("MQTT") + b"\x04\x1e\0\0" + text("a") + text("w") + text("gone")),
+        packet(0x36, text("t") + b"\0\1"),
+        packet(0x32, text("t") + b"\0\0"),
+        packet(0x80, b"\0\1" + text("t") + b"\1"),
+        subscribe_packet([]),
+        subscribe_packet(["t"] * (MAX_FILTERS + 1)),
+    ],
+    ids=[
+        "reserved flag",
+        "last will to a filter",
+        "last will at QoS 3",
+        "PUBLISH at QoS 3",
+        "packet id 0",
+        "flags of a request",
+        "no filters",
+        "too many filters",
+    ],
+)
+def test_a_packet_that_breaks_a_rule_ends_its_connection(wrong: bytes) -> None:
+    async def program() -> None:
+        client = Client(Hub())
+        if wrong[0] != MessageType.CONNECT:
+            client.connect("a")
+        client.send(wrong)
+        assert client.wire.closed
+
+    run(program())
+
+
 @on_a_loop
-def test_another_version_of_mqtt_is_refused() -> None:
-    client = Client(Hub())
-    header = ConnectVariableHeader(proto_level=5)
-    header.clean_session_flag = True
-    client.send(ConnectPacket(variable_header=header, payload=ConnectPayload("a")).to_bytes())
-    assert client.heard() == [(CONNACK, 0, b"\0\1")]
+def test_a_session_without_a_name_is_for_one_connection() -> None:
+    assert Client(Hub()).connect("").heard() == [(CONNACK, 0, b"\0\0")]
+    assert Client(Hub()).connect("", clean=False).heard() == [(CONNACK, 0, b"\0\2")]
+
+
+@on_a_loop
+def test_a_last_will_is_retained_if_it_asks_for_that() -> None:
+    hub = Hub()
+    for flags, kept in ((0x06, []), (0x26, [("w", b"gone")])):
+        body = text("MQTT") + bytes([4, flags, 0, 0]) + text("a") + text("w") + text("gone")
+        client = Client(hub)
+        client.send(packet(0x10, body))
+        client.connection.connection_lost(None)
+        assert list(hub.retained.matching("w")) == kept

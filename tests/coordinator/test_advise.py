@@ -11,10 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from covey.agent.data.named import device_entries
-from covey.coordinator.cli import options
+from covey.coordinator.cli import advise, options
+from covey.coordinator.cli.advise import Advice, advice, planned
 from covey.coordinator.cli.program import app
-from covey.coordinator.commands import advise
-from covey.coordinator.commands.advise import Advice, advice, planned
 from covey.coordinator.record import records
 from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError

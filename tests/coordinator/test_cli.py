@@ -12,9 +12,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from covey.coordinator.cli import run as command
 from covey.coordinator.cli.program import app
-from covey.coordinator.cli.running import resume_command
-from covey.coordinator.commands import run as command
+from covey.coordinator.cli.run import resume_command
 from covey.coordinator.record.notices import AgentExcluded, Observer, ReportRefused
 from covey.coordinator.run.folder import prepare, prepared
 from covey.coordinator.run.options import Options
@@ -193,7 +193,7 @@ def test_a_typed_option_overrides_a_broker_from_the_environment_or_the_scenario(
     async def over_a_broker(scenario: Scenario, options: Options, _: object) -> None:
         addresses.append(command.addresses(scenario, options))
 
-    monkeypatch.setattr("covey.coordinator.commands.run.run", over_a_broker)
+    monkeypatch.setattr("covey.coordinator.cli.run.run", over_a_broker)
     monkeypatch.setattr(
         "covey.coordinator.simulate.driver.alone", lambda scenario, *_: alone.append(scenario)
     )

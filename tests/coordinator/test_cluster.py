@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from covey.coordinator.cli.compare import Request, compare, run_cells
+from covey.coordinator.cli.comparison_files import finished_rows
 from covey.coordinator.cluster import cell_task, dask_cells
 from covey.coordinator.cluster.cell_task import CellOutcome, packed, this_place, unpack
 from covey.coordinator.cluster.dask_cells import run_on_dask
-from covey.coordinator.commands.compare import Request, compare, run_cells
-from covey.coordinator.commands.comparison_files import finished_rows
 from covey.coordinator.compare.grid import Cell, grid
 from covey.coordinator.run.options import Options
 from covey.shared.consent import NO_CODE

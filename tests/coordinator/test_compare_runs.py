@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.coordinator.commands import compare as commands
-from covey.coordinator.commands.compare import CellsTried, Request, run_cells, try_cells
-from covey.coordinator.commands.comparison_files import (
+from covey.coordinator.cli import compare as commands
+from covey.coordinator.cli.compare import CellsTried, Request, run_cells, try_cells
+from covey.coordinator.cli.comparison_files import (
     NONE_KNOWN,
     KnownRows,
     finished_rows,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from covey.coordinator.commands import comparison_files, report
+from covey.coordinator.cli import comparison_files, report
 from covey.coordinator.compare.grid import Cell, grid
 from covey.coordinator.report.comparison_page import ShownCell, curves_of_cells, pictures_of_splits
 from covey.coordinator.run.result import write_all

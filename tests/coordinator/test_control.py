@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.commands.control import carry_out, send
-from covey.coordinator.commands.status import from_broker
-from covey.coordinator.commands.story import story_of
+from covey.coordinator.cli.control import carry_out, send
+from covey.coordinator.cli.status import from_broker
+from covey.coordinator.cli.story import story_of
 from covey.coordinator.engine.events import Paused
 from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError

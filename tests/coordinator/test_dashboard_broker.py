@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.coordinator.commands.dashboard import Request, opened
+from covey.coordinator.cli.dashboard import Request, opened
 from covey.coordinator.dashboard.hub import Hub
 from covey.coordinator.serve.service import last_will
 from covey.shared.mqtt.broker_url import BrokerUrl

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from covey.coordinator.commands.dashboard import Request, opened
+from covey.coordinator.cli.dashboard import Request, opened
 from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.dashboard.hub import Hub
 from covey.coordinator.dashboard.server import files, serving

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.commands.dashboard import Request, opened
+from covey.coordinator.cli.dashboard import Request, opened
 from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.dashboard.hub import Hub
 from covey.coordinator.dashboard.server import KEY_HEADER, DashboardServer, serving

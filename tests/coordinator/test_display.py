@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from covey.coordinator.commands import status
+from covey.coordinator.cli import status
 from covey.coordinator.fold.means import Means
 from covey.coordinator.record.notices import (
     AgentExcluded,

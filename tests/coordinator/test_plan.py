@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.coordinator.plan.cost import PhaseCost
-from covey.coordinator.plan.limits import broker_seconds
-from covey.coordinator.plan.plan import Plan, plan
+from covey.coordinator.plan.dry_run import PhaseCost
+from covey.coordinator.plan.plan import Plan, broker_seconds, plan
 from covey.coordinator.processes.launch import setup_of
 from covey.shared.mqtt.profiles import Profile
 from covey.shared.numerics.vectors import Layout, Tensor

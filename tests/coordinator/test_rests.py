@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from covey.coordinator.commands.story import story_of
+from covey.coordinator.cli.story import story_of
 from covey.coordinator.engine.events import (
     Action,
     Ask,

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -27,6 +27,9 @@ from covey.coordinator.simulate.virtual_clock import Driver
 from covey.coordinator.view.lines import reduced
 from covey.coordinator.view.state import RunPlan, Sources, dashboard_state
 from covey.shared.errors import PublicError
+from covey.shared.numerics.measures import OF_CLASSIFICATION
+from covey.shared.scenario.compare import Metric
+from covey.shared.scenario.scenario import Scenario
 from covey.shared.secure import agent as secure_agent
 from covey.shared.secure.agent import OwnersPolicy
 from covey.shared.secure.fleet_key import signed_list
@@ -48,6 +51,7 @@ from tests.agent.orders import work
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients, secure_folder
 from tests.kit.memory_broker import MemoryBroker
+from tests.kit.scenes import VECTORS
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy, over_the_wire
 from tests.kit.small_run import fingerprint, in_process, samples_of, scenario
 from tests.shared import test_strategy_kin
@@ -222,6 +226,33 @@ def test_members_that_fail_in_a_phase_are_missing_from_its_sum_alone(
     assert [end[0] for end in found] == ["sum"] * 3
     members = 8 if phase == "secure-unmask" else 6
     assert len(sums(tmp_path)[0][0]["reported"]) == members
+
+
+def test_a_model_whose_sum_was_answered_and_passed_over_is_summed_with_those_who_are_free(
+    tmp_path: Path,
+) -> None:
+    """Before: four answers of the second round bound these agents to its eight members, and no further round had a sum."""
+    late = {("train", number): 1 for number in range(2, 6)}
+    run_with(tmp_path, {("secure-unmask", 1): 4, **late}, 3, scene(rounds={"count": 6}))
+    assert [end[0] for end in ends(tmp_path)] == [
+        "sum",
+        "passed over: 4 members answered, 5 must",
+        *["sum"] * 4,
+    ]
+    found = [one["reported"] for [one] in sums(tmp_path)]
+    assert found[2] == ["agent-1", "agent-2", "agent-3"]
+    assert found[3] == [f"agent-{i}" for i in range(1, 8)]
+
+
+def test_where_all_are_bound_the_newest_members_are_summed_again_once_all_are_there(
+    tmp_path: Path,
+) -> None:
+    """The four of the third round, of whom two have answered: five are bound otherwise, and none of them is asked."""
+    fail = {("secure-unmask", 1): 4, ("secure-unmask", 2): 2, ("train", 3): 1}
+    this = scene(rounds={"count": 5})
+    run_with(tmp_path, fail, 3, this)
+    found = [(one["end"], len(one["reported"])) for [one] in sums(tmp_path)]
+    assert found == [("sum", 8), ("passed over", 8), ("passed over", 4), ("sum", 4), ("sum", 8)]
 
 
 @pytest.mark.parametrize("phase", ["secure-join", "train"])
@@ -645,6 +676,11 @@ def test_an_attempt_with_fewer_members_has_as_much_noise() -> None:
         ("fedavg", {"aggregation": {"rule": "median"}}, "aggregation.rule"),
         ("fedavg", {"wire": {"down": "float16"}}, "wire.down"),
         ("fedavg", {"evaluation": {"track": True}}, "evaluation.track"),
+        ("fedavg", {"evaluation": {"deliver": "best"}}, "leave it out; set it to served"),
+        ("fedavg", {"wire": {"codec": "int8"}}, "wire.codec"),
+        ("fedavg", {"wire": {"delta": True}}, "wire.delta"),
+        ("fedavg", {"aggregation": {"max_samples": {"share": 0.5}}}, "set privacy.secure.cap"),
+        ("fedavg", {"compare": {"methods": ["fedavg"]}}, "compare.metric last"),
     ],
 )
 def test_settings_that_need_single_reports_are_refused(
@@ -652,6 +688,43 @@ def test_settings_that_need_single_reports_are_refused(
 ) -> None:
     with pytest.raises(ValidationError, match=words):
         scenario(method, **{"privacy": {"secure": SECURE}, **sections})
+
+
+def accepted(**sections: Any) -> bool:
+    """Whether a scenario under secure sums may have them."""
+    try:
+        scene(**sections)
+    except ValidationError as error:
+        return "privacy.secure" not in str(error)
+    return True
+
+
+def test_no_figure_is_compared_that_the_sums_do_not_have() -> None:
+    """Before: a run that was to stop by AUC never did, and its comparison was empty."""
+    slots = scene(evaluation={"tune_epochs": 1}).method.slots
+    for metric in get_args(Metric):
+        measured = metric in slots.modes or metric == "global"  # of E-server
+        compare = {"methods": ["fedavg"], "metric": metric}
+        assert accepted(compare=compare) == measured
+        own = [{"name": "fedavg", "metric": metric}]
+        assert accepted(compare={"methods": own, "metric": "server"}) == measured
+    every = {"evaluation": {"every": 1}}
+    for name in OF_CLASSIFICATION:
+        measured, stop = name in slots.names, {"metric": name, "patience": 1}
+        assert accepted(rounds={"stop": stop}, **every) == measured
+        task = {**VECTORS, "measure": name}
+        assert accepted(rounds={"publish": "best"}, task=task, **every) == measured
+        if name != "loss":  # no measure of comparisons
+            compare = {"methods": ["fedavg"], "metric": "server", "measure": name}
+            assert accepted(compare=compare) == measured
+
+
+def test_under_secure_sums_devices_use_the_served_model_unless_somebody_asks() -> None:
+    this = scene()
+    assert this.evaluation.deliver == "served"
+    assert this.tuning_at_home == {}
+    assert Scenario.model_validate(this.model_dump(mode="json")) == this
+    assert scenario("fedavg").evaluation.deliver == "best"
 
 
 def test_a_scenario_without_secure_sums_keeps_its_section() -> None:

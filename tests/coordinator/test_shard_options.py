@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from covey.coordinator.cli.options import distinct_brokers
 from covey.coordinator.cli.program import app
-from covey.coordinator.commands.run import addresses, at_brokers
+from covey.coordinator.cli.run import addresses, at_brokers
 from covey.coordinator.record.records import scenario_digest
 from covey.coordinator.run.options import Options
 from covey.shared.cli import Connection, command_of, with_connection

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from covey.coordinator.cli.program import app
-from covey.coordinator.commands.story import story_of
+from covey.coordinator.cli.story import story_of
 from covey.coordinator.engine.events import Joined, Release, Tick
 from covey.shared.errors import UserError
 from covey.shared.wire.messages import ReportContent

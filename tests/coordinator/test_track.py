@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from covey.coordinator.commands.tracked_run import finish_tracked, track_afterwards
+from covey.coordinator.cli.tracked_run import finish_tracked, track_afterwards
 from covey.coordinator.compare.grid import Cell
 from covey.coordinator.record.notices import Notice
 from covey.coordinator.run.result import write_all

@@ -11,13 +11,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from covey.coordinator.cli.audit import audit_table
 from covey.coordinator.cli.program import app
-from covey.coordinator.record.audit_check import check
+from covey.coordinator.record.audit_check import check, verify
 from covey.coordinator.record.audit_trail import FILE, Trail
-from covey.coordinator.report.audit import audit_table
 from covey.coordinator.run.run import Run
 from covey.coordinator.view.printed import show
-from covey.shared.audit_check import verify
 from covey.shared.errors import DecodeError, UserError
 from tests.kit.small_run import begun, fingerprint, in_process, rules, scenario, setup
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.coordinator.commands import promote
+from covey.coordinator.cli import promote
 from covey.coordinator.deploy.publish import InForce, Published
 from covey.coordinator.deploy.registry import (
     FILE,

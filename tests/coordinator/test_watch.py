@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from covey.coordinator.commands.watch import opened, watch
-from covey.coordinator.dashboard.terminal import watch_view
+from covey.coordinator.dashboard.terminal import opened, watch, watch_view
 from covey.coordinator.fold.means import Means
 from covey.coordinator.record.notices import PhaseFolded
 from covey.coordinator.report.progress import ProgressBar
-from covey.coordinator.view.lines import Line, reduced
-from covey.coordinator.view.state import RunPlan, Sources, TimeLeft, dashboard_state, history
+from covey.coordinator.view.lines import Line, TimeLeft, reduced
+from covey.coordinator.view.state import RunPlan, Sources, dashboard_state, history
 from covey.coordinator.view.words import duration_text
 from covey.shared.wire.documents import RosterMessage
 from tests.coordinator import dashboards

@@ -36,7 +36,7 @@ sys.meta_path.insert(0, Notes)
 """
 # a process by a module that it alone loads, the first one that fits
 MARKS = {
-    "coordinator run": "covey.coordinator.commands.run",
+    "coordinator run": "covey.coordinator.cli.run",
     "broker up": "covey.broker.cli",
     "agent lab fleet": "covey.agent.fleet.fleet",
     "agent start": "covey.agent.device.service",

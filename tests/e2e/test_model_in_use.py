@@ -24,9 +24,9 @@ from covey.agent.kept.model_dir import Index, read_index
 from covey.agent.training.predict import model_in_use, predict
 from covey.agent.worker.start import write_start
 from covey.agent.worker.worker import answer
-from covey.coordinator.commands import promote, status
-from covey.coordinator.commands import run as command
-from covey.coordinator.commands.promote import Promoted, Wish
+from covey.coordinator.cli import promote, status
+from covey.coordinator.cli import run as command
+from covey.coordinator.cli.promote import Promoted, Wish
 from covey.coordinator.deploy.registry import Registry, publications, registry
 from covey.coordinator.disk.versions import last_version, round_name, save_version
 from covey.coordinator.record.notices import Notice

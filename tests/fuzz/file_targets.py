@@ -26,8 +26,8 @@ from covey.agent.device.outbox import Outbox
 from covey.broker.access import passwords
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
 from covey.coordinator.disk.checkpoint import Checkpoint
-from covey.coordinator.record import records
-from covey.shared import audit, audit_check
+from covey.coordinator.record import audit_check, records
+from covey.shared import audit
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import credentials, joining
 from covey.shared.mqtt.broker_url import BrokerUrl

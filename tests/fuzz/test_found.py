@@ -15,7 +15,8 @@ from covey.agent.data import load as load_data
 from covey.agent.data.array_files import ArrayFileError, read_npz
 from covey.agent.data.proposal_data import describe
 from covey.coordinator.disk.array_files import open_arrays
-from covey.shared import audit, audit_check
+from covey.coordinator.record import audit_check
+from covey.shared import audit
 from covey.shared.errors import DataError, DecodeError, UserError
 from covey.shared.mqtt import joining
 from covey.shared.numerics.vectors import Layout

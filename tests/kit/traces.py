@@ -85,9 +85,10 @@ def _parts(value: object) -> Iterable[tuple[str, object]]:
     if isinstance(value, type):
         return
     if isinstance(value, Mapping):
-        for key, one in value.items():
+        for key in value:
             yield "", key
-            yield "", one
+            with suppress(ValueError):  # vectors of which only a sum is here
+                yield "", value[key]
     elif isinstance(value, AnySet | MutableSequence | tuple):
         for one in value:
             yield "", one

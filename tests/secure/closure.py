@@ -4,15 +4,21 @@
 it likes, and repeats. It keeps every message. Colluders give it their secrets, sign everything and answer everything.
 `Server.exposed` rebuilds each secret of which it has enough shares, strikes out the masks that it can compute, and returns
 the combinations of masked vectors in which no other masks are left, as combinations of the agents' updates.
+
+Orders are real ones, another one for each member if the server likes, and a start is what the agent makes of its own. An
+agent whose order has nothing to learn has no update: the server knows its vector.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
 from typing import Any
 
+import numpy as np
+
+from covey.shared.numerics.vectors import Vector
 from covey.shared.secure import agent as at
 from covey.shared.secure import derivation as de
 from covey.shared.secure.masks import digest_of
@@ -29,10 +35,37 @@ from covey.shared.secure.messages import (
 from covey.shared.secure.parameters import Group
 from covey.shared.secure.primitives import KEY_BYTES, agreement, signature
 from covey.shared.secure.shamir import secret_of, share_from_bytes
-from tests.secure.group import Device, start, terms_of
+from covey.shared.strategies.secured.phases import start_of_work
+from covey.shared.wire.messages import Work
+from tests.agent.orders import TASK, ref, work
+from tests.secure.group import LENGTH, Device, terms_of
 
 FIELD = 2**31 - 1  # combinations are looked for with factors from a prime field
 Row = dict[tuple[Any, ...], int]  # a combination: factor of each column that is not 0
+
+
+NOTHING = {
+    **TASK.for_agents(),
+    "scale": 0.0,
+}  # a task whose samples are all alike, so that nothing is learned
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an agent receives for a sum."""
+
+    work: Work
+    model: Vector
+
+    def start(self, secret: bytes) -> de.Start:
+        """What an agent with this secret starts from."""
+        begins = slice(None)
+        return start_of_work(self.work, (self.model,), 1, messages=0, begins=begins, secret=secret)
+
+
+def asked(number: int = 0, **changes: Any) -> Asked:
+    """An order of a round, from the same model in each."""
+    return Asked(work(ref(), round_=number, **changes), np.linspace(0, 1, LENGTH, dtype=np.float32))
 
 
 @dataclass(frozen=True)
@@ -52,7 +85,8 @@ class Attempt:
     server: Server
     members: list[Device]
     content: bytes
-    begun: de.Start
+    orders: Mapping[str, Asked]  # of those that differ from `order`
+    order: Asked
     joins: dict[int, Join] = field(default_factory=dict)
     heads: dict[tuple[bytes, int], ReportHead] = field(default_factory=dict)  # by list and place
     lists: dict[bytes, JoinList] = field(default_factory=dict)
@@ -78,12 +112,17 @@ class Attempt:
     def colludes(self, place: int) -> bool:
         return self.members[place - 1].name in self.server.colluders
 
+    def begun(self, member: Device) -> de.Start:
+        """What a member starts from, by its own order."""
+        order = self.orders.get(member.name, self.order)
+        return order.start(member.machine.identity.secret)
+
     def gather_joins(self, places: Iterable[int] | None = None) -> None:
         for place in places or self.places():
             member = self.members[place - 1]
             if self.colludes(place):
                 member.state = at.AgentState(boxes=member.state.boxes)
-            sent = member.join(self.content, self.begun)
+            sent = member.join(self.content, self.begun(member))
             for effect in sent:
                 if isinstance(effect, at.SendJoin):
                     self.joins[place] = Join.from_bytes(effect.content)
@@ -111,7 +150,7 @@ class Attempt:
             )
             inbox = CellInbox(listing=de.name_of_list(listing), cells=cells).to_bytes()
             sent = member.train(
-                self.begun._replace(digest=self.terms.start), self.terms.scale
+                self.begun(member)._replace(digest=self.terms.start), self.terms.scale
             ) + member.take_list(listing, inbox)
             self.capture(member, place, sent)
 
@@ -254,16 +293,18 @@ class Server:
         self,
         members: Sequence[Device],
         group: Group | None = None,
-        begun: de.Start | None = None,
+        order: Asked | None = None,
+        orders: Mapping[str, Asked] | None = None,
         **fields: object,
     ) -> Attempt:
-        """Terms for these members, in order of id."""
+        """Terms for these members, in order of id, from the order of all but those in `orders`."""
         ordered = sorted(members, key=lambda member: member.name)
-        begun = begun or start()
+        order = order or asked()
+        begun = order.start(b"")
         terms = terms_of(
             ordered, group=group, begun=begun, attempt=len(self.attempts) + 1, **fields
         )
-        attempt = Attempt(self, list(ordered), terms.to_bytes(), begun)
+        attempt = Attempt(self, list(ordered), terms.to_bytes(), orders or {}, order)
         self.attempts.append(attempt)
         attempt.gather_joins()
         return attempt
@@ -277,7 +318,10 @@ class Server:
                 for attempt in self.attempts
                 if any(de.name_of_list(content) == masked.listing for content in attempt.lists)
             )
-            rows.append((attempt.unknown_masks(masked), {(masked.agent, masked.vector): 1}))
+            order = attempt.orders.get(masked.agent, attempt.order)
+            learned = order.work.task != NOTHING
+            update = {(masked.agent, masked.vector): 1} if learned else {}
+            rows.append((attempt.unknown_masks(masked), update))
         return _without(rows)
 
     def fewest(self) -> int:

@@ -18,8 +18,8 @@ from covey.shared.secure.messages import JoinList, ListRow, Terms, UnmaskList, U
 from covey.shared.secure.parameters import Group, Scale, group_of
 from covey.shared.secure.primitives import Token, public_key
 from covey.shared.secure.shamir import share_to_bytes
-from tests.secure.closure import Attempt, Server
-from tests.secure.group import NOW, Device, device, start
+from tests.secure.closure import NOTHING, Asked, Attempt, Server, asked
+from tests.secure.group import NOW, Device, device
 
 # 5 honest members and 1 colluder; a sum has at least t - c = 3 honest ones
 GROUP = Group(members=6, threshold=4, colluders=1, least=4)
@@ -172,8 +172,33 @@ def another_start(kind: type[at.SecureAgent]) -> Server:
     """Terms whose start is not that of the order: the lock does not find it again."""
     server, members = fleet(6, 0, kind)
     for attempt, count in enumerate((6, 5)):
-        made_up = start(f"made up {attempt}").digest
+        made_up = asked(attempt + 1).start(b"").digest
         summed(server.offer(members[:count], group_of(count, 0.0), start=made_up))
+    return server
+
+
+class AnyContent(at.SecureAgent):
+    """Rule 3 without the memory of models."""
+
+    def _check_content(self, state: at.AgentState, lock: at.Lock) -> None:
+        pass
+
+
+def another_round(kind: type[at.SecureAgent]) -> Server:
+    """The same training by an order of another round, with one agent less."""
+    server, members = fleet(6, 0, kind)
+    for number, count in enumerate((6, 5)):
+        summed(server.offer(members[:count], group_of(count, 0.0), asked(number)))
+    return server
+
+
+def nothing_for_others(kind: type[at.SecureAgent]) -> Server:
+    """The orders of all but one agent have nothing to learn, and the terms have the start of that one."""
+    server, members = fleet(6, 0, kind)
+    orders = {member.name: asked(task=NOTHING) for member in members[1:]}
+    attempt = server.offer(members, group_of(6, 0.0), orders=orders)
+    if attempt.joins:
+        summed(attempt)
     return server
 
 
@@ -298,7 +323,7 @@ def damaged_vector(kind: type[at.SecureAgent]) -> Server:
     victim.vectors.clear()
     victim.masked.clear()
     victim.update = victim.update + 0.1
-    sent = victim.train(attempt.begun, attempt.terms.scale)
+    sent = victim.train(attempt.begun(victim), attempt.terms.scale)
     attempt.capture(victim, 1, sent)
     return server
 
@@ -379,6 +404,8 @@ class TwoAtOnce(at.SecureAgent):
 ATTACKS = {
     "void and repeat": (void_and_repeat, NoLocks, 1),
     "another start": (another_start, AnyStart, 1),
+    "another round": (another_round, AnyContent, 1),
+    "nothing for others": (nothing_for_others, AnyStart, 1),
     "two lists": (two_lists, AnyList, 1),
     "late answers": (late_answers, NotInTheSum, 2),
     "two unmask lists": (two_unmask_lists, AnyUnmaskList, 1),
@@ -397,6 +424,17 @@ def test_an_attack_fails_with_all_rules(attack: str) -> None:
 def test_an_attack_succeeds_with_its_rule_switched_off(attack: str) -> None:
     run, off, agents = ATTACKS[attack]
     assert run(off).fewest() == agents
+
+
+def test_a_start_of_fewer_fields_puts_members_with_other_orders_in_one_sum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The mistake that this file once could not see: it took starts as given."""
+    whole = Asked.start
+    monkeypatch.setattr(
+        Asked, "start", lambda own, secret: whole(replace(own, work=asked().work), secret)
+    )
+    assert nothing_for_others(at.SecureAgent).fewest() == 1
 
 
 def test_forged_rows_are_refused() -> None:

@@ -109,6 +109,27 @@ def test_a_fleet_that_demands_sums_has_the_weighted_averages_in_its_record(
     assert "last" not in found
 
 
+def test_agents_weigh_by_all_their_samples_where_the_scenario_asks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: no order had the key, so that figures were weighed by test samples whatever it was."""
+    honest = FigureSlots.vector
+    weights: list[float] = []
+    errors: list[float] = []
+
+    def vector(slots: FigureSlots, numbers: Mapping[str, Any], train: int) -> Any:
+        train *= len(weights)  # so that agents differ
+        weights.append(numbers["server"]["n"] + train)
+        errors.append(numbers["server"]["mse"])
+        return honest(slots, numbers, train)
+
+    monkeypatch.setattr(FigureSlots, "vector", vector)
+    folder = made(Devices(tmp_path), "run", evaluation={"weight": "total"})
+    [found] = [row["evaluation"] for row in record(folder) if "evaluation" in row]
+    mse = found["server"]["mse"]["micro"]
+    assert mse == pytest.approx(np.average(errors, weights=weights), abs=1e-8)
+
+
 def test_no_figure_of_one_agent_is_in_a_report_or_in_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from covey.coordinator.record.audit_check import Break, verify
 from covey.shared import audit
 from covey.shared.audit import AuditLog, Flood, Head, read_key
-from covey.shared.audit_check import Break, verify
 from covey.shared.errors import UserError
 
 KEY = b"k" * 32

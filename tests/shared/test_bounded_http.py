@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-from covey.coordinator.commands.run import raise_descriptor_limit
+from covey.coordinator.cli.run import raise_descriptor_limit
 from covey.shared.bounded_http import Bounded
 
 

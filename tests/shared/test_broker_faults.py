@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from covey.broker.programs.mosquitto import find
-from covey.shared.mqtt import mqtt_link, reasons
+from covey.shared.mqtt import mqtt_link, tls_errors
 from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from covey.shared.mqtt.link import Down, Echo, Incoming, Up, Will
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.mqtt.read_back import LOOKS
 from tests.certificates import Authority, needs_openssl
+from tests.kit.small_fleet import PATIENT
+from tests.kit.small_run import rules, scenario
+from tests.mosquitto_fleet import MosquittoFleet
 from tests.processes import free_ports
 
 pytestmark = pytest.mark.skipif(find() is None, reason="mosquitto is not installed")
@@ -143,7 +147,7 @@ async def test_a_certificate_that_expired_or_is_of_another_authority_is_named_wh
 async def test_a_port_at_which_nobody_listens_any_more_is_named(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reasons, "EVERY_S", 0.3)
+    monkeypatch.setattr(tls_errors, "EVERY_S", 0.3)
     await broker.runs()
     async with Program(f"mqtt://127.0.0.1:{broker.port}") as program:
         await program.is_up()
@@ -177,6 +181,30 @@ async def test_a_broker_that_drops_what_it_acknowledges_is_named(
         await program.is_up()
         await asyncio.sleep(3 * LOOKS * LOOK_S)
         assert not [item for item in program.items if isinstance(item, Echo)]
+
+
+async def test_a_broker_that_delivers_statuses_and_drops_models_is_named_before_a_round_is_void(
+    broker: Broker, tmp_path: Path
+) -> None:
+    await broker.runs("message_size_limit 450")  # a status has 400 bytes
+    scene = scenario("fedavg", task={"model": {"name": "mlp"}})
+    url = f"mqtt://127.0.0.1:{broker.port}"
+    fleet = MosquittoFleet(tmp_path, scene, rules(scene, **PATIENT), [url])
+
+    async def drops() -> dict[str, Any]:
+        while not (found := [row for row in fleet.rows if row["event"] == "delivery"]):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        return dict(found[0])
+
+    async with fleet:
+        coordinating = asyncio.create_task(fleet.coordinate())
+        try:
+            async with asyncio.timeout(60):
+                notice = await drops()
+        finally:
+            coordinating.cancel()
+    for word in ("/clusters/", "message_size_limit", "broker doctor"):
+        assert word in notice["why"]
 
 
 @pytest.mark.parametrize(

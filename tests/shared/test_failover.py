@@ -13,15 +13,14 @@ from typer.testing import CliRunner
 from covey.agent.cli.program import app as agent
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.coordinator.cli.program import app as coordinator
-from covey.coordinator.commands.run import run
+from covey.coordinator.cli.run import run
 from covey.coordinator.record.notices import ignore
 from covey.coordinator.run.options import Options
 from covey.coordinator.serve.connect import connected
 from covey.shared.cli import Connection
 from covey.shared.errors import UserError
-from covey.shared.mqtt.backoff import Backoff
+from covey.shared.mqtt.backoff import BRIEF_S, Backoff, Failover
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.failover import BRIEF_S, Failover
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.topics import Topics

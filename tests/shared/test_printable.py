@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from covey.shared.printable import printable, printable_lines
+from covey.shared.sentences import printable, printable_lines
 from covey.shared.terminal import Terminal
 from covey.shared.wire.documents import AgentStatus
 

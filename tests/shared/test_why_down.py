@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from covey.shared.mqtt.losses import SUSPECT, Losses
+from covey.shared.mqtt.acknowledgements import SUSPECT, Losses
 from covey.shared.mqtt.profiles import HEAD_BYTES, UNLIMITED
 from covey.shared.mqtt.read_back import BUSY_BYTES, LOOKS, ReadBack
-from covey.shared.mqtt.reasons import EVERY_S, Reasons
+from covey.shared.mqtt.tls_errors import EVERY_S, Reasons
 
 STATUS = "covey/f/agents/a/status"
 
@@ -56,6 +56,19 @@ def test_a_message_that_is_acknowledged_and_does_not_come_back_is_reported_once(
     assert looks(back) == [False] * (LOOKS - 1) + [True]
     assert back.missing == STATUS
     assert not any(looks(back, 100))
+
+
+def test_a_status_that_comes_back_does_not_excuse_a_model_that_does_not() -> None:
+    model = "covey/f/clusters/0/model/0"
+    back = ReadBack()
+    back.subscribed({STATUS, model})
+    for topic, payload in ((model, bytes(900)), (STATUS, b"1")):
+        back.published(topic, payload)
+        back.acknowledged(topic, payload)
+    assert not back.arrived(STATUS, b"1")
+    assert any(looks(back))
+    assert back.missing == model
+    assert back.arrived(model, bytes(900))
 
 
 def test_a_message_that_comes_back_even_before_its_acknowledgement_is_no_news() -> None:

@@ -99,6 +99,7 @@ class Sums:
     def watched(self) -> Iterator[None]:
         """Look at each sum that a coordinator opens, and at each end."""
         ended, boxes = secured.GroupSum.ended, secured.Secured._boxes
+        evaluated = secured.Secured._evaluated
 
         def opened(integers: Integers, *about: Any) -> Any:
             self.opened = integers.copy()
@@ -121,6 +122,12 @@ class Sums:
                 self.fail(BrokenError(f"a secure sum is {end} without a reason"))
             return ended(one, end, why)
 
+        def figures(
+            method: secured.Secured, state: Any, progress: Any, sums: Any, *more: Any, **about: Any
+        ) -> Any:
+            self.struck["secure evaluation"] += len(sums)
+            return evaluated(method, state, progress, sums, *more, **about)
+
         def begun(method: secured.Secured, *about: Any) -> Any:
             self.faults = sum(map(self.struck.__getitem__, EVENTS))
             return boxes(method, *about)
@@ -129,6 +136,7 @@ class Sums:
             patch.object(secured, "total_of", opened),
             patch.object(secured.GroupSum, "ended", over),
             patch.object(secured.Secured, "_boxes", begun),
+            patch.object(secured.Secured, "_evaluated", figures),
         ):
             yield
 

@@ -14,6 +14,7 @@ from covey.coordinator.fold.partial_sums import check_aggregators
 from covey.coordinator.run.rules import rules_of
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import Strategy
 from tests.kit import small_run
 
 HABITS = ("lost", "late", "doubled", "overtaken")  # of single packets
@@ -87,6 +88,10 @@ class Plan:
     secure: bool = False  # under secure sums, of all agents
 
     @property
+    def agents(self) -> int:
+        return self.scene.rounds.start_agents or AGENTS
+
+    @property
     def scene(self) -> Scenario:
         scene = scene_of(self.method, self.pace, self.secure)
         if self.secure and self.shards > 1:  # groups lie within one broker
@@ -136,11 +141,18 @@ def _plainer(fault: Fault) -> Iterator[Fault]:
 
 
 @cache
+def has_clusters(method: str) -> bool:
+    """Whether the method finds clusters, each with sums of its own."""
+    return type(small_run.scenario(method).method).assignment is not Strategy.assignment
+
+
+@cache
 def scene_of(method: str, pace: Pace, secure: bool = False) -> Scenario:
     """The scenario of a history. Raises ValueError where the method has no buffered rounds, or no secure sums."""
     if secure:
         privacy = {"secure": {"clip": 10.0, "cap": 100}}
-        rounds = {"count": ROUNDS, "participation": 1.0, "start_agents": AGENTS}
+        agents = AGENTS * (2 if has_clusters(method) else 1)  # a sum of a cluster needs four
+        rounds = {"count": ROUNDS, "participation": 1.0, "start_agents": agents}
         return small_run.scenario(method, rounds=rounds, privacy=privacy)
     if pace == "buffered":
         buffered = {

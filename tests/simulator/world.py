@@ -204,7 +204,7 @@ class World:
         self.plan, self.history, self._base, self._loop = plan, history, base, loop
         self.ended: asyncio.Future[Run] = loop.create_future()
         self.judge = Judge(self._fail)
-        self.people = clients(AGENTS, plan.scene)
+        self.people = clients(plan.agents, plan.scene)
         self.sums = Sums(self._fail, history.struck)
         self.pool = Workers(self.people, plan, self.judge, self.sums)
         self.disks = Disks(base)
@@ -377,7 +377,7 @@ class World:
         broker = self.brokers[shard]
         connected = broker.clients
         victim = connected[fault.target % len(connected)] if connected else ""
-        agent, aggregator = f"agent-{fault.target % AGENTS}", f"aggregator-{shard}"
+        agent, aggregator = f"agent-{fault.target % self.plan.agents}", f"aggregator-{shard}"
         match fault.kind:
             case "cut" | "part":
                 broker.part(victim, fault.lasts if fault.kind == "part" else 0.0)
@@ -460,7 +460,7 @@ class World:
 
     async def _disk_struck(self, fault: Fault) -> bool:
         """Whether the disk of a program has failed it."""
-        agent = f"agent-{fault.target % AGENTS}"
+        agent = f"agent-{fault.target % self.plan.agents}"
         name = agent if fault.kind.endswith("agent") else self._coordinator_at(fault)
         match fault.kind:
             case "cut off coordinator" | "cut off agent":
@@ -642,6 +642,8 @@ class World:
         struck = self.history.struck
         if self.plan.pace == "hasty" or struck["secure void"] or struck["secure passed over"]:
             return
+        if self.plan.secure and struck["put back folder"]:
+            return  # its boxes are of an earlier time: agents have newer ones and cannot join, so the phase is void
         # some methods need their memory to take part, and a report that rots after its agent has read it again is
         # refused: its round ends without it
         if not self._rotten:
@@ -667,12 +669,12 @@ def calm(method: str, pace: Pace, secure: bool) -> list[tuple[Folded, str]]:
 
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder, patch.object(Run, "_take", taken):
         scene = scene_of(method, pace, secure)
-        in_process(Path(folder), scene, clients(AGENTS, scene))
+        in_process(Path(folder), scene, clients(scene.rounds.start_agents or AGENTS, scene))
         return [(one, models[one.step]) for one in rounds_of(Path(folder))]
 
 
 def replayed(folder: Path, run: Run) -> Run:
-    people = clients(AGENTS, run.scenario)
+    people = clients(run.scenario.rounds.start_agents or AGENTS, run.scenario)
     scene = run.scenario
     again = Run.start(folder, scene, setup(scene), run.engine.rules, IN_PROCESS, 0.0)
     again.train_on()

@@ -175,6 +175,9 @@ class Progress:
     round: int = 0
     voids: int = 0  # attempts of this round whose sums were void
     blamed: Sequence[ClientId] = ()  # members that take part in no further sum
+    # by cluster, of sums that were answered and passed over while its model stood still: "bound", who answered, and answers
+    # for the same members alone; "members", whose reports were in the newest one
+    standing: Mapping[str, Mapping[str, Sequence[ClientId]]] = field(default_factory=dict)
     honest: int = 0  # the number that this round's scale of integers was made for; 0: not known yet
     sums: Sequence[GroupSum] = ()
     ends: Sequence[Mapping[str, Any]] | None = None  # of the sums of the phase that was folded last
@@ -470,14 +473,14 @@ class Secured(Strategy[Any]):
                 lists |= {shown.expelled} if shown.expelled and len(lists) < MOST_LISTS else set()
         progress = Progress.of(state)
         own = self._phase(state)
-        alike: dict[tuple[Any, ...], list[ClientId]] = {}
+        alike: dict[tuple[bytes, Terms], list[ClientId]] = {}
         for client in sorted(members.keys() - set(progress.blamed)):
             if terms := self._terms(state, own, client):
                 alike.setdefault((starts[client], terms), []).append(client)
         drawn = [
             chosen
-            for of_kind in alike.values()
-            for clients in self._by_broker(of_kind)
+            for (_, terms), of_kind in alike.items()
+            for clients in self._by_broker(self._invited(of_kind, terms[0].key, progress))
             for chosen in groups(
                 sorted(clients, key=lambda one: hashed("draw", members[one].box.key)),
                 self.settings.group,
@@ -489,8 +492,11 @@ class Secured(Strategy[Any]):
             sizes = filter(None, (self._group(len(chosen), 0) for chosen in drawn))
             progress = replace(progress, honest=min((one.honest for one in sizes), default=0))
         begun: list[GroupSum] = []
+        bound = () if progress.evaluates else progress.standing.values()
         for chosen in drawn:
             if group := self._group(len(chosen), progress.honest):
+                if any(sorted(chosen) == sorted(one["members"]) for one in bound):
+                    group = replace(group, least=len(chosen))  # nobody else is bound
                 shown_by = [members[client] for client in chosen]
                 known = {
                     "federation": federation,
@@ -507,6 +513,21 @@ class Secured(Strategy[Any]):
             ended = GroupSum("", (), 0).ended("void", "too few agents for a sum")
             return self._void(state, Progress.of(state), [ended])
         return replace(progress, stage="join", sums=begun, ends=None).inside(state)
+
+    def _invited(
+        self, clients: Sequence[ClientId], cluster: str, progress: Progress
+    ) -> Sequence[ClientId]:
+        """Agents of a cluster without those whom an answer binds; where the others are too few, and in turn, the members to
+        whom it binds them, if all are here."""
+        standing = {} if progress.evaluates else progress.standing.get(cluster)
+        if not standing:
+            return clients
+        free = sorted(set(clients) - set(standing["bound"]))
+        again = standing["members"] if set(standing["members"]) <= set(clients) else ()
+        is_for_others = self._group(len(free), 0) and not (
+            again and (progress.round + progress.voids) % 2
+        )
+        return free if is_for_others else again
 
     def _by_broker(self, clients: Sequence[ClientId]) -> list[list[ClientId]]:
         """Agents by their brokers, so that one that is gone costs its own groups; those that are too few there together."""
@@ -645,14 +666,16 @@ class Secured(Strategy[Any]):
         if not progress.open:  # the round is passed over
             after = self._own.fold(state, own, SecureSums(), []) if own.ends_round else state
             shown = () if progress.sums else progress.ends or ()  # or by the phase before
-            return Progress(round=progress.round + 1, blamed=progress.blamed, ends=shown).inside(
-                after
+            kept = Progress(
+                round=progress.round + 1, blamed=progress.blamed, standing=progress.standing
             )
+            return replace(kept, ends=shown).inside(after)
         spans = _spans(own.sizes)
         sums, ends, closed = SecureSums(), [], []
         came: list[ClientId] = []
         found: dict[str, Total] = {}  # figures by cluster
-        blamed = set(progress.blamed)
+        blamed, standing = set(progress.blamed), dict(progress.standing)
+        summed = set()  # clusters
         for before in progress.sums:
             collected = Collected.of(before)
             if not before.end:
@@ -662,6 +685,10 @@ class Secured(Strategy[Any]):
             group, end = collected.kept(), collected.state.end
             blamed |= set(group.blamed)
             closed.append(group)
+            if answered := [group.members[place - 1] for place in collected.state.answers]:
+                earlier = standing.get(group.cluster, {}).get("bound", ())
+                bound = sorted({*earlier, *answered})
+                standing[group.cluster] = {"bound": bound, "members": list(group.reported)}
             if not isinstance(end, co.Opened):
                 ends.append(group.ended("passed over" if group.reported else "void", group.end))
                 continue
@@ -684,6 +711,7 @@ class Secured(Strategy[Any]):
                 part = replace(total, values=total.values[spans[term.vector]])
                 sums.add(term.key, start, part, scale)
             came += group.reported
+            summed.add(group.cluster)
             figures = {
                 "weight": total.weight,
                 "shortened": total.shortened,
@@ -693,6 +721,7 @@ class Secured(Strategy[Any]):
         ended: dict[str, Any] = {"blamed": sorted(blamed), "ends": ends}
         if progress.evaluates:
             return self._evaluated(state, progress, found, came, **ended)
+        ended["standing"] = {key: standing[key] for key in standing if key not in summed}
         if not came and not own.ends_round:  # the rest of the round needs this sum: it ends
             return replace(progress, sums=closed, **ended).inside(state)
         # the coordinator does not know what a single report weighs: shares of it count by unit of weight
@@ -724,7 +753,8 @@ class Secured(Strategy[Any]):
             if means and self.assignment(state):
                 by_cluster[cluster] = {"agents": served["agents"], **means}
         found = Figures(modes, by_cluster, sorted(agents))
-        return Progress(round=progress.round, figures=vars(found), **ended).inside(state)
+        after = Progress(round=progress.round, standing=progress.standing, **ended)
+        return replace(after, figures=vars(found)).inside(state)
 
 
 def _head_of(report: Report) -> ReportHead:

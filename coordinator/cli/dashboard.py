@@ -4,23 +4,58 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from covey.coordinator.commands import watch
-from covey.coordinator.commands.runs import RunList
+import typer
+
+from covey.coordinator.cli.options import READERS, ensure_role, show_line
+from covey.coordinator.cli.runs import RunList
+from covey.coordinator.dashboard import terminal
 from covey.coordinator.dashboard.broker_watcher import BrokerWatcher
 from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.dashboard.hub import is_other_run
 from covey.coordinator.dashboard.server import DashboardServer, Send, serving
 from covey.coordinator.deploy.registry import run_folders
+from covey.shared.cli import Connection, broker_option, check_name, with_connection
 from covey.shared.errors import UserError
-from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.credentials import COORDINATOR
+from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl
+from covey.shared.mqtt.credentials import COORDINATOR, read
 from covey.shared.wire.documents import Control
 
 PORT = 8470
+
+
+@with_connection(broker_option("none with RUN, else " + DEFAULT_BROKER))
+def dashboard(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="RUN", help="a run's folder, or one with runs in it  [default: ask the broker]"
+        ),
+    ] = None,
+    *,
+    connection: Connection,
+    federation: Annotated[str, typer.Option(help="the federation to show")] = "default",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="port on 127.0.0.1; 0 takes any free one")
+    ] = PORT,
+) -> None:
+    """Show a run in a browser while it happens: rounds, figures by cluster, agents, faults.
+
+    The page is served on this machine only and needs no internet. It reads the run's folder, the broker, or both.
+    With the coordinator's credentials it has buttons: pause, resume, stop, forget.
+    """
+    check_name("--federation", federation)
+    url = None
+    if connection.is_named or folder is None:
+        ensure_role(connection, *READERS)
+        url = connection.url()
+    role = next((read(file).role for file in connection.credentials), "")
+    with suppress(KeyboardInterrupt):
+        serve(Request(folder, url, federation, role, port), show_line)
 
 
 @dataclass(frozen=True)
@@ -61,7 +96,7 @@ def opened(request: Request) -> Iterator[DashboardServer]:
                 )
             yield stack.enter_context(serving(RunList(folder), request.port))
             return
-        hub = stack.enter_context(watch.opened(request.folder, request.url, request.federation))
+        hub = stack.enter_context(terminal.opened(request.folder, request.url, request.federation))
         send: Send | None = None
         if hub.watcher is not None and request.may_command:
             send = _sender(hub.reader, hub.watcher)

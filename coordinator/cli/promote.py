@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from covey.coordinator.cli.options import (
+    BROKERS_OF_DEVICES,
+    AuditKey,
+    DeviceFederation,
+    distinct_brokers,
+    ensure_role,
+    show_line,
+)
 from covey.coordinator.deploy.publish import InForce, in_force, publish
-from covey.coordinator.deploy.registry import RESERVED, Act, Entry, Registry, note, run_folders
+from covey.coordinator.deploy.registry import (
+    RESERVED,
+    Act,
+    Entry,
+    Registry,
+    note,
+    registry,
+    run_folders,
+)
 from covey.coordinator.deploy.uptake import Uptake, observe, sample, statuses
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.versions import (
@@ -26,9 +45,12 @@ from covey.coordinator.record.audit_check import trail_of_finished
 from covey.coordinator.run.early_stop import figure_after
 from covey.coordinator.serve.connect import connected, fitted
 from covey.coordinator.serve.sharded_link import ShardedLink
+from covey.shared import json_text
 from covey.shared.audit import read_key
+from covey.shared.cli import Connection, Json, check_name, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.link import Link
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
@@ -37,6 +59,141 @@ from covey.shared.wire.topics import Topics, is_name
 
 CLIENT_DIGITS = 8  # of the MQTT client id
 BEST = "best"  # after @: the round with the best evaluation
+
+Runs = Annotated[
+    Path, typer.Option("--runs", help="the folder that has the folders of runs: the registry")
+]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="devices take the models over without their own check, unless their policy forbids it",
+    ),
+]
+Wait = Annotated[
+    float,
+    typer.Option(min=0.0, help="seconds to wait for the decisions of devices; 0: do not wait"),
+]
+
+
+@with_connection(BROKERS_OF_DEVICES, several=True)
+def promote(
+    version: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN[@ROUND]",
+            help="a run's folder or its name in --runs, with @ROUND or @best for another round than the last; or the name of "
+            "a version: candidate, champion, or one given with --as",
+        ),
+    ],
+    *,
+    to: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="<device>",
+            help="only this device tries it, as the candidate; repeatable",
+            show_default=False,
+        ),
+    ] = None,
+    share: Annotated[
+        str | None,
+        typer.Option(
+            metavar="<percent>",
+            help="only this share of the devices tries it, as the candidate, such as 10%",
+            show_default=False,
+        ),
+    ] = None,
+    alias: Annotated[
+        str, typer.Option("--as", help="a name of your own for the version", show_default=False)
+    ] = "",
+    force: Force = False,
+    wait: Wait = 30.0,
+    runs: Runs = Path("runs"),
+    connection: Connection,
+    federation: Annotated[
+        str | None,
+        typer.Option(help="the devices' federation  [default: the run's]", show_default=False),
+    ] = None,
+    audit_key: AuditKey = None,
+    as_json: Json = False,
+) -> None:
+    """Publish a version of a run's models for use on the devices, or on some of them.
+
+    Devices that run `agent start --model-dir` fetch the model of their cluster, compare it with the one in use, and take
+    it over unless it is worse. Those that are offline do so when they connect. With --to or --share some devices try the
+    version first; `coordinator promote candidate` then publishes it to all, and `coordinator rollback` takes it back.
+
+    The command prints how many devices took the models over, rejected them, or have not answered. It ends with 1 if a
+    device rejected them, with 3 if none did and some have not answered or are offline; with --wait 0 it ends with 0.
+    """
+    if federation is not None:
+        check_name("--federation", federation)
+    wish = Wish(
+        federation=federation,
+        audit_key=audit_key,
+        force=force,
+        wait_s=wait,
+        to=tuple(to or ()),
+        share=None if share is None else _percent(share),
+        alias=alias,
+    )
+    choice = chosen(version, registry(runs, federation or "default"))
+    ensure_role(connection, COORDINATOR)
+    urls = distinct_brokers(connection) or connection.urls()
+    _show_promoted(asyncio.run(send(choice, urls, wish)), as_json=as_json, waited=wait > 0)
+
+
+@with_connection(BROKERS_OF_DEVICES, several=True)
+def rollback(
+    *,
+    force: Force = False,
+    wait: Wait = 30.0,
+    runs: Runs = Path("runs"),
+    connection: Connection,
+    federation: DeviceFederation = "default",
+    audit_key: AuditKey = None,
+    as_json: Json = False,
+) -> None:
+    """Publish what was in use before: the earlier version, of whichever run, or the champion in place of a candidate.
+
+    Repeat it to go back further; `coordinator versions` lists what was published. Devices check these models as any
+    others; --force overrides that. Exit codes are those of `coordinator promote`.
+    """
+    check_name("--federation", federation)
+    known = registry(runs, federation)
+    wish = Wish(
+        act="rollback",
+        federation=federation,
+        audit_key=audit_key,
+        force=force,
+        wait_s=wait,
+        replaces=known.serial,
+    )
+    choice = before(known)
+    ensure_role(connection, COORDINATOR)
+    urls = distinct_brokers(connection) or connection.urls()
+    _show_promoted(asyncio.run(send(choice, urls, wish)), as_json=as_json, waited=wait > 0)
+
+
+def _percent(text: str) -> float:
+    """A share such as 10%. Raises UserError for anything else."""
+    number = text.removesuffix("%")
+    try:
+        share = float(number) / 100
+    except ValueError:
+        share = 0.0
+    if number == text or not 0 < share <= 1:
+        raise UserError(f"--share {text}: expected a share of the devices, such as 10%")
+    return share
+
+
+def _show_promoted(promoted: Promoted, *, as_json: bool, waited: bool) -> None:
+    if as_json:
+        print(json_text.dumps(promoted.to_json()))
+    else:
+        show_line(promoted.sentence)
+    if waited and promoted.uptake.exit_code:
+        raise typer.Exit(promoted.uptake.exit_code)
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from covey.coordinator.cli.options import READERS, DeviceFederation, ensure_role, out
 from covey.coordinator.deploy.registry import Publication, Registry, Version, registry
 from covey.coordinator.deploy.uptake import statuses
 from covey.coordinator.serve.connect import connected
+from covey.coordinator.view.printed import json_line, show
 from covey.coordinator.view.table import NONE, Column, Table
+from covey.shared.cli import Connection, Json, broker_option, check_name, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.numerics.measures import MEASURES
@@ -21,6 +27,33 @@ from covey.shared.wire.topics import Topics
 
 MAX_NAMES = 3  # of devices in a line
 RUN_CHARACTERS = 8  # of a run's id, where its folder is not known
+
+
+@with_connection(broker_option("none: the devices are not asked"))
+def versions_command(
+    runs: Annotated[
+        Path, typer.Argument(metavar="RUNS", help="the folder that has the folders of runs")
+    ] = Path("runs"),
+    *,
+    connection: Connection,
+    federation: DeviceFederation = "default",
+    as_json: Json = False,
+) -> None:
+    """List the versions that were published to a federation, over all its runs: the newest publication first.
+
+    Each line has the run and round, its names, its figure, when it was published and by whom. With a broker or
+    credentials it also has the devices that are online and use it.
+    """
+    check_name("--federation", federation)
+    url = None
+    if connection.is_named:
+        ensure_role(connection, *READERS)
+        url = connection.url()
+    found = asyncio.run(versions(runs, federation, url))
+    if as_json:
+        json_line({"federation": federation, "versions": [one.to_json() for one in found]})
+    else:
+        show(out(), table(found, federation, asked=url is not None))
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,69 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from covey.coordinator.cli.options import out, show_line
 from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.deploy.registry import federations, needed, registry, run_folders
 from covey.coordinator.run.folder import alone_in
+from covey.coordinator.view.printed import json_line, show
 from covey.coordinator.view.state import dashboard_state
 from covey.coordinator.view.table import NONE, Column, Table
+from covey.shared.cli import Json
 from covey.shared.errors import UserError
 from covey.shared.files import folder_lock
 from covey.shared.numerics.measures import MEASURES
 from covey.shared.sentences import counted
 
 MEGABYTE = 1e6
+
+
+def list_runs(
+    runs: Annotated[
+        Path, typer.Argument(metavar="RUNS", help="the folder that has the folders of runs")
+    ] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """List the runs in a folder: state, rounds, figure of the newest evaluation, size, and published versions."""
+    found = RunList(runs).lines()
+    if as_json:
+        json_line({"runs": [one.to_json() for one in found]})
+    else:
+        show(out(), table(found, runs))
+
+
+def prune(
+    runs: Annotated[
+        Path, typer.Argument(metavar="RUNS", help="the folder that has the folders of runs")
+    ] = Path("runs"),
+    keep: Annotated[
+        int, typer.Option(min=1, help="how many of the newest runs stay in any case")
+    ] = 10,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="remove the folders; without it, list them")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove the folders of old runs, with their models, records and audit logs.
+
+    Runs at work stay, and so do those whose versions are the champion, a candidate, or have a name, and the one that
+    `coordinator rollback` would go back to. Runs of a comparison stay. Without --yes the command lists what it would
+    remove.
+    """
+    found = old(runs, keep)
+    if yes:
+        found = [removed(line) for line in found]
+    if as_json:
+        json_line({"removed": yes, "runs": [one.to_json() for one in found]})
+        return
+    if found:
+        show(out(), table(found, runs))
+    size = sum(one.bytes for one in found) / MEGABYTE
+    what = "removed" if yes else "to remove; --yes removes them"
+    show_line(f"{counted(len(found), 'run')}, {size:.1f} MB {what}")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What `coordinator compare` does: run the missing cells, then print and write the tables.
+"""`coordinator compare`: run the missing cells, then print and write the tables.
 
 A cell is finished if its folder holds a finished run, or if the compare.json of an earlier comparison
 has its row. So a comparison continues where it stopped on the same machine, and on another machine with
@@ -11,17 +11,16 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 
-from covey.coordinator.cluster.cell_task import CellOutcome
-from covey.coordinator.cluster.dask_cells import failed, run_on_dask
-from covey.coordinator.commands import run as command
-from covey.coordinator.commands.comparison_files import (
+from covey.coordinator.cli import run as command
+from covey.coordinator.cli.comparison_files import (
     NONE_KNOWN,
     PAGE,
     KnownRows,
@@ -32,7 +31,22 @@ from covey.coordinator.commands.comparison_files import (
     write_page,
     write_tables,
 )
-from covey.coordinator.commands.tracked_run import finish_tracked, track_afterwards
+from covey.coordinator.cli.options import (
+    BROKER_OF_A_RUN,
+    Embedded,
+    InProcess,
+    ScenarioFile,
+    Set,
+    Track,
+    distinct_brokers,
+    ensure_role,
+    in_federation,
+    out,
+    refuse_contradictions,
+)
+from covey.coordinator.cli.tracked_run import finish_tracked, track_afterwards
+from covey.coordinator.cluster.cell_task import CellOutcome
+from covey.coordinator.cluster.dask_cells import failed, run_on_dask
 from covey.coordinator.compare.grid import Cell, chosen, grid
 from covey.coordinator.compare.rows import ComparisonRow
 from covey.coordinator.compare.summaries import summaries
@@ -49,8 +63,12 @@ from covey.coordinator.run.rules import rules_of
 from covey.coordinator.simulate.driver import simulate
 from covey.coordinator.track.tracking import check_trackers, tracking
 from covey.coordinator.view.printed import comparison_table, json_line, show_words
+from covey.shared.cli import Allow, Connection, DataRoot, Json, stopped, with_connection
+from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
+from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.scenario.code import check_code
+from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.terminal import Terminal
 
@@ -58,6 +76,96 @@ log = logging.getLogger(__name__)
 
 Observing = Callable[[Cell], AbstractContextManager[Observer]]
 TABLE_WIDTH = 160  # columns of text at least, so that no column of a table is lost
+
+
+@with_connection(BROKER_OF_A_RUN, several=True)
+def compare_command(
+    context: typer.Context,
+    scenario: ScenarioFile,
+    *,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="the comparison's folder  [default: runs/<name>]")
+    ] = None,
+    cells: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="run these cells only, e.g. fedavg/1,fedclust; repeatable", show_default=False
+        ),
+    ] = None,
+    known: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="compare.json of an earlier comparison, whose cells count as finished; repeatable",
+            show_default=False,
+        ),
+    ] = None,
+    no_run: Annotated[
+        bool,
+        typer.Option(
+            "--no-run", help="only print the finished cells; written only if --out is given"
+        ),
+    ] = False,
+    in_process: InProcess = False,
+    executor: Annotated[
+        str,
+        typer.Option(
+            metavar="<address>",
+            help="run the cells on a Dask cluster, dask://host:port of its scheduler, instead of on this machine; "
+            "without a broker, as --in-process",
+            show_default=False,
+        ),
+    ] = "",
+    html: Annotated[
+        bool,
+        typer.Option(
+            "--html", help="also write a page with tables and curves, report.html, to the folder"
+        ),
+    ] = False,
+    track: Track = None,
+    connection: Connection,
+    embedded: Embedded = False,
+    overrides: Set = None,
+    data_root: DataRoot = None,
+    allow: Allow = None,
+    as_json: Json = False,
+) -> None:
+    """Run every method of a scenario's compare section, and print tables of mean results.
+
+    A cell is one run: one method, one partition, one seed. Finished cells are kept, interrupted
+    cells resume: type the same command to continue. --known adds cells that were run elsewhere.
+    The tables are also written to the comparison's folder; with --no-run, only if --out names one.
+    """
+    refuse_contradictions(context)
+    if not (in_process or embedded or executor):
+        ensure_role(connection, COORDINATOR)
+    loaded = load(scenario, overrides or [])
+    if not (in_process or embedded or executor):
+        loaded = in_federation(connection, loaded)
+    options = Options(
+        folder or Path("runs") / loaded.name,
+        False,
+        embedded,
+        data_root,
+        allowed=AllowedCode.parse(allow),
+        brokers=distinct_brokers(connection),
+    )
+    if executor and not executor.startswith("dask://"):
+        raise UserError(f"--executor {executor}: expected dask://host:port of a Dask scheduler")
+    request = Request(
+        cells or [],
+        known or [],
+        run=not no_run,
+        in_process=in_process,
+        executor=executor,
+        write=not no_run or folder is not None,
+        html=html,
+        track=track or [],
+    )
+    done = False
+    with suppress(KeyboardInterrupt):
+        done = compare(loaded, options, request, None if as_json else out())
+    if not done:
+        raise stopped("the same command continues")
 
 
 @dataclass(frozen=True)

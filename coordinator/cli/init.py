@@ -9,15 +9,82 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from covey.shared.child import environment, python
 from covey.shared.errors import UserError
+from covey.shared.files import write_atomically
 from covey.shared.proposal.choices import Proposal
 from covey.shared.proposal.description import DataDescription, read_description
 from covey.shared.proposal.proposal import propose
+from covey.shared.sentences import printable_lines
 
 DESCRIPTION_SUFFIX = ".json"
 FAILURE_MARK = "error: "
+
+
+def init_command(
+    sources: Annotated[
+        list[str],
+        typer.Option(
+            "--from",
+            help="data of one device, as for `agent start --data`, or a .json file that `agent check --propose --json` "
+            "wrote on a device; repeatable",
+        ),
+    ],
+    targets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--target",
+            help="the column of a table to predict; repeated, for labels that a row has or not  [default: a usual name, else "
+            "the last]",
+            show_default=False,
+        ),
+    ] = None,
+    anomalies: Annotated[
+        bool, typer.Option("--anomalies", help="find unusual rows; --target may label them")
+    ] = False,
+    horizon: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="forecast the target of a series for this number of rows",
+            show_default=False,
+        ),
+    ] = None,
+    agents: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="number of devices  [default: one per --from]", show_default=False
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="the scenario's name  [default: after the data]", show_default=False),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="file to write once the proposal is made; `> FILE` would empty it before  [default: print it]",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Propose a scenario for your own data, with the reason of each choice next to it.
+
+    `coordinator init --from pi-1.csv --from pi-2.csv --out scenario.yaml`. Differences between the devices are named
+    in the file and on stderr.
+    """
+    proposal = init(Request(sources, targets or (), agents, name, anomalies, horizon))
+    if to is None:
+        print(proposal.to_yaml(), end="")
+    else:
+        write_atomically(to, proposal.to_yaml().encode())
+    for remark in proposal.remarks():
+        typer.echo(printable_lines(remark), err=True)
 
 
 @dataclass(frozen=True)

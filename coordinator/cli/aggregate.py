@@ -6,14 +6,39 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Annotated
+
+import typer
 
 from covey.coordinator.aggregate.service import AggregatorService, last_will
+from covey.coordinator.cli.options import ensure_role, show_line
 from covey.coordinator.serve.signals import StopSignals
+from covey.shared.cli import LOCAL_BROKER, Allow, Connection, check_name, with_connection
 from covey.shared.consent import AllowedCode
 from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.topics import Topics
+
+
+@with_connection(LOCAL_BROKER)
+def aggregate(
+    *,
+    connection: Connection,
+    federation: Annotated[str, typer.Option(help="the federation of the run")] = "default",
+    allow: Allow = None,
+) -> None:
+    """Add up the reports of a broker's agents, for a run that was started with --aggregators.
+
+    Start one near each broker; it needs an aggregator's credentials. It checks reports as the coordinator does and sends
+    it one sum for each cluster. It serves one run after another until Ctrl-C.
+    """
+    check_name("--federation", federation)
+    ensure_role(connection, "aggregator", COORDINATOR)
+    with suppress(KeyboardInterrupt):
+        asyncio.run(serve(connection.url(), federation, AllowedCode.parse(allow), show_line))
 
 
 async def serve(

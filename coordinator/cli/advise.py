@@ -11,11 +11,21 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 import yaml
 
-from covey.coordinator.commands import init, run
+from covey.coordinator.cli import init, run
+from covey.coordinator.cli.options import (
+    BROKER_OF_A_RUN,
+    Set,
+    distinct_brokers,
+    ensure_role,
+    in_federation,
+    out,
+    warn,
+)
 from covey.coordinator.record import records
 from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.record.records import Row
@@ -24,13 +34,18 @@ from covey.coordinator.report.curves import curves, proximity_of
 from covey.coordinator.run.options import Options
 from covey.coordinator.simulate import driver
 from covey.coordinator.view.lines import phase_line
+from covey.coordinator.view.printed import show
 from covey.coordinator.view.svg import document
 from covey.coordinator.view.table import Column, Table
+from covey.shared import json_text
+from covey.shared.cli import Allow, Connection, DataRoot, Json, stopped, with_connection
+from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
+from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.numerics.kinship import KINDS, LEVEL
 from covey.shared.numerics.measures import Kind
-from covey.shared.scenario.load import from_mapping
+from covey.shared.scenario.load import from_mapping, load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.sentences import counted, some
@@ -38,6 +53,82 @@ from covey.shared.strategies.phase_names import SIGNATURE
 
 CLEAR = 0.5  # mean silhouette of groups that are more than a way to divide agents that all differ
 MOST_NAMES = 12  # of a group's members, on a terminal
+
+
+@with_connection(BROKER_OF_A_RUN, several=True)
+def advise_command(
+    scenario: Annotated[
+        Path | None,
+        typer.Argument(
+            help="the scenario file  [default: with --from, as `coordinator init` proposes it]",
+            exists=True,
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    connection: Connection,
+    sources: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            help="data of one device, as for `agent start --data`, in place of a fleet; repeatable",
+        ),
+    ] = None,
+    overrides: Set = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            "--try",
+            min=3,
+            help="after the cards, train this many rounds, in which the agents vote  [default: cards alone]",
+            show_default=False,
+        ),
+    ] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option(help="write the distances of the cards as a picture", show_default=False),
+    ] = None,
+    data_root: DataRoot = None,
+    allow: Allow = None,
+    as_json: Json = False,
+) -> None:
+    """Find out which shift a fleet has and whether clusters would help, from cards alone: nothing is trained.
+
+    With --from the devices' data is read here. Else a scenario with a fleet section is asked in process, any other over
+    the broker. Its method does not count.
+    """
+    if scenario is None and not sources:
+        raise UserError("advise needs a scenario file, or the data of each device: --from")
+    if scenario is None and overrides:
+        raise UserError("--set changes a scenario file: name one, or omit --set")
+    loaded = None if scenario is None else load(scenario, overrides or [])
+    if loaded is not None and loaded.fleet is None and not sources:
+        ensure_role(connection, COORDINATOR)
+        loaded = in_federation(connection, loaded)
+    options = Options(
+        Path(),
+        data_root=data_root,
+        allowed=AllowedCode.parse(allow),
+        brokers=distinct_brokers(connection),
+    )
+    if sources:
+        found = advise_files(sources, loaded, options, rounds=rounds, picture=svg)
+    else:
+        assert loaded is not None  # noqa: S101 - checked above
+        found = advise(loaded, options, ignore, rounds=rounds, picture=svg)
+    if found is None:
+        raise stopped("nothing was found out")
+    if svg is not None and found.picture is None:
+        warn(f"{svg} is not written: no test found a shift, or there are too many agents to draw")
+    if as_json:
+        print(json_text.dumps(found.to_json()))
+        return
+    for line in (found.sentence, *found.votes):
+        out().print(line, highlight=False, markup=False)
+    for table in (found.tests, found.members):
+        if table.rows:
+            show(out(), table)
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,20 @@ import asyncio
 import contextlib
 import json
 import uuid
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 import yaml
 
+from covey.coordinator.cli.options import READERS, ensure_role, out, show_line
 from covey.coordinator.dashboard.folder_reader import plan_of
 from covey.coordinator.record.records import newest_privacy
 from covey.coordinator.record.roster_files import read_roster, roster_file
+from covey.coordinator.report.roster import STYLES, roster_table, status_lines
+from covey.coordinator.view.printed import json_line, show
+from covey.shared.cli import Connection, Json, check_name, with_connection
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Link, Message, Up
@@ -28,6 +34,56 @@ WITHIN_S = 3.0
 STATUSES_WITHIN_S = 1.0  # of agents
 MAX_AGENTS = 1000  # of a larger fleet, the roster has what it has
 BATCH = 100  # topics of one subscription
+
+
+@with_connection()
+def status(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="a run's folder  [default: ask the broker about a running fleet]"),
+    ] = None,
+    *,
+    connection: Connection,
+    federation: Annotated[str, typer.Option(help="the federation to show")] = "default",
+    watch: Annotated[
+        bool, typer.Option("--watch", help="show rounds and figures until the run is over")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """List a run's agents with cluster, last contact and samples, and why an agent is excluded.
+
+    With --watch, show the rounds instead, as they end: figures by cluster, reports, faults, and the time that is left.
+    """
+    check_name("--federation", federation)
+    if watch:
+        _watch(folder, connection, federation, as_json=as_json)
+        return
+
+    if folder is not None:
+        seen = from_folder(folder)
+    else:
+        ensure_role(connection, *READERS)
+        seen = asyncio.run(from_broker(connection.url(), federation))
+    if as_json:
+        json_line(seen)
+        return
+    for line in status_lines(seen):
+        show_line(line)
+    roster = seen["roster"]
+    show(out(), roster_table(roster, regression=seen["regression"]), STYLES)
+    counts = [f"{reason}: {count}" for reason, count in roster["refusals"].items()]
+    show_line(f"refused messages: {', '.join(counts) or 'none'}")
+
+
+def _watch(folder: Path | None, connection: Connection, federation: str, *, as_json: bool) -> None:
+    from covey.coordinator.dashboard import terminal
+
+    url = None
+    if connection.is_named or folder is None:
+        ensure_role(connection, *READERS)
+        url = connection.url()
+    with suppress(KeyboardInterrupt), terminal.opened(folder, url, federation) as hub:
+        terminal.watch(hub, out(), json_line if as_json else None)
 
 
 def from_folder(folder: Path) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def track_afterwards(
 
 def _write_page(folder: Path) -> None:
     """The page that `coordinator report` writes. A run without a page is tracked without it."""
-    from covey.coordinator.commands.comparison_files import PAGE
+    from covey.coordinator.cli.comparison_files import PAGE
     from covey.coordinator.report.curves import curves
     from covey.coordinator.report.html_report import page
 

@@ -1,24 +1,56 @@
-"""What `coordinator report` does: print the results of runs and comparisons, and write their pages."""
+"""`coordinator report`: print the results of runs and comparisons, and write their pages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 
-from covey.coordinator.commands import comparison_files
-from covey.coordinator.commands.compare import show
+from covey.coordinator.cli import comparison_files
+from covey.coordinator.cli.compare import show
+from covey.coordinator.cli.options import out
 from covey.coordinator.record.records import finished
 from covey.coordinator.report.tables import labels, results
 from covey.coordinator.view.printed import json_line, results_table, show_words
 from covey.shared import json_text
+from covey.shared.cli import Allow, Json
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
+
+
+def report_command(
+    folders: Annotated[
+        list[Path], typer.Argument(help="folders of finished runs, or the folder of one comparison")
+    ],
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="write the page to this file  [default: report.html in the folder, if it is a single one]",
+            show_default=False,
+        ),
+    ] = None,
+    svg: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="also write one picture of that page: NAME=FILE, e.g. accuracy=a.svg; repeatable",
+            show_default=False,
+        ),
+    ] = None,
+    allow: Allow = None,
+    as_json: Json = False,
+) -> None:
+    """Print the results of finished runs in one table, and write a page with curves, clusters and agents.
+
+    A comparison may be unfinished: its report shows the cells that are there. With --json, a page is written only if
+    --html names its file.
+    """
+    report(Request(folders, html, svg or [], as_json), out())
 
 
 @dataclass(frozen=True)

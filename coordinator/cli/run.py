@@ -4,17 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import re
 import resource
+import shlex
+import sys
 import uuid
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from covey.coordinator.cli.options import (
+    BROKER_OF_A_RUN,
+    Aggregators,
+    AuditKey,
+    Cluster,
+    Embedded,
+    InProcess,
+    ScenarioFile,
+    Set,
+    Track,
+    complain,
+    distinct_brokers,
+    ensure_role,
+    in_federation,
+    out,
+    refuse_contradictions,
+    show_line,
+)
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.record.notices import BrokerReady, ModelChosen, Observer
+from covey.coordinator.report.progress import ProgressBar, StayedOut
+from covey.coordinator.report.tables import (
+    baseline,
+    newcomers,
+    none_evaluated,
+    own_models,
+    participation,
+    regression,
+    results,
+    unevaluated,
+)
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import prepared
 from covey.coordinator.run.options import Options
@@ -25,17 +60,162 @@ from covey.coordinator.serve.connect import connected, ensure_one_cluster, fitte
 from covey.coordinator.serve.exclusive import ensure_single_coordinator
 from covey.coordinator.serve.service import Service
 from covey.coordinator.serve.signals import StopSignals
+from covey.coordinator.view.printed import json_line, json_notice, results_table, show_words
+from covey.shared.cli import Allow, Connection, DataRoot, Json, failed, stopped, with_connection
+from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl
+from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.link import Link
 from covey.shared.scenario.code import check_code
+from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Setup
 from covey.shared.wire.topics import Topics
 
+if TYPE_CHECKING:
+    from covey.coordinator.track.tracking import TrackedObserver
+
 ID_DIGITS = 12  # of a run, hexadecimal
 CLIENT_DIGITS = 8  # of the coordinator's MQTT client id
 MAX_DESCRIPTORS = 65_536  # where the system has no limit
+
+
+def resume_command(arguments: Sequence[str]) -> str:
+    """The command that continues a stopped run: as typed, plus --resume, with stars for a password."""
+    shown = [
+        re.sub(r"((?:mqtt|ws)s?://[^:/@]*:).*@", r"\1***@", argument) for argument in arguments
+    ]
+    if "--resume" not in shown:
+        shown.append("--resume")
+    return shlex.join(["coordinator", *shown])
+
+
+@with_connection(BROKER_OF_A_RUN, several=True)
+def run_command(
+    context: typer.Context,
+    scenario: ScenarioFile,
+    *,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="the run's folder  [default: runs/<name>]")
+    ] = None,
+    connection: Connection,
+    cluster: Cluster = False,
+    embedded: Embedded = False,
+    aggregators: Aggregators = False,
+    overrides: Set = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="continue from the checkpoint in the folder")
+    ] = False,
+    origin: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="folder of a finished run: begin with its models and clusters, for more rounds or with other settings",
+            show_default=False,
+        ),
+    ] = None,
+    give_up_after: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0,
+            metavar="<seconds>",
+            help="end the run, with exit code 2, once it has waited so long for agents  [default: it waits on]",
+            show_default=False,
+        ),
+    ] = None,
+    in_process: InProcess = False,
+    data_root: DataRoot = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            help="serve Prometheus metrics at [HOST:]PORT, path /metrics", show_default=False
+        ),
+    ] = None,
+    audit_key: AuditKey = None,
+    track: Track = None,
+    allow: Allow = None,
+    as_json: Json = False,
+) -> None:
+    """Run a scenario to its end, and write models, records and results to a folder.
+
+    A scenario with a fleet section starts its simulated agents. Without one, the run waits for
+    agents that `agent start` runs. Ctrl-C stops the run; --resume continues it.
+    """
+    refuse_contradictions(context)
+    if track:
+        from covey.coordinator.cli.tracked_run import finish_tracked
+        from covey.coordinator.track.tracking import check_trackers, tracking
+
+        check_trackers(track)
+    metrics_address = None
+    if metrics is not None:
+        from covey.coordinator.serve.prometheus import address
+
+        metrics_address = address(metrics)
+    if not (in_process or embedded):
+        ensure_role(connection, COORDINATOR)
+    loaded = load(scenario, overrides or [])
+    if not (in_process or embedded):
+        loaded = in_federation(connection, loaded)
+    options = Options(
+        folder or Path("runs") / loaded.name,
+        resume,
+        embedded,
+        data_root,
+        metrics_address,
+        audit_key,
+        origin,
+        AllowedCode.parse(allow),
+        distinct_brokers(connection),
+        cluster,
+        aggregators,
+        math.inf if give_up_after is None else give_up_after,
+    )
+    observing: AbstractContextManager[Observer]
+    observing = nullcontext(json_notice) if as_json else ProgressBar(out(), loaded.rounds.count)
+    following: AbstractContextManager[TrackedObserver | None] = nullcontext()
+    if track:
+        following = tracking(track, loaded, options.folder, complain)
+    result = None
+    with suppress(KeyboardInterrupt), following as tracked, observing as shown:
+        observer = stayed_out = StayedOut(shown if tracked is None else tracked.before(shown))
+        if in_process:
+            from covey.coordinator.simulate import driver
+
+            result = driver.alone(loaded, options, observer)
+        else:
+            try:
+                result = asyncio.run(run(loaded, options, observer))
+            except RunGivenUpError as error:
+                again = resume_command(sys.argv[1:])
+                raise UserError(f"{error}; to continue: {again}") from None
+        if result is not None and tracked is not None:
+            finish_tracked(tracked, options.folder, result)
+    if result is None:
+        if not options.folder.exists():
+            raise stopped("nothing was started yet")
+        raise stopped(f"to continue: {resume_command(sys.argv[1:])}")
+    if as_json:
+        json_line({"event": "result", **result})
+    else:
+        show_words(out(), results([result]), results_table)
+        for remark in (
+            regression(result),
+            baseline(result),
+            own_models(result),
+            participation(result),
+            newcomers(result),
+            stayed_out.sentence(result["took_part"]),
+        ):
+            if remark:
+                show_line(remark)
+        if missing := unevaluated(result):
+            show_line(missing)
+        show_line(f"models, records and the result are in {options.folder}")
+    # figures that their owners keep are no failure of the run; a comparison cannot do without
+    if not result.get("kept_back") and (problem := none_evaluated(result)):
+        raise failed(problem)
 
 
 class RunGivenUpError(UserError):

@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from covey.coordinator.cli.options import show_line
 from covey.coordinator.record.audit_trail import FILE
+from covey.coordinator.view.printed import json_line
 from covey.shared import json_text
+from covey.shared.cli import Json
 from covey.shared.errors import UserError
 from covey.shared.sentences import some
 from covey.shared.strategies.base import ClientId
@@ -21,6 +26,20 @@ from covey.shared.strategies.phase_names import occasion
 SHOWN_AGENTS = 5  # named in the message about an agent that the log does not mention
 
 Fields = Mapping[str, Any]
+
+
+def story(
+    agent: Annotated[str, typer.Argument(help="the agent's id, as `coordinator status` shows it")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")],
+    as_json: Json = False,
+) -> None:
+    """Print what happened to one agent in a run, in order: invitations, reports, refusals, quarantine."""
+    found = story_of(agent, folder)
+    if as_json:
+        json_line(found.to_json())
+        return
+    for sentence in found.sentences:
+        show_line(f"{sentence.time}  {sentence.text}")
 
 
 @dataclass(frozen=True)
