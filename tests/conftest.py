@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import settings
 
-from tests import brokers
+from tests import brokers, forked
 
 # The suite tries the same examples in each run, so that it fails only when the code has changed.
 # `--hypothesis-profile random` tries others. Time is no property: a machine may be busy.
@@ -59,6 +59,7 @@ def pytest_configure() -> None:
     sys.dont_write_bytecode = False
     gc.disable()  # until all tests are collected
     os.fsync = lambda fd: None
+    forked.surroundings()
 
 
 def pytest_collection_finish() -> None:

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from tests.forked import Forked, Start, is_usual, path_of_tests
+
 ROOT = Path(__file__).resolve().parent.parent
 needs_mosquitto = pytest.mark.skipif(
     shutil.which("mosquitto") is None, reason="no mosquitto is installed"
@@ -54,7 +56,16 @@ def free_ports(count: int) -> list[int]:
 
 
 class Program:
-    """`python -m command`, its output in a file."""
+    """`python -m command`, its output in a file.
+
+    Args:
+        command: a module with its arguments; not as a `module`, the whole command line.
+        log: receives the output.
+        module: see `command`.
+        cwd: the working directory.
+        settings: for the environment.
+        fresh: a test measures how it starts, or what it needs: no fork of a program that has imported the same.
+    """
 
     def __init__(
         self,
@@ -64,11 +75,15 @@ class Program:
         module: bool = True,
         cwd: Path = ROOT,
         settings: Mapping[str, str] | None = None,
+        fresh: bool = False,
     ) -> None:
         self.log = log
+        self.process: subprocess.Popen[bytes] | Forked
+        environment = {**os.environ, **path_of_tests(os.environ), **(settings or {})}
+        if module and not fresh and is_usual(command, environment):
+            self.process = Forked(Start(list(command), environment, str(cwd), str(log)))
+            return
         arguments = [sys.executable, "-m", *command] if module else list(command)
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        environment = os.environ | {"PYTHONPATH": path} | dict(settings or {})
         with log.open("ab") as file:
             self.process = subprocess.Popen(
                 arguments,
@@ -99,9 +114,11 @@ class Program:
 
 
 @contextlib.contextmanager
-def program(*command: str, log: Path, module: bool = True, cwd: Path = ROOT) -> Iterator[Program]:
+def program(
+    *command: str, log: Path, module: bool = True, cwd: Path = ROOT, fresh: bool = False
+) -> Iterator[Program]:
     """A program that runs until the block ends."""
-    this = Program(command, log, module=module, cwd=cwd)
+    this = Program(command, log, module=module, cwd=cwd, fresh=fresh)
     try:
         yield this
     finally:

@@ -43,7 +43,7 @@ def test_without_the_runs_own_password_no_client_is_let_in(
         "--json",
         *options,
     ]
-    with program(*command, log=tmp_path / "run.log") as run:
+    with program(*command, log=tmp_path / "run.log", fresh=True) as run:
         until(lambda: '"phase"' in run.output, of=run)  # the fleet itself is let in: it works
         [url] = [row["url"] for row in events(run) if row["event"] == "broker"]
         place = url.partition("@")[2]

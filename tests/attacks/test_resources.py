@@ -47,7 +47,7 @@ def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its
     # each job waits, so that the attack has the processor
     calm = {**QUICK, "fleet": {"agents": 4, "faults": {"slow": 1.0, "slow_s": 0.2}}}
     with mosquitto(tmp_path, port), fleet(tmp_path, port, **calm):
-        this = coordinator(tmp_path, port, "--set", "strategy.name=fedavg", **calm)
+        this = coordinator(tmp_path, port, "--set", "strategy.name=fedavg", fresh=True, **calm)
         try:
             until(lambda: len(rows(run)) >= 3, of=this)
             memory = megabytes(this)
@@ -91,7 +91,14 @@ def test_sockets_at_the_metrics_neither_end_a_run_nor_hold_it_up(tmp_path: Path)
     }
     with mosquitto(tmp_path, port), fleet(tmp_path, port, **short), ExitStack() as stack:
         this = coordinator(
-            tmp_path, port, "--set", "strategy.name=fedavg", "--metrics", str(scrape), **short
+            tmp_path,
+            port,
+            "--set",
+            "strategy.name=fedavg",
+            "--metrics",
+            str(scrape),
+            fresh=True,
+            **short,
         )
         resource.prlimit(this.process.pid, resource.RLIMIT_NOFILE, (128, 128))
         try:

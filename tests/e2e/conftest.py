@@ -86,7 +86,9 @@ def fleet(folder: Path, port: int, **sections: Any) -> Iterator[Program]:
         yield f
 
 
-def coordinator(folder: Path, port: int, *more: str, out: str = "run", **sections: Any) -> Program:
+def coordinator(
+    folder: Path, port: int, *more: str, out: str = "run", fresh: bool = False, **sections: Any
+) -> Program:
     """`coordinator run` at this broker, without a fleet of its own. The caller ends it."""
     sections.pop("fleet", None)
     path = REAL.written(folder, **sections)
@@ -102,7 +104,7 @@ def coordinator(folder: Path, port: int, *more: str, out: str = "run", **section
         "--json",
         *more,
     ]
-    return Program(command, folder / f"{out}.log")
+    return Program(command, folder / f"{out}.log", fresh=fresh)
 
 
 def finish(this: Program, within_s: float = 120.0) -> None:
