@@ -31,7 +31,7 @@ from covey.shared.mqtt.link import UNANSWERED, Down, Echo, Incoming, Message, Su
 from covey.shared.mqtt.profiles import Profile
 from covey.shared.mqtt.read_back import LOOK_S, ReadBack, delivered, swallowed
 from covey.shared.mqtt.throttle import Throttle
-from covey.shared.mqtt.tls_errors import EVERY_S, Reasons, tls_failure
+from covey.shared.mqtt.why_down import EVERY_S, Reasons, tls_failure
 
 __all__ = ["BrokerUrl", "MqttLink"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from covey.broker.programs.mosquitto import find
-from covey.shared.mqtt import mqtt_link, tls_errors
+from covey.shared.mqtt import mqtt_link, why_down
 from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from covey.shared.mqtt.link import Down, Echo, Incoming, Up, Will
@@ -147,7 +147,7 @@ async def test_a_certificate_that_expired_or_is_of_another_authority_is_named_wh
 async def test_a_port_at_which_nobody_listens_any_more_is_named(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_errors, "EVERY_S", 0.3)
+    monkeypatch.setattr(why_down, "EVERY_S", 0.3)
     await broker.runs()
     async with Program(f"mqtt://127.0.0.1:{broker.port}") as program:
         await program.is_up()

@@ -8,7 +8,7 @@ import pytest
 
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
-from covey.shared.mqtt.tls_errors import tls_failure
+from covey.shared.mqtt.why_down import tls_failure
 
 URL = BrokerUrl.parse("mqtts://farm:1883")
 
