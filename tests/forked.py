@@ -35,8 +35,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ("covey.coordinator.cli", "covey.agent.cli", "covey.broker.cli")
 # These need other libraries, and no program imports them unless a user asks it to.
 LEFT_OUT = ("covey.agent.training", "covey.coordinator.track", "covey.examples")
-# A module may look at any other variable when it is imported. Those of KMP_ are scikit-learn's own.
-MAY_DIFFER = ("COVEY_", "KMP_", "PYTEST_")
+# A module may look at any other variable when it is imported. Those of KMP_ are scikit-learn's own. The last two are set by
+# our learner for torch, which the server does not import.
+MAY_DIFFER = ("COVEY_", "KMP_", "PYTEST_", "CUBLAS_", "TORCH")
 # Commands import these when they run. (pyarrow starts a thread.)
 LIBRARIES = ("cloudpickle", "scipy.cluster.hierarchy", "scipy.optimize")
 

@@ -120,11 +120,12 @@ def test_a_fork_can_be_killed_and_waited_for_as_a_process_can(tmp_path: Path) ->
 
 
 def test_a_mistake_of_a_user_ends_a_fork_with_2_and_no_traceback(tmp_path: Path) -> None:
-    this = Program(["covey.coordinator.cli", "run", "--none"], tmp_path / "log")
-    assert isinstance(this.process, Forked)
-    assert this.process.wait(60) == 2
-    assert "--none" in this.output
-    assert "Traceback" not in this.output
+    log = tmp_path / "log"
+    command = ["covey.coordinator.cli", "run", "--none"]
+    this = Forked(Start(command, surroundings(), str(tmp_path), str(log)))
+    assert this.wait(60) == 2
+    assert "--none" in log.read_text()
+    assert "Traceback" not in log.read_text()
 
 
 @pytest.mark.parametrize("name", ["PYTHONPATH", "PYTHONHASHSEED", "COLUMNS", "OMP_NUM_THREADS"])
