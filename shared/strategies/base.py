@@ -837,6 +837,10 @@ class Strategy(BaseModel, Generic[S]):
         """What records, figures and pages show of a state."""
         return Shown()
 
+    def forget(self, state: S, client: ClientId) -> S:
+        """The state without a client, where more than `client_fields` names it."""
+        return state
+
     # -- robust aggregation: docs/aggregation.md ---------------------------------------------------
 
     def refuses(self, settings: Settings) -> str:

@@ -80,10 +80,9 @@ def forgotten(strategy: Strategy[Any], state: S, client: ClientId) -> S:
             changes[name] = _without(known, client)
         else:
             changes[name] = tuple(one for one in known if one != client)
-    if not changes:
-        return state
-    changed: S = replace(state, **changes)  # type: ignore[type-var]
-    return changed
+    changed: S = replace(state, **changes) if changes else state  # type: ignore[type-var]
+    left: S = strategy.forget(changed, client)
+    return left
 
 
 def _without(known: Mapping[str, Any], client: ClientId) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from covey.coordinator.run.result import result_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service
 from covey.shared.mqtt.link import Message
+from covey.shared.strategies.secured.coordinator import Figures, Progress
 from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import Part
 from tests import clock
@@ -63,13 +65,31 @@ def run_of(folder: Path, kind: str) -> Run:
     scene = small_run.buffered("fedavg") if kind == "buffered" else scenario("fedavg")
     if kind == "private":
         scene = scenario("fedavg", privacy=PRIVATE, rounds=ALL)
+    if kind == "secure":
+        scene = scenario("fedavg", privacy={"secure": {"clip": 1.0}}, rounds=ALL)
     run = driver(folder, scene).run
     for client in clients():
         run.handle(Joined(client), 0.0)
     return run
 
 
-@pytest.mark.parametrize("kind", ["in step", "buffered", "private"])
+def test_the_state_of_secure_sums_names_no_agent_that_was_forgotten(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "secure")
+    both = [GONE, "agent-2"]
+    named: dict[str, Any] = {
+        "blamed": both,
+        "standing": {"0": {"bound": both, "members": both}},
+        "ends": [{"cluster": "0", "reported": both}],
+        "figures": vars(Figures(agents=both)),
+    }
+    run.state = replace(Progress.of(run.state), **named).inside(run.state)
+    assert traces(run.state, GONE) == {"SecuredSingle.secure"}
+    run.handle(Forget(GONE), 1.0)
+    assert traces(run.state, GONE) == set()
+    assert tuple(Progress.of(run.state).blamed) == ("agent-2",)
+
+
+@pytest.mark.parametrize("kind", ["in step", "buffered", "private", "secure"])
 def test_nothing_in_the_memory_of_a_run_names_an_agent_that_was_forgotten(
     tmp_path: Path, kind: str
 ) -> None:

@@ -199,6 +199,22 @@ class Progress:
         values = {one.name: getattr(state, one.name) for one in fields(state)}
         return _state_type(cast(Any, type(state)))(**values, secure=secure)
 
+    def without(self, client: ClientId) -> Progress:
+        """What is left once an agent is forgotten. An open sum is made of its messages too, and ends with its round."""
+        standing = {
+            cluster: {
+                "bound": [one for one in known["bound"] if one != client],
+                # those who are bound to it have nobody to answer for any more
+                "members": [] if client in known["members"] else known["members"],
+            }
+            for cluster, known in self.standing.items()
+        }
+        blamed = [one for one in self.blamed if one != client]
+        figures = self.figures
+        if figures is not None:
+            figures = {**figures, "agents": [one for one in figures["agents"] if one != client]}
+        return replace(self, blamed=blamed, standing=standing, figures=figures, ends=None)
+
     @property
     def open(self) -> list[GroupSum]:
         """Sums that have not ended."""
@@ -214,7 +230,10 @@ class Progress:
 def _state_type(kind: Any) -> Any:
     """The state of a method with the field `secure`."""
     added: tuple[str, Any, Any] = ("secure", Mapping[str, Any], field(default_factory=dict))
-    return make_dataclass(f"Secured{kind.__name__}", [added], bases=(kind,), frozen=True)
+    own = {"__module__": __name__}  # not that of `types`
+    return make_dataclass(
+        f"Secured{kind.__name__}", [added], bases=(kind,), frozen=True, namespace=own
+    )
 
 
 @dataclass(frozen=True)
@@ -293,6 +312,9 @@ class Secured(Strategy[Any]):
         return (
             shown if ends is None else replace(shown, notes={**shown.notes, "secure": list(ends)})
         )
+
+    def forget(self, state: Any, client: ClientId) -> Any:
+        return Progress.of(state).without(client).inside(self._own.forget(state, client))
 
     def plan(self, state: Any, view: View) -> Phase:
         """The next phase of the sums, or of the method where agents send no update.
