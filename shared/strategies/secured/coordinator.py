@@ -200,7 +200,7 @@ class Progress:
         return _state_type(cast(Any, type(state)))(**values, secure=secure)
 
     def without(self, client: ClientId) -> Progress:
-        """What is left once an agent is forgotten. An open sum is made of its messages too, and ends with its round."""
+        """This without an agent. An open sum is made of its messages too, and ends with its round."""
         standing = {
             cluster: {
                 "bound": [one for one in known["bound"] if one != client],
