@@ -444,6 +444,19 @@ def test_a_packet_that_ends_within_a_field_ends_its_connection(
     run(program())
 
 
+def expect_the_end_after(wrong: bytes) -> None:
+    """A client that sends this packet, its CONNECT or a later one, has its connection ended."""
+
+    async def program() -> None:
+        client = Client(Hub())
+        if wrong[0] != MessageType.CONNECT:
+            client.connect("a")
+        client.send(wrong)
+        assert client.wire.closed
+
+    run(program())
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -454,14 +467,7 @@ def test_a_packet_that_ends_within_a_field_ends_its_connection(
     ids=["CONNECT", "PUBLISH", "SUBSCRIBE"],
 )
 def test_a_text_that_is_no_utf_8_ends_its_connection(wrong: bytes) -> None:
-    async def program() -> None:
-        client = Client(Hub())
-        if wrong[0] != MessageType.CONNECT:
-            client.connect("a")
-        client.send(wrong)
-        assert client.wire.closed
-
-    run(program())
+    expect_the_end_after(wrong)
 
 
 @pytest.mark.parametrize(
@@ -488,14 +494,7 @@ def test_a_text_that_is_no_utf_8_ends_its_connection(wrong: bytes) -> None:
     ],
 )
 def test_a_packet_that_breaks_a_rule_ends_its_connection(wrong: bytes) -> None:
-    async def program() -> None:
-        client = Client(Hub())
-        if wrong[0] != MessageType.CONNECT:
-            client.connect("a")
-        client.send(wrong)
-        assert client.wire.closed
-
-    run(program())
+    expect_the_end_after(wrong)
 
 
 @on_a_loop
