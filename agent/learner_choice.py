@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from covey.shared.consent import BUILT_IN_MODELS
 from covey.shared.errors import UserError, install
+from covey.shared.own_code.consent import BUILT_IN_MODELS
 
 TORCH = "torch"
 NUMPY = "numpy"

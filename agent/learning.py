@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from covey.agent.learner_choice import BUILT_IN
 from covey.agent.own_code import loop_of
-from covey.shared.consent import AllowedCode
 from covey.shared.errors import PublicError
+from covey.shared.own_code.consent import AllowedCode
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,9 +6,9 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from covey.shared import plugins
-from covey.shared.consent import BUILT_IN_MODELS, AllowedCode
 from covey.shared.errors import PublicError, UserError
+from covey.shared.own_code import plugins
+from covey.shared.own_code.consent import BUILT_IN_MODELS, AllowedCode
 
 if TYPE_CHECKING:
     import numpy.typing as npt

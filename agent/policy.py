@@ -17,9 +17,9 @@ from pydantic_core import ErrorDetails
 
 from covey.agent.conditions import validated
 from covey.agent.learner_choice import TORCH, cannot_train
-from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.disclosures import Promise
 from covey.shared.errors import PublicError, UserError
+from covey.shared.own_code.consent import NO_CODE, AllowedCode
 from covey.shared.strategies.method_names import METHODS
 from covey.shared.strategies.phase_names import (
     CARD,

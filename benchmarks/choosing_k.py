@@ -21,12 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
-from covey.shared.files import write_atomically
 from covey.shared.numerics.choose_k import best_silhouette, by_rotations, by_silhouette, elbow
 from covey.shared.numerics.clustering import Labels, agglomerative, euclidean, kmeans
 from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
+from covey.shared.storage.files import write_atomically
 
 AGENTS = 100
 DIMENSIONS = 850

@@ -20,8 +20,8 @@ import numpy as np
 
 from benchmarks.measuring import OUT, Row, cost_of, foreign_load, in_turns, show
 from covey.agent.training.torch_learner import configure_torch
-from covey.shared.child import worker_environment
 from covey.shared.numerics.vectors import Vector
+from covey.shared.programs.child import worker_environment
 from covey.shared.wire import number_formats
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import DIGEST_BYTES, ReportContent, digest

@@ -34,12 +34,12 @@ from covey.agent.data.partition import client_dataset, fleet_data
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.coordinator.run.run import Run
 from covey.coordinator.view.words import MODE_TITLES
-from covey.shared.client import shuffle
 from covey.shared.errors import PublicError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.strategies.base import ClientId, Training
 from covey.shared.wire.messages import OrderMessage
+from covey.shared.work.client import shuffle
 
 OUT = Path(__file__).parent / "results" / "kept_layers.json"
 MODES = ("server", "tuned", "last")

@@ -42,7 +42,6 @@ from covey.agent.data.partition import Split, client_dataset, divided, fleet_dat
 from covey.agent.data.survey import DataSurvey
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.coordinator.cli.advise import advice, planned
-from covey.shared.client import shuffle
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.scenario.fleet_statistics import resolved
@@ -50,6 +49,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.strategies.base import HOLD_BACK, MOMENTS, VOTE, ClientId, Local, Training
 from covey.shared.wire.messages import OrderMessage
+from covey.shared.work.client import shuffle
 
 METHODS: dict[str, dict[str, Any]] = {
     "kin": {"name": "kin"},

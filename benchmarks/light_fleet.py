@@ -23,10 +23,10 @@ from covey.agent.device.identity import Identity
 from covey.agent.device.notices import DeviceNotice, DeviceObserver
 from covey.agent.device.service import Agent
 from covey.agent.policy import UNLIMITED, Rules
-from covey.shared.consent import NO_CODE
-from covey.shared.files import write_atomically
 from covey.shared.mqtt.mqtt_link import BrokerUrl, MqttLink
 from covey.shared.numerics.vectors import Layout
+from covey.shared.own_code.consent import NO_CODE
+from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.phase_names import EVALUATE, TRAIN
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import Encoded, OrderMessage, ReportContent, Work, digest

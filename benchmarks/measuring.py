@@ -23,7 +23,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from covey.shared.files import write_atomically
+from covey.shared.storage.files import write_atomically
 
 BUSY = 0.1  # share of the machine that others may use before figures are marked
 OUT = Path("runs/bench")

@@ -42,10 +42,10 @@ from benchmarks.torch_runs import (
 from covey.agent.data import Dataset, fit
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.coordinator.run.run import Run
-from covey.shared.files import write_atomically
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
+from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import OrderMessage, ReportContent
 

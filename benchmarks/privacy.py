@@ -30,7 +30,6 @@ from dp_accounting.rdp import RdpAccountant
 
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.coordinator.fold.private_sums import Ledger, PrivateSums
-from covey.shared.files import write_atomically
 from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.privacy.noise import Noise
@@ -38,6 +37,7 @@ from covey.shared.privacy.settings import noised
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
+from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.base import Phase, Report, Setup
 from covey.shared.strategies.reading import folded
 

@@ -39,12 +39,12 @@ from covey.coordinator.compare.tables import tables
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.processes.launch import started
 from covey.coordinator.view.table import NONE, Column, Table
-from covey.shared.files import model_files
 from covey.shared.numerics import metrics
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
+from covey.shared.storage.files import model_files
 
 FIRST = (0, 1, 8, 9)  # super-class 0: the vehicles of CIFAR-10
 AGENTS = 20

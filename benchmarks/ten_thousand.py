@@ -43,9 +43,9 @@ from benchmarks.light_reference import undisturbed_models
 from benchmarks.measuring import BUSY, OUT, WIDTH, cpu_s_of
 from covey.coordinator.disk.report_file import ReportFile
 from covey.coordinator.disk.versions import START
-from covey.shared.files import atomic_replace
 from covey.shared.mqtt.link import Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.storage.files import atomic_replace
 from covey.shared.wire.topics import Topics
 from tests.kit import spooled
 from tests.processes import Program, free_port, model_bytes, mosquitto, rows, until

@@ -23,7 +23,6 @@ from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver, Work
-from covey.shared.client import decode_model, shuffle
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
@@ -31,6 +30,7 @@ from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Setup, Training
 from covey.shared.wire.codec import Codec, decode, encode
 from covey.shared.wire.messages import OrderMessage, ReportContent
+from covey.shared.work.client import decode_model, shuffle
 from tests.kit.local_clients import HeldBackFor, LocalClients
 
 TIMES = 10.0  # how far a bent step goes, in lengths of the honest one

@@ -32,14 +32,14 @@ from benchmarks.measuring import show as show_rows
 from covey.agent.policy import NO_CODE_RULES
 from covey.agent.worker import sources
 from covey.agent.worker.memory_file import save_memory
-from covey.shared.child import environment, worker_environment
-from covey.shared.client import encode_model
 from covey.shared.numerics.vectors import Layout
+from covey.shared.programs.child import environment, worker_environment
 from covey.shared.scenario.task import Model, Task
 from covey.shared.strategies.base import LAST_MODEL, Training
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.frames import pack, read
 from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest
+from covey.shared.work.client import encode_model
 
 SAMPLES = 8
 EVALUATED = 240
@@ -289,7 +289,7 @@ def fleet_rows(folder: Path, form: Layout, times: int) -> list[Row]:
     from covey.agent.training.models import build
     from covey.agent.training.torch_learner import LEARNER
     from covey.agent.worker.sources import FleetSource
-    from covey.shared.client import measure
+    from covey.shared.work.client import measure
 
     root = find_root()
     if root is None or not (root / "fashion-mnist.npz").exists():

@@ -31,13 +31,13 @@ from covey.broker.access import members, passwords
 from covey.broker.access.acl import ANY, Role, id_of, is_user
 from covey.broker.access.members import Entry
 from covey.broker.programs.options import Options
-from covey.shared import json_text
-from covey.shared.audit import AuditLog
 from covey.shared.errors import UserError, install
-from covey.shared.files import private_folder, write_private
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import PORTS, SYSTEM_TLS, BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
+from covey.shared.storage import json_text
+from covey.shared.storage.audit import AuditLog
+from covey.shared.storage.files import private_folder, write_private
 from covey.shared.wire.topics import is_name
 
 if TYPE_CHECKING:

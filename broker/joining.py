@@ -16,9 +16,9 @@ from pathlib import Path
 from socketserver import BaseRequestHandler
 
 from covey.broker.folder import BrokerFolder
-from covey.shared.bounded_http import Bounded
 from covey.shared.errors import UserError
 from covey.shared.mqtt.joining import SECRET_BYTES, TIMEOUT_S, USED, JoinCode, framed, pinned
+from covey.shared.programs.bounded_http import Bounded
 
 PORT = 8884  # next to that of MQTT over TLS
 MINUTES = 15.0

@@ -13,7 +13,6 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from covey.shared.client import AT_HOME, VOTE
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.vectors import Vector, blocks
@@ -27,6 +26,7 @@ from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import LARGEST, Expected, Phase, Report, is_list, is_number
 from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import ReportContent
+from covey.shared.work.client import AT_HOME, VOTE
 
 # of a vector: its square is still a float32, so training on it need not end in infinity
 LARGEST_VALUE = 1e18

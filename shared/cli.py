@@ -23,12 +23,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import UserError, bare_errors, os_errors_as_user_errors
 from covey.shared.mqtt.broker_url import ADDRESS, DEFAULT_BROKER, BrokerUrl
+from covey.shared.own_code.consent import AllowedCode, consented
+from covey.shared.programs.start import INTERRUPTED, raise_interrupts
+from covey.shared.programs.version import version
 from covey.shared.sentences import log_to_stderr, printable_lines
-from covey.shared.start import INTERRUPTED, raise_interrupts
-from covey.shared.version import version
 
 R = TypeVar("R")
 ProgramFormat = Literal["pt2", "onnx"]  # the formats that a model can be exported to

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import msgpack
 import numpy as np
 
-from covey.shared.order_settings import split_by
 from covey.shared.seeds import entropy, generator
 from covey.shared.strategies.base import (
     LAST_MODEL,
@@ -32,6 +31,7 @@ from covey.shared.strategies.base import (
 )
 from covey.shared.strategies.part_local import PartLocal, divided
 from covey.shared.strategies.reading import folded
+from covey.shared.work.order_settings import split_by
 from tests.bowl import Drop, Trainer
 
 T = TypeVar("T")

@@ -227,7 +227,7 @@ MUTANTS = (
     ),
     Mutant(
         "journal no cut at resume",
-        "shared/journal.py",
+        "shared/storage/journal.py",
         'known = [line for line in lines if line.endswith(b"\\n")][:keep]',
         'known = [line for line in lines if line.endswith(b"\\n")]',
         "tests/shared/test_journal.py::test_the_lines_that_are_left_when_a_journal_is_opened_again[newer lines]",
@@ -255,10 +255,10 @@ MUTANTS = (
     ),
     Mutant(
         "folder name unsynced",
-        "shared/files.py",
+        "shared/storage/files.py",
         "if durable and name_durable:",
         "if False:",
-        "tests/simulator/test_durable.py::test_a_durable_writer_has_written_when_it_returns[shared/files.py write_atomically]",
+        "tests/simulator/test_durable.py::test_a_durable_writer_has_written_when_it_returns[shared/storage/files.py write_atomically]",
     ),
     Mutant(
         "leaves not cleared at roll",

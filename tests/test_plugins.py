@@ -18,12 +18,12 @@ import covey
 from covey.agent.data.load import load as load_data
 from covey.coordinator.cli.program import app
 from covey.coordinator.report.run_facts import facts_of
-from covey.shared import plugins
-from covey.shared.consent import NO_CODE, AllowedCode, ConsentError, consented
 from covey.shared.errors import UserError
-from covey.shared.order_settings import settings_of
+from covey.shared.own_code import plugins
+from covey.shared.own_code.consent import NO_CODE, AllowedCode, ConsentError, consented
 from covey.shared.scenario.describe import dump, methods, methods_to_allow
 from covey.shared.strategies.registry import installed_method
+from covey.shared.work.order_settings import settings_of
 from tests.agent.orders import work
 from tests.kit.scenes import Scenes
 from tests.processes import ROOT, free_port, program, until

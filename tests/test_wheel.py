@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.shared.version import RELEASE
+from covey.shared.programs.version import RELEASE
 from tests.processes import ROOT
 
 pytestmark = pytest.mark.processes

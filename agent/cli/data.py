@@ -12,8 +12,8 @@ import typer
 import covey
 from covey.agent.cli.options import Data
 from covey.shared.cli import Json
-from covey.shared.consent import NO_CODE
 from covey.shared.errors import UserError
+from covey.shared.own_code.consent import NO_CODE
 
 if TYPE_CHECKING:
     from covey.shared.numerics.split import Part
@@ -72,9 +72,9 @@ def _parts_of_model(scenario: Path) -> Sequence[Part]:
     """
     from covey.agent.learner_choice import learner_name
     from covey.agent.learning import load_learner
-    from covey.shared.order_settings import split_by
     from covey.shared.scenario.load import load_without_files
     from covey.shared.strategies.base import Strategy
+    from covey.shared.work.order_settings import split_by
 
     loaded = load_without_files(scenario)
     task = loaded.task

@@ -34,8 +34,6 @@ from covey.agent.cli.options import (
     resolve_data,
     state_folder,
 )
-from covey.shared import json_text
-from covey.shared.child import python, stop_signals
 from covey.shared.cli import (
     BROKERS,
     Allow,
@@ -47,6 +45,8 @@ from covey.shared.cli import (
     with_options,
 )
 from covey.shared.errors import UserError
+from covey.shared.programs.child import python, stop_signals
+from covey.shared.storage import json_text
 
 if TYPE_CHECKING:
     from covey.agent.device.identity import Identity
@@ -105,7 +105,7 @@ def start(
     from covey.agent.device.notices import Started
     from covey.agent.learner_choice import learner_name
     from covey.agent.policy import Rules
-    from covey.shared.consent import AllowedCode
+    from covey.shared.own_code.consent import AllowedCode
 
     agent = agent_id(name, federation, connection)
     check_name("--id", agent)
@@ -222,9 +222,9 @@ def join(
     ] = None,
 ) -> None:
     """Get this device's credentials from the broker's machine with a one-time code, and write them to a file."""
-    from covey.shared.files import write_private
     from covey.shared.mqtt.credentials import parse
     from covey.shared.mqtt.joining import JoinCode, redeem
+    from covey.shared.storage.files import write_private
 
     wanted = JoinCode.parse(_line_of_input() if code == "-" else code)
     if out is not None and out.exists():

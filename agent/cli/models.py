@@ -94,9 +94,9 @@ def predict(
     """
     from covey.agent.training.predict import as_csv, as_json_lines
     from covey.agent.training.serve import Models
-    from covey.shared import json_text
-    from covey.shared.files import write_atomically
     from covey.shared.sentences import printable_lines
+    from covey.shared.storage import json_text
+    from covey.shared.storage.files import write_atomically
 
     models = Models(*_model(model, model_dir), _rules(device, learner, allow))
     if (data is None) == (watch is None):
@@ -142,7 +142,7 @@ def _model(model: Path | None, folder: Path | None) -> tuple[Path | None, Path]:
 def _rules(device: str | None, learner: str | None, allow: list[str] | None) -> Rules:
     from covey.agent.learner_choice import learner_name
     from covey.agent.policy import DEFAULT, Rules
-    from covey.shared.consent import AllowedCode
+    from covey.shared.own_code.consent import AllowedCode
 
     policy = DEFAULT if device is None else DEFAULT.with_limits([f"device={device}"])
     return Rules(policy, AllowedCode.parse(allow), learner_name(learner))
@@ -154,7 +154,7 @@ def _whole_file(data: Path) -> Iterator[Path]:
     if str(data) != "-":
         yield data
         return
-    from covey.shared.files import naming
+    from covey.shared.storage.files import naming
 
     with tempfile.TemporaryDirectory(prefix="covey-") as folder:
         path = Path(folder) / "standard-input.csv"
@@ -169,7 +169,7 @@ def _watch(
     """Predict each new file of a folder. One that does not fit is named, and the others follow."""
     from covey.agent.training.predict import seen, whole
     from covey.shared.errors import CoveyError
-    from covey.shared.files import write_atomically
+    from covey.shared.storage.files import write_atomically
 
     if not folder.is_dir() or folder.resolve() == out.resolve():
         raise UserError(f"--watch {folder}: expected a folder, and another one than --out")
@@ -289,7 +289,7 @@ def reset(
     The model in use and the earlier ones stay. Needed after a publication with a serial ahead of time.
     """
     from covey.agent.kept.model_dir import INDEX, ModelDir
-    from covey.shared.files import folder_lock
+    from covey.shared.storage.files import folder_lock
 
     if not (model_dir / INDEX).is_file():
         raise UserError(
@@ -312,6 +312,6 @@ def export(
 ) -> None:
     """Write a cluster's model as a program that runs without Covey. It maps raw features to logits or values."""
     from covey.agent.training.export import export as written
-    from covey.shared.consent import AllowedCode
+    from covey.shared.own_code.consent import AllowedCode
 
     written(model, out, AllowedCode.parse(allow))

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from covey.shared import plugins
 from covey.shared.cli import Connection
 from covey.shared.errors import UserError
+from covey.shared.own_code import plugins
 
 if TYPE_CHECKING:
     from covey.agent.device.keeper import KeepOptions

@@ -42,7 +42,7 @@ def fleet(
     from covey.agent.device.display import print_json, show_fleet
     from covey.agent.fleet.fleet import host
     from covey.agent.learner_choice import learner_name
-    from covey.shared.consent import AllowedCode
+    from covey.shared.own_code.consent import AllowedCode
 
     urls = connection.urls(FLEET)
     allowed = AllowedCode.parse(allow)
@@ -63,7 +63,7 @@ def model(
     allow: Allow = None,
 ) -> None:
     """Write the initial weights of a scenario, drawn from its seed."""
-    from covey.shared.consent import AllowedCode
+    from covey.shared.own_code.consent import AllowedCode
     from covey.shared.scenario.code import check_code
     from covey.shared.scenario.load import load_without_files
 

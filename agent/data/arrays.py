@@ -12,9 +12,9 @@ from covey.agent.data import array_files
 from covey.agent.data.dataset import Array, Dataset, dataset, encode
 from covey.agent.data.limits import unpacked_limit
 from covey.agent.own_code import resolve
-from covey.shared import plugins
-from covey.shared.consent import AllowedCode, ConsentError
 from covey.shared.errors import CoveyError, DataError
+from covey.shared.own_code import plugins
+from covey.shared.own_code.consent import AllowedCode, ConsentError
 
 ALIASES = {
     "x": ("x", "x_train", "features", "data"),

@@ -15,8 +15,8 @@ from covey.agent.data.cells import quoted
 from covey.agent.data.dataset import Array, Dataset
 from covey.agent.data.survey import DataSurvey
 from covey.agent.data.table_rows import listed
-from covey.shared.consent import AllowedCode
 from covey.shared.errors import DataError
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.proposal.targets import are_amounts
 from covey.shared.scenario.columns import TableColumn
 from covey.shared.scenario.task import Task

@@ -14,14 +14,14 @@ from covey.agent.data.dataset import with_test
 from covey.agent.data.fit import fit
 from covey.agent.data.load import tables_at
 from covey.agent.data.proposal_data import describe
-from covey.shared import json_text
 from covey.shared.errors import DataError, UserError
 from covey.shared.numerics.split import Part
+from covey.shared.programs.terminal import Terminal
 from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.task import Task
 from covey.shared.sentences import some
-from covey.shared.terminal import Terminal
+from covey.shared.storage import json_text
 
 
 def show(

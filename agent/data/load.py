@@ -7,9 +7,9 @@ from typing import cast
 
 from covey.agent.data.arrays import load_function, load_installed, load_npz
 from covey.agent.data.dataset import Dataset
-from covey.shared import plugins
-from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DataError
+from covey.shared.own_code import plugins
+from covey.shared.own_code.consent import NO_CODE, AllowedCode
 from covey.shared.scenario.task import Task
 
 TABLES = (".csv", ".tsv", ".parquet")

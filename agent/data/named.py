@@ -15,9 +15,9 @@ from covey.agent.data.arrays import from_arrays, read_npz
 from covey.agent.data.dataset import Array, Dataset, Indices, dataset, with_test
 from covey.agent.data.fit import fit
 from covey.agent.data.load import is_loadable, load
-from covey.shared import plugins
-from covey.shared.consent import consent
 from covey.shared.errors import DataError, install
+from covey.shared.own_code import plugins
+from covey.shared.own_code.consent import consent
 from covey.shared.scenario.task import Task
 
 # -- a folder with the data of one device per entry ------------------------------------------------

@@ -24,11 +24,11 @@ from covey.agent.data.named import load_named
 from covey.agent.data.natural_clients import NaturalClients, by_group
 from covey.agent.data.partition_rules import AgentSamples, rule
 from covey.shared.errors import UserError
-from covey.shared.files import atomic_replace
 from covey.shared.scenario.fleet import Fleet
 from covey.shared.scenario.partition import ByGroup, Partition
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
+from covey.shared.storage.files import atomic_replace
 
 REQUIRED_ARRAYS = frozenset({"train_idx", "train_ptr", "test_idx", "test_ptr"})
 

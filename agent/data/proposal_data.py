@@ -31,8 +31,8 @@ from covey.agent.data.parquet_images import encoded_images, image_column, read_r
 from covey.agent.data.table_columns import spelled
 from covey.agent.data.table_rows import open_table
 from covey.agent.data.times import moment_of
-from covey.shared.consent import AllowedCode
 from covey.shared.errors import DataError
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.proposal.description import (
     FEW_FAULTS,
     MAX_VALUES,

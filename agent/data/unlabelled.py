@@ -25,9 +25,9 @@ from covey.agent.data.parquet_images import image_column, pixels_of, read_rows
 from covey.agent.data.table_columns import spelled
 from covey.agent.data.table_rows import listed, open_table
 from covey.agent.data.tables import read_table
-from covey.shared import plugins
-from covey.shared.consent import AllowedCode
 from covey.shared.errors import DataError
+from covey.shared.own_code import plugins
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.task import Task
 
 ACCEPTED = "a table (.csv, .tsv, .parquet), an .npz with x, an image or a .wav sound, a folder of them, or module:function"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from covey.shared import json_text
 from covey.shared.errors import DecodeError
-from covey.shared.files import private_folder, write_atomically
+from covey.shared.storage import json_text
+from covey.shared.storage.files import private_folder, write_atomically
 from covey.shared.wire.documents import Benchmark
 
 NAME = "bench.json"

@@ -25,7 +25,7 @@ from covey.agent.device.events import (
 from covey.agent.device.stalls import StallTimer, part_topics
 from covey.agent.policy import Rules
 from covey.shared.mqtt.part_window import PartWindow
-from covey.shared.timers import earliest
+from covey.shared.programs.timers import earliest
 from covey.shared.wire.deployments import Deployment, DeploymentShare, latest_serial
 from covey.shared.wire.messages import ModelRef
 from covey.shared.wire.topics import Topics

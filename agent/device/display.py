@@ -33,8 +33,8 @@ from covey.agent.device.notices import (
     WorkFailed,
     WorkStarted,
 )
-from covey.shared import json_text
 from covey.shared.sentences import printable
+from covey.shared.storage import json_text
 
 
 def time_of_day() -> str:

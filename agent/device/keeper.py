@@ -20,7 +20,7 @@ from covey.agent.device.notices import (
 )
 from covey.agent.kept.model_dir import DEFAULT_RUNS, ModelDir
 from covey.agent.kept.versions import DEFAULT_MARGIN, Version
-from covey.shared.files import folder_lock
+from covey.shared.storage.files import folder_lock
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import ModelInUse
 from covey.shared.wire.framing import MAX_TEXT

@@ -15,7 +15,7 @@ from covey.agent.device.received_models import (
     link_or_copy,
     model_assembler,
 )
-from covey.shared.files import SUFFIX, atomic_replace, make_folder
+from covey.shared.storage.files import SUFFIX, atomic_replace, make_folder
 from covey.shared.wire.messages import Part, digest_of_file
 from covey.shared.wire.parts import FileSink
 

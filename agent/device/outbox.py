@@ -25,7 +25,8 @@ from typing import Any, Self
 from covey.agent.device.events import Outboxed
 from covey.agent.device.outbox_state import State
 from covey.shared.errors import UserError
-from covey.shared.files import (
+from covey.shared.programs.version import version
+from covey.shared.storage.files import (
     folder_lock,
     obstacle,
     private_folder,
@@ -33,7 +34,6 @@ from covey.shared.files import (
     replace_quickly,
     write_atomically,
 )
-from covey.shared.version import version
 from covey.shared.wire.format import FORMAT, NONE, begun_with_other
 from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import DIGEST_BYTES

@@ -33,7 +33,7 @@ from covey.agent.kept import privacy_account
 from covey.agent.policy import Rules
 from covey.agent.worker.pool import PoolLike, WorkerLost
 from covey.shared.errors import UserError
-from covey.shared.files import obstacle, write_atomically
+from covey.shared.storage.files import obstacle, write_atomically
 from covey.shared.strategies.phase_names import AHEAD
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest

@@ -12,7 +12,7 @@ from typing import Any
 from covey.agent.device.events import Actions, Inspected, Notify, PublishStatus, YieldId
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, Reaction
 from covey.shared.mqtt.subscriptions import Refused
-from covey.shared.timers import earliest
+from covey.shared.programs.timers import earliest
 from covey.shared.wire.documents import (
     AgentStatus,
     Benchmark,

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from covey.shared.files import private_folder
+from covey.shared.storage.files import private_folder
 from covey.shared.wire.framing import CHECKSUM_BYTES
 from covey.shared.wire.messages import Part
 from covey.shared.wire.parts import Assembler, FileSink, Sink

@@ -32,14 +32,14 @@ from covey.agent.policy import DEFAULT_RULES, Rules
 from covey.agent.worker.pool import PoolLike
 from covey.shared.disclosures import cleared_status
 from covey.shared.errors import DecodeError, UserError
-from covey.shared.files import obstacle
 from covey.shared.mqtt import program as shell
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.program import Cancel, Effect, End, Items, Publish, Start
+from covey.shared.programs.timers import Waiting, earliest
+from covey.shared.programs.version import version
+from covey.shared.storage.files import obstacle
 from covey.shared.strategies.phase_names import AHEAD, BOX
-from covey.shared.timers import Waiting, earliest
-from covey.shared.version import version
 from covey.shared.wire.brief_work import SharedParts
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus

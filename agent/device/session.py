@@ -66,7 +66,7 @@ from covey.agent.policy import DEFAULT_RULES, Rules
 from covey.shared.mqtt.link import Down, Echo, Up
 from covey.shared.mqtt.profiles import Profile
 from covey.shared.mqtt.subscriptions import Refused
-from covey.shared.timers import earliest
+from covey.shared.programs.timers import earliest
 from covey.shared.wire.documents import AgentStatus, Benchmark, CoordinatorStatus, ModelInUse
 from covey.shared.wire.messages import OrderMessage, SharedWork
 from covey.shared.wire.topics import Topics

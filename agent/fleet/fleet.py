@@ -21,12 +21,12 @@ from covey.agent.device.service import Agent, NameTakenError
 from covey.agent.learner_choice import TORCH
 from covey.agent.policy import UNLIMITED, Rules
 from covey.agent.worker.pool import Pool, PoolLike, check_device
-from covey.shared.child import stop_signals
-from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.link import Down, Link, Message, Up, Will
 from covey.shared.mqtt.mqtt_link import BrokerUrl, MqttLink
 from covey.shared.mqtt.shards import shard_of
+from covey.shared.own_code.consent import NO_CODE, AllowedCode
+from covey.shared.programs.child import stop_signals
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.fleet import Fleet, Timeline
 from covey.shared.scenario.load import load_without_files

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from covey.agent.kept.versions import Figure, Version, is_better
-from covey.shared import json_text
 from covey.shared.errors import UserError
-from covey.shared.files import SUFFIX, private_folder, write_atomically
+from covey.shared.storage import json_text
+from covey.shared.storage.files import SUFFIX, private_folder, write_atomically
 
 INDEX = "in_use.json"
 FORMAT = 1  # of the index

@@ -20,12 +20,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from covey.agent.kept.versions import Version
-from covey.shared import json_text
 from covey.shared.errors import UserError
-from covey.shared.files import atomic_replace
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.task import Task
+from covey.shared.storage import json_text
+from covey.shared.storage.files import atomic_replace
 from covey.shared.strategies.base import Mixture
 
 Named = dict[str, npt.NDArray[Any]]  # arrays by the name of their tensor

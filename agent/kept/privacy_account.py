@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey.shared import json_text
 from covey.shared.errors import PublicError
-from covey.shared.files import write_atomically
+from covey.shared.storage import json_text
+from covey.shared.storage.files import write_atomically
 
 FILE = "privacy.json"
 FORMAT = 1

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.shared.errors import DecodeError, PublicError
-from covey.shared.files import private_folder, write_private
 from covey.shared.secure.agent import AgentState, Identity, OwnersPolicy, SecureAgent
 from covey.shared.secure.integers import from_wire
 from covey.shared.secure.masks import WIRE, Integers
 from covey.shared.secure.primitives import KEY_BYTES, Token, hashed
+from covey.shared.storage.files import private_folder, write_private
 
 STATE = "state"
 SIGNING_KEY, ENTRY, FLEET = "signing.key", "entry", "fleet.pub"  # of a device: `agent lab keys`

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-from covey.shared.files import SUFFIX
 from covey.shared.numerics.measures import MEASURES, RMSE
+from covey.shared.storage.files import SUFFIX
 from covey.shared.wire.topics import is_name
 
 # -- whether a new model is good enough to replace the one in use ----------------------------------

@@ -16,10 +16,10 @@ from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learning import check_layout
 from covey.agent.light.dense_net import DebiasedNet, DenseNet, layout_of_task
 from covey.agent.policy import NO_CODE_RULES, Rules
-from covey.shared.consent import AllowedCode
 from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import Budget, LocalPrivacy
 from covey.shared.scenario.task import Task

@@ -17,10 +17,10 @@ from covey.agent.learning import check_layout
 from covey.agent.light.numpy_learner import loss_of
 from covey.agent.own_code import Loop, State
 from covey.agent.policy import Rules
-from covey.shared.consent import AllowedCode
 from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import Budget, LocalPrivacy
 from covey.shared.scenario.task import Task

@@ -16,8 +16,8 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from covey.shared.consent import BUILT_IN_MODELS
 from covey.shared.errors import PublicError
+from covey.shared.own_code.consent import BUILT_IN_MODELS
 
 MAX_LAYERS = 64
 THRESHOLD = "threshold"  # buffer of a model for anomalies

@@ -26,10 +26,10 @@ from covey.agent.training.adapters import merged
 from covey.agent.training.input_scaling import InputScaling
 from covey.agent.training.models import build, check_claims, layout_of, tensors_of
 from covey.shared.cli import ProgramFormat
-from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import UserError, install
-from covey.shared.files import write_atomically
+from covey.shared.own_code.consent import NO_CODE, AllowedCode
 from covey.shared.scenario.task import Task
+from covey.shared.storage.files import write_atomically
 
 
 def module_of(file: ModelFile, number: int = 0, allowed: AllowedCode = NO_CODE) -> nn.Module:

@@ -45,10 +45,10 @@ from covey.agent.training.objective import (
 )
 from covey.agent.training.sgd import ScaledSteps, Sgd
 from covey.agent.training.together import ask, is_together
-from covey.shared.consent import AllowedCode
 from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import Budget, LocalPrivacy
 from covey.shared.scenario.task import Task

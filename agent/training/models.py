@@ -18,16 +18,16 @@ from covey.agent.light.own_loop import SEEDS, start_of
 from covey.agent.own_code import loop_of, users_builder
 from covey.agent.training.adapters import adapted
 from covey.agent.training.architectures import BUILT_IN, Headed
-from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import PublicError, UserError
-from covey.shared.files import SUFFIX, model_file
 from covey.shared.numerics.split import Role, Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.vectors import Tensor as Entry
+from covey.shared.own_code.consent import NO_CODE, AllowedCode
 from covey.shared.scenario.adapters import A, B
 from covey.shared.scenario.base import Base, check_size, with_tensors
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import entropy
+from covey.shared.storage.files import SUFFIX, model_file
 
 TRAINED: tuple[Role, ...] = ("share", "keep")
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

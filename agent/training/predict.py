@@ -21,7 +21,6 @@ from covey.agent.kept.model_file import ModelFile, read_model
 from covey.agent.learner_choice import TORCH
 from covey.agent.learning import SAME_VERSION, learner_for
 from covey.agent.policy import NO_CODE_RULES, Rules
-from covey.shared import json_text
 from covey.shared.errors import DataError, PublicError, UserError
 from covey.shared.numerics.figures import (
     HALF,
@@ -32,6 +31,7 @@ from covey.shared.numerics.figures import (
 )
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.task import Task
+from covey.shared.storage import json_text
 from covey.shared.strategies.base import Training
 
 # -- new files of a folder: `agent predict --watch` ------------------------------------------------

@@ -24,10 +24,10 @@ from urllib.parse import parse_qs, urlsplit
 
 from covey.agent.policy import Rules
 from covey.agent.training.predict import Predictor, model_in_use
-from covey.shared import json_text
-from covey.shared.bounded_http import BoundedOnThisMachine, body_length
 from covey.shared.errors import CoveyError, UserError
-from covey.shared.files import naming
+from covey.shared.programs.bounded_http import BoundedOnThisMachine, body_length
+from covey.shared.storage import json_text
+from covey.shared.storage.files import naming
 
 MOST_BYTES = 16 << 20  # of a request
 CSV, JSON = "text/csv", "application/json"

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from covey.agent.training.serve import CSV, JSON, MOST_BYTES, Models, answer, refusal
-from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Down, Echo, Link, Message, Up, Will
+from covey.shared.storage import json_text
 
 ONLINE, OFFLINE = b"online", b"offline"
 NO_TOPIC = re.compile(r"[#+\x00-\x1f]|^/|//|/$")

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from covey.agent.policy import Rules
-from covey.shared.consent import AllowedCode
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.task import Task
 from covey.shared.wire.messages import DeviceKind
 

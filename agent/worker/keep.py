@@ -20,9 +20,7 @@ from covey.agent.kept.versions import Figure, Figures, Verdict, Version, judge, 
 from covey.agent.learning import learner_for
 from covey.agent.policy import PolicyError, Rules
 from covey.agent.worker.sources import Source
-from covey.shared.client import decode_model, is_better_at_home, measure, model_for_use
 from covey.shared.errors import CoveyError
-from covey.shared.label_prior import own_prior, served, with_prior
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
@@ -32,6 +30,8 @@ from covey.shared.strategies.bases.hard import lowest_loss
 from covey.shared.strategies.part_local import tuned
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import OrderMessage
+from covey.shared.work.client import decode_model, is_better_at_home, measure, model_for_use
+from covey.shared.work.label_prior import own_prior, served, with_prior
 
 # what a task asks does not depend on these keys: models that differ in them alone can be compared
 NOT_THE_QUESTION = {

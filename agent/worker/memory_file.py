@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.shared.errors import os_error_text
-from covey.shared.files import atomic_replace, obstacle
+from covey.shared.storage.files import atomic_replace, obstacle
 from covey.shared.wire.messages import digest
 
 if TYPE_CHECKING:

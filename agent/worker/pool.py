@@ -14,9 +14,9 @@ from typing import Any, Protocol, Self
 
 from covey.agent.policy import Rules
 from covey.agent.worker.process import Options
-from covey.shared.child import kill, python, worker_environment
-from covey.shared.consent import consent
 from covey.shared.errors import UserError
+from covey.shared.own_code.consent import consent
+from covey.shared.programs.child import kill, python, worker_environment
 from covey.shared.wire import frames
 from covey.shared.wire.messages import ALWAYS_THERE, DeviceWish
 

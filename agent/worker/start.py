@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from covey.agent.light import dense_net
-from covey.shared import json_text
-from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import PublicError
-from covey.shared.files import atomic_replace
 from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.own_code.consent import NO_CODE, AllowedCode
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy
+from covey.shared.storage import json_text
+from covey.shared.storage.files import atomic_replace
 
 
 def write_start(scenario: Scenario, out: Path, allowed: AllowedCode = NO_CODE) -> None:

@@ -46,11 +46,11 @@ from covey.agent.worker.memory_file import (
     unwritten,
 )
 from covey.agent.worker.process import Options, memory_limited, prepared
-from covey.shared.child import death_with_parent
-from covey.shared.consent import AllowedCode, consented
 from covey.shared.disclosures import Promise, cleared
 from covey.shared.errors import CoveyError, DataError, public_text
-from covey.shared.files import write_atomically
+from covey.shared.own_code.consent import AllowedCode, consented
+from covey.shared.programs.child import death_with_parent
+from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.phase_names import EVALUATE, EXCHANGES, MOMENTS, TRAIN, VOTE
 from covey.shared.wire import frames
 
@@ -374,11 +374,11 @@ def _work(
         DiskFull: the new memory does not fit on the disk.
     """
     from covey.agent.worker.sources import is_simulated, source_of
-    from covey.shared.client import AT_HOME, PRIVACY_LEDGER, execute_order, simulated_noise
-    from covey.shared.order_settings import layout_of, settings_of, task_of
     from covey.shared.privacy.noise import Noise
     from covey.shared.privacy.settings import AgentPrivacy, Budget, Trainings
     from covey.shared.wire.messages import device_name, is_base
+    from covey.shared.work.client import AT_HOME, PRIVACY_LEDGER, execute_order, simulated_noise
+    from covey.shared.work.order_settings import layout_of, settings_of, task_of
 
     work = order.work
     if work is None:
@@ -455,7 +455,7 @@ def _check_noise(
     demand: PrivacyDemand, work: Work, strategy: Strategy[Any], promises: set[Promise]
 ) -> None:
     """Raise PolicyError where this device demands noise, and the method's reports have none; or DP-SGD would not hide all."""
-    from covey.shared.label_prior import asks_for_prior
+    from covey.shared.work.label_prior import asks_for_prior
 
     method = work.strategy["name"]
     if Promise.NOISED in promises and asks_for_prior(work):
@@ -479,7 +479,7 @@ def _check_noise(
 
 def _promises(policy: Policy, work: Work, strategy: Strategy[Any]) -> set[Promise]:
     """What keeps fields of the report of this work back: what the owner demands, and what the order promises."""
-    from covey.shared.client import serves_own
+    from covey.shared.work.client import serves_own
 
     found = set(policy.promises)
     asked = work.privacy or {}
@@ -576,7 +576,7 @@ def _base(path: Path, layout: Layout) -> Vector:
 
 def _model(path: Path, layout: Layout) -> Vector:
     """The model (d,) in a file. Raises ModelDamaged if the file does not match the digest in its name."""
-    from covey.shared.client import decode_model
+    from covey.shared.work.client import decode_model
 
     return decode_model(_model_content(path), layout, verified=is_named_by_digest(path))
 
@@ -603,10 +603,10 @@ def _locals(
 
     from covey.agent.data.dataset import folds, hold_back
     from covey.agent.data.survey import DataSurvey
-    from covey.shared.client import shuffle
-    from covey.shared.order_settings import settings_of, task_of
     from covey.shared.scenario.fleet_statistics import resolved
     from covey.shared.strategies.base import HOLD_BACK
+    from covey.shared.work.client import shuffle
+    from covey.shared.work.order_settings import settings_of, task_of
 
     task = task_of(work)
     data = source.dataset(task, work.round)

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, RootModel, Validatio
 
 from covey.broker.access.acl import ANY, Member, Role, is_user
 from covey.shared.errors import UserError
-from covey.shared.files import write_private
+from covey.shared.storage.files import write_private
 from covey.shared.wire.topics import is_name
 
 

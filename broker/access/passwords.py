@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from covey.shared.errors import UserError
-from covey.shared.files import write_private
+from covey.shared.storage.files import write_private
 
 ITERATIONS = 101  # Mosquitto's own default: the broker computes the hash at each connection
 SALT_BYTES = 12

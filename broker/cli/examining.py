@@ -12,13 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from covey.broker.folder import RETAINED, BrokerFolder
-from covey.shared import json_text
 from covey.shared.cli import Connection, Json, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import ADDRESS, BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.credentials import read as read_credentials
-from covey.shared.terminal import Terminal
+from covey.shared.programs.terminal import Terminal
+from covey.shared.storage import json_text
 
 if TYPE_CHECKING:
     from covey.broker.doctor import Finding

@@ -18,13 +18,13 @@ from covey.broker.access.acl import ANY
 from covey.broker.access.members import Entry
 from covey.broker.cli.options import show
 from covey.broker.folder import AUTHORITY_DAYS, DEFAULT_FEDERATION, SERVER_DAYS, BrokerFolder
-from covey.shared import json_text
 from covey.shared.cli import Json
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import PORTS
 from covey.shared.mqtt.credentials import COORDINATOR
+from covey.shared.programs.terminal import Terminal
 from covey.shared.sentences import some
-from covey.shared.terminal import Terminal
+from covey.shared.storage import json_text
 from covey.shared.wire.documents import EXPELLED, ROTATED
 
 if TYPE_CHECKING:

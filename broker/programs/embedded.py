@@ -28,11 +28,11 @@ from covey.broker.programs.process import (
     start_on_port,
     until_closed,
 )
-from covey.shared import json_text
-from covey.shared.child import environment, first_line, python
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.programs.child import environment, first_line, python
 from covey.shared.sentences import log_to_stderr
+from covey.shared.storage import json_text
 
 if TYPE_CHECKING:
     from covey.broker.embedded.hub import Hub, Users

@@ -18,10 +18,10 @@ from covey.broker.access import acl
 from covey.broker.limits import IN_FLIGHT, MIB, SESSION_HOURS, Limits
 from covey.broker.programs.options import Options
 from covey.broker.programs.process import BrokerProcess, PortTakenError, start_on_port
-from covey.shared.child import death_with_parent
 from covey.shared.errors import UserError
-from covey.shared.files import private_folder, write_private
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+from covey.shared.programs.child import death_with_parent
+from covey.shared.storage.files import private_folder, write_private
 
 READY_S = 15.0
 POLL_S = 0.02

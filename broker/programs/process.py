@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import IO, ClassVar
 
 from covey.broker.programs.options import Options
-from covey.shared import child
 from covey.shared.errors import UserError
+from covey.shared.programs import child
 
 FREE_PORT_ATTEMPTS = 5
 

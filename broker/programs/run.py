@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from covey.broker.programs.mosquitto import Mosquitto, find
 from covey.broker.programs.process import until_closed
-from covey.shared import json_text, plugins
-from covey.shared.child import stop_signals
 from covey.shared.errors import UserError
+from covey.shared.own_code import plugins
+from covey.shared.programs.child import stop_signals
+from covey.shared.storage import json_text
 
 if TYPE_CHECKING:
     from covey.broker.programs.embedded import EmbeddedBroker

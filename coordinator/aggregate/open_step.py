@@ -13,14 +13,14 @@ import numpy as np
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.engine.step import phase_from_json
 from covey.coordinator.processes.launch import setup_of
-from covey.shared.client import decode_model
-from covey.shared.consent import AllowedCode
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Phase
 from covey.shared.wire.aggregates import AggregatorTask
+from covey.shared.work.client import decode_model
 
 
 @dataclass(frozen=True)

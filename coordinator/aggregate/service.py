@@ -16,15 +16,15 @@ from covey.coordinator.aggregate.open_step import read_task
 from covey.coordinator.aggregate.summing import HOLD_S, Summing
 from covey.coordinator.checks import MAX_OTHER_BYTES, largest_report_of
 from covey.coordinator.serve.rate import Rates
-from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import CoveyError, DecodeError
 from covey.shared.mqtt.link import Down, Echo, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.part_window import PartWindow
 from covey.shared.mqtt.profiles import Profile
 from covey.shared.mqtt.program import Effect, Items, Publish, Show, Subscribe, Unsubscribe, program
 from covey.shared.mqtt.subscriptions import Refused
-from covey.shared.timers import Timers, earliest
-from covey.shared.version import version
+from covey.shared.own_code.consent import NO_CODE, AllowedCode
+from covey.shared.programs.timers import Timers, earliest
+from covey.shared.programs.version import version
 from covey.shared.wire.aggregates import AggregatorOrder, AggregatorStatus, AggregatorTask
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.format import FORMAT, speaks_other

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from covey.shared.start import run_program
+from covey.shared.programs.start import run_program
 
 
 def main() -> None:

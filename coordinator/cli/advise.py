@@ -37,18 +37,18 @@ from covey.coordinator.view.lines import phase_line
 from covey.coordinator.view.printed import show
 from covey.coordinator.view.svg import document
 from covey.coordinator.view.table import Column, Table
-from covey.shared import json_text
 from covey.shared.cli import Allow, Connection, DataRoot, Json, stopped, with_connection
-from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
-from covey.shared.files import write_atomically
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.numerics.kinship import KINDS, LEVEL
 from covey.shared.numerics.measures import Kind
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.load import from_mapping, load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.sentences import counted, some
+from covey.shared.storage import json_text
+from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.phase_names import SIGNATURE
 
 CLEAR = 0.5  # mean silhouette of groups that are more than a way to divide agents that all differ

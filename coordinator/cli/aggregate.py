@@ -15,11 +15,11 @@ from covey.coordinator.aggregate.service import AggregatorService, last_will
 from covey.coordinator.cli.options import ensure_role, show_line
 from covey.coordinator.serve.signals import StopSignals
 from covey.shared.cli import LOCAL_BROKER, Allow, Connection, check_name, with_connection
-from covey.shared.consent import AllowedCode
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.wire.topics import Topics
 
 

@@ -12,8 +12,8 @@ from covey.coordinator.cli.options import out, show_line
 from covey.coordinator.record import audit_check
 from covey.coordinator.view.printed import json_line, show
 from covey.coordinator.view.table import Table, columns_of
-from covey.shared.audit import read_key
 from covey.shared.cli import Json
+from covey.shared.storage.audit import read_key
 
 
 def audit(

@@ -64,13 +64,13 @@ from covey.coordinator.simulate.driver import simulate
 from covey.coordinator.track.tracking import check_trackers, tracking
 from covey.coordinator.view.printed import comparison_table, json_line, show_words
 from covey.shared.cli import Allow, Connection, DataRoot, Json, stopped, with_connection
-from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import COORDINATOR
+from covey.shared.own_code.consent import AllowedCode
+from covey.shared.programs.terminal import Terminal
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.terminal import Terminal
 
 log = logging.getLogger(__name__)
 

@@ -27,12 +27,13 @@ from covey.coordinator.compare.tables import markdown
 from covey.coordinator.compare.verdict import Verdict, standings, verdicts
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.record.records import finished, lines, scenario_digest
-from covey.shared import json_text, plugins
 from covey.shared.errors import UserError
-from covey.shared.files import atomic_replace, private_folder, write_atomically
+from covey.shared.own_code import plugins
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.storage import json_text
+from covey.shared.storage.files import atomic_replace, private_folder, write_atomically
 
 KnownRows = Mapping[str, ComparisonRow]  # of earlier comparisons, by the cell's name
 Identity = tuple[str, float | None]  # the digest of a cell's scenario, and its target

@@ -14,9 +14,9 @@ from covey.coordinator.processes import launch
 from covey.coordinator.record.records import finished
 from covey.coordinator.view.printed import json_line
 from covey.shared.cli import Allow, Json, ProgramFormat
-from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
-from covey.shared.files import model_files
+from covey.shared.own_code.consent import AllowedCode
+from covey.shared.storage.files import model_files
 
 
 def export(

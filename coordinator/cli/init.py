@@ -13,13 +13,13 @@ from typing import Annotated
 
 import typer
 
-from covey.shared.child import environment, python
 from covey.shared.errors import UserError
-from covey.shared.files import write_atomically
+from covey.shared.programs.child import environment, python
 from covey.shared.proposal.choices import Proposal
 from covey.shared.proposal.description import DataDescription, read_description
 from covey.shared.proposal.proposal import propose
 from covey.shared.sentences import printable_lines
+from covey.shared.storage.files import write_atomically
 
 DESCRIPTION_SUFFIX = ".json"
 FAILURE_MARK = "error: "

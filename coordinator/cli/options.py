@@ -16,14 +16,14 @@ from covey.shared.mqtt.credentials import read as read_credentials
 from covey.shared.sentences import printable_lines
 
 if TYPE_CHECKING:
+    from covey.shared.programs.terminal import Terminal
     from covey.shared.scenario.scenario import Scenario
-    from covey.shared.terminal import Terminal
 
 
 @cache
 def out() -> Terminal:
     """The terminal for tables and progress. Its library is imported now: commands that print lines start without it."""
-    from covey.shared.terminal import Terminal
+    from covey.shared.programs.terminal import Terminal
 
     terminal = Terminal()
     if not terminal.is_terminal:

@@ -11,13 +11,13 @@ from rich.table import Table
 from covey.coordinator.cli.options import ScenarioFile, Set, out, warn
 from covey.coordinator.plan.plan import plan as planned
 from covey.coordinator.processes import launch
-from covey.shared import json_text
 from covey.shared.cli import Allow, Json
-from covey.shared.consent import AllowedCode
-from covey.shared.files import write_atomically
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.load import load
+from covey.shared.storage import json_text
+from covey.shared.storage.files import write_atomically
 
 
 def plan(

@@ -45,8 +45,6 @@ from covey.coordinator.record.audit_check import trail_of_finished
 from covey.coordinator.run.early_stop import figure_after
 from covey.coordinator.serve.connect import connected, fitted
 from covey.coordinator.serve.sharded_link import ShardedLink
-from covey.shared import json_text
-from covey.shared.audit import read_key
 from covey.shared.cli import Connection, Json, check_name, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
@@ -55,6 +53,8 @@ from covey.shared.mqtt.link import Link
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.sentences import some
+from covey.shared.storage import json_text
+from covey.shared.storage.audit import read_key
 from covey.shared.wire.topics import Topics, is_name
 
 CLIENT_DIGITS = 8  # of the MQTT client id

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 
 from covey.coordinator.cli.options import out, show_line
-from covey.shared import json_text
 from covey.shared.cli import Allow, Json
+from covey.shared.storage import json_text
 
 
 def methods(allow: Allow = None, as_json: Json = False) -> None:

@@ -15,7 +15,7 @@ from covey.coordinator.run.options import Options
 from covey.coordinator.simulate.replay import replay as command
 from covey.coordinator.view.printed import json_line
 from covey.shared.cli import Allow, DataRoot, Json, failed
-from covey.shared.consent import AllowedCode
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.load import load
 
 

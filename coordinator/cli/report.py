@@ -16,12 +16,12 @@ from covey.coordinator.cli.options import out
 from covey.coordinator.record.records import finished
 from covey.coordinator.report.tables import labels, results
 from covey.coordinator.view.printed import json_line, results_table, show_words
-from covey.shared import json_text
 from covey.shared.cli import Allow, Json
 from covey.shared.errors import UserError
-from covey.shared.files import write_atomically
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.storage import json_text
+from covey.shared.storage.files import write_atomically
 
 
 def report_command(

@@ -62,11 +62,11 @@ from covey.coordinator.serve.service import Service
 from covey.coordinator.serve.signals import StopSignals
 from covey.coordinator.view.printed import json_line, json_notice, results_table, show_words
 from covey.shared.cli import Allow, Connection, DataRoot, Json, failed, stopped, with_connection
-from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.link import Link
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
@@ -276,7 +276,7 @@ async def _run(
     scenario = at_brokers(fitted(scenario, urls), options)
     key = None
     if options.audit_key is not None:
-        from covey.shared.audit import read_key
+        from covey.shared.storage.audit import read_key
 
         key = read_key(options.audit_key)
     await asyncio.gather(*[ensure_single_coordinator(url, scenario.federation) for url in urls])

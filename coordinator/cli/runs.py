@@ -21,9 +21,9 @@ from covey.coordinator.view.state import dashboard_state
 from covey.coordinator.view.table import NONE, Column, Table
 from covey.shared.cli import Json
 from covey.shared.errors import UserError
-from covey.shared.files import folder_lock
 from covey.shared.numerics.measures import MEASURES
 from covey.shared.sentences import counted
+from covey.shared.storage.files import folder_lock
 
 MEGABYTE = 1e6
 

@@ -16,10 +16,10 @@ import typer
 from covey.coordinator.cli.options import show_line
 from covey.coordinator.record.audit_trail import FILE
 from covey.coordinator.view.printed import json_line
-from covey.shared import json_text
 from covey.shared.cli import Json
 from covey.shared.errors import UserError
 from covey.shared.sentences import some
+from covey.shared.storage import json_text
 from covey.shared.strategies.base import ClientId
 from covey.shared.strategies.phase_names import occasion
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from covey.coordinator.record import records
 from covey.coordinator.track.tracking import TrackedObserver, tracking
 from covey.shared.errors import UserError
-from covey.shared.files import write_atomically
+from covey.shared.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from covey.coordinator.compare.grid import Cell

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from covey.coordinator.cli.options import ScenarioFile, Set, warn
-from covey.shared import json_text
 from covey.shared.cli import Allow, Json
-from covey.shared.consent import AllowedCode
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.base import entry_of
 from covey.shared.scenario.code import check_found, check_model_name
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.load import load
+from covey.shared.storage import json_text
 
 
 def validate(

@@ -25,8 +25,8 @@ from covey.coordinator.record.notices import ignore
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.result import installed_versions
 from covey.coordinator.simulate.driver import simulate
-from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import UserError
+from covey.shared.own_code.consent import AllowedCode, consented
 from covey.shared.scenario.scenario import Scenario
 
 # A finished run needs none of these: they are what agents remember, and reports that were folded.

@@ -25,10 +25,10 @@ from covey.coordinator.cluster.cell_task import (
     unpack,
 )
 from covey.coordinator.compare.grid import Cell
-from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
-from covey.shared.files import private_folder, write_atomically
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.describe import dump
+from covey.shared.storage.files import private_folder, write_atomically
 
 SCHEME = "dask://"
 RETRIES = 2  # of a cell whose machine was lost

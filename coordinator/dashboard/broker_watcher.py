@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from covey.coordinator.view.lines import Line, PhaseLine, reduced
 from covey.coordinator.view.state import RunPlan, Sources
-from covey.shared import json_text
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Link, Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.storage import json_text
 from covey.shared.wire.documents import Control, CoordinatorStatus, RosterMessage
 from covey.shared.wire.roster_view import RosterView
 from covey.shared.wire.topics import Topics

@@ -10,9 +10,9 @@ import yaml
 from covey.coordinator.record.roster_files import roster_file
 from covey.coordinator.view.lines import Line, reduced
 from covey.coordinator.view.state import RunPlan, Sources
-from covey.shared import json_text
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.measures import is_regression
+from covey.shared.storage import json_text
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 from covey.shared.wire.roster_view import RosterView
 

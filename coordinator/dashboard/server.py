@@ -34,9 +34,9 @@ from covey.coordinator.dashboard.hub import Hub, Update
 from covey.coordinator.dashboard.sections import list_sections, sections
 from covey.coordinator.view import theme
 from covey.coordinator.view.table import Table
-from covey.shared import json_text
-from covey.shared.bounded_http import HOST, BoundedOnThisMachine, body_length
 from covey.shared.errors import UserError
+from covey.shared.programs.bounded_http import HOST, BoundedOnThisMachine, body_length
+from covey.shared.storage import json_text
 from covey.shared.wire.documents import Control
 
 KEY_HEADER = "X-Covey-Key"

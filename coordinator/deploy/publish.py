@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import Any
 
 from covey.coordinator.disk.versions import ModelVersion
-from covey.shared.client import encode_model
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.link import Down, Link, Message
 from covey.shared.mqtt.retained import until_quiet
@@ -29,6 +28,7 @@ from covey.shared.wire.deployments import Deployment, DeploymentShare, Origin, l
 from covey.shared.wire.messages import ModelRef, digest
 from covey.shared.wire.parts import part_count, split
 from covey.shared.wire.topics import Topics, deployed_key
+from covey.shared.work.client import encode_model
 
 ECHO_S = 10.0  # then a deployment that was published must have come back
 ATTEMPTS = 20  # to reach the broker

@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 from covey.coordinator.deploy.publish import Published
 from covey.coordinator.disk.versions import ModelVersion
-from covey.shared import json_text
 from covey.shared.errors import UserError
-from covey.shared.files import write_atomically
+from covey.shared.storage import json_text
+from covey.shared.storage.files import write_atomically
 
 FILE = "deployments.jsonl"
 Act = Literal["finish", "promote", "rollback"]

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from covey.shared import json_text
-from covey.shared.files import atomic_replace
 from covey.shared.numerics.vectors import blocks, release
+from covey.shared.storage import json_text
+from covey.shared.storage.files import atomic_replace
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]

@@ -21,10 +21,10 @@ import numpy as np
 
 from covey.coordinator.disk.array_files import Array, array_digest, open_arrays, save_arrays
 from covey.coordinator.disk.space import Room
-from covey.shared import json_text
 from covey.shared.errors import UserError
-from covey.shared.files import make_folder, obstacle, write_atomically
-from covey.shared.version import version
+from covey.shared.programs.version import version
+from covey.shared.storage import json_text
+from covey.shared.storage.files import make_folder, obstacle, write_atomically
 from covey.shared.wire.format import FORMAT, NONE, begun_with_other
 
 S = TypeVar("S")

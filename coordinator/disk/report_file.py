@@ -31,9 +31,9 @@ from typing import Any
 
 import numpy as np
 
-from covey.shared import json_text
-from covey.shared.files import naming, write_at
 from covey.shared.numerics.vectors import Vector, release
+from covey.shared.storage import json_text
+from covey.shared.storage.files import naming, write_at
 from covey.shared.strategies.base import ClientId
 
 MARK = b"covey-r1"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from covey.shared.errors import UserError
-from covey.shared.files import obstacle
+from covey.shared.storage.files import obstacle
 
 T = TypeVar("T")
 PAUSE_S = 1.0  # between two attempts

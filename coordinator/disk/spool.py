@@ -17,8 +17,14 @@ from pathlib import Path
 
 from covey.coordinator.disk.report_file import ReportFile
 from covey.coordinator.disk.space import Room
-from covey.shared.files import make_folder, obstacle, sync_files, sync_folder, write_atomically
 from covey.shared.numerics.vectors import Vector
+from covey.shared.storage.files import (
+    make_folder,
+    obstacle,
+    sync_files,
+    sync_folder,
+    write_atomically,
+)
 from covey.shared.strategies.base import ClientId, Report
 from covey.shared.wire.messages import digest
 from covey.shared.wire.parts import FileSink

@@ -15,10 +15,10 @@ import numpy as np
 
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
 from covey.coordinator.disk.checkpoint import Checkpoint
-from covey.shared import json_text
 from covey.shared.errors import UserError
-from covey.shared.files import model_file, model_files, write_atomically
 from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.storage import json_text
+from covey.shared.storage.files import model_file, model_files, write_atomically
 from covey.shared.strategies.base import ClientId
 
 START = "start.npz"  # of a run's folder: its initial models

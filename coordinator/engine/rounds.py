@@ -49,9 +49,9 @@ from covey.coordinator.engine.rests import Kind, Rests, Trouble
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.step import Stage, Step
 from covey.coordinator.engine.timing import Timing
+from covey.shared.programs.timers import earliest
 from covey.shared.strategies.base import ClientId, Phase, View
 from covey.shared.strategies.phase_names import EVALUATE, TRAIN
-from covey.shared.timers import earliest
 from covey.shared.wire.roll_call import extra_s
 
 Actions = list[events.Action]

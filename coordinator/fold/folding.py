@@ -21,7 +21,6 @@ from covey.coordinator.disk.spool import Spool, SpooledVectors
 from covey.coordinator.fold import limits
 from covey.coordinator.fold.means import Means, means_of
 from covey.coordinator.fold.stale_reports import Began, fresh
-from covey.shared.client import AT_HOME, VOTE
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Vector
@@ -31,6 +30,7 @@ from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy, Sums
 from covey.shared.strategies.reading import alternative, fold, is_whole, sums_of
 from covey.shared.strategies.sums import ExactSums, Terms, fair_terms
+from covey.shared.work.client import AT_HOME, VOTE
 
 if TYPE_CHECKING:
     from covey.coordinator.fold.private_sums import PrivateSums

@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.shared.errors import UserError, install
-from covey.shared.files import write_private
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.privacy.noise import Noise, new_key
@@ -37,6 +36,7 @@ from covey.shared.privacy.settings import (
 )
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy
+from covey.shared.storage.files import write_private
 from covey.shared.strategies.base import CHOICE, ClientId, Phase, Report, Reports, Strategy, Sums
 from covey.shared.strategies.phase_names import TRAIN
 from covey.shared.strategies.reading import sums_of

@@ -20,19 +20,19 @@ import numpy as np
 from covey.coordinator.disk.versions import START, read_start
 from covey.coordinator.engine.cohort import expected_share
 from covey.coordinator.run.rules import listed_participants
-from covey.shared import json_text
-from covey.shared.child import end, environment, first_line, python
-from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DecodeError, UserError
-from covey.shared.files import write_atomically
 from covey.shared.mqtt.broker_url import BrokerUrl, environment_of
 from covey.shared.mqtt.credentials import COORDINATOR, FLEET
 from covey.shared.numerics.vectors import Layout
-from covey.shared.order_settings import split_by
+from covey.shared.own_code.consent import NO_CODE, AllowedCode
+from covey.shared.programs.child import end, environment, first_line, python
 from covey.shared.scenario.base import base_vector
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.storage import json_text
+from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.base import Setup
 from covey.shared.strategies.part_local import divided
+from covey.shared.work.order_settings import split_by
 
 READY_WITHIN_S = 60.0
 START_POLL_S = 0.05  # how often to look for the initial models that a fleet builds

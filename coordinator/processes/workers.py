@@ -16,9 +16,9 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Self
 
-from covey.shared.child import python, worker_environment
-from covey.shared.consent import consent
 from covey.shared.errors import UserError
+from covey.shared.own_code.consent import consent
+from covey.shared.programs.child import python, worker_environment
 from covey.shared.wire.frames import Job, pack, read
 
 COMMAND = python("covey.agent.worker.worker")

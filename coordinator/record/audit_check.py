@@ -12,7 +12,8 @@ from typing import Any
 
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.record.audit_trail import FILE, Trail, head_of
-from covey.shared.audit import (
+from covey.shared.errors import UserError
+from covey.shared.storage.audit import (
     BEGIN,
     NO_HASH,
     REPAIRED,
@@ -23,8 +24,7 @@ from covey.shared.audit import (
     is_keyed,
     parsed,
 )
-from covey.shared.errors import UserError
-from covey.shared.files import folder_lock
+from covey.shared.storage.files import folder_lock
 
 # -- checks an audit log, line by line: whether it is whole, and where it breaks ---------------------------------------
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from covey.shared.audit import AuditLog, Flood, Head
+from covey.shared.storage.audit import AuditLog, Flood, Head
 
 FILE = "audit.jsonl"
 OPERATOR = "operator"

@@ -17,7 +17,7 @@ from covey.coordinator.disk.space import Room
 from covey.coordinator.engine import events
 from covey.coordinator.engine.events import Event
 from covey.shared.errors import UserError
-from covey.shared.journal import Journal
+from covey.shared.storage.journal import Journal
 from covey.shared.strategies.base import ClientId
 
 FILE = "arrivals.jsonl"

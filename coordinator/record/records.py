@@ -11,10 +11,10 @@ from typing import Any
 
 from covey.coordinator.disk.space import Room
 from covey.coordinator.record.notices import Record
-from covey.shared import json_text
 from covey.shared.errors import UserError
-from covey.shared.journal import Journal
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.storage import json_text
+from covey.shared.storage.journal import Journal
 from covey.shared.strategies.base import ClientId
 
 Row = dict[str, Any]  # a JSON object: a line of the record, or figures by their names

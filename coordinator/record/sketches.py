@@ -21,9 +21,9 @@ import numpy.typing as npt
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
 from covey.coordinator.record.records import rounds_done
 from covey.shared.errors import UserError
-from covey.shared.files import make_folder
 from covey.shared.numerics.clustering import sketch
 from covey.shared.numerics.vectors import Vector
+from covey.shared.storage.files import make_folder
 from covey.shared.strategies.base import MODEL, ClientId, Reports, Strategy
 
 FOLDER = "sketches"

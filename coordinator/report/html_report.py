@@ -41,9 +41,9 @@ from covey.coordinator.view.svg import document
 from covey.coordinator.view.table import NONE, Column, Table, columns_of, numbers
 from covey.coordinator.view.words import MODE_TITLES, epsilons
 from covey.shared.errors import UserError
-from covey.shared.files import write_atomically
 from covey.shared.numerics.measures import MEASURES, Measure
 from covey.shared.sentences import counted
+from covey.shared.storage.files import write_atomically
 
 AVERAGES = ("macro", "micro")
 MAX_DETAILS = 200  # characters of a reason that somebody else wrote

@@ -15,13 +15,14 @@ from covey.coordinator.record.audit_trail import FILE as AUDIT_FILE
 from covey.coordinator.record.records import lines
 from covey.coordinator.record.roster_files import read_roster, roster_file
 from covey.coordinator.run.folder import IN_PROCESS
-from covey.shared import json_text, plugins
-from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
+from covey.shared.own_code import plugins
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.code import named_code
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.sentences import counted
+from covey.shared.storage import json_text
 
 Row = Mapping[str, Any]
 OWN_DATA = "digits"  # comes with the libraries: no data root is needed

@@ -11,11 +11,11 @@ from covey.coordinator.disk.versions import START
 from covey.coordinator.record import records
 from covey.coordinator.run.options import Options
 from covey.shared.errors import UserError
-from covey.shared.files import folder_lock, private_folder, write_atomically
+from covey.shared.programs.version import version
 from covey.shared.scenario.describe import differences, dump
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.version import version
+from covey.shared.storage.files import folder_lock, private_folder, write_atomically
 
 MAX_KEYS = 5  # that a message names
 IN_PROCESS = "in-process"  # names a run without a broker, where others have a name of their own

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.own_code.consent import NO_CODE, AllowedCode
 
 
 @dataclass(frozen=True)

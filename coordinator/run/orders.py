@@ -16,12 +16,11 @@ from covey.coordinator.engine.step import Stage, Step
 from covey.coordinator.run.effects import DropModel, SendModel, SendOrder
 from covey.coordinator.run.own_orders import OwnOrders, version_key
 from covey.coordinator.run.run_state import MAX_FAILURE_CHARS, RunState
-from covey.shared.client import decode_model, encode_model
 from covey.shared.errors import DecodeError
-from covey.shared.files import replace_quickly
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
+from covey.shared.storage.files import replace_quickly
 from covey.shared.strategies.base import ClientId, Order, Phase, Setup, Training
 from covey.shared.strategies.part_local import model_of, with_own
 from covey.shared.strategies.phase_names import CARD, EVALUATE, MOMENTS
@@ -38,6 +37,7 @@ from covey.shared.wire.messages import (
     digest,
 )
 from covey.shared.wire.parts import part_count
+from covey.shared.work.client import decode_model, encode_model
 
 MAX_WORKS = 256  # that are kept for further agents: a method may have a model for each agent alone
 Addressed = tuple[tuple[str, ...], int | None]  # keys of models, and a cluster

@@ -15,7 +15,7 @@ from covey.coordinator.disk.spool import Spool
 from covey.coordinator.engine.pace import Pace
 from covey.coordinator.run.effects import DropModel, SendModel
 from covey.shared.errors import DecodeError
-from covey.shared.files import write_atomically
+from covey.shared.storage.files import write_atomically
 from covey.shared.wire.messages import INITIAL, ModelRef, OrderMessage, Work, digest
 
 PREFIX = "order-"  # of the files with orders

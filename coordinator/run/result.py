@@ -15,12 +15,12 @@ from covey.coordinator.disk.array_files import save_arrays
 from covey.coordinator.fold.means import KEPT_MODES, averages, by_mode, last_of_undrawn
 from covey.coordinator.record.records import counted, mbit_per_agent, one_device, sizes
 from covey.coordinator.run.run import Run
-from covey.shared.client import AT_HOME
-from covey.shared.files import atomic_replace, model_file, write_atomically
 from covey.shared.numerics import metrics
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
+from covey.shared.programs.version import version
+from covey.shared.storage.files import atomic_replace, model_file, write_atomically
 from covey.shared.strategies.base import ClientId
-from covey.shared.version import version
+from covey.shared.work.client import AT_HOME
 
 Figures = dict[str, Any]  # of one agent, by mode
 Truth = Mapping[ClientId, int]  # the true cluster of each agent

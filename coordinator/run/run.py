@@ -57,10 +57,10 @@ from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.own_orders import lost_orders
 from covey.coordinator.run.run_state import MAX_FAILURE_CHARS, AcceptedSteps, RunState, note_outcome
 from covey.shared.errors import DecodeError
-from covey.shared.journal import Journal
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.storage.journal import Journal
 from covey.shared.strategies.base import ClientId, Phase, Reports, Setup, View
 from covey.shared.strategies.part_local import whole_models
 from covey.shared.strategies.phase_names import AHEAD, EVALUATE, MOMENTS, TRAIN

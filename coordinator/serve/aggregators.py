@@ -29,8 +29,8 @@ from covey.coordinator.serve.direct import AggregatorItem, Direct
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Message
 from covey.shared.mqtt.program import Publish, Show, Subscribe, Unsubscribe
+from covey.shared.programs.timers import earliest
 from covey.shared.strategies.base import ClientId
-from covey.shared.timers import earliest
 from covey.shared.wire.aggregates import (
     TASK,
     AggregatorOrder,

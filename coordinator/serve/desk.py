@@ -16,11 +16,11 @@ from covey.coordinator.serve.placement import Placement, SilentShards
 from covey.coordinator.serve.postponed import PostponedOrders
 from covey.coordinator.serve.roster import Roster
 from covey.coordinator.serve.roster_show import RosterShow
-from covey.shared.audit import Flood
 from covey.shared.mqtt.duplicate_ids import DuplicateIds
 from covey.shared.mqtt.program import Effect
+from covey.shared.programs.timers import Timers
+from covey.shared.storage.audit import Flood
 from covey.shared.strategies.base import ClientId
-from covey.shared.timers import Timers
 from covey.shared.wire.topics import Topics
 
 

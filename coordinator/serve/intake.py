@@ -15,8 +15,8 @@ from covey.coordinator.serve.placement import Placement
 from covey.coordinator.serve.rate import Rates
 from covey.coordinator.serve.roster import Roster
 from covey.shared.errors import DecodeError
+from covey.shared.programs.timers import earliest
 from covey.shared.strategies.base import ClientId
-from covey.shared.timers import earliest
 from covey.shared.wire.documents import ASKED, AgentStatus
 from covey.shared.wire.format import FORMAT, speaks_other
 from covey.shared.wire.messages import Part

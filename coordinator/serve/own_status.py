@@ -7,11 +7,11 @@ from typing import Literal
 
 from covey.coordinator.engine.step import Stage
 from covey.coordinator.run.run import Run
-from covey.shared.files import write_atomically
 from covey.shared.mqtt.link import Will
 from covey.shared.mqtt.program import Effect, Publish
+from covey.shared.programs.version import version
+from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.phase_names import TRAIN
-from covey.shared.version import version
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.roll_call import spread_s
 from covey.shared.wire.topics import Topics

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from covey.shared.mqtt.duplicate_ids import began
 from covey.shared.mqtt.shards import shard_of
+from covey.shared.programs.timers import earliest
 from covey.shared.strategies.base import ClientId
-from covey.shared.timers import earliest
 from covey.shared.wire.documents import AgentStatus
 
 PATIENCE_S = 5.0  # a shard that is back within this time has lost no agent

@@ -20,9 +20,9 @@ from prometheus_client.registry import Collector
 
 from covey.coordinator.serve.service import Service
 from covey.coordinator.view.lines import averages, macro, phase_line
-from covey.shared.bounded_http import Bounded
 from covey.shared.errors import UserError
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
+from covey.shared.programs.bounded_http import Bounded
 
 Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 GAUGE: Kind = GaugeMetricFamily

@@ -13,10 +13,10 @@ from covey.coordinator.serve.direct import AggregatorItem, Direct
 from covey.coordinator.serve.intake import Arrived, Seen
 from covey.coordinator.serve.publisher import packet_bytes
 from covey.shared.errors import DecodeError
-from covey.shared.files import obstacle
 from covey.shared.mqtt.duplicate_ids import Reaction
 from covey.shared.mqtt.link import Down, Echo, Incoming, Message, Up
 from covey.shared.mqtt.program import Effect, Show
+from covey.shared.storage.files import obstacle
 from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic
 

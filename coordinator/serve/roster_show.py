@@ -17,8 +17,8 @@ from covey.coordinator.record.notices import PhaseFolded
 from covey.coordinator.record.roster_files import roster_file
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.roster import Roster
-from covey.shared.files import write_atomically
 from covey.shared.mqtt.program import Effect, Publish
+from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.documents import RosterMessage
 from covey.shared.wire.topics import Topics

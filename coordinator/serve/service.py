@@ -70,7 +70,7 @@ from covey.shared.mqtt.duplicate_ids import DuplicateIds, session_id
 from covey.shared.mqtt.link import Down, Echo, Incoming, Link, Up, Will
 from covey.shared.mqtt.program import TOGETHER, End, Items, Look, Publish, Show, Start
 from covey.shared.mqtt.subscriptions import Refused
-from covey.shared.timers import Waiting, earliest
+from covey.shared.programs.timers import Waiting, earliest
 from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
 

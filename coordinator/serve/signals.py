@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from covey.shared.child import stop_signals
+from covey.shared.programs.child import stop_signals
 
 Handler = Callable[[int, FrameType | None], object]
 

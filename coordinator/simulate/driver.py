@@ -27,13 +27,13 @@ from covey.coordinator.run.run import Run
 from covey.coordinator.serve.signals import interrupts_stay_interrupts
 from covey.coordinator.simulate.virtual_clock import Driver, GivenUpError
 from covey.coordinator.simulate.worker_clients import WorkerClients
-from covey.shared.audit import read_key
 from covey.shared.errors import UserError
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.fleet import Faults, Fleet
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.sentences import some
+from covey.shared.storage.audit import read_key
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.frames import Job
 from covey.shared.wire.messages import ALWAYS_THERE

@@ -11,8 +11,8 @@ from pathlib import Path
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Work
-from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import UserError
+from covey.shared.own_code.consent import NO_CODE, AllowedCode
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.frames import Job
 from covey.shared.wire.messages import USUAL_LEARNER, OrderMessage

@@ -16,7 +16,7 @@ from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 
 from covey.coordinator.track.tracking import Outcome, TrackedRun, known_id, remember_id
-from covey.shared.version import version
+from covey.shared.programs.version import version
 
 MAX_PARAMS = 100  # of one request
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}  # its page shows runs, no chats

@@ -20,10 +20,11 @@ from typing import Any, Literal, Protocol
 from covey.coordinator.record.notices import Notice, Observer
 from covey.coordinator.view.lines import averages
 from covey.coordinator.view.milestones import Milestone, flat, milestones, recorded_milestones
-from covey.shared import json_text, plugins
 from covey.shared.errors import UserError, install
-from covey.shared.files import write_atomically
+from covey.shared.own_code import plugins
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.storage import json_text
+from covey.shared.storage.files import write_atomically
 
 Outcome = Literal["finished", "stopped", "failed"]
 Setting = str | int | float | bool

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+from covey.shared.storage import json_text
 from covey.shared.wire.topics import is_name
 
 BEGIN = "-----BEGIN CERTIFICATE-----"

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared import json_text
 from covey.shared.errors import DecodeError
+from covey.shared.storage import json_text
 
 Vector = npt.NDArray[np.float32]
 

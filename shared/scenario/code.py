@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from covey.shared import plugins
-from covey.shared.consent import BUILT_IN_MODELS, AllowedCode
 from covey.shared.errors import UserError
+from covey.shared.own_code import plugins
+from covey.shared.own_code.consent import BUILT_IN_MODELS, AllowedCode
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.registry import is_built_in
 

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
-from covey.shared import plugins
-from covey.shared.consent import consent
+from covey.shared.own_code import plugins
+from covey.shared.own_code.consent import consent
 from covey.shared.scenario.introspection import fields, members, name_of
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.yaml_source import dumped, spaced

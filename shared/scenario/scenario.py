@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.numerics.kinship import MIN_CELL
-from covey.shared.plugins import door
+from covey.shared.own_code.plugins import door
 from covey.shared.privacy.settings import Privacy
 from covey.shared.scenario import checks
 from covey.shared.scenario.aggregation import Aggregation

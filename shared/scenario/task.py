@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from covey.shared import json_text
 from covey.shared.numerics.measures import (
     MEASURES,
     OF_CLASSIFICATION,
@@ -40,6 +39,7 @@ from covey.shared.scenario.columns import (
     wrong_vocabulary,
 )
 from covey.shared.scenario.section import Section, TensorPattern, repeated
+from covey.shared.storage import json_text
 from covey.shared.written import FIRST, OrItsName
 
 DIGEST_BYTES = 8

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Union, get_args
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
-from covey.shared import plugins
-from covey.shared.consent import consent
 from covey.shared.errors import UserError
+from covey.shared.own_code import plugins
+from covey.shared.own_code.consent import consent
 from covey.shared.strategies.base import Strategy
 from covey.shared.strategies.method_names import METHODS, SECOND_NAMES
 from covey.shared.written import OrItsName

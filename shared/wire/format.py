@@ -9,7 +9,7 @@ An idle agent imports this module, so it needs neither numpy nor torch.
 
 from __future__ import annotations
 
-from covey.shared.version import version
+from covey.shared.programs.version import version
 
 FORMAT = 1
 NONE = 0

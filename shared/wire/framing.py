@@ -16,9 +16,9 @@ from typing import Annotated, Any, ClassVar, Self
 import msgpack
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from covey.shared import json_text
 from covey.shared.errors import DecodeError
 from covey.shared.sentences import printable
+from covey.shared.storage import json_text
 from covey.shared.wire.format import FORMAT, NONE, speaks_other
 from covey.shared.wire.topics import is_name
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from covey.shared.errors import DecodeError
-from covey.shared.files import naming, write_at
+from covey.shared.storage.files import naming, write_at
 from covey.shared.wire.messages import DIGEST_BYTES, Part
 
 # finished contents that are remembered per sender, in case one of their parts comes late

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from covey.api import Comparison, Result, RunEnded, compare, load, run
     from covey.coordinator.view.milestones import Evaluated, RoundEnded
-    from covey.shared.consent import ConsentError
+    from covey.shared.own_code.consent import ConsentError
     from covey.shared.errors import UserError
     from covey.shared.scenario.scenario import Scenario
     from covey.shared.strategies.base import Local, Order, Phase, Report, Strategy
@@ -46,7 +46,7 @@ __all__ = [
 
 _HOMES = {
     "Comparison": "covey.api",
-    "ConsentError": "covey.shared.consent",
+    "ConsentError": "covey.shared.own_code.consent",
     "Evaluated": "covey.coordinator.view.milestones",
     "Local": "covey.shared.strategies.base",
     "Order": "covey.shared.strategies.base",

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from covey.coordinator.record.notices import Notice, Observer, ignore
 from covey.coordinator.view.milestones import Evaluated, RoundEnded, milestones
 from covey.coordinator.view.table import Table
-from covey.shared.consent import AllowedCode, consented
+from covey.shared.own_code.consent import AllowedCode, consented
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.numerics.measures import MeasureName
@@ -181,7 +181,7 @@ class Result:
         after `torch.from_numpy`."""
         from safetensors.numpy import load_file
 
-        from covey.shared.files import model_files
+        from covey.shared.storage.files import model_files
 
         return [load_file(file) for file in model_files(self.folder / "models")]
 

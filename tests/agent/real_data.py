@@ -13,7 +13,7 @@ import pytest
 
 from covey.agent.data import Dataset, find_root, load_named
 from covey.agent.data.named import FILES, MADE_OF
-from covey.shared.files import atomic_replace
+from covey.shared.storage.files import atomic_replace
 from tests.processes import ROOT
 
 CACHE = Path(tempfile.gettempdir()) / f"covey-real-data-{os.getuid()}"

@@ -22,11 +22,11 @@ from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.agent.worker.pool import check_device
 from covey.agent.worker.worker import answer
-from covey.shared.child import environment, python
 from covey.shared.errors import PublicError, UserError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import Budget, LocalPrivacy, Trainings
+from covey.shared.programs.child import environment, python
 from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Contrast, GradientCorrection, Training

@@ -17,8 +17,8 @@ from covey.agent.device.readings import read
 from covey.agent.device.session import Session
 from covey.agent.policy import Policy, PolicyError, Rules, memory_mb
 from covey.agent.worker.process import Options, prepared, strictest_limit
-from covey.shared.child import environment
 from covey.shared.errors import UserError
+from covey.shared.programs.child import environment
 from tests.agent.orders import order, ref
 from tests.agent.sessions import up
 

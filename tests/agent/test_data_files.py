@@ -10,8 +10,8 @@ import pytest
 
 from covey.agent.data import load, with_test
 from covey.agent.data.dataset import dataset
-from covey.shared.consent import AllowedCode, ConsentError
 from covey.shared.errors import CoveyError, DataError
+from covey.shared.own_code.consent import AllowedCode, ConsentError
 
 
 def test_npz_keeps_bytes_and_reads_a_test_part(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from covey.agent.data.describe import MAX_DISTINCT, describe_table
-from covey.shared import json_text
 from covey.shared.errors import DataError
+from covey.shared.storage import json_text
 from tests.agent.test_task_columns import written
 
 ROWS = [

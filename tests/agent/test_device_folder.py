@@ -11,8 +11,8 @@ import pytest
 from covey.agent.data.check import load_local
 from covey.agent.data.named import load_named
 from covey.agent.data.partition import client_dataset, fleet_data
-from covey.shared.consent import AllowedCode, ConsentError, consented
 from covey.shared.errors import DataError
+from covey.shared.own_code.consent import AllowedCode, ConsentError, consented
 from covey.shared.scenario.scenario import Scenario
 from tests.agent.test_task_columns import written
 

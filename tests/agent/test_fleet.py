@@ -13,9 +13,9 @@ import pytest
 from covey.agent.fleet.fleet import FaultPlan, FleetRun, write_partition, write_start
 from covey.agent.learner_choice import NUMPY, TORCH
 from covey.agent.policy import UNLIMITED, Rules
-from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Message, Up
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.fleet import Faults, Fleet, Timeline
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.scenario import Scenario

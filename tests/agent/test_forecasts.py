@@ -21,13 +21,13 @@ from covey.coordinator.fold.means import averages
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.report.tables import regression
 from covey.coordinator.run.result import result_of
-from covey.shared.client import shuffle
 from covey.shared.errors import DataError
 from covey.shared.numerics.figures import errors, or_diverged, regression_figures
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Local, Training
 from covey.shared.wire.messages import OrderMessage
+from covey.shared.work.client import shuffle
 from tests.kit.local_clients import local_driver
 from tests.kit.small_run import rules, scenario
 

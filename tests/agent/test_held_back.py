@@ -15,7 +15,6 @@ from covey.agent.kept.model_dir import ModelDir
 from covey.agent.kept.model_file import read_model
 from covey.agent.kept.versions import Version
 from covey.agent.worker.worker import answer
-from covey.shared.client import encode_model
 from covey.shared.numerics.vectors import Vector
 from covey.shared.numerics.votes import Vote
 from covey.shared.seeds import generator
@@ -23,6 +22,7 @@ from covey.shared.strategies.fedclust import FedClust
 from covey.shared.wire import frames
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.messages import ModelRef, ReportContent, digest
+from covey.shared.work.client import encode_model
 from tests.agent.orders import order
 from tests.agent.test_kept import BAD, GOOD, LAYOUT, TASK, perform, samples
 

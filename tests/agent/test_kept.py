@@ -20,16 +20,16 @@ from covey.agent.kept.model_file import read_model, save_model, task_with_scalin
 from covey.agent.kept.versions import Figure, Figures, Version, judge
 from covey.agent.policy import Policy, Rules
 from covey.agent.worker.worker import answer
-from covey.shared.client import encode_model
 from covey.shared.errors import UserError
-from covey.shared.files import folder_lock
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
+from covey.shared.storage.files import folder_lock
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import ModelRef, digest
 from covey.shared.wire.topics import Topics, deployed_key
+from covey.shared.work.client import encode_model
 from tests import clock
 from tests.agent.orders import order, ref
 from tests.agent.test_service import FakePool, World, worked

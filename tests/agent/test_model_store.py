@@ -10,8 +10,8 @@ import pytest
 
 from covey.agent.device.model_store import ModelStore
 from covey.agent.device.received_models import ReceivedModels
-from covey.shared import files
 from covey.shared.errors import DecodeError
+from covey.shared.storage import files
 from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.parts import split
 

@@ -17,10 +17,10 @@ from torch import nn
 from covey.agent.kept.model_file import save_model
 from covey.agent.kept.versions import Version
 from covey.agent.training.models import build, initial, layout_of
-from covey.shared.consent import AllowedCode, ConsentError
 from covey.shared.errors import PublicError, UserError
-from covey.shared.files import model_file
+from covey.shared.own_code.consent import AllowedCode, ConsentError
 from covey.shared.scenario.task import Model, Task
+from covey.shared.storage.files import model_file
 
 
 def task(
@@ -139,7 +139,8 @@ def test_an_installed_entry_point_is_a_name_that_can_be_allowed(
 ) -> None:
     point = EntryPoint("tiny", "covey.agent.training.architectures:linear", "covey.models")
     monkeypatch.setattr(
-        "covey.shared.plugins.metadata.entry_points", lambda group, name: [point] * (name == "tiny")
+        "covey.shared.own_code.plugins.metadata.entry_points",
+        lambda group, name: [point] * (name == "tiny"),
     )
     assert layout_of(build(task("tiny", 5), 0, AllowedCode(frozenset({"tiny"})))).parameters == 60
     with pytest.raises(UserError, match="no installed package has an entry point 'small'"):

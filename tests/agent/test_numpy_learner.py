@@ -26,10 +26,9 @@ from covey.agent.worker.start import write_start
 from covey.agent.worker.worker import answer
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run
-from covey.shared.client import shuffle
-from covey.shared.consent import NO_CODE
 from covey.shared.errors import DataError, PublicError, UserError
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
+from covey.shared.own_code.consent import NO_CODE
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import Budget, LocalPrivacy, Trainings
 from covey.shared.scenario.columns import TargetScale
@@ -39,6 +38,7 @@ from covey.shared.seeds import generator
 from covey.shared.strategies.base import Contrast, GradientCorrection, Local, Training
 from covey.shared.wire import frames
 from covey.shared.wire.messages import OrderMessage
+from covey.shared.work.client import shuffle
 from tests import clock
 from tests.agent.test_worker import UNWANTED, WATCHED
 from tests.agent.test_worker import job as worker_job

@@ -17,13 +17,13 @@ from covey.agent.light.own_loop import LoopLocal
 from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.agent.training.models import build, initial
 from covey.coordinator.processes.launch import setup_of
-from covey.shared.client import shuffle
-from covey.shared.consent import AllowedCode, ConsentError
 from covey.shared.errors import PublicError, UserError
+from covey.shared.own_code.consent import AllowedCode, ConsentError
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Contrast, GradientCorrection, Local, Training
 from covey.shared.wire.messages import OrderMessage
+from covey.shared.work.client import shuffle
 from tests.kit.local_clients import local_driver
 from tests.kit.small_run import clients, rules, scenario
 

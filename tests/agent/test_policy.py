@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from covey.agent.cli.program import app
 from covey.agent.policy import CLEAR, SIGNATURES, UNLIMITED, Policy, PolicyError, Rules, values_of
-from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.strategies.registry import BUILT_IN
 from tests.agent.orders import LAYOUT, TASK, order, ref, rest
 

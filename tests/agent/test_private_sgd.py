@@ -23,7 +23,6 @@ from covey.agent.worker.worker import answer
 from covey.coordinator.record import records
 from covey.coordinator.run.options import Options
 from covey.coordinator.simulate.driver import simulate
-from covey.shared.client import PRIVACY_LEDGER
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.noise import Noise
@@ -34,6 +33,7 @@ from covey.shared.seeds import generator
 from covey.shared.strategies.base import Contrast, GradientCorrection, Training
 from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import ReportContent
+from covey.shared.work.client import PRIVACY_LEDGER
 from tests.agent.test_worker import job
 from tests.kit.device_run import here
 

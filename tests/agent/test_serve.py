@@ -27,11 +27,11 @@ from covey.agent.training.predict import Predictor, seen, whole
 from covey.agent.training.serve import Models, PredictionServer
 from covey.agent.training.serve_mqtt import Place
 from covey.agent.training.serve_mqtt import serve as serve_mqtt
-from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Message
 from covey.shared.mqtt.retained import until_quiet
 from covey.shared.numerics.vectors import Layout, Tensor
+from covey.shared.storage import json_text
 from tests import clock
 from tests.agent.test_kept import BAD, GOOD, LAYOUT, TASK
 from tests.kit.memory_broker import MemoryBroker

@@ -25,11 +25,11 @@ from covey.agent.training.learner import TorchLocal
 from covey.agent.training.torch_learner import LEARNER
 from covey.agent.worker import sources
 from covey.agent.worker.sources import FleetSource
-from covey.shared.client import measure
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.partition import Dirichlet, GroupedLabels, Iid, LabelSkew, Partition
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Training
+from covey.shared.work.client import measure
 from tests.kit.scenes import Scenes
 
 TARGETS = np.arange(2000) % 10

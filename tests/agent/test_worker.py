@@ -23,17 +23,17 @@ from covey.agent.worker.memory_file import MemoryDamaged, StoredMemory, load_mem
 from covey.agent.worker.pool import Pool, WorkerLost
 from covey.agent.worker.process import Options
 from covey.agent.worker.worker import ModelCache, answer
-from covey.shared import files
-from covey.shared.client import encode_model, with_array
-from covey.shared.consent import AllowedCode
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
+from covey.shared.storage import files
 from covey.shared.strategies.base import LAST_MODEL
 from covey.shared.wire import frames
 from covey.shared.wire.codec import Codec, decode
 from covey.shared.wire.messages import INITIAL, ModelRef, ReportContent, digest
+from covey.shared.work.client import encode_model, with_array
 from tests.agent.orders import TASK, order
 from tests.hashes import Hashes
 

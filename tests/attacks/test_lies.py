@@ -17,11 +17,11 @@ from covey.coordinator.record.notices import RoundVoid
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.run import Run
-from covey.shared.client import decode_model, execute_order
 from covey.shared.numerics.averages import Rule
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import Encoded, ReportContent
+from covey.shared.work.client import decode_model, execute_order
 from tests.attacks.lies import LIES, Lying, outcome
 from tests.kit import spooled
 from tests.kit.small_fleet import Numpy

@@ -18,7 +18,6 @@ from covey.agent.kept.secure_folder import SIGNING_KEY, SecureFolder
 from covey.agent.policy import Policy, Rules
 from covey.agent.worker.memory_file import load_memory
 from covey.agent.worker.worker import answer
-from covey.shared.client import encode_model
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.task import Task
 from covey.shared.secure.simulated import simulated_identity
@@ -26,6 +25,7 @@ from covey.shared.strategies.base import LAST_MODEL
 from covey.shared.strategies.phase_names import CARD
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.messages import ModelRef, ReportContent, digest
+from covey.shared.work.client import encode_model
 from tests.attacks.rogue import order
 
 DATA = Path(__file__).parent.parent.parent / "examples" / "diabetes" / "device-1.csv"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.shared.child import HOME, environment, python
+from covey.shared.programs.child import HOME, environment, python
 from tests.attacks import rogue
 from tests.e2e.conftest import SIMULATED
 from tests.processes import Program, until

@@ -15,9 +15,9 @@ from covey.coordinator.record.records import finished
 from covey.coordinator.report.curves import Curves, curves
 from covey.coordinator.report.html_report import page
 from covey.coordinator.run.result import write_all
-from covey.shared import json_text
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.storage import json_text
 from tests.kit.small_run import in_process, scenario, setup
 
 PLANTED = {f"agent-{i}": i % 2 for i in range(8)}

@@ -14,9 +14,9 @@ from covey.coordinator.aggregate.open_step import OpenStep, read_task
 from covey.coordinator.aggregate.service import AggregatorService, Precedence, Reaction
 from covey.coordinator.aggregate.service import last_will as aggregator_will
 from covey.coordinator.run.run import Run
-from covey.shared.consent import AllowedCode
 from covey.shared.mqtt.link import Link, Message
 from covey.shared.mqtt.program import Show
+from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.aggregates import AggregatorStatus, AggregatorTask
 from covey.shared.wire.documents import CoordinatorStatus

@@ -18,8 +18,8 @@ from covey.coordinator.cli.program import app
 from covey.coordinator.engine.events import Joined
 from covey.coordinator.run.effects import SendOrder
 from covey.coordinator.run.run import Run
-from covey.shared.consent import NO_CODE
 from covey.shared.errors import PublicError, UserError
+from covey.shared.own_code.consent import NO_CODE
 from covey.shared.scenario.base import Base, check_size, digest_of_base, entry_of
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario

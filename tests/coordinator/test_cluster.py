@@ -21,8 +21,8 @@ from covey.coordinator.cluster.cell_task import CellOutcome, packed, this_place,
 from covey.coordinator.cluster.dask_cells import run_on_dask
 from covey.coordinator.compare.grid import Cell, grid
 from covey.coordinator.run.options import Options
-from covey.shared.consent import NO_CODE
 from covey.shared.errors import UserError
+from covey.shared.own_code.consent import NO_CODE
 from covey.shared.scenario.scenario import Scenario
 from tests.coordinator.comparisons import scenario
 

@@ -14,9 +14,9 @@ from covey.coordinator.cli.story import story_of
 from covey.coordinator.engine.events import Paused
 from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError
-from covey.shared.json_text import loads
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Message, Up
+from covey.shared.storage.json_text import loads
 from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
 from tests import clock

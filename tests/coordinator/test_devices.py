@@ -14,12 +14,12 @@ from covey.coordinator.record import records
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.result import write_all
 from covey.coordinator.simulate import driver
-from covey.shared.client import execute_order
 from covey.shared.errors import UserError
 from covey.shared.scenario.fleet import Fleet
 from covey.shared.strategies.base import Training
 from covey.shared.wire.frames import Job
 from covey.shared.wire.messages import ReportContent
+from covey.shared.work.client import execute_order
 from tests.coordinator.comparisons import DIGITS
 from tests.coordinator.comparisons import scenario as small
 from tests.kit.device_run import here

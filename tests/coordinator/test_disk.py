@@ -13,9 +13,9 @@ import pytest
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.spool import REPORTS, Circumstances, Spool
-from covey.shared import files
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Vector, mean
+from covey.shared.storage import files
 from covey.shared.strategies.base import Report
 from tests.kit import spooled
 

@@ -16,9 +16,9 @@ from covey.coordinator.deploy.publish import InForce, Published
 from covey.coordinator.deploy.registry import note
 from covey.coordinator.disk.versions import ModelVersion
 from covey.coordinator.run.result import write_all
-from covey.shared.files import folder_lock
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.describe import dump
+from covey.shared.storage.files import folder_lock
 from tests.kit import small_run
 
 SCENE = small_run.scenario("fedavg", rounds={"count": 2}, evaluation={"every": 1})

@@ -13,9 +13,9 @@ from covey.coordinator.run.origin import copy_start, origin_of
 from covey.coordinator.run.result import result_of, write_all, write_models
 from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError
-from covey.shared.files import write_atomically
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.storage.files import write_atomically
 from tests.kit import small_run
 from tests.methods import METHODS
 

@@ -20,9 +20,9 @@ from covey.coordinator.deploy.uptake import sample
 from covey.coordinator.disk.versions import last_version, round_name, save_version
 from covey.coordinator.record.audit_trail import FILE
 from covey.coordinator.run.result import write_all, write_models
-from covey.shared.files import folder_lock
 from covey.shared.mqtt.link import Link
 from covey.shared.scenario.describe import dump
+from covey.shared.storage.files import folder_lock
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import AgentStatus, ModelInUse
 from covey.shared.wire.topics import Topics

@@ -18,7 +18,6 @@ from covey.coordinator.disk.versions import BEST, ModelVersion, save_version
 from covey.coordinator.record.audit_check import check
 from covey.coordinator.record.notices import ModelsNotPublished, ModelsPublished, Notice
 from covey.coordinator.serve.sharded_link import ShardedLink
-from covey.shared.client import decode_model
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Message, Up
@@ -29,6 +28,7 @@ from covey.shared.wire import frames
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.messages import OrderMessage, Part
 from covey.shared.wire.topics import Topics, deployed_key
+from covey.shared.work.client import decode_model
 from tests import clock
 from tests.bowl import Trainer
 from tests.kit import small_run

@@ -17,13 +17,13 @@ from covey.coordinator.engine.events import Joined, Left, Tick
 from covey.coordinator.record.notices import PhaseFolded, ReportDamaged, RoundVoid
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
 from covey.coordinator.run.run import Run
-from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import UserError, os_errors_as_user_errors
 from covey.shared.mqtt.link import Link, Message
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.wire.topics import Topics
+from covey.shared.work.client import decode_model, execute_order
 from tests import clock
 from tests.kit import spooled
 from tests.kit.memory_broker import MemoryBroker

@@ -14,12 +14,12 @@ from covey.coordinator.engine.events import Joined
 from covey.coordinator.run.effects import SendOrder
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.run import Run
-from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import DecodeError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, ClientState, Expected, Phase
 from covey.shared.wire.messages import ReportContent
+from covey.shared.work.client import decode_model, execute_order
 from tests.kit.small_run import begun, clients, local_for, rules, scenario, setup
 from tests.methods import METHODS
 

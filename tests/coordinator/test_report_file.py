@@ -12,7 +12,7 @@ import pytest
 
 from covey.coordinator.disk import report_file
 from covey.coordinator.disk.report_file import ALIGNMENT, ReportFile, Vectors
-from covey.shared import files
+from covey.shared.storage import files
 
 REPORTS: dict[str, Vectors] = {
     "a": {"model": np.array([1, 2, 3], np.float32)},

@@ -17,10 +17,10 @@ from covey.coordinator.serve import acceptance, attendance
 from covey.coordinator.serve.desk import Desk
 from covey.coordinator.serve.intake import Arrived
 from covey.coordinator.serve.service import COMPANY_S, Service
-from covey.shared import files
-from covey.shared.journal import Journal
 from covey.shared.mqtt.link import Message
 from covey.shared.mqtt.program import TOGETHER
+from covey.shared.storage import files
+from covey.shared.storage.journal import Journal
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.framing import REPORT_VERSION, Packed

@@ -20,10 +20,10 @@ from covey.coordinator.run.effects import Announce, Done, Effect, SendOrder
 from covey.coordinator.run.result import result_of, write_all, write_models
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import GivenUpError
-from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import DecodeError
 from covey.shared.strategies.base import ClientId, ClientState, Report, Training
 from covey.shared.wire.messages import ReportContent
+from covey.shared.work.client import decode_model, execute_order
 from tests.kit import small_run
 from tests.kit.small_run import (
     begun,

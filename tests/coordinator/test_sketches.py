@@ -16,11 +16,11 @@ from covey.coordinator.record import records, sketches
 from covey.coordinator.run.effects import Effect, SendOrder
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.run import Run
-from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import UserError
 from covey.shared.numerics.clustering import sketch
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import OrderMessage
+from covey.shared.work.client import decode_model, execute_order
 from tests.kit.small_run import (
     begun,
     clients,

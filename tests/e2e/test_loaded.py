@@ -48,9 +48,9 @@ NEVER = {
     "coordinator run": "agent broker coordinator.aggregate coordinator.cluster coordinator.compare coordinator.dashboard "
     "coordinator.deploy coordinator.plan coordinator.simulate coordinator.track shared.secure shared.proposal",
     "broker up": "agent coordinator broker.embedded shared.numerics shared.strategies shared.scenario shared.secure",
-    "agent lab fleet": "broker coordinator agent.data agent.training agent.light shared.secure shared.proposal shared.client",
+    "agent lab fleet": "broker coordinator agent.data agent.training agent.light shared.secure shared.proposal shared.work",
     "agent start": "broker coordinator agent.data agent.training agent.light agent.fleet shared.numerics shared.scenario "
-    "shared.secure shared.proposal shared.client",
+    "shared.secure shared.proposal shared.work",
     "worker of a device": "broker coordinator agent.training agent.fleet shared.secure",
     "worker of a fleet": "broker coordinator agent.fleet shared.secure",
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from covey.coordinator.serve.signals import interrupts_stay_interrupts
-from covey.shared.child import stop_signals
+from covey.shared.programs.child import stop_signals
 from tests.e2e.conftest import SIMULATED, finish
 from tests.e2e.test_enrolled import data
 from tests.processes import (

@@ -27,12 +27,12 @@ from covey.broker.access import passwords
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.record import audit_check, records
-from covey.shared import audit
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import credentials, joining
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.proposal.proposal import propose
 from covey.shared.scenario.load import load as load_scenario
+from covey.shared.storage import audit
 from covey.shared.wire.documents import RosterMessage
 from tests.fuzz.mutate import as_json, mutated, mutated_tree
 from tests.fuzz.target import Target

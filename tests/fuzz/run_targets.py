@@ -12,9 +12,9 @@ from typing import Any
 from covey.coordinator.engine.events import Joined
 from covey.coordinator.run.effects import SendOrder
 from covey.coordinator.run.run import Run
-from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import DecodeError
 from covey.shared.wire.messages import OrderMessage, ReportContent
+from covey.shared.work.client import decode_model, execute_order
 from tests.fuzz.mutate import mutated, mutated_tree, packed
 from tests.fuzz.target import Target
 from tests.fuzz.wire_targets import sealed

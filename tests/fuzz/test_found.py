@@ -16,11 +16,11 @@ from covey.agent.data.array_files import ArrayFileError, read_npz
 from covey.agent.data.proposal_data import describe
 from covey.coordinator.disk.array_files import open_arrays
 from covey.coordinator.record import audit_check
-from covey.shared import audit
 from covey.shared.errors import DataError, DecodeError, UserError
 from covey.shared.mqtt import joining
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.load import load as load_scenario
+from covey.shared.storage import audit
 from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import Encoded, OrderMessage
 from tests.fuzz.file_targets import npz, sounds

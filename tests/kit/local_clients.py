@@ -12,11 +12,11 @@ from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver, Work
-from covey.shared.client import decode_named, execute_order, simulated_noise
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.secure.simulated import simulated_identity
 from covey.shared.strategies.base import ClientId, ClientState, Local, Setup
 from covey.shared.wire.messages import OrderMessage, ReportContent
+from covey.shared.work.client import decode_named, execute_order, simulated_noise
 
 LocalFor = Callable[[ClientId, OrderMessage], Local]  # makes a client's data for each order
 HeldBackFor = Callable[[ClientId, OrderMessage], Local | None]

@@ -17,7 +17,6 @@ from covey.coordinator.engine.rules import Rules
 from covey.coordinator.record.notices import Notice, Observer
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service, last_will
-from covey.shared.client import decode_named, execute_order
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.secure.simulated import simulated_identity
@@ -26,6 +25,7 @@ from covey.shared.strategies.phase_names import EXCHANGES
 from covey.shared.wire import frames
 from covey.shared.wire.messages import OrderMessage, digest
 from covey.shared.wire.topics import Topics
+from covey.shared.work.client import decode_named, execute_order
 from tests import clock
 from tests.bowl import Trainer
 from tests.kit.memory_broker import MemoryBroker

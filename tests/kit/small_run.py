@@ -20,12 +20,12 @@ from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
-from covey.shared.client import shuffle
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Local, Setup, Training
 from covey.shared.wire.messages import OrderMessage
+from covey.shared.work.client import shuffle
 from tests.bowl import Softmax, Trainer, normed_client, perceptron_client, softmax_client
 from tests.kit.local_clients import HeldBackFor, LocalClients, LocalFor, local_driver
 from tests.kit.scenes import VECTORS, Scenes, changed

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.coordinator.record.audit_check import Break, verify
-from covey.shared import audit
-from covey.shared.audit import AuditLog, Flood, Head, read_key
 from covey.shared.errors import UserError
+from covey.shared.storage import audit
+from covey.shared.storage.audit import AuditLog, Flood, Head, read_key
 
 KEY = b"k" * 32
 
@@ -252,7 +252,7 @@ def test_a_writer_killed_again_and_again_leaves_a_chain_that_each_restart_makes_
 ) -> None:
     path = tmp_path / "log"
     program = (
-        "import sys; from pathlib import Path; from covey.shared.audit import AuditLog\n"
+        "import sys; from pathlib import Path; from covey.shared.storage.audit import AuditLog\n"
         "log = AuditLog(Path(sys.argv[1]), 'run-1')\n"
         "while True: log.append('accept', agent='a' * 200)\n"
     )

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 from covey.coordinator.cli.run import raise_descriptor_limit
-from covey.shared.bounded_http import Bounded
+from covey.shared.programs.bounded_http import Bounded
 
 
 class Small(Bounded, HTTPServer):

@@ -21,8 +21,8 @@ from covey.coordinator.cli.program import app as coordinator
 from covey.shared.cli import Connection, failed
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import BEGIN, render
+from covey.shared.programs.version import version
 from covey.shared.scenario.load import load
-from covey.shared.version import version
 
 PROGRAMS = pytest.mark.parametrize("app", [agent, broker, coordinator])
 

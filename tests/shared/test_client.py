@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from covey.shared.client import ERROR_FEEDBACK, decode_model, encode_model, execute_order, shuffle
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
@@ -21,6 +20,13 @@ from covey.shared.strategies.local import LocalOnly
 from covey.shared.strategies.pacfl import Pacfl
 from covey.shared.wire.codec import Codec, decode
 from covey.shared.wire.messages import ModelRef, OrderMessage, ReportContent, Work
+from covey.shared.work.client import (
+    ERROR_FEEDBACK,
+    decode_model,
+    encode_model,
+    execute_order,
+    shuffle,
+)
 from tests.bowl import Bowl, Softmax, bowl_layout, flat, softmax_client
 
 START = flat(0, 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from covey.shared.consent import BUILT_IN_MODELS, NO_CODE, AllowedCode, ConsentError
 from covey.shared.errors import UserError
+from covey.shared.own_code.consent import BUILT_IN_MODELS, NO_CODE, AllowedCode, ConsentError
 
 
 @pytest.mark.parametrize(

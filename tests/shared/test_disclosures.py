@@ -10,7 +10,6 @@ import pytest
 from pydantic import BaseModel
 
 from covey.coordinator.checks import VOTE_NUMBERS
-from covey.shared.client import AT_HOME, VOTE
 from covey.shared.disclosures import (
     ANY,
     FIGURES,
@@ -34,6 +33,7 @@ from covey.shared.strategies.phase_names import EVALUATE, MODES, MOMENTS, TRAIN
 from covey.shared.strategies.secured.phases import HEAD
 from covey.shared.wire.documents import AgentStatus, ModelInUse
 from covey.shared.wire.messages import Encoded, ReportContent
+from covey.shared.work.client import AT_HOME, VOTE
 
 TRUTHS = {
     "classes": np.array([0, 1, 1, 2]),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from covey.shared import files
-from covey.shared.files import atomic_replace, write_atomically
+from covey.shared.storage import files
+from covey.shared.storage.files import atomic_replace, write_atomically
 
 
 @pytest.mark.parametrize("durable", [True, False])

@@ -18,9 +18,9 @@ import covey.shared.scenario
 import covey.shared.wire
 from covey.agent.device.outbox_state import State
 from covey.coordinator.run.run_state import RunState
-from covey.shared import version as versions
 from covey.shared.errors import DecodeError
-from covey.shared.version import RELEASE
+from covey.shared.programs import version as versions
+from covey.shared.programs.version import RELEASE
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.format import FORMAT, NONE
 from covey.shared.wire.framing import Document, Message, Packed, check_key, checksum_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.shared.journal import Journal
+from covey.shared.storage.journal import Journal
 
 
 def opened(

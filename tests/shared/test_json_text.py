@@ -10,7 +10,7 @@ import msgpack
 import pytest
 
 from covey.shared.errors import DecodeError
-from covey.shared.json_text import JsonError, dumps, loads
+from covey.shared.storage.json_text import JsonError, dumps, loads
 from covey.shared.wire.documents import AgentStatus, Control
 from covey.shared.wire.messages import OrderMessage
 from tests.shared.samples import SAMPLES

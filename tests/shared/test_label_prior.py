@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from covey.shared.client import execute_order, model_for_use
 from covey.shared.errors import PublicError
-from covey.shared.label_prior import own_prior, served, with_prior
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.scenario.load import load
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import GradientCorrection, Training
 from covey.shared.wire.codec import decode
+from covey.shared.work.client import execute_order, model_for_use
+from covey.shared.work.label_prior import own_prior, served, with_prior
 from tests.agent.orders import order, ref
 from tests.bowl import softmax_client
 from tests.kit.scenes import VECTORS

@@ -8,12 +8,12 @@ from typing import Any, get_args
 
 import pytest
 
-from covey.shared import client
 from covey.shared.errors import PublicError
-from covey.shared.order_settings import SECTIONS, check_order, settings_of
 from covey.shared.strategies.base import CAP, HOLD_BACK, PRIOR, Expected, Job
 from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.wire.messages import Work
+from covey.shared.work import client
+from covey.shared.work.order_settings import SECTIONS, check_order, settings_of
 from tests.agent.orders import ref, work
 from tests.kit.small_run import clients, in_process, scenario
 from tests.methods import METHODS

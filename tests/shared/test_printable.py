@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
+from covey.shared.programs.terminal import Terminal
 from covey.shared.sentences import printable, printable_lines
-from covey.shared.terminal import Terminal
 from covey.shared.wire.documents import AgentStatus
 
 

@@ -18,10 +18,10 @@ from covey.agent.device.outbox import Outbox
 from covey.agent.kept.model_dir import ModelDir
 from covey.agent.kept.secure_folder import SecureFolder
 from covey.broker.folder import BrokerFolder
-from covey.shared import files
 from covey.shared.errors import UserError, os_errors_as_user_errors
-from covey.shared.files import obstacle, private_folder, sync, write_private
-from covey.shared.journal import Journal
+from covey.shared.storage import files
+from covey.shared.storage.files import obstacle, private_folder, sync, write_private
+from covey.shared.storage.journal import Journal
 from covey.shared.wire.documents import Benchmark
 from covey.shared.wire.parts import FileSink
 from tests.kit.others import NOBODY, is_root, masked, read_by_others
@@ -112,7 +112,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from covey.shared.errors import os_errors_as_user_errors
-from covey.shared.journal import Journal
+from covey.shared.storage.journal import Journal
 from covey.shared.wire.parts import FileSink
 place = Path(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))

@@ -22,7 +22,7 @@ from covey.shared.mqtt.program import (
     program,
 )
 from covey.shared.mqtt.subscriptions import Refused
-from covey.shared.timers import Timers, earliest
+from covey.shared.programs.timers import Timers, earliest
 from tests import clock
 from tests.clock import virtual
 

@@ -11,11 +11,11 @@ import yaml
 from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Split, norms
 from covey.shared.numerics.vectors import Layout, Tensor
-from covey.shared.order_settings import split_by
 from covey.shared.scenario.describe import dump
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedbn import FedBn
 from covey.shared.strategies.fedrep import FedRep
+from covey.shared.work.order_settings import split_by
 from tests.bowl import flat
 from tests.kit.scenes import VECTORS, Scenes
 

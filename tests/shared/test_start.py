@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from covey.shared.child import environment
+from covey.shared.programs.child import environment
 
 # Each thread takes memory while all others run. glibc then lists its heaps on standard error.
 HEAPS = """
 import ctypes
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from covey.shared.start import share_one_heap
+from covey.shared.programs.start import share_one_heap
 
 {first}
 meet = Barrier(4)

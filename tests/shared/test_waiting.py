@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from covey.shared.timers import Waiting
+from covey.shared.programs.timers import Waiting
 
 
 def shown(waiting: Waiting, reasons: dict[int, str], seconds: int) -> list[tuple[int, str, float]]:

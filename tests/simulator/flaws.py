@@ -15,12 +15,12 @@ from covey.coordinator.run.own_orders import OwnOrders
 from covey.coordinator.serve import aggregators, reader
 from covey.coordinator.serve.aggregators import Aggregators, AggregatorSeen
 from covey.coordinator.serve.desk import Desk
-from covey.shared import files
-from covey.shared.files import write_atomically
 from covey.shared.mqtt.link import Message
 from covey.shared.secure.agent import SecureAgent
 from covey.shared.secure.coordinator import SecureSum, SumState
 from covey.shared.secure.derivation import Stream, name_of_list, self_key
+from covey.shared.storage import files
+from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.base import ClientId
 from covey.shared.strategies.secured.coordinator import Collected, GroupSum
 from covey.shared.wire.documents import CoordinatorStatus

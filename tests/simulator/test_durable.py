@@ -30,16 +30,16 @@ from covey.coordinator.disk.space import Room
 from covey.coordinator.disk.spool import Spool
 from covey.coordinator.run.effects import SendModel
 from covey.coordinator.run.own_orders import OwnOrders
-from covey.shared.files import (
+from covey.shared.secure.agent import AgentState
+from covey.shared.secure.simulated import simulated_identity
+from covey.shared.storage.files import (
     atomic_replace,
     make_folder,
     private_folder,
     sync_folder,
     write_atomically,
 )
-from covey.shared.journal import Journal
-from covey.shared.secure.agent import AgentState
-from covey.shared.secure.simulated import simulated_identity
+from covey.shared.storage.journal import Journal
 from covey.shared.strategies.base import Report
 from covey.shared.wire.messages import ModelRef, OrderMessage, digest
 from covey.shared.wire.parts import split
@@ -261,11 +261,11 @@ CASES: dict[str, Callable[[Path], Check]] = {
     "coordinator/disk/array_files.py save_arrays": arrays,
     "coordinator/disk/spool.py Spool": spool,
     "coordinator/run/own_orders.py OwnOrders": own_orders,
-    "shared/files.py atomic_replace": replaced,
-    "shared/files.py make_folder": folders,
-    "shared/files.py private_folder": private,
-    "shared/files.py write_atomically": whole,
-    "shared/journal.py Journal": journal,
+    "shared/storage/files.py atomic_replace": replaced,
+    "shared/storage/files.py make_folder": folders,
+    "shared/storage/files.py private_folder": private,
+    "shared/storage/files.py write_atomically": whole,
+    "shared/storage/journal.py Journal": journal,
 }
 
 

@@ -32,20 +32,20 @@ from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service, last_will
 from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.coordinator.simulate.replay import Replay
-from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import UserError
-from covey.shared.files import obstacle, write_atomically
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.numerics.vectors import Layout
 from covey.shared.secure.agent import AgentState
 from covey.shared.secure.masks import Integers
 from covey.shared.secure.primitives import Token
 from covey.shared.secure.simulated import simulated_identity
+from covey.shared.storage.files import obstacle, write_atomically
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire import frames
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
+from covey.shared.work.client import decode_model, execute_order
 from tests.bowl import Trainer
 from tests.kit.local_clients import LocalClients
 from tests.kit.small_fleet import Numpy

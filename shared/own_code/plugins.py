@@ -16,8 +16,8 @@ from __future__ import annotations
 from importlib import import_module, metadata
 from typing import Any, Literal
 
-from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
+from covey.shared.own_code.consent import AllowedCode
 
 Group = Literal["covey.strategies", "covey.models", "covey.data"]
 DataCode = Literal["function", "package"]

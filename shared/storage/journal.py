@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
 
-from covey.shared.files import naming, sync, sync_folder, write_atomically
+from covey.shared.storage.files import naming, sync, sync_folder, write_atomically
 
 E = TypeVar("E")  # an entry
 BLOCK_BYTES = 1 << 16

@@ -27,7 +27,6 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.shared.errors import DecodeError, PublicError
-from covey.shared.label_prior import prior_of, served, with_prior
 from covey.shared.numerics.figures import (
     Figures,
     answers,
@@ -42,8 +41,7 @@ from covey.shared.numerics.neighbours import EVERY, remembered, share_of_memory
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.votes import LEAST, Vote, is_clearly_better
-from covey.shared.order_settings import check_order, layout_of, settings_of, split_of
-from covey.shared.plugins import door
+from covey.shared.own_code.plugins import door
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, noised
 from covey.shared.scenario.base import base_vector
@@ -79,6 +77,8 @@ from covey.shared.wire.messages import (
     Work,
     is_base,
 )
+from covey.shared.work.label_prior import prior_of, served, with_prior
+from covey.shared.work.order_settings import check_order, layout_of, settings_of, split_of
 
 ERROR_FEEDBACK = "codec/"
 VOTE = "vote"  # number of the report of an evaluation: the losses of the served model and its alternative

@@ -9,10 +9,10 @@ from typing import Any
 import msgpack
 from pydantic import TypeAdapter, ValidationError
 
-from covey.shared.consent import AllowedCode, consent
 from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Patterns, Split
 from covey.shared.numerics.vectors import Layout
+from covey.shared.own_code.consent import AllowedCode, consent
 from covey.shared.privacy.settings import Privacy
 from covey.shared.scenario.evaluation import Evaluation
 from covey.shared.scenario.fleet_statistics import STATISTICS

@@ -25,9 +25,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from covey.shared import json_text
 from covey.shared.errors import UserError
-from covey.shared.journal import Journal
+from covey.shared.storage import json_text
+from covey.shared.storage.journal import Journal
 
 BEGIN = "begin"  # event of the first line
 REPAIRED = "log_repaired"  # an unfinished last line was cut off when the log was opened

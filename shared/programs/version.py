@@ -18,7 +18,7 @@ COMMIT_DIGITS = 8
 @cache
 def version() -> str:
     """The version of the program that runs here; the release alone where nothing else is known."""
-    here = Path(__file__).resolve().parent.parent
+    here = Path(__file__).resolve().parent.parent.parent
     commit = _commit(here)
     if commit:
         return f"{RELEASE}+g{commit[:COMMIT_DIGITS]}"

@@ -1,0 +1,1 @@
+"""Files that survive a kill, files of lines, JSON, and the audit log."""
