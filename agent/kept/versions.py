@@ -135,6 +135,7 @@ class Version:
     # order: the device got it to train or to test it; run: the finished run published it; operator: `promote` did
     origin: Origin = "order"
     at_home: bool = False  # the device fine-tuned it, because that was better on its own samples
+    name: str = ""  # for people, as its publication has it; "" before that has come
 
     @property
     def file(self) -> str:
@@ -145,7 +146,7 @@ class Version:
         return "-".join(words) + SUFFIX
 
     def __str__(self) -> str:
-        text = f"run {self.run}, round {self.round}"
+        text = self.name or f"run {self.run}, round {self.round}"
         if self.cluster is not None:
             text += f", cluster {self.cluster}"
         return f"{text}, fine-tuned here" if self.at_home else text
@@ -170,5 +171,6 @@ class Version:
                 "origin": str(origin),
             } if is_name(run) and round_ >= 0 and origin in ORIGINS:
                 at_home = data.get("at_home") is True  # earlier versions had none
-                return cls(run, round_, cluster, origin, at_home)
+                name = str(data.get("name", ""))
+                return cls(run, round_, cluster, origin, at_home, name)
         raise ValueError("expected run, round, cluster and origin of a model")
