@@ -30,7 +30,7 @@ class Fleet:
 
     def take(self, message: Message) -> None:
         """Take note of a message, if it is one of these."""
-        status = _status_in(message, self.topics)
+        status = status_in(message, self.topics)
         if status is not None:
             self.statuses[status.agent] = status
         deployment = deployment_in(message, self.topics)
@@ -57,7 +57,8 @@ async def follow(
         fleet.take(message)
 
 
-def _status_in(message: Message, topics: Topics) -> AgentStatus | None:
+def status_in(message: Message, topics: Topics) -> AgentStatus | None:
+    """The status of an agent in a message; None if it holds none."""
     try:
         match topics.parse(message.topic):
             case AgentTopic(agent, "status"):

@@ -31,7 +31,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "1ab2fd27fa91fe35",
+    "5ba3c5e1503abdae",
 )  # the format number, and the digest of the fields that it stands for
 
 
