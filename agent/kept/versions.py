@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-from covey.shared.numerics.measures import MEASURES, RMSE
+from covey.shared.numerics.measures import MEASURES, RMSE, plain
 from covey.shared.storage.files import SUFFIX
 from covey.shared.wire.topics import is_name
 
@@ -85,8 +85,8 @@ def _against(new: Figures, old: Figures, margin: float, which: str, measure: str
             name, shown = metric, (after, before)
             if metric == "mse":  # as the coordinator shows it
                 name, shown = RMSE.label, (math.sqrt(after), math.sqrt(before))
-            seen = f"{name} {shown[0]:.4g} on {samples} test samples"
-            why = f"{seen}, {shown[1]:.4g} with {which}"
+            seen = f"{name} {plain(shown[0])} on {samples} test samples"
+            why = f"{seen}, {plain(shown[1])} with {which}"
             worst = _worst(before, margin, samples, is_error=MEASURES[metric].lower_is_better)
             return Verdict(not MEASURES[metric].is_better(worst, after), why)
     return Verdict(True, f"{which} solves another task")

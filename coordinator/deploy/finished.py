@@ -27,6 +27,7 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
         version = _version(run, best=wish == "best")
         if not version.models:  # they never left the devices
             return
+        name = f"{run.folder.name}@{version.round}"
         published = await publish(
             link,
             Topics(run.scenario.federation),
@@ -34,7 +35,7 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
             origin="run",
             part_bytes=run.scenario.wire.part_bytes,
             tune=run.scenario.tuning_at_home,
-            name=f"{run.folder.name}@{version.round}",
+            name=name,
         )
         figure = early_stop.figure_after(
             run.scenario, run.facts.history, run.facts.evaluation, version.round, run.engine.round
@@ -56,7 +57,7 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
     except UserError as error:
         observer(ModelsNotPublished(str(error)))
         return
-    observer(ModelsPublished(version.round, len(version.models), serial))
+    observer(ModelsPublished(name, version.round, len(version.models), serial))
 
 
 def _version(run: Run, *, best: bool) -> ModelVersion:
