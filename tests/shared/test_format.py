@@ -31,7 +31,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "5ba3c5e1503abdae",
+    "698b5c232a33d2a4",
 )  # the format number, and the digest of the fields that it stands for
 
 
