@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from covey.shared.errors import PublicError, UserError
-from covey.shared.own_code import plugins
+from covey.shared.errors import CoveyError, PublicError, UserError
+from covey.shared.own_code import faults, plugins
 from covey.shared.own_code.consent import BUILT_IN_MODELS, AllowedCode
 
 if TYPE_CHECKING:
@@ -64,9 +64,10 @@ def loop_of(task: Task, allowed: AllowedCode) -> Loop | None:
         )
     try:
         return cast(Loop, builder(task.features, task.outputs, **task.model.options))
-    except Exception as error:  # the user's code, or options that it does not know
+    except (Exception, SystemExit) as error:  # the user's code, or options that it does not know
         raise UserError(
-            f"task.model {name!r} with features {list(task.features)} and options {task.model.options}: {error}"
+            f"task.model {name!r} with features {list(task.features)} and options {task.model.options}: "
+            f"{faults.said(error)}"
         ) from error
 
 
@@ -75,9 +76,11 @@ def users_builder(name: str, allowed: AllowedCode) -> Any:
     allowed.check_model(name, "the model", "the owner of this machine")
     try:
         builder = resolve(name, allowed)
-    except (ImportError, AttributeError) as error:
+    except CoveyError:
+        raise
+    except (Exception, SystemExit) as error:  # it is not installed, or the user's code
         raise UserError(
-            f"task.model {name!r}: {error}; install the module on the coordinator and every device"
+            f"task.model {name!r}: {faults.said(error)}; install the module on the coordinator and every device"
         ) from error
     if not callable(builder):
         raise UserError(
@@ -97,6 +100,7 @@ def resolve(reference: str, allowed: AllowedCode) -> Any:
     module_name, colon, name = reference.partition(":")
     if not colon:
         return plugins.load(plugins.MODELS, reference, allowed)
+    faults.note(module_name)
     module = importlib.import_module(module_name)
     found = getattr(module, name)
     if reference not in allowed.names and not _is_of(module, name, found):
