@@ -49,7 +49,7 @@ from covey.agent.worker.process import Options, memory_limited, prepared
 from covey.shared.disclosures import Promise, cleared
 from covey.shared.errors import CoveyError, DataError, public_text
 from covey.shared.own_code.consent import AllowedCode, consented
-from covey.shared.own_code.faults import own_code
+from covey.shared.own_code.faults import OwnCodeError, own_code
 from covey.shared.programs.child import death_with_parent
 from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.phase_names import EVALUATE, EXCHANGES, MOMENTS, TRAIN, VOTE
@@ -323,6 +323,10 @@ def _perform(job: frames.Job, options: Options) -> frames.Job:
     except Exception as error:
         detail = _explain(error, options)
         why = _told(error, Rules.from_wire(job))
+        from covey.agent.worker.sources import is_simulated
+
+        if isinstance(error, OwnCodeError) and is_simulated(job["source"]):
+            why = detail  # both ends are this machine, and there is no log of a device
         content = ReportContent.failed(order, job["client"], _line(why))
     report = content.packed()
     _write(Path(job["report_out"]), report, durable=job["durable"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from torch import nn
 from torch.nn import functional
 
+import covey
 from covey.agent.policy import Rules
+from covey.agent.training.export import export
 from covey.agent.training.flat_module import DRAW_NOTHING, SEEDS, may_draw
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import build, initial, layout_of, model_of, tensors_of
+from covey.coordinator.report.run_facts import facts_of
+from covey.coordinator.view.lines import phase_line
+from covey.coordinator.view.state import reason
 from covey.shared.errors import PublicError, UserError
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
@@ -33,6 +40,7 @@ pytestmark = pytest.mark.usefixtures("single_thread", "nets")
 
 NETS = '''
 import sys
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -258,6 +266,19 @@ def frozen_norm(features, outputs):
     return nn.Sequential(trunk, nn.Linear(6, outputs))
 
 
+def points(path):
+    rng = np.random.default_rng(0)
+    groups = np.repeat([0, 1, 2, 3], [1, 11, 12, 12])
+    tests = np.repeat([0, 1, 2], 5)
+
+    def drawn(n):
+        x = rng.normal(size=(n, 3)).astype(np.float32)
+        return x, (x[:, 0] > 0).astype(np.int64)
+
+    (x, y), (x_test, y_test) = drawn(36), drawn(15)
+    return dict(x=x, y=y, groups=groups, x_test=x_test, y_test=y_test, test_groups=tests)
+
+
 def trained_elsewhere(features, outputs):
     class Flawed(Plain):
         def inner(self, x):
@@ -478,6 +499,21 @@ def test_an_error_in_the_middle_of_a_training_is_one_sentence_with_its_line() ->
     assert caught.value.public.startswith("the user's own code raised Odd; ")
 
 
+@pytest.mark.parametrize("name", ["Tied", "Masked", "Places", "Frozen"])
+def test_an_exported_program_gives_what_the_model_gives(name: str, tmp_path: Path) -> None:
+    local, start, layout = local_of(name)
+    trained = Split.by_patterns(layout, (), (), ()).trains
+    end = local.train(start, trained=trained).end
+    facts = {"task": task_of(name).for_agents()}
+    file = tmp_path / "cluster-0.safetensors"
+    save_file(dict(layout.named(end)), file, metadata={"facts": json.dumps(facts)})
+    export(file, tmp_path / "model.pt2", ALLOWED)
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    features = data_of(task_of(name), n=11).test_features
+    outputs = program(torch.from_numpy(features)).detach().numpy()
+    assert np.allclose(outputs, local.predict(end, "test"), atol=1e-5)
+
+
 def test_a_layout_has_the_names_of_what_is_frozen_on_the_wire_and_only_then() -> None:
     _, layout = model_of(task_of("Frozen"), ALLOWED)
     assert Layout.from_wire(layout.to_wire()) == layout
@@ -491,6 +527,46 @@ def test_a_device_whose_code_freezes_something_else_is_refused() -> None:
     task = task_of("Plain")
     with pytest.raises(PublicError, match=r"trains all but nothing, .* all but trunk\.weight"):
         TorchLocal(data_of(task), task, layout, Training(), generator(1, "test"), rules=RULES)
+
+
+def test_a_training_without_a_step_is_no_success_and_agents_without_tests_are_named(
+    nets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(nets.parent))  # of workers
+    scenario = {
+        "name": "small",
+        "seed": 1,
+        "rounds": {"count": 1, "quorum": 3},
+        "strategy": {"name": "fedavg"},
+        "training": {"epochs": 1, "batch": 5, "lr": 0.1},
+        "task": {"features": [3], "classes": 4, "model": {"name": "own_nets:row_norm"}},
+        "fleet": {
+            "agents": 4,
+            "data": "own_nets:points",
+            "partition": {"name": "by_group"},
+            "workers": 1,
+        },
+    }
+    folder = tmp_path / "run"
+    result = covey.run(scenario, folder, allow=["own_nets"])
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    [evaluated] = [line for line in rounds if line["phase"] == "evaluate"]
+    assert evaluated["untested"] == ["agent-3"]
+    assert evaluated["evaluation"]["server"]["agents"] == 3
+    [trained] = [line for line in rounds if line["phase"] == "train"]
+    assert trained["missing"] == ["agent-0"]
+    assert "the training made no step" in str(result.summary)
+    samples = [(row["samples"], row["test_samples"]) for row in result.agents()]
+    assert samples == [(1, 5), (11, 5), (12, 5), (12, 0)]
+    trouble = facts_of(folder).trouble
+    assert trouble["agent-3"] == "no test samples"
+
+
+def test_a_status_names_an_agent_that_no_figure_counts() -> None:
+    assert reason({"samples": 4, "test_samples": 0}) == "no test samples: no figure counts it"
+    assert reason({"samples": 4, "test_samples": 1}) == reason({}) == ""
+    line = phase_line({"phase": "evaluate", "untested": ["a", "b"]})
+    assert line.warnings == ("no test samples, so that no figure counts them: a, b",)
 
 
 LAYERS = [one for one in vars(nn).values() if isinstance(one, type) and issubclass(one, nn.Module)]
