@@ -18,20 +18,20 @@ _loaded: set[str] = set()  # the packages whose code is the user's own
 
 
 class OwnCodeError(UserError):
-    """The user's own code raised an error.
+    """The user's own code failed.
 
     Args:
-        error: what it raised.
-        where: the file and the line.
+        text: for the terminal of its machine, with the line.
+        public: all that leaves the machine: no text of the error.
     """
 
-    def __init__(self, error: BaseException, where: str) -> None:
-        self._kind = type(error).__name__[:MAX_TYPE_NAME]
-        super().__init__(f"{where}: {_text(error)}")
+    def __init__(self, text: str, public: str) -> None:
+        super().__init__(text)
+        self._public = public
 
     @property
     def public(self) -> str:
-        return f"the user's own code raised {self._kind}; {SEE_THE_LOG}"
+        return self._public
 
 
 def note(module: str) -> None:
@@ -45,14 +45,18 @@ def explained(error: BaseException) -> BaseException:
     """An OwnCodeError for an error that the user's own code raised, and any other error as it is."""
     if isinstance(error, CoveyError):
         return error
-    where = _where(error)
-    return error if where is None else OwnCodeError(error, where)
+    where = line_of(error)
+    if where is None:
+        return error
+    kind = type(error).__name__[:MAX_TYPE_NAME]
+    public = f"the user's own code raised {kind}; {SEE_THE_LOG}"
+    return OwnCodeError(f"{where}: {text_of(error)}", public)
 
 
 def said(error: BaseException) -> str:
     """An error in one line: its type, its text, and the line of the user's own code, if it came from there."""
-    where = None if isinstance(error, CoveyError) else _where(error)
-    return _text(error) if where is None else f"{_text(error)} ({where})"
+    where = None if isinstance(error, CoveyError) else line_of(error)
+    return text_of(error) if where is None else f"{text_of(error)} ({where})"
 
 
 @contextmanager
@@ -67,7 +71,7 @@ def own_code() -> Iterator[None]:
         raise found from error
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, CoveyError):
         return text
@@ -75,7 +79,7 @@ def _text(error: BaseException) -> str:
     return f"{kind}: {text}" if text else kind
 
 
-def _where(error: BaseException) -> str | None:
+def line_of(error: BaseException) -> str | None:
     """File and line of the last call in the user's own code; None: the error came through none."""
     if isinstance(error, SyntaxError) and error.filename and _is_noted(error):
         return f"{_short(error.filename)}, line {error.lineno}"
