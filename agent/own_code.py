@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import sysconfig
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from covey.shared.errors import PublicError, UserError
+from covey.shared.errors import CoveyError, PublicError, UserError
 from covey.shared.own_code import plugins
-from covey.shared.own_code.consent import BUILT_IN_MODELS, AllowedCode
+from covey.shared.own_code.consent import BUILT_IN_MODELS, AllowedCode, code_of, framework_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -45,8 +49,53 @@ class Loop(Protocol):
         """The outputs for features (n, *task.features): logits (n, classes), or values (n, 1) of a regression."""
 
 
+class OwnCodeError(UserError):
+    """A function of the user's own failed: the text has its line, and the public text nothing of the error but its type."""
+
+    def __init__(self, text: str, public: str) -> None:
+        super().__init__(text)
+        self._public = public
+
+    @property
+    def public(self) -> str:
+        return self._public
+
+
+@contextmanager
+def users_code(name: str, function: str) -> Iterator[None]:
+    """An exception of the user's code inside the block becomes one sentence with its line. Raises OwnCodeError."""
+    try:
+        yield
+    except CoveyError:
+        raise
+    except Exception as error:
+        where = _line_of(error)
+        kind = type(error).__name__
+        text = " ".join(str(error).split())
+        raise OwnCodeError(
+            f"task.model {name}: {function} failed at {where}: {kind}: {text}; correct it there",
+            f"task.model {name}: {function} failed with {kind} at {Path(where).name}",
+        ) from error
+
+
+def _line_of(error: Exception) -> str:
+    """File and line of the innermost call that is neither a library's nor ours."""
+    libraries = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
+    ours = str(Path(__file__).resolve().parent)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith((*libraries, "<"))
+        and not str(Path(frame.filename).resolve()).startswith(ours)
+    ]
+    frame = (own or list(frames))[-1]
+    return f"{frame.filename}, line {frame.lineno}"
+
+
 def loop_of(task: Task, allowed: AllowedCode) -> Loop | None:
-    """The task's model if it is a class with `start`, `train` and `evaluate`; None for modules of torch.
+    """The task's model if it is a client or an estimator of another framework, or a class with `start`, `train` and
+    `evaluate`; None for modules of torch.
 
     Raises:
         UserError: it cannot be imported or made.
@@ -56,6 +105,13 @@ def loop_of(task: Task, allowed: AllowedCode) -> Loop | None:
     if name in BUILT_IN_MODELS:
         return None
     builder = users_builder(name, allowed)
+    match framework_of(name):
+        case "flower":
+            clients = plugins.door("flower clients")
+            return cast(Loop, clients.FlowerLoop(builder, name, task.model.options))
+        case "sklearn":
+            estimators = plugins.door("estimators")
+            return cast(Loop, estimators.EstimatorLoop(builder, name, task, task.model.options))
     if not all(callable(getattr(builder, part, None)) for part in ("start", "train", "evaluate")):
         return None
     if task.model.adapters is not None:
@@ -74,7 +130,7 @@ def users_builder(name: str, allowed: AllowedCode) -> Any:
     """The function or class that makes a model of the user's own: `module:callable` or an entry point. Raises UserError or ConsentError."""
     allowed.check_model(name, "the model", "the owner of this machine")
     try:
-        builder = resolve(name, allowed)
+        builder = resolve(code_of(name), allowed)
     except (ImportError, AttributeError) as error:
         raise UserError(
             f"task.model {name!r}: {error}; install the module on the coordinator and every device"

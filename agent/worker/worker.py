@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learner_choice import TORCH
@@ -47,8 +47,8 @@ from covey.agent.worker.memory_file import (
 )
 from covey.agent.worker.process import Options, memory_limited, prepared
 from covey.shared.disclosures import Promise, cleared
-from covey.shared.errors import CoveyError, DataError, public_text
-from covey.shared.own_code.consent import AllowedCode, consented
+from covey.shared.errors import CoveyError, DataError, UserError, public_text
+from covey.shared.own_code.consent import AllowedCode, consented, framework_of
 from covey.shared.programs.child import death_with_parent
 from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.phase_names import EVALUATE, EXCHANGES, MOMENTS, TRAIN, VOTE
@@ -191,7 +191,10 @@ def _inspect(job: frames.Job) -> frames.Job:
     task = Task.model_validate(job["task"])
     try:
         with memory_limited(Rules.from_wire(job), None):
-            return describe(source_of(job["source"]).dataset(task), task)
+            data = source_of(job["source"]).dataset(task)
+            if framework_of(task.model.name) == "flower":
+                return _described(data, task, Rules.from_wire(job))
+            return describe(data, task)
     except DataError as error:
         return {
             "samples": 0,
@@ -200,6 +203,16 @@ def _inspect(job: frames.Job) -> frames.Job:
             "problem": _line(_told(error, Rules.from_wire(job))),
             "detail": _line(str(error)),
         }
+
+
+def _described(data: Any, task: Any, rules: Rules) -> frames.Job:
+    """The description of a client's own data, which only its functions know. A client that fails is an answer."""
+    try:
+        learner: Any = learner_for(task, rules)
+        return cast(frames.Job, learner.description(data, task, rules))
+    except UserError as error:
+        problem, detail = _line(error.public), _line(str(error))
+        return {"samples": 0, "test_samples": 0, "labels": [], "problem": problem, "detail": detail}
 
 
 def _fits(job: frames.Job, threads: int) -> frames.Job:

@@ -30,6 +30,8 @@ DOORS = {
     "sounds": "covey.agent.data.sounds",
     "parquet images": "covey.agent.data.parquet_images",
     "tables": "covey.agent.data.tables",
+    "flower clients": "covey.agent.light.flower",
+    "estimators": "covey.agent.light.estimators",
     "embedded broker": "covey.broker.programs.embedded",
     "websockets": "covey.broker.programs.websocket_gateway",
     "secure sums": "covey.shared.strategies.secured.coordinator",
