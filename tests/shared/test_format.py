@@ -31,7 +31,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "1ab2fd27fa91fe35",
+    "66d4ab01c1ac4fdd",
 )  # the format number, and the digest of the fields that it stands for
 
 
