@@ -7,7 +7,7 @@ the year.
 from __future__ import annotations
 
 import math
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +15,13 @@ import numpy.typing as npt
 from covey.agent.data.cells import BadCells, Cells, quoted
 from covey.agent.data.table_columns import CellPlace
 from covey.agent.data.table_rows import Block
+from covey.agent.data.values import EPOCH, moment_of
 
 Float32 = npt.NDArray[np.float32]
 
 DAY_S = 86_400
 WEEK_S = 7 * DAY_S
 YEAR_S = 365.2425 * DAY_S
-SECONDS_UP_TO = 1e11  # the year 5138; larger numbers since 1970 count milliseconds, then microseconds, then nanoseconds
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def seconds_of_week(
@@ -70,46 +69,6 @@ def instants(cells: Cells) -> list[float]:
         else:
             found.append((moment.replace(tzinfo=UTC) - EPOCH).total_seconds())
     return found
-
-
-def moment_of(cell: object) -> datetime | None:
-    """The point in time in a cell; None if it has none."""
-    match cell:
-        case bool():
-            return None
-        case datetime():
-            return cell
-        case date():
-            return datetime(cell.year, cell.month, cell.day)
-        case int() | float():
-            return _since_1970(cell)
-        case str():
-            return _written(cell.strip())
-    return None
-
-
-def _written(text: str) -> datetime | None:
-    """ISO 8601, or a number since 1970. A text of eight digits is a date."""
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        pass
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return _since_1970(number)
-
-
-def _since_1970(number: float) -> datetime | None:
-    seconds = float(number)
-    for _ in range(3):
-        if abs(seconds) > SECONDS_UP_TO:
-            seconds /= 1000
-    try:
-        return EPOCH + timedelta(seconds=seconds)
-    except (OverflowError, ValueError):
-        return None
 
 
 def circular(seconds: Float32, *, seasonal: bool = False) -> Float32:

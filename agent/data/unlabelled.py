@@ -22,9 +22,9 @@ from covey.agent.data.fit import fit
 from covey.agent.data.images import Form, ImageReader
 from covey.agent.data.load import TABLES, load, only_file
 from covey.agent.data.parquet_images import image_column, pixels_of, read_rows
-from covey.agent.data.table_columns import spelled
 from covey.agent.data.table_rows import listed, open_table
 from covey.agent.data.tables import read_table
+from covey.agent.data.values import spelled
 from covey.shared.errors import DataError
 from covey.shared.own_code import plugins
 from covey.shared.own_code.consent import AllowedCode

@@ -6,9 +6,9 @@ import codecs
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from covey.shared.scenario.section import Section, repeated
 from covey.shared.sentences import printable
@@ -148,11 +148,12 @@ def _encoding(name: str) -> str:
 
 
 class Notation(Section):
-    """How the text files of the devices spell numbers and times. The usual spelling is read as well."""
+    """How the files of the devices spell numbers, times and missing cells. The usual spelling is read as well."""
+
+    newer: ClassVar[tuple[str, ...]] = ("missing", "thousands", "units")
 
     decimal: Literal[".", ","] = Field(
-        ".",
-        description='",": numbers may have a decimal comma, as in 38,0. Signs between thousands are not read.',
+        ".", description='",": numbers may have a decimal comma, as in 38,0.'
     )
     dates: tuple[Annotated[str, Field(max_length=32), AfterValidator(_date_form)], ...] = Field(
         (),
@@ -167,6 +168,31 @@ class Notation(Section):
         None,
         description="The sign between cells. null: the most frequent one of a file's first line.",
     )
+    missing: tuple[Annotated[str, Field(min_length=1, max_length=32)], ...] = Field(
+        (),
+        max_length=16,
+        description='Cells that count as missing besides empty ones, nan, na, n/a and null, in any case: ["?", offline].',
+    )
+    thousands: Literal[",", ".", "'", " "] | None = Field(
+        None,
+        description="The sign between thousands, as in 1,234.5; a space stands for those that do not break too. null: "
+        "numbers have none.",
+    )
+    units: tuple[
+        Annotated[str, Field(min_length=1, max_length=16), AfterValidator(_visible)], ...
+    ] = Field(
+        (),
+        max_length=16,
+        description="What may stand before or behind a number, as in $12, 12 % or 45 mm: it is left out.",
+    )
+
+    @model_validator(mode="after")
+    def _check_signs(self) -> Self:
+        if self.thousands == self.decimal:
+            raise ValueError(
+                f"thousands: {self.thousands!r} is the sign before decimals too; choose another one, or set decimal"
+            )
+        return self
 
 
 class TargetScale(Section):

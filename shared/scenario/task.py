@@ -89,7 +89,7 @@ class Standardise(Section):
 class Task(Section):
     """The learning task. Agents whose data does not fit it report the difference and do not take part."""
 
-    newer: ClassVar[tuple[str, ...]] = (*SPLIT, "base", "seasons", "anomalies")
+    newer: ClassVar[tuple[str, ...]] = (*SPLIT, "base", "seasons", "anomalies", "drop_unlabelled")
 
     features: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         min_length=1,
@@ -126,7 +126,7 @@ class Task(Section):
     )
     read: Notation = Field(
         Notation(),
-        description='How text files spell numbers and times: {decimal: ",", dates: ["%d.%m.%Y"]}.',
+        description='How files spell numbers, times and missing cells: {decimal: ",", dates: ["%d.%m.%Y"], missing: ["?"]}.',
     )
     ignore: tuple[ColumnName, ...] = Field(
         (),
@@ -160,6 +160,10 @@ class Task(Section):
         description="Columns of words: {colour: [red, green]} gives one input per word and one for all other words; a number "
         "{colour: 8} lets the fleet find up to 8 words before round 0, those that most agents hold. The default expects "
         "numbers in all columns.",
+    )
+    drop_unlabelled: bool = Field(
+        False,
+        description="true: rows without a target are left out. The default refuses a table with such rows.",
     )
     times: tuple[ColumnName, ...] = Field(
         (),

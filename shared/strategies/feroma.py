@@ -28,6 +28,7 @@ from covey.shared.strategies.base import (
     MODEL,
     ClientId,
     ClientState,
+    Exchange,
     Job,
     Local,
     Moving,
@@ -108,6 +109,14 @@ class Feroma(Strategy[FeromaState]):
 
     def _is_warmup(self, state: FeromaState) -> bool:
         return state.round < self.warmup_rounds
+
+    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
+        size, profile = setup.layout.size, {PROFILE: length_of(setup.whole.outputs)}
+        return (
+            self.usual_exchange(setup, min(self.warmup_rounds, setup.rounds)),
+            Exchange(ENTRY, (size,), profile, cohort="all", times=1),
+            Exchange(down=(size, size), up={MODEL: size, **profile}, own=True),
+        )
 
     def order(self, state: FeromaState, phase: Phase, client: ClientId) -> Order:
         if self._is_warmup(state) or phase.name == ENTRY:

@@ -55,6 +55,7 @@ from covey.shared.strategies.base import (
     TRAIN,
     ClientId,
     ClientState,
+    Exchange,
     Expected,
     Job,
     Local,
@@ -198,6 +199,14 @@ class FesemMa(MultiCentre[FesemMaState]):
     @classmethod
     def numbers_of(cls, phase: str) -> Mapping[str, Expected]:
         return super().numbers_of(TRAIN if phase.startswith(LAYER) else phase)
+
+    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
+        usual = super().exchanges(setup, agents, features)
+        if self.matching == "fixed":
+            return usual
+        hidden = len(layers_of(setup.layout)) - 1
+        later = [replace(usual[-1], name=f"{LAYER}{k}") for k in range(1, hidden + 1)]
+        return (*[replace(one, own=one.times is None) for one in usual], *later)
 
     def entry_order(self, state: FesemMaState) -> Order:
         if state.models:

@@ -33,6 +33,7 @@ from covey.shared.strategies.base import (
     Buffering,
     ClientId,
     ClientState,
+    Exchange,
     Job,
     Local,
     Order,
@@ -96,6 +97,13 @@ class Flux(HardClustered[FluxState]):
         if not state.models and state.round < self.warmup_rounds:
             return Phase(sizes={MODEL: state.start.size})
         return super().plan(state, view)
+
+    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
+        profile = {PROFILE: length_of(setup.whole.outputs)}
+        return (
+            Exchange(SIGNATURE, (setup.layout.size,), profile, cohort="all", times=1),
+            self.usual_exchange(setup),
+        )
 
     def clustering_phase(self, state: FluxState) -> Phase:
         return Phase(SIGNATURE, "all", self.entry_sizes(state), ends_round=False)
