@@ -165,8 +165,10 @@ def describe_table(path: Path, *more: Path, words: Collection[str] = ()) -> Tabl
 def found_notation(path: Path) -> FoundNotation:
     """The notation of a table, by its bytes and its first rows."""
     encoding: str | None = None
-    if (text := text_of(path)) is not None:
-        encoding = None if encoding_of(text, Notation()) == "utf-16" or is_utf8(text) else FALLBACK
+    if (place := text_of(path)) is not None:
+        encoding = (
+            None if encoding_of(place, Notation()) == "utf-16" or is_utf8(place) else FALLBACK
+        )
     texts: dict[str, list[str]] = {}
     with open_table(path, least=1, notation=Notation(encoding=encoding)) as file:
         for block in islice(file.blocks(file.columns, BadCells(path)), 1):

@@ -374,7 +374,7 @@ def test_one_seed_gives_one_training_of_an_estimator() -> None:
         .end
         for _ in range(2)
     ]
-    assert np.array_equal(*ends)
+    assert np.array_equal(ends[0], ends[1])
     assert ends[0].any()
 
 

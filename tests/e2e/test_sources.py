@@ -92,6 +92,7 @@ def test_devices_whose_data_grow_over_a_day_train_on_all_of_them_after_a_kill(
         this = fedavg(tmp_path, port, SECTIONS)
         stack.callback(this.stop)
         until(lambda: rows(tmp_path / "run"), DEADLINE_S / 10, of=this)
+        until(lambda: len(set(samples().values())) == 1, of=this)
         before = samples()
         control(port, "pause", of=this)
         for hour in range(1, HOURS // 2):
@@ -107,7 +108,6 @@ def test_devices_whose_data_grow_over_a_day_train_on_all_of_them_after_a_kill(
         until(lambda: set(samples().values()) == {grown}, DEADLINE_S / 10, of=this)
         control(port, "resume", of=this)
         finish(this, 240)
-    assert len(set(before.values())) == 1
     assert result(tmp_path / "run")["took_part"] == sorted(sources)
     [*_, last] = [row for row in rows(tmp_path / "run") if row["phase"] == "train"]
     assert last["reported"] == sorted(sources)
