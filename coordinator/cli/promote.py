@@ -56,7 +56,7 @@ from covey.coordinator.record.audit_check import trail_of_finished
 from covey.coordinator.record.audit_trail import Trail
 from covey.coordinator.run.early_stop import figure_after
 from covey.coordinator.serve.connect import connected, fitted
-from covey.coordinator.serve.sharded_link import ShardedLink
+from covey.coordinator.serve.placement import Sharded
 from covey.shared.cli import Connection, Json, check_name, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
@@ -376,7 +376,7 @@ async def deploy(
             async with AsyncExitStack() as stack:
                 client = f"covey-promote-{uuid.uuid4().hex[:CLIENT_DIGITS]}"
                 link = await connected(stack, way.urls, topics, client)
-                if isinstance(link, ShardedLink):
+                if isinstance(link, Sharded):
                     await link.all_up()
                 fleet = await survey(link, topics)
                 known = as_devices_have_it(known, fleet.statuses)

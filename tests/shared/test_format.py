@@ -31,7 +31,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "698b5c232a33d2a4",
+    "c53d27f5a4806878",
 )  # the format number, and the digest of the fields that it stands for
 
 
