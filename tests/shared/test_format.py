@@ -31,7 +31,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "66d4ab01c1ac4fdd",
+    "1eb7bc8dbfa31389",
 )  # the format number, and the digest of the fields that it stands for
 
 
