@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak
+.PHONY: help run test quick docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak methods
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -17,7 +17,7 @@ run: $(READY) ## the digits scenario with FedClust, then with FedAvg, then both 
 
 test: $(READY) mosquitto chromium ## everything: format, lint, types, then all tests
 	@$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 ALONE := -n 2 -m 'not processes and not broker'
 quick: $(READY) ## the tests of pure decisions: methods, messages, engine, sessions; a minute
@@ -45,6 +45,9 @@ lies: $(READY) ## every method among liars: every kind of lie that a report can 
 
 SEEDS ?= 1000
 BASE ?= 1
+methods: $(READY) ## rules that the suite tries with a method of each kind, with every method
+	COVEY_METHODS=all $(BIN)/python -m pytest -n 2 $$(grep -l of_each_kind -r tests --include='test_*.py')
+
 simulate: $(READY) ## whole fleets with drawn faults on a virtual clock, SEEDS=1000 of them from BASE=1 on
 	$(BIN)/python -m tests.simulator --seeds $(SEEDS) --first $(BASE)
 

@@ -15,6 +15,7 @@ import typer
 from covey.shared.cli import Connection
 from covey.shared.errors import UserError
 from covey.shared.own_code import plugins
+from covey.shared.own_code.consent import framework_of
 
 if TYPE_CHECKING:
     from covey.agent.device.keeper import KeepOptions
@@ -66,7 +67,7 @@ LearnerOption = Annotated[
     str | None,
     typer.Option(
         "--learner",
-        help="torch, numpy (models linear and mlp alone), or one of a package  [default: torch if it is installed]",
+        help="torch, numpy (models linear and mlp alone), flower:MODULE:client_fn, sklearn:MODULE:make_estimator  [default: torch if it is installed]",
         envvar="COVEY_LEARNER",
         show_default=False,
     ),
@@ -268,11 +269,13 @@ def default_name() -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", socket.gethostname()).strip("-._")[:64] or "agent"
 
 
-def resolve_data(data: str) -> str:
+def resolve_data(data: str, learner: str = "") -> str:
     """The data for any working directory. Raises UserError now where the path does not exist.
 
-    A worker judges the contents later.
+    A worker judges the contents later. A client of Flower gets pairs such as "partition-id=0".
     """
+    if framework_of(learner) == "flower" and all("=" in word for word in data.split()):
+        return data
     if Path(data).exists():
         return str(Path(data).resolve())
     if plugins.data_code(data) is not None:

@@ -222,7 +222,7 @@ def adopt(
     at_home = False
     if deployment.tune:
         split = None
-        if checked.share or checked.freeze:
+        if checked.share or checked.freeze or layout.frozen:
             split = Split.by_patterns(layout, checked.share, checked.keep, checked.freeze)
         parts = (with_prior(local_of(part), prior) for part in folds(dataset, 0, deployment.run))
         at_home = is_better_at_home(mixture, training.epochs, split, parts, checked.measure or "")

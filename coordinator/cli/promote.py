@@ -44,7 +44,7 @@ from covey.coordinator.disk.versions import (
 from covey.coordinator.record.audit_check import trail_of_finished
 from covey.coordinator.run.early_stop import figure_after
 from covey.coordinator.serve.connect import connected, fitted
-from covey.coordinator.serve.sharded_link import ShardedLink
+from covey.coordinator.serve.placement import Sharded
 from covey.shared.cli import Connection, Json, check_name, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
@@ -345,7 +345,7 @@ async def send(choice: Chosen, urls: Sequence[BrokerUrl], wish: Wish) -> Promote
         try:
             async with AsyncExitStack() as stack:
                 link = await connected(stack, urls, topics, f"covey-promote-{suffix}")
-                if isinstance(link, ShardedLink):
+                if isinstance(link, Sharded):
                     await link.all_up()
                 if wish.replaces:
                     _check_replaced(await in_force(link, topics), wish.replaces)

@@ -17,6 +17,7 @@ from importlib import import_module, metadata
 from typing import Any, Literal
 
 from covey.shared.errors import UserError
+from covey.shared.own_code import faults
 from covey.shared.own_code.consent import AllowedCode
 
 Group = Literal["covey.strategies", "covey.models", "covey.data"]
@@ -30,6 +31,8 @@ DOORS = {
     "sounds": "covey.agent.data.sounds",
     "parquet images": "covey.agent.data.parquet_images",
     "tables": "covey.agent.data.tables",
+    "flower clients": "covey.agent.light.flower",
+    "estimators": "covey.agent.light.estimators",
     "embedded broker": "covey.broker.programs.embedded",
     "websockets": "covey.broker.programs.websocket_gateway",
     "secure sums": "covey.shared.strategies.secured.coordinator",
@@ -84,4 +87,5 @@ def load(group: Group, name: str, allowed: AllowedCode) -> Any:
             f"{group}: several installed packages add {name!r} ({', '.join(sorted(values))}); "
             "uninstall all but one of them"
         )
+    faults.note(found[0].value.partition(":")[0])
     return found[0].load()
