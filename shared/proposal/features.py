@@ -16,6 +16,7 @@ from covey.shared.sentences import counted, some
 
 # words of a category that a scenario lists: of more, the most frequent ones
 MAX_LISTED = 64
+EXACT_BITS = 53  # of whole numbers that a float64 holds
 FIRST_YEAR, LAST_YEAR = 1500, 2200
 KEY_NAMES = ("id", "index", "key", "row", "nr", "no", "number", "uuid")
 VALID_NAME: TypeAdapter[str] = TypeAdapter(ColumnName)
@@ -142,6 +143,12 @@ def key_reason(column: FleetColumn) -> str:
         return reason or ("" if column.known_words else "no words that may leave their device")
     if column.is_row_number and not is_year(column):
         return "counts the rows: whole numbers in the order of the file, or without a gap"
+    if (
+        column.unique
+        and column.whole
+        and max([facts.bits or 0 for facts in column.facts]) > EXACT_BITS
+    ):
+        return f"whole numbers of more than {EXACT_BITS} bits: keys"
     last_part = column.name.strip().lower().replace(" ", "_").rpartition("_")[2]
     if column.unique and column.whole and last_part in KEY_NAMES and column.kinds == ("number",):
         return "a different whole number in every row, and the name of a key"
