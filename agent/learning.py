@@ -14,6 +14,7 @@ from covey.agent.own_code import loop_of
 from covey.shared.errors import PublicError
 from covey.shared.own_code.consent import AllowedCode, framework_of
 from covey.shared.own_code.plugins import door
+from covey.shared.sentences import some
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,6 +61,11 @@ def check_layout(own: Layout, theirs: Layout) -> None:
         return
     pairs = zip_longest(own.tensors, theirs.tensors)
     differing = next((pair for pair in pairs if pair[0] != pair[1]), None)
+    if differing is None and own.frozen != theirs.frozen:
+        raise PublicError(
+            f"task.model: built here it trains all but {some(own.frozen) or 'nothing'}, the coordinator's all but "
+            f"{some(theirs.frozen) or 'nothing'}; {SAME_VERSION}"
+        )
     first = ""
     if differing is not None:
         here, there = (

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import sysconfig
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from covey.shared.errors import CoveyError, PublicError, UserError
-from covey.shared.own_code import plugins
+from covey.shared.own_code import faults, plugins
 from covey.shared.own_code.consent import BUILT_IN_MODELS, AllowedCode, code_of, framework_of
+from covey.shared.own_code.faults import OwnCodeError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -49,18 +48,6 @@ class Loop(Protocol):
         """The outputs for features (n, *task.features): logits (n, classes), or values (n, 1) of a regression."""
 
 
-class OwnCodeError(UserError):
-    """A function of the user's own failed: the text has its line, and the public text nothing of the error but its type."""
-
-    def __init__(self, text: str, public: str) -> None:
-        super().__init__(text)
-        self._public = public
-
-    @property
-    def public(self) -> str:
-        return self._public
-
-
 @contextmanager
 def users_code(name: str, function: str) -> Iterator[None]:
     """An exception of the user's code inside the block becomes one sentence with its line. Raises OwnCodeError."""
@@ -68,29 +55,14 @@ def users_code(name: str, function: str) -> Iterator[None]:
         yield
     except CoveyError:
         raise
-    except Exception as error:
-        where = _line_of(error)
-        kind = type(error).__name__
-        text = " ".join(str(error).split())
+    except (Exception, SystemExit) as error:
+        where = faults.line_of(error)
+        at = f" at {where}" if where else ""
+        public = f" at {Path(where).name}" if where else ""
         raise OwnCodeError(
-            f"task.model {name}: {function} failed at {where}: {kind}: {text}; correct it there",
-            f"task.model {name}: {function} failed with {kind} at {Path(where).name}",
+            f"task.model {name}: {function} failed{at}: {faults.text_of(error)}; correct it there",
+            f"task.model {name}: {function} failed with {type(error).__name__}{public}",
         ) from error
-
-
-def _line_of(error: Exception) -> str:
-    """File and line of the innermost call that is neither a library's nor ours."""
-    libraries = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
-    ours = str(Path(__file__).resolve().parent)
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        frame
-        for frame in frames
-        if not frame.filename.startswith((*libraries, "<"))
-        and not str(Path(frame.filename).resolve()).startswith(ours)
-    ]
-    frame = (own or list(frames))[-1]
-    return f"{frame.filename}, line {frame.lineno}"
 
 
 def loop_of(task: Task, allowed: AllowedCode) -> Loop | None:
@@ -120,9 +92,10 @@ def loop_of(task: Task, allowed: AllowedCode) -> Loop | None:
         )
     try:
         return cast(Loop, builder(task.features, task.outputs, **task.model.options))
-    except Exception as error:  # the user's code, or options that it does not know
+    except (Exception, SystemExit) as error:  # the user's code, or options that it does not know
         raise UserError(
-            f"task.model {name!r} with features {list(task.features)} and options {task.model.options}: {error}"
+            f"task.model {name!r} with features {list(task.features)} and options {task.model.options}: "
+            f"{faults.said(error)}"
         ) from error
 
 
@@ -131,9 +104,11 @@ def users_builder(name: str, allowed: AllowedCode) -> Any:
     allowed.check_model(name, "the model", "the owner of this machine")
     try:
         builder = resolve(code_of(name), allowed)
-    except (ImportError, AttributeError) as error:
+    except CoveyError:
+        raise
+    except (Exception, SystemExit) as error:  # it is not installed, or the user's code
         raise UserError(
-            f"task.model {name!r}: {error}; install the module on the coordinator and every device"
+            f"task.model {name!r}: {faults.said(error)}; install the module on the coordinator and every device"
         ) from error
     if not callable(builder):
         raise UserError(
@@ -153,6 +128,7 @@ def resolve(reference: str, allowed: AllowedCode) -> Any:
     module_name, colon, name = reference.partition(":")
     if not colon:
         return plugins.load(plugins.MODELS, reference, allowed)
+    faults.note(module_name)
     module = importlib.import_module(module_name)
     found = getattr(module, name)
     if reference not in allowed.names and not _is_of(module, name, found):

@@ -38,7 +38,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {},
         {"averaging": "gradient", "weights": "uniform", "shared_trunk": True, "n_clusters": 3},
         {"initial": "restarts", "restarts": 2},
-        {"initial": "kmeans++", "n_clusters": 3, "reseed_dead": True, "dead_after": 1},
+        {"initial": "kmeans++", "n_clusters": 3, "reseed_dead": True},
         {"initial": "warmup", "warmup_rounds": 2},
     ],
     "pacfl": [
@@ -87,7 +87,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "fedem": [{"n_clusters": 2, "share_memberships": True}, {"damped": True}],
     "fesem_ma": [
         {"n_clusters": 2},
-        {"n_clusters": 2, "sweeps": 0, "warmup_epochs": 1, "restarts": 2},
+        {"n_clusters": 2, "sweeps": 0, "restarts": 2},
         {"matching": "fedma"},
     ],
     "fuzzy": [
@@ -104,7 +104,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
             "features": "last_kernel",
             "m_step": "participants",
         },
-        {"n_clusters": 2, "distance": "l1", "features": "last_layer", "warmup_epochs": 1},
+        {"n_clusters": 2, "distance": "l1", "features": "last_layer"},
     ],
 }
 
@@ -123,7 +123,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "lg": {"shared_layers": 1},
     "scaffold": {},
     "fedala": {},
-    "feddbe": {"mu": 0.5},
+    "feddbe": {},
     "fedrep": {},
     "fedrep-fedper": {"name": "fedrep", "head": "joint"},
     "fedbabu": {},

@@ -68,7 +68,7 @@ def numbers(place: CellPlace, block: Block, faults: BadCells, *, missing: bool) 
         missing: whether cells may be missing; these are NaN.
     """
     cells = block.cells[place.name]
-    values = _all_numbers(cells)
+    values = all_numbers(cells)
     if values is not None:
         return values
     found: list[float] = []
@@ -85,7 +85,7 @@ def numbers(place: CellPlace, block: Block, faults: BadCells, *, missing: bool) 
     return np.array(found, np.float64)
 
 
-def _all_numbers(cells: Cells) -> Float64 | None:
+def all_numbers(cells: Cells) -> Float64 | None:
     """The cells, if all of them are plain numbers: the usual case, and the fast one, with the result of `value_of`."""
     if not set(map(type, cells)) <= NUMERIC_TYPES:
         return None

@@ -18,7 +18,7 @@ from covey.agent.data.limits import check_size, unpacked_limit
 from covey.agent.data.table_columns import CellPlace, Words, labels, numbers, series_names
 from covey.agent.data.table_rows import USUAL, Block, TableFile, listed, open_table
 from covey.agent.data.table_selection import Selection, selected
-from covey.agent.data.times import instants, seconds_of_week
+from covey.agent.data.times import days_elapsed, instants, seconds_of_week
 from covey.agent.data.values import number_written, spelled
 from covey.agent.data.windows import labels_of, longest_series, window_rows, windows_of
 from covey.agent.data_place import GrowingFolder
@@ -463,6 +463,9 @@ def _features(
                 values = seconds_of_week(
                     place, block, faults, missing=missing, seasonal=column.seasonal
                 )
+            case "number" if column.elapsed:
+                found.append(days_elapsed(place, block, faults, missing=missing))
+                continue
             case "number":
                 found.append(numbers(place, block, faults, missing=missing))
                 continue

@@ -18,7 +18,9 @@ from covey.agent.data.table_rows import Block
 from covey.agent.data.values import EPOCH, moment_of
 
 Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
 
+BEGIN_S = 946_684_800.0  # 1 January 2000, in seconds since 1970
 DAY_S = 86_400
 WEEK_S = 7 * DAY_S
 YEAR_S = 365.2425 * DAY_S
@@ -44,6 +46,15 @@ def seconds_of_week(
             second = 0.0
         found.append(second)
     return np.array(found, np.float32)
+
+
+def days_elapsed(place: CellPlace, block: Block, faults: BadCells, *, missing: bool) -> Float64:
+    """A block of a column of times, (n,): days since 2000, by the clock as written; NaN for missing cells, and for those that are
+    no times: `seconds_of_week` names them."""
+    cells = [cell for _, cell in place.cells(block, faults, missing=missing)]
+    days = (np.array(instants(cells)) - BEGIN_S) / DAY_S
+    days[~np.isfinite(days)] = math.nan
+    return days
 
 
 def second_of_week(cell: object, *, seasonal: bool = False) -> float | None:

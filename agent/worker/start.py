@@ -70,8 +70,12 @@ def _built(
     scenario: Scenario, seeds: list[int], allowed: AllowedCode
 ) -> tuple[list[Vector], Layout]:
     """The models as torch builds them."""
-    from covey.agent.training.models import build, headed, initial
+    from covey.agent.training.models import build, headed, initial, model_of
+    from covey.agent.training.trial import check_batch
 
+    if loop_of(scenario.task, allowed) is None:
+        trial, _ = model_of(scenario.task, allowed)
+        check_batch(trial, scenario.training.batch)
     if head := scenario.strategy.projection_head:
         headed(build(scenario.task, scenario.seed, allowed), head)
     starts = []

@@ -49,6 +49,7 @@ from covey.agent.worker.process import Options, memory_limited, prepared
 from covey.shared.disclosures import Promise, cleared
 from covey.shared.errors import CoveyError, DataError, UserError, public_text
 from covey.shared.own_code.consent import AllowedCode, consented, framework_of
+from covey.shared.own_code.faults import OwnCodeError, own_code
 from covey.shared.programs.child import death_with_parent
 from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.phase_names import EVALUATE, EXCHANGES, MOMENTS, TRAIN, VOTE
@@ -155,32 +156,37 @@ def answer(job: frames.Job, options: Options = DEFAULTS) -> frames.Job:
         of a disk that cannot be written to: {"disk_full": why}, or {"disk_broken": why} where waiting does not help.
     """
     try:
-        match job["job"]:
-            case "inspect":
-                return _inspect(job)
-            case "fits":
-                return _fits(job, options.threads)
-            case "perform":
-                return _perform(job, options)
-            case "together":
-                return _together(job, options)
-            case "partition":
-                return _partition(job)
-            case "start":
-                return _start(job)
-            case "adopt":
-                return _adopt(job, options.threads)
-            case "device":
-                return _device(job)
-            case "bench":
-                return _bench(job, options.threads)
-        raise ValueError(f"unknown job {job['job']!r}")
+        return _done(job, options)
     except DiskFull as error:
         return {"disk_full": str(error)}
     except DiskBroken as error:
         return {"disk_broken": str(error)}
     except Exception as error:
         return {"failure": _line(public_text(error)), "detail": _explain(error, options)}
+
+
+@own_code()
+def _done(job: frames.Job, options: Options) -> frames.Job:
+    match job["job"]:
+        case "inspect":
+            return _inspect(job)
+        case "fits":
+            return _fits(job, options.threads)
+        case "perform":
+            return _perform(job, options)
+        case "together":
+            return _together(job, options)
+        case "partition":
+            return _partition(job)
+        case "start":
+            return _start(job)
+        case "adopt":
+            return _adopt(job, options.threads)
+        case "device":
+            return _device(job)
+        case "bench":
+            return _bench(job, options.threads)
+    raise ValueError(f"unknown job {job['job']!r}")
 
 
 def _inspect(job: frames.Job) -> frames.Job:
@@ -317,7 +323,7 @@ def _perform(job: frames.Job, options: Options) -> frames.Job:
     kept: frames.Job | None = None
     frozen_once = 0
     try:
-        with memory_limited(Rules.from_wire(job), options.threads):
+        with memory_limited(Rules.from_wire(job), options.threads), own_code():
             content, memory_digest, kept, frozen_once = _work(
                 job, order, memory_out, options.threads
             )
@@ -330,6 +336,10 @@ def _perform(job: frames.Job, options: Options) -> frames.Job:
     except Exception as error:
         detail = _explain(error, options)
         why = _told(error, Rules.from_wire(job))
+        from covey.agent.worker.sources import is_simulated
+
+        if isinstance(error, OwnCodeError) and is_simulated(job["source"]):
+            why = detail  # both ends are this machine, and there is no log of a device
         content = ReportContent.failed(order, job["client"], _line(why))
     report = content.packed()
     _write(Path(job["report_out"]), report, durable=job["durable"])

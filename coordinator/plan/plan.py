@@ -1,6 +1,6 @@
 """What a run will cost, before anything starts: traffic, memory and disk, from sizes alone.
 
-A method says what agents get and send (`Strategy.exchanges`); nothing trains here, and nothing is encoded. Not counted are
+A method states what agents get and send (`Strategy.exchanges`); nothing trains here, and nothing is encoded. Not counted are
 orders, statuses, acknowledgements, newcomers, drop-outs and repeated rounds, nor what depends on what agents report: votes, and
 CFL's rounds of all members before a split. Where a method chooses its number of clusters, the largest it may choose counts.
 """
@@ -192,7 +192,7 @@ class _Pricing:
     def exchanges(self) -> list[Exchange]:
         """What agents get and send in the whole run, each with its number of times but those of each round."""
         scenario, setup = self.scenario, self.setup
-        said = scenario.strategy.exchanges(setup, self.agents, math.prod(scenario.task.features))
+        stated = scenario.strategy.exchanges(setup, self.agents, math.prod(scenario.task.features))
         evaluation = Exchange(EVALUATE, (setup.layout.size,))
         phases = []
         if scenario.task.asks_fleet_for:
@@ -200,7 +200,7 @@ class _Pricing:
         own = () if setup.own is None else (setup.own.size,)
         if own and not scenario.is_summed:
             phases.append(Exchange("values that stay", own, cohort="all", times=1))
-        for one in said:
+        for one in stated:
             if own and scenario.is_summed:
                 one = replace(one, down=(*one.down, *own))
             if one.name == EVALUATE:
@@ -338,7 +338,7 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
 
 
 def _kept(strategy: Strategy[Any], models: int) -> str:
-    """How many models the server keeps; a method that chooses its number of clusters says so after its first phase."""
+    """How many models the server keeps; unknown where the method chooses its number of clusters."""
     if getattr(strategy, "n_clusters", models) is not None:
         return str(models)
     return f"at most {models}" if hasattr(strategy, "most_clusters") else "one for each cluster"

@@ -17,6 +17,7 @@ from importlib import import_module, metadata
 from typing import Any, Literal
 
 from covey.shared.errors import UserError
+from covey.shared.own_code import faults
 from covey.shared.own_code.consent import AllowedCode
 
 Group = Literal["covey.strategies", "covey.models", "covey.data"]
@@ -89,4 +90,5 @@ def load(group: Group, name: str, allowed: AllowedCode) -> Any:
             f"{group}: several installed packages add {name!r} ({', '.join(sorted(values))}); "
             "uninstall all but one of them"
         )
+    faults.note(found[0].value.partition(":")[0])
     return found[0].load()

@@ -77,6 +77,8 @@ class SeriesFacts(Section):
     span_s: float = Field(ge=0)  # from the first to the last time, in seconds
     # by column with few values: rows for which a value stays, on average
     runs: dict[str, float] = Field(default_factory=dict)
+    # by column of numbers: how much better than the mean a line over time is on the latest fifth, at most 1
+    trends: dict[str, float] = Field(default_factory=dict)
 
 
 class DataDescription(Section):

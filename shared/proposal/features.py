@@ -139,7 +139,7 @@ def key_reason(column: FleetColumn) -> str:
     if column.kinds == ("word",):
         reason = "" if column.is_asked_for else why_no_classes(column.name, column.words)
         return reason or ("" if column.known_words else "no words that may leave their device")
-    if column.is_row_number and not _is_year(column.name):
+    if column.is_row_number and not is_year(column.name):
         return "counts the rows: whole numbers in the order of the file, or without a gap"
     last_part = column.name.strip().lower().replace(" ", "_").rpartition("_")[2]
     if column.unique and column.whole and last_part in KEY_NAMES and column.kinds == ("number",):
@@ -152,7 +152,7 @@ def is_number(column: FleetColumn) -> bool:
     return bool(column.kinds) and {*column.kinds} <= {"number", "boolean"}
 
 
-def _is_year(name: str) -> bool:
+def is_year(name: str) -> bool:
     """Whether a column's name is that of years, which rise too."""
     return not {"year", "years", "yr", "jahr"}.isdisjoint(re.split(r"[^a-z]+", name.lower()))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from covey.shared.errors import UserError
-from covey.shared.proposal.features import key_reason
+from covey.shared.proposal.features import is_year, key_reason
 from covey.shared.proposal.fleet_columns import FleetColumn
 from covey.shared.scenario.columns import LABEL_NAMES
 from covey.shared.sentences import counted, some
@@ -154,6 +154,8 @@ def _why_no_target(column: FleetColumn) -> str:
         return "holds bytes"
     if column.is_constant_everywhere:
         return "has one value on each device"
+    if is_year(column.name):
+        return "holds years"
     if reason := key_reason(column):
         return f"is a key ({reason})"
     return ""

@@ -9,13 +9,14 @@ from typing import Any
 from covey.shared.errors import UserError
 from covey.shared.proposal.choices import Choice, Proposal, autoencoder, table_model, window_model
 from covey.shared.proposal.description import DataDescription, SeriesFacts
-from covey.shared.proposal.features import Features, find_features, is_number
+from covey.shared.proposal.features import Features, find_features, is_number, key_reason
 from covey.shared.proposal.fleet_columns import FleetColumn, fleet_columns, spelled_alike
 from covey.shared.proposal.targets import Target, find_labels, find_target, find_usual
 from covey.shared.proposal.words import why_no_classes
 from covey.shared.scenario.columns import EVERYTHING_ELSE, Notation, table_columns, width_of
 from covey.shared.sentences import counted, some
 
+PAYS = 0.2  # of the squares around the mean
 SHOWN = 8  # words in a remark
 OTHER_UNIT = 2.5  # times as large as the numbers of all other devices, and none of theirs
 OTHER_UNIT_OF_TWO = 10  # where there is one other device only
@@ -65,9 +66,10 @@ def table_task(
     proposal.warnings += [*target.warnings, *features.warnings]
     proposal.differences += target.unlabelled
     seasons = seasons_of(devices, features.times)
+    elapsed = elapsed_of(devices, features.times, target)
     inputs = width_of(
         table_columns(
-            features.columns, features.categories, features.times, features.flags, seasons
+            features.columns, features.categories, features.times, features.flags, seasons, elapsed
         )
     )
     rows = sum(device.samples for device in devices)
@@ -117,6 +119,11 @@ def table_task(
         )
     if seasons:
         task["seasons"] = Choice(seasons, "most of a year: two inputs more, for the season")
+    if elapsed:
+        task["elapsed"] = Choice(
+            elapsed,
+            "the target rises or falls: on the latest fifth of the rows a line is better than the mean",
+        )
     if window is not None:
         task["window"] = window.choice
     elif features.times:
@@ -280,11 +287,11 @@ def _name_differences(
             and (reason := why_no_classes(column.name, column.words))
         ):
             proposal.differences.append(_words_that_stay(column, reason))
-        if is_number(column):
+        if is_number(column) and not key_reason(column):
             proposal.differences += _odd_numbers(column)
         if column.kinds == ("time",) and all(facts.dates_only for _, facts in column.by_device):
             proposal.differences.append(
-                f"{column.name!r}: all times are at 0:00, so that their hour means nothing"
+                f"{column.name!r}: all times are at 0:00, so that their hour means nothing; task.elapsed counts their days"
             )
     proposal.differences += _spelled_differently(columns)
     _name_orders(devices, proposal)
@@ -445,6 +452,20 @@ def seasons_of(devices: Sequence[DataDescription], times: Sequence[str]) -> tupl
     """The columns of times whose position in the year is worth inputs: the rows of a device cover most of a year."""
     spans = {one.series.time: one.series.span_s for one in devices if one.series is not None}
     return tuple(time for time in times if spans.get(time, 0) >= SEASONS_S)
+
+
+def elapsed_of(
+    devices: Sequence[DataDescription], times: Sequence[str], target: Target
+) -> tuple[str, ...]:
+    """The column of times with which the target of most devices rises or falls, as their latest rows show."""
+    if target.classes is not None or not target.name or target.labels:
+        return ()
+    paying = [
+        one.series.time
+        for one in devices
+        if one.series is not None and one.series.trends.get(target.name, 0.0) > PAYS
+    ]
+    return tuple(time for time in times if 2 * paying.count(time) > len(devices))
 
 
 def _ordered(

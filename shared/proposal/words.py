@@ -18,45 +18,12 @@ LONG = 32  # characters of a word on average: a text
 MIXED = 0.5  # of the words have letters and digits: keys or codes, if they are more than MANY_MIXED
 MANY_MIXED = 10
 # in the name of a column about people
-PERSONAL = frozenset(
-    [
-        "name",
-        "names",
-        "surname",
-        "firstname",
-        "lastname",
-        "forename",
-        "patient",
-        "person",
-        "people",
-        "user",
-        "username",
-        "customer",
-        "client",
-        "employee",
-        "student",
-        "author",
-        "address",
-        "street",
-        "email",
-        "mail",
-        "phone",
-        "telephone",
-        "mobile",
-        "iban",
-        "ssn",
-        "passport",
-        "birthday",
-        "comment",
-        "comments",
-        "note",
-        "notes",
-        "remark",
-        "remarks",
-        "description",
-        "text",
-    ]
-)
+PERSONAL = frozenset((
+    "surname", "firstname", "lastname", "forename", "username", "patient", "person", "people", "user", "customer", "client",
+    "employee", "student", "author", "address", "street", "email", "mail", "phone", "telephone", "mobile", "iban", "ssn",
+    "passport", "birthday", "comment", "comments", "note", "notes", "remark", "remarks", "description", "text",
+))  # fmt: skip
+WHOSE_NAME = frozenset({"name", "names", "first", "last", "full", "given", "family", "middle"})
 
 
 @dataclass(frozen=True)
@@ -68,6 +35,7 @@ class WordFacts:
     singles: int  # words that one cell has
     length: float = 0.0  # characters of a word, on average
     mixed: float = 0.0  # the share of words with letters and digits
+    exact: bool = True  # no word is counted on two devices
 
 
 def facts_of(counts: Iterable[tuple[str, int]]) -> WordFacts:
@@ -87,16 +55,17 @@ def facts_of(counts: Iterable[tuple[str, int]]) -> WordFacts:
 def why_no_classes(name: str, facts: WordFacts) -> str:
     """Why words are no classes of things, as far as one sees; empty if they seem to be."""
     words, cells = facts.words, facts.cells
+    counted = f"{words}" if facts.exact else f"about {words}"
     if words > LEAST_WORDS and 2 * words > cells:
-        return f"{words} different words in {cells} rows: keys, names or text"
+        return f"{counted} different words in {cells} rows: keys, names or text"
     if facts.length > LONG:
         return "long texts"
     if words > MANY_MIXED and facts.mixed > MIXED:
-        return f"{words} words of letters and digits: keys or codes"
+        return f"{counted} words of letters and digits: keys or codes"
     if is_personal(name):
         return "the name of a column about people"
     if words > MAX_WORDS:
-        return f"{words} different words, more than {MAX_WORDS}"
+        return f"{counted} different words, more than {MAX_WORDS}"
     if facts.singles > max(MAX_SINGLES * cells, FEW_SINGLES):
         return f"{facts.singles} of {cells} cells have a word that no other cell has"
     return ""
@@ -104,8 +73,9 @@ def why_no_classes(name: str, facts: WordFacts) -> str:
 
 def is_personal(name: str) -> bool:
     """Whether a column's name is that of names, addresses or texts of people."""
-    parts = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
-    return not PERSONAL.isdisjoint(re.split(r"[^a-z]+", parts.lower()))
+    parts = re.findall("[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
+    is_name = {"name", "names"} & {*parts} and WHOSE_NAME.issuperset(parts)
+    return bool(is_name) or not PERSONAL.isdisjoint(parts)
 
 
 def _is_mixed(word: str) -> bool:

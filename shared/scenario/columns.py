@@ -217,6 +217,7 @@ class TableColumn:
     room: int = 0  # of a category: inputs without the one for all other values
     flagged: bool = False  # of a number: a second input is 1 where the cell is missing
     seasonal: bool = False  # of a time: two more inputs have its position in the year
+    elapsed: bool = False  # a number: the days until the times of a column
 
     @property
     def width(self) -> int:
@@ -236,8 +237,9 @@ def table_columns(
     times: Sequence[str],
     flags: Sequence[str] = (),
     seasons: Sequence[str] = (),
+    elapsed: Sequence[str] = (),
 ) -> tuple[TableColumn, ...]:
-    """The feature columns of a task, in its order."""
+    """The feature columns of a task, in its order, and behind them the days of those that are `elapsed`."""
     found: list[TableColumn] = []
     for name in names:
         if name in times:
@@ -247,7 +249,7 @@ def table_columns(
             found.append(TableColumn(name, flagged=True))
             continue
         found.append(_column(name, categories.get(name)))
-    return tuple(found)
+    return (*found, *[TableColumn(name, elapsed=True) for name in elapsed])
 
 
 def _column(name: str, category: Category | None) -> TableColumn:
@@ -272,7 +274,7 @@ def wrong_names(columns: Sequence[str], roles: Mapping[str, Sequence[str]]) -> I
 
     Args:
         columns: `task.columns`.
-        roles: names of columns by key. Those of `categories`, `flags`, `impute`, `optional`, `seasons` and `times` must be among the columns, those of
+        roles: names of columns by key. Those of `categories`, `elapsed`, `flags`, `impute`, `optional`, `seasons` and `times` must be among the columns, those of
             all other keys must not.
     """
     if twice := repeated(columns):
@@ -280,7 +282,7 @@ def wrong_names(columns: Sequence[str], roles: Mapping[str, Sequence[str]]) -> I
     for key, names in roles.items():
         inside = set(names) & set(columns)
         outside = set(names) - set(columns)
-        if key in ("categories", "flags", "impute", "optional", "seasons", "times"):
+        if key in ("categories", "elapsed", "flags", "impute", "optional", "seasons", "times"):
             if outside:
                 yield f"{key}: {sorted(outside)} are not in columns; add them or correct the names"
         elif inside:

@@ -803,7 +803,7 @@ class Strategy(BaseModel, Generic[S]):
     def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
         """What agents get and send, for `coordinator lab plan`: the first phase, then rounds of one model.
 
-        A method whose rounds are others says so here. One named "evaluate" is needed where agents evaluate several models.
+        A method whose rounds are others states them here. One named "evaluate" is needed where agents evaluate several models.
 
         Args:
             setup: of the run.

@@ -210,9 +210,9 @@ class FesemMa(MultiCentre[FesemMaState]):
 
     def entry_order(self, state: FesemMaState) -> Order:
         if state.models:
-            return Order(models=(MEAN_OF_CENTRES,), numbers=self.entry_epochs)
+            return Order(models=(MEAN_OF_CENTRES,))
         models = () if self.warmup_start == "own" else (START,)
-        return Order(models=models, numbers=self.entry_epochs)
+        return Order(models=models)
 
     def member_order(self, state: FesemMaState, client: ClientId) -> Order:
         numbers: dict[str, Any] = {"mu": self.mu}
@@ -244,12 +244,7 @@ class FesemMa(MultiCentre[FesemMaState]):
         trained = None
         if frozen := job.numbers.get("frozen"):
             trained = np.arange(start.size) >= frozen
-        result = local.train(
-            start,
-            pull(start, job.numbers.get("mu")),
-            epochs=job.numbers.get("epochs"),
-            trained=trained,
-        )
+        result = local.train(start, pull(start, job.numbers.get("mu")), trained=trained)
         numbers = self._class_counts(job, local)
         report = trained_report(result, local, numbers, base=base)
         return with_card(report, job, local), client_state

@@ -285,6 +285,8 @@ class _TrainingRecorder:
     def __init__(self, local: Local) -> None:
         self._local = local
         self.trained: Vector | None = None  # (d,); None before the first training
+        self.is_idle = False  # trainings were asked for, and none of them made a step
+        self._steps = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._local, name)
@@ -292,6 +294,9 @@ class _TrainingRecorder:
     def train(self, start: Vector, *arguments: Any, **options: Any) -> TrainingResult:
         result = self._local.train(start, *arguments, **options)
         self.trained = result.end
+        self._steps += result.steps
+        asks = options.get("epochs") != 0 and options.get("steps") != 0
+        self.is_idle = not self._steps and (asks or self.is_idle)
         return result
 
 
@@ -312,6 +317,11 @@ def _train_on(
     visible = _without_error_feedback(before)
     recorder = _TrainingRecorder(local)
     report, state = strategy.work(job, cast(Local, recorder), visible)
+    if recorder.is_idle and job.training.epochs:
+        raise PublicError(
+            "the training made no step: this device has a single sample, on which task.model cannot train alone (batch norm has no "
+            "variance then); give the device more data, or use a model without batch norm"
+        )
     if state is visible:
         state = before  # nothing changed: keep the object, so that nothing is stored again
     set_by_strategy = state is not before and _differs(LAST_MODEL, state, before)

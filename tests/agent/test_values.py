@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from covey.agent.data import load
 from covey.agent.data.describe import describe_table
-from covey.agent.data.table_columns import NUMERIC_TYPES, _all_numbers
+from covey.agent.data.table_columns import NUMERIC_TYPES, all_numbers
 from covey.agent.data.values import (
     MISSING_WORDS,
     is_missing,
@@ -61,7 +61,7 @@ def test_a_word_is_spelled_in_one_way(cell: Any) -> None:
 
 @given(st.lists(st.one_of(st.booleans(), st.integers(), st.floats(), st.text("0123456789.eE+-_ ", max_size=6)), min_size=1))  # fmt: skip
 def test_the_fast_way_to_numbers_gives_what_the_function_gives(cells: list[Any]) -> None:
-    fast = _all_numbers(cells)
+    fast = all_numbers(cells)
     assert {type(cell) for cell in cells} <= NUMERIC_TYPES
     if fast is not None:
         assert fast.tolist() == [value_of(cell).number for cell in cells]

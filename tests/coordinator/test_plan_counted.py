@@ -49,7 +49,7 @@ UNKNOWN = {"kin": 0.4, "cfl": 0.2, "fedgwc": 0.25, "fuzzy": 0.15, "pacfl": 0.3}
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_says_what_its_agents_get_and_send(method: str, tmp_path: Path) -> None:
+def test_every_method_states_what_its_agents_get_and_send(method: str, tmp_path: Path) -> None:
     scene = scenario(method, rounds={"count": 6})
     counted = in_process(tmp_path / "run", scene).traffic
     phases = plan(scene, setup(scene), AGENTS).phases
