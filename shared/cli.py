@@ -100,6 +100,7 @@ REMOVED_OPTIONS: Mapping[str, str] = MappingProxyType(
         "--online": "`broker list` asks in any case",
         "--offline": "`broker list` prints a note where the broker does not answer",
         "--run": "omit it: it is the default",
+        "--to": "name the devices that try a version with --on",
     }
 )
 REMOVED_VARIABLES: Mapping[str, str] = MappingProxyType(

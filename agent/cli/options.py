@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from covey.agent.data_place import FORM, SQLITE, sqlite_path
 from covey.shared.cli import Connection
 from covey.shared.errors import UserError
 from covey.shared.own_code import plugins
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 Data = Annotated[
     str,
     typer.Option(
-        help="your data: a table, an .npz file, a folder of images, or module:function",
+        help="your data: a table, sqlite:FILE?table=NAME, a folder of daily tables or of images, an .npz file, or module:function",
         envvar="COVEY_DATA",
     ),
 ]
@@ -276,12 +277,16 @@ def resolve_data(data: str, learner: str = "") -> str:
     """
     if framework_of(learner) == "flower" and all("=" in word for word in data.split()):
         return data
+    database = sqlite_path(data)
+    if database is not None and database.file.is_file():
+        key, value = ("table", database.table) if database.table else ("query", database.query)
+        return f"{SQLITE}{database.file.resolve()}?{key}={value}"
     if Path(data).exists():
         return str(Path(data).resolve())
     if plugins.data_code(data) is not None:
         return data
     raise UserError(
-        f"--data {data}: no such file or folder; expected a table, an .npz file, a folder, module:function, "
+        f"--data {data}: no such file or folder; expected a table, an .npz file, a folder, {FORM}, module:function, "
         "or a data source that an installed package adds"
     )
 

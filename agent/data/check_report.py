@@ -14,6 +14,7 @@ from covey.agent.data.dataset import with_test
 from covey.agent.data.fit import fit
 from covey.agent.data.load import tables_at
 from covey.agent.data.proposal_data import describe
+from covey.agent.data_place import place_of
 from covey.shared.errors import DataError, UserError
 from covey.shared.numerics.split import Part
 from covey.shared.programs.terminal import Terminal
@@ -92,7 +93,7 @@ def _proposed_task(
     data: str, label: str | None, task: Task | None, error: DataError
 ) -> tuple[Task, str]:
     """The task that fits a table, and a remark on it; the error if it is no table, or was compared with a task."""
-    if task is not None or not tables_at(Path(data)):
+    if task is not None or not tables_at(place_of(data)):
         raise error
     try:
         proposal = propose([describe(data, [label] if label else ())], target=label)

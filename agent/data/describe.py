@@ -15,6 +15,7 @@ from covey.agent.data.cells import BadCells, Cells
 from covey.agent.data.notation import FALLBACK, FoundNotation, encoding_of, is_utf8, notation_of
 from covey.agent.data.table_rows import open_table
 from covey.agent.data.values import Value, moment_counted, spelled, value_of
+from covey.agent.data_place import text_of
 from covey.shared.errors import DataError
 from covey.shared.proposal.words import WordFacts, facts_of, why_no_classes
 from covey.shared.scenario.columns import LABEL_NAMES, Notation
@@ -164,8 +165,10 @@ def describe_table(path: Path, *more: Path, words: Collection[str] = ()) -> Tabl
 def found_notation(path: Path) -> FoundNotation:
     """The notation of a table, by its bytes and its first rows."""
     encoding: str | None = None
-    if path.suffix.lower() != ".parquet":
-        encoding = None if encoding_of(path, Notation()) == "utf-16" or is_utf8(path) else FALLBACK
+    if (place := text_of(path)) is not None:
+        encoding = (
+            None if encoding_of(place, Notation()) == "utf-16" or is_utf8(place) else FALLBACK
+        )
     texts: dict[str, list[str]] = {}
     with open_table(path, least=1, notation=Notation(encoding=encoding)) as file:
         for block in islice(file.blocks(file.columns, BadCells(path)), 1):

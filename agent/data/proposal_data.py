@@ -29,6 +29,7 @@ from covey.agent.data.load import has_images, load, tables_at
 from covey.agent.data.parquet_images import encoded_images, image_column, read_rows
 from covey.agent.data.table_rows import open_table
 from covey.agent.data.values import moment_of, number_written, plain_number, spelled, value_of
+from covey.agent.data_place import place_of
 from covey.shared.errors import DataError
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.proposal.description import (
@@ -204,7 +205,7 @@ def describe(data: str, words: Collection[str] = ()) -> DataDescription:
     Raises:
         DataError: the data cannot be read.
     """
-    tables = tables_at(Path(data))
+    tables = tables_at(place_of(data))
     if len(tables) == 1 and image_column(tables[0]) is not None:
         return _image_table(data, tables[0])
     if tables:

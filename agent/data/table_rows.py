@@ -6,7 +6,7 @@ import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,9 @@ from covey.agent.data.cells import BadCell, BadCells, Cells
 from covey.agent.data.limits import check_size, unpacked_limit
 from covey.agent.data.notation import encoding_of, named_separator, plain, separator_of
 from covey.agent.data.values import number_written
+from covey.agent.data_place import GrowingFolder, SqlitePath
 from covey.shared.errors import DataError, install
+from covey.shared.own_code.plugins import door
 from covey.shared.scenario.columns import LABEL_NAMES, Notation
 from covey.shared.sentences import some
 
@@ -58,7 +60,8 @@ class TableFile:
 def open_table(
     path: Path, names: Sequence[str] = (), least: int = 2, notation: Notation = USUAL
 ) -> Iterator[TableFile]:
-    """A `.csv`, `.tsv` or `.parquet` file, open while its rows are read.
+    """A `.csv`, `.tsv` or `.parquet` file, a table of a database, or all files of a growing folder, open while its rows are
+    read.
 
     Args:
         path: the file.
@@ -69,12 +72,60 @@ def open_table(
     Raises:
         DataError: the file cannot be read, has no header, no rows or too few columns, or names a column twice.
     """
-    if path.suffix.lower() == ".parquet":
+    if isinstance(path, GrowingFolder):
+        yield _Parts(path, names, least, notation)
+    elif isinstance(path, SqlitePath):
+        with door("sqlite").open_sqlite(path, least, notation) as table:
+            yield table
+    elif path.suffix.lower() == ".parquet":
         with _open_parquet(path, least, notation) as table:
             yield table
     else:
         with _open_csv(path, names, least, notation) as table:
             yield table
+
+
+def check_columns(path: Path, columns: Sequence[str], least: int) -> None:
+    """DataError for too few or too many columns, and for two of one name."""
+    if len(columns) < least:
+        fault = f"{len(columns)} columns; expected a label and at least one feature"
+        raise DataError(f"{path}: {fault}", public=f"the table has {fault}")
+    _check_width(path, len(columns))
+    check_names(path, columns)
+
+
+class _Parts(TableFile):
+    """The files of a growing folder, one after the other; their rows are numbered through."""
+
+    def __init__(
+        self, folder: GrowingFolder, names: Sequence[str], least: int, notation: Notation
+    ) -> None:
+        self._folder = folder
+        self._options = (names, least, notation)
+        with open_table(folder.parts[0], *self._options) as first:
+            self.columns = first.columns
+            self.nameless, self.separator = first.nameless, first.separator
+
+    def blocks(self, names: Sequence[str], faults: BadCells) -> Iterator[Block]:
+        before = 0
+        for part in self._folder.parts:
+            with open_table(part, *self._options) as file:
+                check_same(file, self, part, self._folder.parts[0])
+                count = 0
+                for block in file.blocks(names, faults):
+                    yield replace(block, rows=[before + row for row in block.rows])
+                    count = block.rows[-1]
+                before += count
+
+
+def check_same(file: TableFile, first: TableFile, path: Path, other: Path) -> None:
+    """DataError unless a file of a growing folder has the columns of the first one."""
+    if set(file.columns) != set(first.columns):
+        differing = listed(sorted(set(file.columns) ^ set(first.columns)))
+        raise DataError(
+            f"{path}: its columns are not those of {other.name}: only one of them has {differing}",
+            public="the files of the folder have different columns",
+        )
 
 
 def check_names(path: Path, columns: Sequence[str]) -> None:
@@ -155,7 +206,7 @@ OTHER_FILES = {
     b"PK\x03\x04": "an Excel workbook, or another zip archive; save its sheet as CSV",
     b"\xd0\xcf\x11\xe0": "an old Excel workbook; save its sheet as CSV",
     b"PAR1": "a Parquet file; give it the suffix .parquet",
-    b"SQLite format 3": "a SQLite database; export its table as CSV",
+    b"SQLite format 3": "a SQLite database; name it as sqlite:FILE?table=NAME",
     b"%PDF": "a PDF document; export its table as CSV",
     b"\x1f\x8b": "compressed with gzip; unpack it",
     b"<!doctype html": "a web page, perhaps of a login; download the table itself",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -20,6 +21,7 @@ from covey.agent.data.table_selection import Selection, selected
 from covey.agent.data.times import days_elapsed, instants, seconds_of_week
 from covey.agent.data.values import number_written, spelled
 from covey.agent.data.windows import labels_of, longest_series, window_rows, windows_of
+from covey.agent.data_place import GrowingFolder
 from covey.shared.errors import DataError
 from covey.shared.scenario.columns import Window
 from covey.shared.scenario.task import Task
@@ -192,15 +194,26 @@ def read_table(
     may_lack = task is not None and task.anomalies is not None
     least = 1 if may_lack or not label_needed else 2
     notation = USUAL if task is None else task.read
-    with open_table(path, expected, least, notation) as file:
-        selection = selected(
-            path, file.columns, wishes, task, label_needed=label_needed and not may_lack
-        )
-        if not label_needed or (may_lack and not wishes):  # the cells of a label may hold anything
-            selection = replace(selection, labels=())
-        if vocabularies is None:
-            vocabularies = {}
-        table = _read(path, file, selection, vocabularies, task)
+    if vocabularies is None:
+        vocabularies = {}
+
+    def read(part: Path) -> Table:
+        with open_table(part, expected, least, notation) as file:
+            selection = selected(
+                part, file.columns, wishes, task, label_needed=label_needed and not may_lack
+            )
+            if not label_needed or (may_lack and not wishes):  # a label's cells may hold anything
+                selection = replace(selection, labels=())
+            return _read(part, file, selection, vocabularies, task)
+
+    if isinstance(path, GrowingFolder):
+        settings = (label, None if task is None else task.model_dump_json(), label_needed)
+        tables = _KEPT.of(path, (str(path), *settings), vocabularies, read)
+        table = replace(_joined(path, tables, task), vocabularies=vocabularies)
+    else:
+        table = read(path)
+        _check_not_empty(table, path)
+    selection = table.selection
     if task is not None and task.window is not None:
         window = task.window
         if not label_needed:  # nothing has to come after the newest window
@@ -259,12 +272,7 @@ def _read(
     if is_refused and len(places) == 1 and task is not None:
         add_unknown_classes(places[0], rows, spelled, task, faults)
     faults.check(selection.faults)
-    if not rows:
-        raise DataError(
-            f"{path}: no samples below the header; add one line per sample",
-            public="the table has no samples below its header",
-        )
-    all_features = np.concatenate(features)
+    all_features = np.concatenate([np.empty((0, len(selection.features))), *features])
     return Table(
         selection,
         all_features,
@@ -275,6 +283,98 @@ def _read(
         moments=moments,
         width=max(len(places), 1),
     )
+
+
+def _check_not_empty(table: Table, path: Path) -> None:
+    if not table.rows:
+        raise DataError(
+            f"{path}: no samples below the header; add one line per sample",
+            public="the table has no samples below its header",
+        )
+
+
+# -- folders that grow ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A file of a growing folder, as it was read."""
+
+    stamp: tuple[str, int, int]  # name, size, time of modification
+    table: Table
+    words: Vocabularies  # of this file and those before it
+
+
+class _KeptParts:
+    """The files of the newest growing folder, so that only those are read that are new, or lie behind one that has changed."""
+
+    def __init__(self) -> None:
+        self._settings: tuple[Hashable, ...] = ()
+        self._parts: list[_Part] = []
+
+    def of(
+        self,
+        folder: GrowingFolder,
+        settings: tuple[Hashable, ...],
+        vocabularies: Vocabularies,
+        read: Callable[[Path], Table],
+    ) -> list[Table]:
+        """The tables of all files, in the order of their names.
+
+        Args:
+            folder: to read.
+            settings: all on which the tables depend, but the files.
+            vocabularies: empty; gets the words of all files.
+            read: reads one file, and adds its words to `vocabularies`.
+        """
+        if settings != self._settings or vocabularies:
+            self._settings, self._parts = settings, []
+        stamps = [_stamp(file) for file in folder.parts]
+        same = 0
+        while same < min(len(stamps), len(self._parts)) and self._parts[same].stamp == stamps[same]:
+            same += 1
+        del self._parts[same:]
+        if self._parts:
+            vocabularies.update(deepcopy(self._parts[-1].words))
+        for file, stamp in zip(folder.parts[same:], stamps[same:], strict=True):
+            table = read(file)
+            self._parts.append(_Part(stamp, table, deepcopy(vocabularies)))
+        return [part.table for part in self._parts]
+
+
+_KEPT = _KeptParts()
+
+
+def _stamp(file: Path) -> tuple[str, int, int]:
+    found = file.stat()
+    return file.name, found.st_size, found.st_mtime_ns
+
+
+def _joined(folder: GrowingFolder, tables: Sequence[Table], task: Task | None) -> Table:
+    """The rows of all files as one table. DataError if two have other columns, or none has a row."""
+    first, *others = tables
+    for file, other in zip(folder.parts[1:], others, strict=True):
+        if other.selection.names != first.selection.names:
+            raise DataError(
+                f"{file}: columns {listed(other.selection.names)} differ from {folder.parts[0].name}: "
+                f"{listed(first.selection.names)}; give all files of the folder the same columns",
+                public="the files of the folder have different columns",
+            )
+    before = np.cumsum([0, *(len(table.rows) for table in tables)]).tolist()
+    rows = [start + row for start, table in zip(before, tables, strict=False) for row in table.rows]
+    moments = [one for table in tables for one in table.moments]
+    if moments and not (task is not None and task.times):
+        moments = list(map(float, rows))
+    joined = replace(
+        first,
+        features=np.concatenate([table.features for table in tables]),
+        spelled=[one for table in tables for one in table.spelled],
+        rows=rows,
+        groups=[one for table in tables for one in table.groups],
+        moments=moments,
+    )
+    _check_not_empty(joined, folder)
+    return joined
 
 
 def _windowed(table: Table, window: Window, path: Path) -> Table:

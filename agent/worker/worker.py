@@ -460,7 +460,9 @@ def _work(
     )
     circumstances = {
         "client_state": job.get("client_state", "whole"),
-        "device": device_name(local.device, platform.machine(), rules.learner),
+        "device": device_name(
+            local.device, platform.machine(), framework_of(rules.learner) or rules.learner
+        ),
     }
     content = content.model_copy(update=circumstances)
     at_home = content.numbers.get(AT_HOME) == 1

@@ -31,6 +31,7 @@ DOORS = {
     "sounds": "covey.agent.data.sounds",
     "parquet images": "covey.agent.data.parquet_images",
     "tables": "covey.agent.data.tables",
+    "sqlite": "covey.agent.data.sqlite_rows",
     "flower clients": "covey.agent.light.flower",
     "estimators": "covey.agent.light.estimators",
     "embedded broker": "covey.broker.programs.embedded",
@@ -61,6 +62,8 @@ def data_code(name: str) -> DataCode | None:
         "function": `module:function[:PATH]`. "package": a source that an installed package adds. None: no code.
     """
     module, colon, _ = name.partition(":")
+    if name.startswith("sqlite:"):  # a database
+        return None
     if colon and "/" not in module:
         return "function"
     if name in installed(DATA):
