@@ -133,11 +133,15 @@ def spelled(cell: object) -> str:
     match value.kind:
         case "boolean":
             return "true" if value.content else "false"
-        case "number" if isinstance(cell, int | float | Decimal):
+        case "number" if isinstance(cell, int):
+            return str(cell)  # exact: a key may have more digits than a float
+        case "number" if isinstance(cell, float | Decimal):
             return plain_number(value.number)
         case "number":
             text = without_disguise(str(cell).strip())
             is_plain = NUMBER.fullmatch(text) and not LEADING_ZERO.match(text)
+            if is_plain and text.lstrip("+-").isdigit():
+                return str(int(text))
             return plain_number(value.number) if is_plain else text
     return str(cell).strip()
 

@@ -49,7 +49,7 @@ def test_a_typed_value_and_its_text_are_one_value(cell: Any) -> None:
         assert written == typed
 
 
-@given(st.one_of(st.booleans(), st.integers(-(2**53), 2**53), st.decimals(places=2, allow_nan=False, allow_infinity=False, min_value=-(10**9), max_value=10**9), st.text(max_size=8)))  # fmt: skip
+@given(st.one_of(st.booleans(), st.integers(-(2**63), 2**64), st.decimals(places=2, allow_nan=False, allow_infinity=False, min_value=-(10**9), max_value=10**9), st.text(max_size=8)))  # fmt: skip
 def test_a_word_is_spelled_in_one_way(cell: Any) -> None:
     word = spelled(cell)
     assert spelled(str(cell)) == word == spelled(word)
