@@ -15,7 +15,7 @@ from covey.shared.scenario.task import Task
 class ClientData(Dataset):
     """Stands where a data set stands. Its only sample is none: whatever would read it is refused (`FlowerLocal`)."""
 
-    node: str = ""  # the value of --data, which tells the client which device this is
+    node: str = ""  # the value of --data, which device this is, for the client
 
     def __repr__(self) -> str:
         return f"<ClientData {self.node}>"

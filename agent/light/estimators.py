@@ -28,7 +28,7 @@ class EstimatorLoop:
     Args:
         make: returns an estimator, for the keyword arguments `options`.
         name: of the model, for messages.
-        task: says what an estimator predicts.
+        task: what an estimator predicts.
         options: `task.model.options`.
     """
 

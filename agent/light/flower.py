@@ -138,7 +138,7 @@ def numpy_client(made: Any, name: str) -> Any:
 
 
 def node_config(data: str) -> Config:
-    """What `--data` says of this device: pairs such as "partition-id=0 num-partitions=3", or a path, as `data-path`."""
+    """The value of `--data` as a configuration: pairs such as "partition-id=0 num-partitions=3", or a path, as `data-path`."""
     words = data.split()
     if not words or not all("=" in word for word in words):
         return {"data-path": data} if data else {}

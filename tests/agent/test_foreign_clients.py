@@ -248,7 +248,9 @@ def test_an_error_in_a_client_is_one_sentence_with_its_line_and_none_of_its_valu
         ("sklearn:users_client:without_steps", "LinearRegression has no partial_fit"),
     ],
 )
-def test_what_cannot_take_part_is_refused_with_what_it_lacks(model: str, why: str) -> None:
+def test_an_object_that_cannot_take_part_is_refused_with_the_methods_that_it_lacks(
+    model: str, why: str
+) -> None:
     loop = loop_of(task_of(model), ALLOWED)
     assert loop is not None
     with pytest.raises(PublicError, match=why):

@@ -31,7 +31,11 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
+<<<<<<< HEAD
     "c53d27f5a4806878",
+=======
+    "1eb7bc8dbfa31389",
+>>>>>>> tables
 )  # the format number, and the digest of the fields that it stands for
 
 
