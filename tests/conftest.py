@@ -27,8 +27,9 @@ settings.load_profile("repeatable")
 # by the seconds that they take; a worker of pytest-xdist runs a file as a whole
 LONGEST = (
     "test_docs_sessions.py",
-    "test_stop.py",
+    "test_secure_runs.py",
     "test_kill.py",
+    "test_stop.py",
     "test_wheel.py",
     "test_secrets.py",
     "test_scenarios.py",
