@@ -97,7 +97,7 @@ def device(folder: Path, port: int, model: str, number: int) -> list[str]:
     if model == CLIENT:
         node = f"partition-id={number} num-partitions={AGENTS}"
         return [*command, "--learner", CLIENT, "--allow", "flower_client", "--data", node]
-    x, y, test_x, test_y = load_data(number, AGENTS)
+    x, y, test_x, test_y = load_data(number, AGENTS)  # type: ignore[no-untyped-call]  # as people write it
     data = folder / f"{number}.npz"
     np.savez(data, x_train=x, y_train=y, x_test=test_x, y_test=test_y)
     return [*command, "--learner", "numpy", "--data", str(data)]

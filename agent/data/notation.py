@@ -18,7 +18,7 @@ from typing import Literal
 
 from covey.agent.data.cells import Cells
 from covey.agent.data.values import NUMBER, moment_in_form, spelled, value_of, without_disguise
-from covey.shared.scenario.columns import SEPARATORS, Notation
+from covey.shared.scenario.columns import MAX_SPELLINGS, SEPARATORS, Notation, is_word
 
 MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}  # the first bytes of a file
 FALLBACK = "cp1252"  # proposed for text that is not UTF-8: Western European, as Windows writes it
@@ -175,7 +175,7 @@ def notation_of(
     for name, cells in texts.items():
         present = [cell for cell in cells if value_of(cell).kind != "missing"]
         marks = _marks(present)
-        missing |= {cell: None for cell in present if cell.casefold() in marks}
+        missing |= {cell: None for cell in present if cell.casefold() in marks and is_word(cell)}
         columns.append(_column(name, [cell for cell in present if cell.casefold() not in marks]))
     numeric = [column for column in columns if column.are_numbers]
     has_decimal_commas = any(_has_decimal_commas(one.numbers) for one in numeric)
@@ -183,15 +183,15 @@ def notation_of(
     thousands = _thousands(numeric, decimal, separator)
     points = any(_has_decimals(one.numbers, ".") for one in numeric)
     commas = any(_has_decimals(one.numbers, ",") for one in numeric)
-    units = {one.unit: None for one in numeric if one.unit}
+    units = {one.unit: None for one in numeric if is_word(one.unit)}
     dates = {form: None for column in columns if (form := _date_form(column.cells))}
     notation = Notation(
         decimal="," if "." in (thousands or "") else decimal,
         dates=tuple(dates),
         encoding=encoding,
-        missing=tuple(missing),
+        missing=tuple(missing)[:MAX_SPELLINGS],
         thousands=thousands,
-        units=tuple(units),
+        units=tuple(units)[:MAX_SPELLINGS],
     )
     for column in numeric:
         remarks += _two_readings(column, notation)

@@ -118,7 +118,7 @@ def check_known(known: Registry, held: InForce) -> None:
 def plan(
     command: Command, target: Target, known: Registry, held: InForce, statuses: Statuses
 ) -> Plan:
-    """What a command is about to do.
+    """The deployment that a command is about to begin.
 
     Args:
         command: as typed.
@@ -187,7 +187,7 @@ def _check_was_in_force(known: Registry, target: Target) -> None:
 
 
 def _check_free(known: Registry, alias: str, target: Target) -> None:
-    """A name stays with its version: two versions of one name could not be told apart afterwards."""
+    """A name stays with its version: nobody could keep two versions of one name apart afterwards."""
     named = known.named(alias)
     if named is not None and named.version != target.version:
         raise UserError(f"--as {alias}: this is the name of {named} already; choose another one")

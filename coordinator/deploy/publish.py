@@ -217,7 +217,7 @@ async def _read(
 
 
 def in_force_of(newest: Mapping[str, Deployment], topics: Topics) -> InForce:
-    """What is in force, from the newest deployment of each topic."""
+    """The deployments in force, from the newest one of each topic."""
     all_devices, candidate = newest.get(topics.deployment), newest.get(topics.candidate)
     is_over = (
         all_devices is not None and candidate is not None and all_devices.serial > candidate.serial

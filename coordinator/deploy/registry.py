@@ -200,7 +200,7 @@ class Registry:
 
     @property
     def earlier(self) -> tuple[Entry, ...]:
-        """What was in force, oldest first, and what is now."""
+        """The versions that were in force, oldest first, and the one that is."""
         return self._in_force
 
     def judged(self, entry: Entry, outcome: Outcome) -> Registry:

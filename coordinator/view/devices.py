@@ -1,7 +1,7 @@
 """The devices of a fleet as they are now, from what the broker retains of each: its newest status, or its last will. Pure.
 
-No coordinator is needed for that. What only a coordinator knows of a device (cluster, figure, when it was heard) is from the
-roster: that of the run at work, or the one that the last run left.
+No coordinator is needed for that. The roster, of the run at work or of the last one, has the rest: cluster, figure,
+and when an agent was heard.
 """
 
 from __future__ import annotations

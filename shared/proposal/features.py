@@ -16,6 +16,8 @@ from covey.shared.sentences import counted, some
 
 # words of a category that a scenario lists: of more, the most frequent ones
 MAX_LISTED = 64
+EXACT_BITS = 53  # of whole numbers that a float64 holds
+FIRST_YEAR, LAST_YEAR = 1500, 2200
 KEY_NAMES = ("id", "index", "key", "row", "nr", "no", "number", "uuid")
 VALID_NAME: TypeAdapter[str] = TypeAdapter(ColumnName)
 
@@ -139,8 +141,14 @@ def key_reason(column: FleetColumn) -> str:
     if column.kinds == ("word",):
         reason = "" if column.is_asked_for else why_no_classes(column.name, column.words)
         return reason or ("" if column.known_words else "no words that may leave their device")
-    if column.is_row_number and not is_year(column.name):
+    if column.is_row_number and not is_year(column):
         return "counts the rows: whole numbers in the order of the file, or without a gap"
+    if (
+        column.unique
+        and column.whole
+        and max([facts.bits or 0 for facts in column.facts]) > EXACT_BITS
+    ):
+        return f"whole numbers of more than {EXACT_BITS} bits: keys"
     last_part = column.name.strip().lower().replace(" ", "_").rpartition("_")[2]
     if column.unique and column.whole and last_part in KEY_NAMES and column.kinds == ("number",):
         return "a different whole number in every row, and the name of a key"
@@ -152,9 +160,18 @@ def is_number(column: FleetColumn) -> bool:
     return bool(column.kinds) and {*column.kinds} <= {"number", "boolean"}
 
 
-def is_year(name: str) -> bool:
-    """Whether a column's name is that of years, which rise too."""
-    return not {"year", "years", "yr", "jahr"}.isdisjoint(re.split(r"[^a-z]+", name.lower()))
+def is_year(column: FleetColumn) -> bool:
+    """Whether whole numbers are years, which rise too: by their size and the column's name."""
+    is_named = not {"year", "yr", "jahr"}.isdisjoint(re.split(r"[^a-z]+", column.name.lower()))
+    numbers = [
+        one for facts in column.facts for one in (facts.smallest, facts.largest) if one is not None
+    ]
+    return (
+        is_named
+        and column.whole
+        and bool(numbers)
+        and all(FIRST_YEAR <= one <= LAST_YEAR for one in numbers)
+    )
 
 
 def _is_plain(name: str) -> bool:

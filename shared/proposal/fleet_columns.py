@@ -189,6 +189,8 @@ class FleetColumn:
         """Advice for the owner of a device whose cells are of another kind."""
         if "time" in self.kinds:
             return "write times as 2026-01-31 13:45 on all devices, or name their form in task.read.dates"
+        if "boolean" in self.kinds and "number" not in self.kinds:
+            return "write true and false on all devices"
         return "write numbers without units and without signs between thousands on all devices"
 
     @property

@@ -154,7 +154,7 @@ def _why_no_target(column: FleetColumn) -> str:
         return "holds bytes"
     if column.is_constant_everywhere:
         return "has one value on each device"
-    if is_year(column.name):
+    if is_year(column):
         return "holds years"
     if reason := key_reason(column):
         return f"is a key ({reason})"

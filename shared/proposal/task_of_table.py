@@ -13,7 +13,13 @@ from covey.shared.proposal.features import Features, find_features, is_number, k
 from covey.shared.proposal.fleet_columns import FleetColumn, fleet_columns, spelled_alike
 from covey.shared.proposal.targets import Target, find_labels, find_target, find_usual
 from covey.shared.proposal.words import why_no_classes
-from covey.shared.scenario.columns import EVERYTHING_ELSE, Notation, table_columns, width_of
+from covey.shared.scenario.columns import (
+    EVERYTHING_ELSE,
+    MAX_SPELLINGS,
+    Notation,
+    table_columns,
+    width_of,
+)
 from covey.shared.sentences import counted, some
 
 PAYS = 0.2  # of the squares around the mean
@@ -233,9 +239,9 @@ def _notation(devices: Sequence[DataDescription], proposal: Proposal) -> Choice 
         decimal="," if decimal == "," and (has_commas or thousands == ".") else ".",
         dates=tuple(forms),
         encoding=next(iter(encodings), None),
-        missing=tuple(marks),
+        missing=tuple(marks)[:MAX_SPELLINGS],
         thousands=thousands,
-        units=tuple(units),
+        units=tuple(units)[:MAX_SPELLINGS],
     )
     if read == Notation():
         return None

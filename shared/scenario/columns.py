@@ -22,6 +22,7 @@ MAX_ROWS = 1 << 16  # of a window
 MAX_WIDTH = 1 << 16  # inputs of a model from one row
 TIME_INPUTS = 4  # sine and cosine of the position in the day, then in the week
 SEASON_INPUTS = 2  # the same of the position in the year
+MAX_SPELLINGS = 16  # of missing cells, and units
 EVERYTHING_ELSE = "*"  # in task.ignore
 SEPARATORS = ",;\t|"  # between the cells of a text file
 DIRECTIVES = frozenset(
@@ -168,9 +169,9 @@ class Notation(Section):
         None,
         description="The sign between cells. null: the most frequent one of a file's first line.",
     )
-    missing: tuple[Annotated[str, Field(min_length=1, max_length=32)], ...] = Field(
+    missing: tuple[Annotated[str, Field(min_length=1, max_length=MAX_WORD)], ...] = Field(
         (),
-        max_length=16,
+        max_length=MAX_SPELLINGS,
         description='Cells that count as missing besides empty ones, nan, na, n/a and null, in any case: ["?", offline].',
     )
     thousands: Literal[",", ".", "'", " "] | None = Field(
@@ -179,10 +180,10 @@ class Notation(Section):
         "numbers have none.",
     )
     units: tuple[
-        Annotated[str, Field(min_length=1, max_length=16), AfterValidator(_visible)], ...
+        Annotated[str, Field(min_length=1, max_length=MAX_WORD), AfterValidator(_visible)], ...
     ] = Field(
         (),
-        max_length=16,
+        max_length=MAX_SPELLINGS,
         description="What may stand before or behind a number, as in $12, 12 % or 45 mm: it is left out.",
     )
 

@@ -9,8 +9,9 @@ estimator of scikit-learn takes part as it is.
 from __future__ import annotations
 
 from covey.agent.light.own_loop import OrderedTraining, TrainingData
-from covey.agent.own_code import Loop, OwnCodeError, State
+from covey.agent.own_code import Loop, State
 from covey.shared.errors import DataError, PublicError
+from covey.shared.own_code.faults import OwnCodeError
 
 __all__ = [
     "DataError",

