@@ -15,6 +15,7 @@ import json
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -72,16 +73,21 @@ def ours(model: str, method: dict[str, Any], seed: int) -> tuple[float, float]:
         (folder / "clients.yaml").write_text(yaml.safe_dump(scenario))
         began = time.monotonic()
         for number in range(AGENTS):
-            agent = Program(device(folder, port, model, number), folder / f"{number}.log")
+            agent = program(device(folder, port, model, number), folder / f"{number}.log")
             stack.callback(agent.stop)
         command = ["covey.coordinator.cli", "run", str(folder / "clients.yaml"), "--broker"]
         command += [f"mqtt://127.0.0.1:{port}", "--out", str(folder / "run")]
-        run = Program([*command, "--allow", "flower_client"], folder / "run.log")
+        run = program([*command, "--allow", "flower_client"], folder / "run.log")
         stack.callback(run.stop)
         assert run.process.wait(LIMIT_S) == 0, run.output
         return result(folder / "run")["accuracy"]["server"]["accuracy"]["micro"], (
             time.monotonic() - began
         )
+
+
+def program(command: list[str], log: Path) -> Program:
+    """A process that imports what it needs itself, as a user's does."""
+    return Program([sys.executable, "-m", *command], log, module=False)
 
 
 def device(folder: Path, port: int, model: str, number: int) -> list[str]:
@@ -120,9 +126,10 @@ def main() -> None:
         rows[name] = row([share for share, _ in measured])
         rows[name]["seconds"] = round(statistics.median(seconds for _, seconds in measured), 1)
         print(name, rows[name], flush=True)
-    content = {"settings": {"agents": AGENTS, "rounds": ROUNDS, "seeds": options.seeds}}
-    if options.out is not None:
-        options.out.write_text(json.dumps({**content, "rows": rows}, indent=1) + "\n")
+        if options.out is not None:
+            settings = {"agents": AGENTS, "rounds": ROUNDS, "seeds": options.seeds}
+            content = {"settings": settings, "rows": rows}
+            options.out.write_text(json.dumps(content, indent=1) + "\n")
     print(json.dumps(rows, indent=1))
 
 
