@@ -203,11 +203,7 @@ def report(**numbers: Any) -> ReportContent:
             {"server": {"n": 2.5}},
             "server is {'n': 2.5}; expected figures with a number of samples n",
         ),
-        (
-            Phase("evaluate"),
-            {"server": GOOD, "last": {**GOOD, "f1": 2}},
-            "expected accuracy and f1 from 0 to 1",
-        ),
+        (Phase("evaluate"), {"server": GOOD, "last": {**GOOD, "f1": 2}}, "expected f1 from 0 to 1"),
         (
             Phase("evaluate"),
             {"server": {**GOOD, "loss": 1.7e308}},
