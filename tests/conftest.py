@@ -47,15 +47,18 @@ LONGEST = (
 
 
 def pytest_configure() -> None:
-    """Undo two settings of the surroundings, which all programs of the tests would inherit, and do not wait for disks.
+    """Undo three settings of the surroundings, which all programs of the tests would inherit, and do not wait for disks.
 
-    A shell starts background jobs with SIGINT ignored. Images for containers often set PYTHONDONTWRITEBYTECODE: then each
+    A shell starts background jobs with SIGINT ignored, and `nohup` programs with SIGHUP; a program that a test starts does not
+    inherit a handler, so this process alone outlives its terminal. Images for containers often set PYTHONDONTWRITEBYTECODE: then each
     program compiles all modules for itself, which takes 0.15 s of hundreds of programs.
 
     What lies on the disk after a power cut, no test can see. Tests of the order of writes count the calls of `os.fsync`
     themselves, and programs that tests start wait for the disk as usual.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["COVEY_THREADS"] = "1"  # the bytes of agents are compared with those of a simulation
     for library in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
