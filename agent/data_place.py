@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 from covey.shared.errors import DataError
+from covey.shared.own_code.plugins import SQLITE
 
-SQLITE = "sqlite:"
 FORM = "sqlite:FILE?table=NAME or sqlite:FILE?query=SELECT..."
 KEYS = ("table", "query")
 TEXTS = (".csv", ".tsv")

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from covey.agent.data_place import SQLITE
+from covey.shared.own_code.plugins import SQLITE
 
 # of a folder that are looked at; of a larger one, the first in the order of the disk
 MAX_ENTRIES = 5000

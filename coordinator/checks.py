@@ -38,11 +38,8 @@ MAX_STEPS = 10_000_000  # of local SGD in one phase
 MAX_SECONDS = 1e9
 # figures of a regression that an agent may leave out: mean absolute error, mean and variance of the test targets
 OPTIONAL = ("mae", "mean", "variance")
-OPTIONAL_SHARES = (
-    "f1",
-    "recall",
-    "auc",
-)  # of classes; a client of another framework may know its accuracy alone
+# of classes: a client of another framework may know its accuracy alone
+OPTIONAL_SHARES = ("f1", "recall", "auc")
 VOTE_NUMBERS = {
     "n": Expected(least=LEAST, most=MAX_SAMPLES, whole=True),
     "loss": Expected(least=-LARGEST, most=LARGEST),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from covey.agent.data_place import FORM, SQLITE, sqlite_path
+from covey.agent.data_place import FORM, sqlite_path
 from covey.shared.cli import Connection
 from covey.shared.errors import UserError
 from covey.shared.own_code import plugins
@@ -280,7 +280,7 @@ def resolve_data(data: str, learner: str = "") -> str:
     database = sqlite_path(data)
     if database is not None and database.file.is_file():
         key, value = ("table", database.table) if database.table else ("query", database.query)
-        return f"{SQLITE}{database.file.resolve()}?{key}={value}"
+        return f"{plugins.SQLITE}{database.file.resolve()}?{key}={value}"
     if Path(data).exists():
         return str(Path(data).resolve())
     if plugins.data_code(data) is not None:

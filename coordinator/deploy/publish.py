@@ -193,7 +193,7 @@ def _check_alone(seen: InForce, *, known: InForce, own: int = 0) -> None:
     """UserError if another operator has published since the decision."""
     decided = 0 if known.newest is None else known.newest.serial
     for one in (seen.all_devices, seen.candidate):
-        if one is not None and one.serial not in (own, decided) and one.serial > decided:
+        if one is not None and one.serial > decided and one.serial != own:
             raise UserError(
                 f"another operator published {one.title} meanwhile (deployment {one.serial}). Look at `coordinator versions`, "
                 "agree on one version, and publish that one again"

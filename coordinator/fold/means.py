@@ -35,9 +35,7 @@ class Means:
     loss: float | None = None  # of local training, weighted by examples
     tracked: Mapping[str, Any] | None = None  # test figures right after local training
     by_cluster: Mapping[str, Any] | None = None  # of the served models, by cluster id
-    untested: Sequence[ClientId] | None = (
-        None  # agents without a test sample: no figure counts them
-    )
+    untested: Sequence[ClientId] | None = None  # agents without a test sample, in no figure
 
     def to_json(self) -> Row:
         """The averages that the phase has, by name."""

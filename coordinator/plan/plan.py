@@ -15,7 +15,7 @@ from typing import Any
 from covey.coordinator.engine.cohort import cohort_size
 from covey.shared.mqtt.profiles import PROFILES, UNLIMITED, Profile
 from covey.shared.numerics import kinship
-from covey.shared.numerics.split import Part
+from covey.shared.numerics.split import FLOAT32_BYTES, Part
 from covey.shared.numerics.vectors import BLOCK
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.scenario.scenario import Scenario
@@ -25,7 +25,6 @@ from covey.shared.strategies.phase_names import CARD, EVALUATE, EXCHANGES, MOMEN
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.parts import part_count
 
-FLOAT32_BYTES = 4
 FLOAT64_BYTES = 8
 
 # bytes besides values: of a part with its packet and topic, of a model, of a report, and of each vector in it

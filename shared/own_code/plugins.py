@@ -26,6 +26,8 @@ STRATEGIES: Group = "covey.strategies"
 MODELS: Group = "covey.models"
 DATA: Group = "covey.data"
 
+SQLITE = "sqlite:"  # before the file of a database, in the value of `--data`
+
 DOORS = {
     "images": "covey.agent.data.images",
     "sounds": "covey.agent.data.sounds",
@@ -62,7 +64,7 @@ def data_code(name: str) -> DataCode | None:
         "function": `module:function[:PATH]`. "package": a source that an installed package adds. None: no code.
     """
     module, colon, _ = name.partition(":")
-    if name.startswith("sqlite:"):  # a database
+    if name.startswith(SQLITE):
         return None
     if colon and "/" not in module:
         return "function"
