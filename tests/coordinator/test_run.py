@@ -327,8 +327,7 @@ NAMED = [("fesem", 3), ("fedclust", 3), ("fedsoft", 4)]
 
 
 @pytest.mark.parametrize(
-    ("method", "rounds"),
-    [*((method, 3) for method in of_each_kind("leaves")), *NAMED],
+    ("method", "rounds"), [*((method, 3) for method in of_each_kind("leaves")), *NAMED]
 )
 def test_a_run_leaves_models_records_and_a_result_and_serves_newcomers_after_its_last_round(
     tmp_path: Path, method: str, rounds: int
