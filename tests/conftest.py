@@ -18,7 +18,7 @@ from tests import brokers, forked
 
 # The suite tries the same examples in each run, so that it fails only when the code has changed.
 # `--hypothesis-profile random` tries others. Time is no property: a machine may be busy.
-settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=30)
 settings.register_profile("random", deadline=None, max_examples=1000)
 settings.register_profile("night", deadline=None, max_examples=20_000)
 settings.load_profile("repeatable")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked import Forked, Start
 
 ROOT = Path(__file__).parent.parent
 SHOWN = re.search(r"```\n(broker: .*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
@@ -23,16 +23,16 @@ SHOWN_COLUMNS = (
 
 def coordinator(*words: str, folder: Path) -> str:
     """What a command prints, on a screen as wide as the table."""
-    done = subprocess.run(
-        [sys.executable, "-m", "covey.coordinator.cli", *words],
-        cwd=folder,
-        env={**os.environ, "COLUMNS": "140", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    paths = f"{ROOT}{os.pathsep}{ROOT / 'src'}"
+    own = {**os.environ, "COLUMNS": "140", "PYTHONPATH": paths, "COVEY_LEARNER": "numpy"}
+    log = folder / f"{words[0]}-{len(words)}.log"
+    log.unlink(missing_ok=True)
+    done = Forked(Start.here(["covey.coordinator.cli", *words], own, str(folder), str(log)))
+    try:
+        assert done.wait(300) == 0, log.read_text()
+    finally:
+        done.kill()
+    return log.read_text()
 
 
 def rounds(text: str) -> list[str]:

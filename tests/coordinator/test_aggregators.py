@@ -86,7 +86,7 @@ class AggregatedFleet(ShardedFleet):
         return [line for line in self.said if "the sum of" in line]
 
 
-@pytest.mark.parametrize("method", ["fedclust", "ifca", "kin"])
+@pytest.mark.parametrize("method", ["ifca", "kin"])
 def test_a_run_with_aggregators_has_the_bytes_of_one_without(method: str, tmp_path: Path) -> None:
     scene = scenario(method, rounds=ALL)
     fleets: list[AggregatedFleet] = []
