@@ -21,8 +21,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import rounds as ours
-from benchmarks.measuring import OUT, Cost, Row, cpu_s_of, foreign_load, median, show
-from tests.processes import Program, free_port, listens, until
+from benchmarks.measuring import OUT, Cost, Program, Row, cpu_s_of, foreign_load, median, show
+from tests.processes import free_port, listens, until
 
 SIDE = Path(__file__).with_name("flower_side.py")
 LIMIT_S = 900.0

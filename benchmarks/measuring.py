@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from covey.shared.storage.files import write_atomically
+from tests import processes
 
 BUSY = 0.1  # share of the machine that others may use before figures are marked
 OUT = Path("runs/bench")
@@ -85,6 +86,13 @@ def show_tables(options: argparse.Namespace, tables: Mapping[str, str]) -> None:
 def replaced(text: str, first: str, made: str) -> str:
     """The text with another table in place of the one whose first column has the name `first`."""
     return re.sub(rf"^\| {first} \| .*(?:\n\|.*)*", lambda _: made, text, flags=re.MULTILINE)
+
+
+class Program(processes.Program):
+    """`python -m command`, which imports what it needs as a user's does: tests start theirs as forks."""
+
+    def __init__(self, command: Sequence[str], log: Path, **options: Any) -> None:
+        super().__init__(command, log, **{"fresh": True, **options})
 
 
 @dataclass(frozen=True)
@@ -213,7 +221,7 @@ def show(name: str, title: str, rows: Sequence[Row], load: Mapping[str, float], 
     mark = "; the machine was busy" if foreign > BUSY else ""
     table = Table(title=f"{title} (others used {foreign:.0%} of the machine{mark})")
     table.add_column("what")
-    for column in ("floor ms", "product ms", "ratio", "floor CPU", "product CPU", "CPU ratio"):
+    for column in ("floor CPU", "product CPU", "CPU ratio", "floor ms", "product ms", "ratio"):
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(row.what, *_cells(row))
@@ -230,8 +238,8 @@ def show(name: str, title: str, rows: Sequence[Row], load: Mapping[str, float], 
 def _cells(row: Row) -> list[str]:
     figures = []
     for floor_s, product_s, ratio in (
-        (row.floor.wall_s, row.product.wall_s, row.wall_ratio),
         (row.floor.cpu_s, row.product.cpu_s, row.cpu_ratio),
+        (row.floor.wall_s, row.product.wall_s, row.wall_ratio),
     ):
         figures += [f"{floor_s * 1e3:.1f}", f"{product_s * 1e3:.1f}", f"{ratio:.1f}x"]
     return figures
