@@ -45,7 +45,7 @@ def parts_of(size: int) -> list[int]:
     return [PART_BYTES] * whole + [rest] * (rest > 0)
 
 
-def hashed(content: bytes | memoryview) -> bytes:
+def hashed(content: bytes | bytearray | memoryview) -> bytes:
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
 
 
@@ -127,7 +127,8 @@ class Trainer:
         torch.nn.functional.cross_entropy(self._module(self._inputs), self._labels).backward()
         with torch.no_grad():
             for one in self._module.parameters():
-                one -= RATE * one.grad
+                if one.grad is not None:
+                    one.sub_(RATE * one.grad)
         return weights.numpy()  # type: ignore[no-any-return]
 
 
@@ -156,7 +157,7 @@ async def answer(this: Exchange, number: int, trainer: Trainer | None, folder: P
                         await client.publish(f"report/{number}/{index}", bytes(size), qos=1)
                 continue
             if place == "model":
-                found = model.take(int(rest), message.payload)  # type: ignore[arg-type]
+                found = model.take(int(rest), message.payload)
                 values = values if found is None else found
                 if found is not None:
                     this.write(folder / f"model-{number}", found.view(np.uint8).data)
@@ -230,7 +231,8 @@ def main() -> None:
     parser.add_argument("numbers", nargs=3, type=int)
     parser.add_argument("promise", choices=PROMISES)
     options = parser.parse_args()
-    this = Exchange(*options.numbers, options.promise)
+    port, parameters, rounds = options.numbers
+    this = Exchange(port, parameters, rounds, options.promise)
     if options.role == "play":
         asyncio.run(play(this))
         return

@@ -21,8 +21,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import rounds as ours
-from benchmarks.measuring import OUT, Cost, Program, Row, cpu_s_of, foreign_load, median, show
-from tests.processes import free_port, listens, until
+from benchmarks.bare import AGENTS
+from benchmarks.measuring import OUT, Cost, Row, cpu_s_of, foreign_load, median, show
+from tests.processes import Program, free_port, listens, until
 
 SIDE = Path(__file__).with_name("flower_side.py")
 LIMIT_S = 900.0
@@ -44,7 +45,7 @@ def flower(python: str, kind: ours.Kind, rounds: int) -> tuple[Cost, dict[str, f
         settings = (str(port), str(kind.parameters), str(rounds))
         server = start("server", *settings, "0")
         until(lambda: listens(port), LIMIT_S, server)
-        clients = [start("client", str(port), str(number)) for number in range(ours.AGENTS)]
+        clients = [start("client", str(port), str(number)) for number in range(AGENTS)]
         pids = {
             "server": [server.process.pid],
             "clients": [client.process.pid for client in clients],

@@ -25,9 +25,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from benchmarks.measuring import Program
 from covey.examples.flower_client import load_data
-from tests.processes import ROOT, free_port, mosquitto, result
+from tests.processes import ROOT, Program, free_port, mosquitto, result
 
 AGENTS = 6
 ROUNDS = 10

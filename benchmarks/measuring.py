@@ -24,7 +24,6 @@ from rich.console import Console
 from rich.table import Table
 
 from covey.shared.storage.files import write_atomically
-from tests import processes
 
 BUSY = 0.1  # share of the machine that others may use before figures are marked
 OUT = Path("runs/bench")
@@ -86,13 +85,6 @@ def show_tables(options: argparse.Namespace, tables: Mapping[str, str]) -> None:
 def replaced(text: str, first: str, made: str) -> str:
     """The text with another table in place of the one whose first column has the name `first`."""
     return re.sub(rf"^\| {first} \| .*(?:\n\|.*)*", lambda _: made, text, flags=re.MULTILINE)
-
-
-class Program(processes.Program):
-    """`python -m command`, which imports what it needs as a user's does: tests start theirs as forks."""
-
-    def __init__(self, command: Sequence[str], log: Path, **options: Any) -> None:
-        super().__init__(command, log, **{"fresh": True, **options})
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,8 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measuring import Program
 from tests.kit.parrot import Parrot
-from tests.processes import free_port, mosquitto
+from tests.processes import Program, free_port, mosquitto
 
 
 def scenario(reports: int, hidden: int) -> dict[str, Any]:

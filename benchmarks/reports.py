@@ -26,11 +26,10 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measuring import Program
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import Encoded
 from tests.kit.parrot import Parrot
-from tests.processes import free_port, mosquitto, until
+from tests.processes import Program, free_port, mosquitto, until
 
 FLEETS = 2  # processes that play agents
 STARTS_PER_S = 200  # agents of one process; a broker's backlog of connections is short

@@ -26,8 +26,8 @@ import psutil
 import yaml
 
 from benchmarks.bare import AGENTS, PART_BYTES, parts_of
-from benchmarks.measuring import OUT, Cost, Program, Row, cpu_s_of, foreign_load, median, show
-from tests.processes import free_port, mosquitto, rows, until
+from benchmarks.measuring import OUT, Cost, Row, cpu_s_of, foreign_load, median, show
+from tests.processes import Program, free_port, mosquitto, rows, until
 
 SAMPLES = 10  # of an agent; two of them are its test part
 PACKET = re.compile(r"Received PUBLISH from .*'[^']*/(model|report)/\d+'")

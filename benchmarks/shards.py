@@ -29,10 +29,10 @@ from typing import Any
 import yaml
 
 from benchmarks.light_fleet import STARTS_AT_ONCE, Job, LightPool, agent_name, live
-from benchmarks.measuring import OUT, Cost, Program, Row, cpu_s_of, foreign_load, median, show
+from benchmarks.measuring import OUT, Cost, Row, cpu_s_of, foreign_load, median, show
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.wire.messages import OrderMessage
-from tests.processes import free_port, model_bytes, mosquitto, rows, until
+from tests.processes import Program, free_port, model_bytes, mosquitto, rows, until
 
 DEAD = 1  # the shard whose broker is killed
 KILL_ROUND = 2  # counted from 1: it is open when the broker dies

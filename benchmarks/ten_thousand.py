@@ -40,7 +40,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.light_reference import undisturbed_models
-from benchmarks.measuring import BUSY, OUT, WIDTH, Program, cpu_s_of
+from benchmarks.measuring import BUSY, OUT, WIDTH, cpu_s_of
 from covey.coordinator.disk.report_file import ReportFile
 from covey.coordinator.disk.versions import START
 from covey.shared.mqtt.link import Message, Up
@@ -48,7 +48,7 @@ from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.storage.files import atomic_replace
 from covey.shared.wire.topics import Topics
 from tests.kit import spooled
-from tests.processes import free_port, model_bytes, mosquitto, rows, until
+from tests.processes import Program, free_port, model_bytes, mosquitto, rows, until
 
 AGENTS_PER_PROCESS = 2500  # their connections and outboxes are open files
 SHORT_ROUNDS = 12  # some are over before the measurement of the first half begins
