@@ -1,4 +1,4 @@
-"""A roll call is repeated while agents are missing: brokers drop what they queue for one client, and nobody is to be told."""
+"""A roll call is repeated while agents are missing: a broker drops what it queues for one client without a word."""
 
 from __future__ import annotations
 
