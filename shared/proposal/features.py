@@ -18,6 +18,7 @@ from covey.shared.sentences import counted, some
 MAX_LISTED = 64
 EXACT_BITS = 53  # of whole numbers that a float64 holds
 FIRST_YEAR, LAST_YEAR = 1500, 2200
+SECONDS = (631_152_000, 4_102_444_800)  # since 1970: from the year 1990 to 2100
 KEY_NAMES = ("id", "index", "key", "row", "nr", "no", "number", "uuid")
 VALID_NAME: TypeAdapter[str] = TypeAdapter(ColumnName)
 
@@ -142,7 +143,9 @@ def key_reason(column: FleetColumn) -> str:
         reason = "" if column.is_asked_for else why_no_classes(column.name, column.words)
         return reason or ("" if column.known_words else "no words that may leave their device")
     if column.is_row_number and not is_year(column):
-        return "counts the rows: whole numbers in the order of the file, or without a gap"
+        return "counts the rows: whole numbers in the order of the file, or without a gap" + (
+            ", or seconds since 1970: then list it in task.times" if _may_be_seconds(column) else ""
+        )
     if (
         column.unique
         and column.whole
@@ -153,6 +156,17 @@ def key_reason(column: FleetColumn) -> str:
     if column.unique and column.whole and last_part in KEY_NAMES and column.kinds == ("number",):
         return "a different whole number in every row, and the name of a key"
     return ""
+
+
+def _may_be_seconds(column: FleetColumn) -> bool:
+    """Whether all numbers of a column could be seconds since 1970 of a likely year."""
+    first, last = SECONDS
+    return all(
+        first <= one <= last
+        for facts in column.facts
+        for one in (facts.smallest, facts.largest)
+        if one is not None
+    )
 
 
 def is_number(column: FleetColumn) -> bool:
