@@ -33,7 +33,7 @@ MOSTLY = 0.8  # of the words of a column are numbers with something around them
 AROUND = re.compile(r"[^\w\s]{0,3}\s*\d[\d.,' ]*\s*\D{0,8}")
 
 Kind = Literal["whole", "number", "boolean", "time", "word", "bytes", "empty"]
-Steps = Literal["", "ones", "rising", "falling"]
+Steps = Literal["", "ones", "rising", "falling", "runs"]
 
 
 @dataclass(frozen=True)
@@ -316,7 +316,9 @@ class _Column:
             return "ones"
         if self._rising == steps:
             return "rising"
-        return "falling" if self._falling == steps else ""
+        if self._falling == steps:
+            return "falling"
+        return "runs" if not self._falling and self._rising > FEW_VALUES else ""
 
     def _kind(self) -> Kind:
         if not self._present:

@@ -301,14 +301,9 @@ def _name_differences(
             proposal.differences.append(_words_that_stay(column, reason))
         if is_number(column) and not key_reason(column):
             proposal.differences += _odd_numbers(column)
-            if (
-                column.unique
-                and column.whole
-                and column.name != target.name
-                and not is_year(column)
-            ):
+            if column.name != target.name and (seems := _seems_a_key(column)):
                 proposal.differences.append(
-                    f"{column.name!r}: a different whole number in every row; if it names rows or things, move it to task.ignore"
+                    f"{column.name!r}: {seems}; if they name rows, people or things, move it to task.ignore"
                 )
         if column.kinds == ("time",) and all(facts.dates_only for _, facts in column.by_device):
             proposal.differences.append(
@@ -317,6 +312,19 @@ def _name_differences(
     proposal.differences += _spelled_differently(columns)
     _name_orders(devices, proposal)
     _name_missing_classes(columns, target, proposal)
+
+
+def _seems_a_key(column: FleetColumn) -> str:
+    """Why numbers may name something, as far as one sees without their name; empty if they do not seem to."""
+    if is_year(column) or not column.whole:
+        return ""
+    if column.unique:
+        return "a different whole number in every row"
+    return (
+        "whole numbers in the order of the file, each in one run of rows"
+        if column.is_in_runs
+        else ""
+    )
 
 
 def _words_that_stay(column: FleetColumn, reason: str) -> str:

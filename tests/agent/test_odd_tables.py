@@ -152,6 +152,40 @@ def test_whole_numbers_that_never_repeat_are_worth_a_remark(tmp_path: Path) -> N
     )
 
 
+@pytest.mark.parametrize("name", ["id", "AirlineID", "member_key", "user.uuid"])
+def test_numbers_that_name_things_are_no_inputs_though_they_repeat(
+    tmp_path: Path, name: str
+) -> None:
+    rows = [f"{row * 37 % 26 + 1000},{noise(row)},{row % 2}" for row in range(ROWS)]
+    assert task_of(proposed(table(tmp_path, "a.csv", f"{name},a,y", *rows))).columns == ("a",)
+    few = [f"{row % 7},{noise(row)},{row % 2}" for row in range(ROWS)]
+    assert task_of(proposed(table(tmp_path, "b.csv", f"{name},a,y", *few))).columns == (name, "a")
+
+
+def test_numbers_in_rising_runs_of_rows_are_worth_a_remark(tmp_path: Path) -> None:
+    rows = [f"{3 + row // 3},{noise(row)},{row % 2}" for row in range(3 * ROWS)]
+    proposal = proposed(table(tmp_path, "a.csv", "Subject,a,y", *rows))
+    assert "'Subject': whole numbers in the order of the file" in "".join(proposal.remarks())
+    assert task_of(proposal).columns == ("Subject", "a")
+
+
+@pytest.mark.parametrize(
+    ("last", "cell"),
+    [
+        ("minute", "{row}"),
+        ("day_of_week", "{row}"),
+        ("Month", "{row}"),
+        ("spare", ""),
+        ("spare", "7"),
+    ],
+)
+def test_a_part_of_a_time_or_nothing_at_all_is_not_proposed_as_the_target(
+    tmp_path: Path, last: str, cell: str
+) -> None:
+    rows = [f"{noise(row)},{noise(2 * row)},{cell.format(row=row % 12)}" for row in range(ROWS)]
+    assert task_of(proposed(table(tmp_path, "a.csv", f"a,b,{last}", *rows))).target == "b"
+
+
 def test_years_may_rise(tmp_path: Path) -> None:
     rows = [f"{1950 + row},{noise(row)}" for row in range(ROWS)]
     assert "year" in task_of(proposed(table(tmp_path, "a.csv", "year,y", *rows))).columns
