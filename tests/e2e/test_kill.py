@@ -109,7 +109,9 @@ def test_the_one_command_run_resumes_with_its_own_broker_and_fleet(tmp_path: Pat
     until(lambda: len(rows(folder)) >= 2, of=this)
     this.kill()
     finish(Program([*command, "--resume"], log))
-    assert model_bytes(folder) == model_bytes(whole_in_process(tmp_path / "whole", rounds={"count": 4}))
+    assert model_bytes(folder) == model_bytes(
+        whole_in_process(tmp_path / "whole", rounds={"count": 4})
+    )
 
 
 def test_a_run_that_cannot_be_resumed_is_refused_and_left_alone(
