@@ -33,7 +33,7 @@ import numpy as np
 import covey
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = ("covey.coordinator.cli", "covey.agent.cli", "covey.broker.cli")
+PROGRAMS: tuple[str, ...] = ("covey.coordinator.cli", "covey.agent.cli", "covey.broker.cli")
 # These need other libraries, and no program imports them unless a user asks it to.
 LEFT_OUT = ("covey.agent.training", "covey.coordinator.track", "covey.examples")
 # A module may look at any other variable when it is imported. Those of KMP_ are scikit-learn's own. CUBLAS_ and TORCH are
