@@ -55,9 +55,9 @@ def page() -> str:
             lines += _entry(f"covey.{name}", getattr(covey, name))
     lines += ["", "## covey.methods", ""]
     lines += [
-        "What a training method of your own is written with; "
+        "A training method of your own is written with these names; "
         "[Your own method](../tutorials/your-own-method.md) shows it in use. "
-        "The module has these names:",
+        "The module has:",
         "",
         *_names(methods),
     ]
@@ -66,7 +66,7 @@ def page() -> str:
             lines += _entry(name, getattr(methods, name))
     lines += ["", "## covey.learners", ""]
     lines += [
-        "What a training loop of your own is written with "
+        "A training loop of your own is written with these names "
         "([how](../from-flower.md#a-training-loop-of-your-own)):",
         "",
         *_names(learners),
