@@ -598,6 +598,9 @@ class Featured(Local, Protocol):
     def features(self, model: Vector, split: DataSplit) -> npt.NDArray[np.float64]:
         """What the last layer of the model reads (n, width), for each sample of a part of the data."""
 
+    def units(self) -> SampleIndices:
+        """The unit (n_i,) of each training sample; samples of one unit belong together."""
+
 
 class Strategy(BaseModel, Generic[S]):
     """A training method with its hyper-parameters.

@@ -37,7 +37,7 @@ from covey.shared.numerics.figures import (
     or_diverged,
     weighted_mean,
 )
-from covey.shared.numerics.neighbours import EVERY, remembered, share_of_memory
+from covey.shared.numerics.neighbours import judging, remembered, share_of_memory
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.votes import LEAST, Vote, is_clearly_better
@@ -510,11 +510,13 @@ def _with_neighbours(local: Featured, mixture: Mixture, k: int) -> Figures:
         rows = np.eye(of_model.shape[1])[known] if kind_of(known) == "classes" else known
         targets = rows.reshape(len(known), -1).astype(np.float64)
         features, queries = local.features(model, "train"), local.features(model, "test")
+        judges = judging(local.units())
         share = share_of_memory(
             features,
             targets,
             on_train,
-            lambda found: float(errors(known[::EVERY], found, "loss").mean()),
+            judges,
+            lambda found: float(errors(known[judges], found, "loss").mean()),
             k,
         )
         found = share * remembered(features, targets, queries, k) + (1 - share) * of_model

@@ -40,19 +40,22 @@ def test_each_training_sample_is_once_among_those_that_choose_and_no_test_sample
     ]
 
 
-def test_the_latest_third_of_rows_and_windows_in_time_order_chooses() -> None:
+def test_of_rows_and_windows_in_time_order_each_third_of_the_time_chooses_in_turn() -> None:
     moments = np.arange(60)[::-1].astype(float)  # the first row is the latest
     rows = replace(numbered(60), columns=RawColumns(moments=moments))
-    [part] = folds(take(rows, np.arange(30)), 3, "pi-1")
-    assert sorted(part.test_features[:, 0].astype(int)) == list(range(10))
-    [part] = folds(replace(numbered(60), overlap=3), 3, "pi-1")
-    assert part.test_features[:, 0].astype(int).tolist() == list(range(40, 60))
-    assert numbers(part) == list(range(37))
+    parts = list(folds(rows, 3, "pi-1"))
+    assert [numbers(part)[:1] for part in parts] == [[0], [0], [20]]
+    assert [part.test_features[0, 0] for part in parts] == [40, 20, 0]
+    parts = list(folds(replace(numbered(120), overlap=1), 3, "pi-1"))
+    assert parts[1].test_features[:, 0].astype(int).tolist() == list(range(40, 80))
+    assert numbers(parts[1]) == [*range(39), *range(81, 120)]
 
 
-def test_few_samples_choose_nothing() -> None:
+def test_few_units_choose_nothing() -> None:
     assert not list(folds(numbered(24), 3, "pi-1"))
     assert not list(folds(replace(numbered(60), overlap=60), 3, "pi-1"))
+    copies = take(numbered(24), np.arange(48) % 24)
+    assert not list(folds(copies, 3, "pi-1"))
 
 
 @pytest.mark.parametrize(
