@@ -17,7 +17,7 @@ from covey.agent.data.shared_tests import SharedTests
 from covey.agent.data.windows import apart_from, earlier_and_latest
 from covey.shared.errors import DataError
 from covey.shared.numerics.figures import kind_of
-from covey.shared.numerics.units import JUDGING, Split, Ties
+from covey.shared.numerics.units import JUDGING, STRETCHES, Split, Ties
 from covey.shared.numerics.votes import LEAST
 from covey.shared.seeds import generator
 
@@ -257,9 +257,9 @@ def ties_of(data: Dataset) -> Ties:
     return Ties.of(data.features, data.groups, moments, data.overlap)
 
 
-def units_of(data: Dataset) -> Indices:
-    """The unit (n,) of each training sample; samples of one unit belong together."""
-    return ties_of(data).units(data.targets)
+def units_of(data: Dataset, stretches: int = STRETCHES) -> Indices:
+    """The unit (n,) of each training sample; samples of one unit belong together. Of a series about as many as `stretches`."""
+    return ties_of(data).units(data.targets, stretches)
 
 
 def hold_back(data: Dataset, seed: int, client: str) -> tuple[Dataset, Dataset | None]:
@@ -310,14 +310,15 @@ def folds(data: Dataset, seed: int, client: str) -> Iterator[Dataset]:
     on the rest.
 
     Of samples in time order a third of the time tests. Samples of the test part have no part in this. Fewer than `VOTING`
-    samples or units give nothing.
+    samples or units give nothing. The groups of a test part are its units.
     """
+    units = units_of(data, JUDGING)
     for train, test in splits(data, seed, client):
         yield replace(
             take(data, train),
             test_features=data.features[test],
             test_targets=data.targets[test],
-            test_groups=None,
+            test_groups=units[test],
             shared_tests=None,
         )
 

@@ -286,7 +286,11 @@ class DataOfLocal(ABC):
 
     def inputs(self) -> Float32:
         """Training samples (n_i, values of one) as their file has them."""
-        features = self._samples["train"].features
+        return self.rows("train")
+
+    def rows(self, split: DataSplit) -> Float32:
+        """The samples of a part of the data (n, values of one) as their file has them."""
+        features = self._samples[split].features
         return features.reshape(len(features), -1).astype(np.float32, copy=False)
 
     def targets(self, split: DataSplit) -> Array:
