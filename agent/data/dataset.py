@@ -305,22 +305,26 @@ def _units_held(data: Dataset, ties: Ties, rng: np.random.Generator) -> tuple[In
     return np.flatnonzero(~is_held), ties.once(np.flatnonzero(is_held))
 
 
-def folds(data: Dataset, seed: int, client: str) -> Iterator[Dataset]:
+def folds(data: Dataset, seed: int, client: str) -> Iterator[tuple[Dataset, Indices]]:
     """The training samples in three ways, each time with another third of the units as test part: to compare models that train
     on the rest.
 
     Of samples in time order a third of the time tests. Samples of the test part have no part in this. Fewer than `VOTING`
-    samples or units give nothing. The groups of a test part are its units.
+    units give nothing.
+
+    Yields:
+        The data set of a fold, and the unit of each sample of its test part.
     """
     units = units_of(data, JUDGING)
     for train, test in splits(data, seed, client):
-        yield replace(
+        fold = replace(
             take(data, train),
             test_features=data.features[test],
             test_targets=data.targets[test],
-            test_groups=units[test],
+            test_groups=None,
             shared_tests=None,
         )
+        yield fold, units[test]
 
 
 def splits(data: Dataset, seed: int, client: str) -> list[Split]:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
 Split = tuple[Indices, Indices]  # samples that train and samples that judge, each ascending
 
 STRETCHES = 8  # of a series: two in each block of a card
@@ -172,3 +173,9 @@ def kinds_of(samples: Array) -> Indices:
             digest = blake2b(sample.tobytes(), digest_size=16).digest()
             found[place] = numbers.setdefault(digest, len(numbers))
     return found
+
+
+def means_of_units(values: Float64, units: Indices) -> Float64:
+    """The mean (units,) of the values of the samples of each unit: each unit is one observation."""
+    _, of_sample, sizes = np.unique(units, return_inverse=True, return_counts=True)
+    return np.asarray(np.bincount(of_sample, values) / sizes, np.float64)

@@ -870,3 +870,11 @@ class Strategy(BaseModel, Generic[S]):
 
 def _name_of(strategy: Strategy[Any]) -> str:
     return str(getattr(strategy, "name", type(strategy).__name__))
+
+
+@dataclass(frozen=True)
+class Fold:
+    """An agent's training samples, of which a part tests and the others train."""
+
+    local: Local
+    units: SampleIndices  # the unit of each sample that tests

@@ -39,7 +39,7 @@ from covey.shared.numerics.mixture import (
 from covey.shared.numerics.neighbours import remembered
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Vector
-from covey.shared.strategies.base import DataSplit, Featured, Local, Mixture
+from covey.shared.strategies.base import DataSplit, Featured, Fold, Local, Mixture
 
 NEIGHBOURS = 10
 PER_EPOCH = 3  # epochs of work for each epoch at home: on all samples, and on two thirds of them three times
@@ -196,14 +196,6 @@ def at_home(
 
 
 # -- out of fold -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Fold:
-    """A part of the training samples, whose test part is the rest of them."""
-
-    local: Local
-    units: npt.NDArray[np.int64]  # of the samples of its test part
 
 
 def judged(folds: Iterable[Fold], given: Given, names: Iterable[str]) -> Judged | None:

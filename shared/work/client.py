@@ -39,6 +39,7 @@ from covey.shared.numerics.figures import (
 )
 from covey.shared.numerics.neighbours import judging, remembered, share_of_memory
 from covey.shared.numerics.split import Split
+from covey.shared.numerics.units import means_of_units
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.votes import LEAST, Vote, is_clearly_better
 from covey.shared.own_code.plugins import door
@@ -56,6 +57,7 @@ from covey.shared.strategies.base import (
     ClientState,
     DataSplit,
     Featured,
+    Fold,
     Job,
     Local,
     Mixture,
@@ -130,7 +132,7 @@ def execute_order(
     clock: Callable[[], float] = time.perf_counter,
     noise: Noise | None = None,
     held_back: Local | None = None,
-    folds: Iterable[Local] = (),
+    folds: Iterable[Fold] = (),
     secure: Any = None,
 ) -> tuple[ReportContent, ClientState]:
     """Run the work of one order.
@@ -173,7 +175,9 @@ def execute_order(
         strategy = door("secure work").OnDevice(strategy, secure, work, models, evaluate)
     elif _is_summed(work):
         raise PublicError("an order to evaluate asks for a vector without secure sums")
-    choice = (with_prior(fold, prior) for fold in folds) if _chooses(order, work) else None
+    choice = None
+    if _chooses(order, work):
+        choice = (replace(fold, local=with_prior(fold.local, prior)) for fold in folds)
     report, state = _run_phase(strategy, job, local, client_state, work, noise, choice)
     seconds = clock() - started
     vectors, unsent = _encode_vectors(report, job, work, client_state)
@@ -249,7 +253,7 @@ def _run_phase(
     client_state: ClientState,
     work: Work,
     noise: Noise | None,
-    folds: Iterable[Local] | None,
+    folds: Iterable[Fold] | None,
 ) -> tuple[Report, ClientState]:
     if job.phase == MOMENTS:
         if not isinstance(local, Surveyed):
@@ -394,7 +398,7 @@ def _evaluate(
     client_state: ClientState,
     *,
     work: Work,
-    folds: Iterable[Local] | None,
+    folds: Iterable[Fold] | None,
 ) -> Report:
     """Figures in the modes E-server, E-tuned and E-last, those of the baseline, the agent's vote and its choice if they are
     asked for."""
@@ -459,21 +463,25 @@ def _served(
 
 
 def is_better_at_home(
-    mixture: Mixture, epochs: int, split: Split | None, folds: Iterable[Local], measured_by: str
+    mixture: Mixture, epochs: int, split: Split | None, folds: Iterable[Fold], measured_by: str
 ) -> bool:
-    """Whether fine-tuning helps on training samples that it has not seen. The served models may have seen them, which is for
-    the served ones: an agent leaves them only for a clear gain."""
+    """Whether fine-tuning helps on training samples that it has not seen, each unit of which counts once. The served models may
+    have seen them, which is for the served ones: an agent leaves them only for a clear gain."""
     pairs = []
+    units = []
     with np.errstate(all="ignore"):
         for fold in folds:
-            truth = fold.targets("test")
-            at_home = tuned(fold, mixture, epochs, split)
-            pairs.append(
-                [errors(truth, _outputs(one, fold), measured_by) for one in (at_home, mixture)]
-            )
+            truth = fold.local.targets("test")
+            at_home = tuned(fold.local, mixture, epochs, split)
+            found = [_outputs(one, fold.local) for one in (at_home, mixture)]
+            pairs.append([errors(truth, one, measured_by) for one in found])
+            units.append(fold.units)
     if not pairs:
         return False
-    other, served = (np.concatenate(of_all) for of_all in zip(*pairs, strict=True))
+    other, served = (
+        means_of_units(np.concatenate(of_all), np.concatenate(units))
+        for of_all in zip(*pairs, strict=True)
+    )
     return is_clearly_better(other, served)
 
 

@@ -23,8 +23,8 @@ from covey.shared.numerics.mixture import HOMES, chosen
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Local, Training, TrainingResult
-from covey.shared.work.candidates import Constant, Fold, Given, at_home, fitted, judged, mixed
+from covey.shared.strategies.base import Fold, Local, Training, TrainingResult
+from covey.shared.work.candidates import Constant, Given, at_home, fitted, judged, mixed
 from covey.shared.work.label_prior import own_prior, with_prior
 
 pytestmark = pytest.mark.usefixtures("single_thread")
@@ -96,9 +96,7 @@ def learned(kind: str, task: Task = TASK) -> tuple[LocalOf, Vector]:
 
 
 def folds_of(data: Dataset, local_of: LocalOf) -> Iterator[Fold]:
-    for part in folds(data, 1, "pi"):
-        assert part.test_groups is not None
-        yield Fold(local_of(part), part.test_groups)
+    return (Fold(local_of(part), units) for part, units in folds(data, 1, "pi"))
 
 
 def delivered(
@@ -189,6 +187,21 @@ class Slow:
     def train(self, *arguments: Any, epochs: int, **options: Any) -> TrainingResult:
         self.now += epochs
         return self.local.train(*arguments, epochs=epochs, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.local, name)
+
+
+def test_a_fold_trains_no_longer_than_the_candidates_need_it() -> None:
+    local_of, model = learned("numpy")
+    slow: list[Any] = []
+
+    def counted(data: Dataset) -> Any:
+        slow.append(Slow(local_of(data)))
+        return slow[-1]
+
+    judged(folds_of(points(1, 60), counted), given(model), ["served", "home-1"])
+    assert [one.now for one in slow] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(("budget", "homes"), [(1.0, [1]), (15.0, [1, 5]), (60.0, [1, 5, 20])])
