@@ -9,8 +9,12 @@ classes and labels the prior is a Dirichlet one and EM finds the weights; of val
 of the prior's own mixture, and least squares on the simplex finds them.
 
 A candidate that is bad everywhere would keep a little weight by its prior. So the three largest weights are kept, and of values
-a candidate that is clearly worse than the constant has none at all. If even the mixture is not clearly better than the constant,
-the device uses the constant.
+a candidate that is clearly worse than the constant has none at all. Two gates follow, each of one standard error over the units:
+
+- against the served model, by the measure of the task. A likelihood rises where answers become more certain, which training at
+  home does to all of them, and the errors may rise with it. So a mixture is used where mixtures are better in the fleet as a
+  whole, one vote for each agent, or clearly better here; else the served model.
+- against the constant. A device with nothing that is better uses the constant.
 """
 
 from __future__ import annotations
@@ -22,11 +26,14 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.numerics.figures import kind_of
+from covey.shared.numerics.figures import errors, kind_of, weighted_mean
+from covey.shared.numerics.units import means_of_units
+from covey.shared.numerics.votes import counted, difference
 
 Float64 = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 Weights = Mapping[str, float]  # by candidate; they sum to 1
+Gain = tuple[float, float]  # a mean, and its variance
 
 NONE = "none"  # the constant
 SERVED = "served"  # the model of the agent's cluster, or the one for all
@@ -53,7 +60,7 @@ ALIKE = 5.0  # units of the uniform prior for each candidate
 OF_FLEET = 20.0  # units of the fleet's weights as prior
 REFITS = 2  # with the fleet's weights
 MOST = 3  # candidates that are mixed
-SURE = 1.0  # standard errors by which a model must be better than the constant
+SURE = 1.0  # standard errors by which something must be better
 LEAST_SHARE = 1e-4  # in place of a smaller probability: one sample never decides alone
 RIDGE = 1e-3  # of the mean squared error of a candidate
 STEPS = 500  # of a fit, at most
@@ -74,10 +81,18 @@ class Judged:
     shares: Float64  # (m,) the weight of each sample: those of a unit sum to 1
     units: Indices  # (m,) from 0
     has_values: bool
+    answers: Mapping[str, Float64]  # by candidate (n, outputs)
+    truth: npt.NDArray[Any]  # (n, ...)
+    of_samples: Indices  # (n,) the unit of each sample
+    measure: str  # of the task, as `figures.errors` takes it
 
     @classmethod
     def of(
-        cls, answers: Mapping[str, Float64], truth: npt.NDArray[Any], units: npt.NDArray[Any]
+        cls,
+        answers: Mapping[str, Float64],
+        truth: npt.NDArray[Any],
+        units: npt.NDArray[Any],
+        measure: str = "",
     ) -> Self:
         """What candidates answered.
 
@@ -87,6 +102,7 @@ class Judged:
             answers: by candidate, (n, outputs) as `figures.answers` gives them.
             truth: targets (n,) or (n, outputs): classes, values or labels.
             units: of the samples (n,).
+            measure: of the task; empty: the usual one.
         """
         kind = kind_of(truth)
         sound = [name for name in answers if np.isfinite(answers[name]).all()]
@@ -110,6 +126,10 @@ class Judged:
             1 / (sizes[of_row] * width),
             of_row.astype(np.int64),
             kind == "values",
+            {name: answers[name] for name in sound},
+            truth,
+            of_sample.astype(np.int64),
+            measure,
         )
 
     @property
@@ -136,6 +156,25 @@ class Judged:
         if len(gains) < 2:
             return float(gains.sum()), float("inf")
         return float(gains.mean()), float(gains.std(ddof=1) / np.sqrt(len(gains)))
+
+    def vote(self, weights: Weights) -> Gain | None:
+        """By how much the errors of a mixture are lower than those of the served model, by the measure of the task.
+
+        None with fewer than two units, or without a served model. Errors of values are in units of those of the constant.
+        """
+        if SERVED not in self.answers or self.size < 2:
+            return None
+        served, own = self._errors({SERVED: 1.0}), self._errors(weights)
+        if self.has_values and NONE in self.answers:
+            scale = float(self._errors({NONE: 1.0}).mean()) or 1.0
+            served, own = served / scale, own / scale
+        return difference(served, own)
+
+    def _errors(self, weights: Weights) -> Float64:
+        """The mean error of each unit (units,)."""
+        known = {name: weight for name, weight in weights.items() if name in self.answers}
+        found = weighted_mean(list(known.values()), [self.answers[name] for name in known])
+        return means_of_units(errors(self.truth, found, self.measure), self.of_samples)
 
 
 # -- the weights of one agent ------------------------------------------------------------------------------------------
@@ -208,8 +247,8 @@ def _em(judged: Judged, prior: Float64, units: float) -> Float64:
 def _least_squares(judged: Judged, prior: Float64, units: float) -> Float64:
     """The weights (K,) on the simplex with the least squared error, with `units` whose target is the answer of the prior."""
     largest = np.abs(judged.found).max(initial=0.0) or 1.0
-    errors = judged.found / largest
-    squares = (errors * judged.shares[:, None]).T @ errors / judged.size
+    apart = judged.found / largest
+    squares = (apart * judged.shares[:, None]).T @ apart / judged.size
     share = units / judged.size
     # sum (e w)^2 + share * sum (f (w - prior))^2, and f (w - prior) = e (w - prior), for both sum to 1
     hessian = (1 + share) * squares
@@ -276,6 +315,19 @@ def fleet_weights(of_agents: Iterable[Weights]) -> dict[str, float]:
     return _rounded({name: mean / total for name, mean in means.items()}) if total else {}
 
 
+@dataclass(frozen=True)
+class Fleet:
+    """The agents together, as far as one of them knows."""
+
+    weights: Weights  # the mean of theirs
+    gains: bool  # whether mixtures are better than the served models, by the measure of the task
+
+    @classmethod
+    def of(cls, weights: Iterable[Weights], votes: Sequence[Gain]) -> Fleet:
+        """What agents report: their weights, and by how much they gain."""
+        return cls(fleet_weights(weights), counted(votes).z > SURE)
+
+
 # -- what an agent uses ------------------------------------------------------------------------------------------------
 
 
@@ -295,30 +347,30 @@ class Choice:
 
 
 def chosen(
-    judged: Judged | None,
-    names: Sequence[str],
-    fleet: Weights | None = None,
-    *,
-    single: bool = False,
+    judged: Judged | None, names: Sequence[str], fleet: Fleet | None = None, *, single: bool = False
 ) -> Choice:
     """What an agent uses.
 
     Args:
         judged: its answers out of fold; None: too few samples to judge anything.
         names: of the candidates that it has.
-        fleet: the fleet's weights; None: they are not known.
+        fleet: None: nothing is known of it.
         single: one candidate alone, the best one.
     """
-    if judged is None or not judged.size:
-        return Choice(_largest(_known(names, fleet), 1 if single else MOST))
-    units = judged.size
-    if units >= FEWEST and single:
+    most = 1 if single else MOST
+    units = 0 if judged is None else judged.size
+    if judged is None or units < FEWEST:
+        usable = names if judged is None else _usable(judged)
+        weights = _largest(_known(usable, fleet), most)
+    elif single:
         losses = {name: float(judged.losses({name: 1.0}).mean()) for name in judged.names}
         weights = {min(losses, key=lambda name: losses[name]): 1.0}
-    elif units >= FEWEST:
-        weights = _largest(fitted(judged, fleet), MOST)
     else:
-        weights = _largest(_known(_usable(judged), fleet), 1 if single else MOST)
+        weights = _largest(fitted(judged, None if fleet is None else fleet.weights), MOST)
+    if judged is None or not units:
+        return Choice(weights)
+    if not (fleet is not None and fleet.gains) and not _is_clear(judged.vote(weights)):
+        weights = {SERVED: 1.0} if SERVED in judged.names else weights
     if NONE not in judged.names:
         return Choice(weights, units=units)
     gain, error = judged.gain(weights)
@@ -326,11 +378,16 @@ def chosen(
     return Choice(weights if is_better else {NONE: 1.0}, gain, error, units)
 
 
-def _known(names: Sequence[str], fleet: Weights | None) -> dict[str, float]:
-    """The fleet's weights of these candidates; the served model where the fleet's are not known."""
-    if not fleet:
+def _is_clear(vote: Gain | None) -> bool:
+    """Whether a gain over the served model is beyond one standard error; without any to compare with it is."""
+    return vote is None or vote[0] > SURE * float(np.sqrt(vote[1]))
+
+
+def _known(names: Sequence[str], fleet: Fleet | None) -> dict[str, float]:
+    """The fleet's weights of these candidates; the served model where mixtures are no better in the fleet, or nothing is known."""
+    if fleet is None or not fleet.weights or not fleet.gains:
         return {SERVED if SERVED in names else NONE: 1.0}
-    return dict(zip(names, _prior(names, fleet).tolist(), strict=True))
+    return dict(zip(names, _prior(names, fleet.weights).tolist(), strict=True))
 
 
 def _largest(weights: Weights, most: int) -> dict[str, float]:

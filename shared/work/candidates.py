@@ -198,13 +198,16 @@ def at_home(
 # -- out of fold -------------------------------------------------------------------------------------------------------
 
 
-def judged(folds: Iterable[Fold], given: Given, names: Iterable[str]) -> Judged | None:
+def judged(
+    folds: Iterable[Fold], given: Given, names: Iterable[str], measure: str = ""
+) -> Judged | None:
     """What candidates answer out of fold; None without a fold.
 
     Args:
         folds: of the agent's training samples.
         given: what the agent has.
         names: of the candidates that it has for use: as many snapshots are made in each fold.
+        measure: of the task; empty: the usual one.
     """
     wanted = list(names)
     homes = [epochs for epochs in HOMES if f"{HOME}{epochs}" in wanted]
@@ -222,6 +225,7 @@ def judged(folds: Iterable[Fold], given: Given, names: Iterable[str]) -> Judged 
         {name: np.concatenate([one[name] for one in found]) for name in everywhere},
         np.concatenate(truths),
         np.concatenate(units),
+        measure,
     )
 
 
