@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak
+.PHONY: help run test quick docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak methods
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -17,7 +17,7 @@ run: $(READY) ## the digits scenario with FedClust, then with FedAvg, then both 
 
 test: $(READY) mosquitto chromium ## everything: format, lint, types, then all tests
 	@$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 ALONE := -n 2 -m 'not processes and not broker'
 quick: $(READY) ## the tests of pure decisions: methods, messages, engine, sessions; a minute
@@ -43,13 +43,16 @@ format: $(READY) ## put the code into its format, mend what the linter can mend
 lies: $(READY) ## every method among liars: every kind of lie that a report can tell, some 1 800 runs, half an hour
 	$(BIN)/python -m tests.attacks.lies
 
+methods: $(READY) ## rules that the suite tries with a method of each kind, with every method
+	COVEY_METHODS=all $(BIN)/python -m pytest -n 2 $$(grep -l of_each_kind -r tests --include='test_*.py')
+
 SEEDS ?= 1000
 BASE ?= 1
 simulate: $(READY) ## whole fleets with drawn faults on a virtual clock, SEEDS=1000 of them from BASE=1 on
 	$(BIN)/python -m tests.simulator --seeds $(SEEDS) --first $(BASE)
 
-fuzz: $(READY) ## a million hostile inputs to everything that reads bytes; goes on where it was interrupted
-	$(BIN)/python -m tests.fuzz --inputs 1000000 --seed $(BASE)
+fuzz: $(READY) ## a million hostile inputs to everything that reads bytes
+	$(BIN)/python -m pytest -n 2 --timeout 0 --hypothesis-profile night --hypothesis-seed $(BASE) tests/fuzz/test_fuzz.py
 
 chaos: $(READY) mosquitto ## 200 runs under faults on seeds, and the table of what came of them: runs/chaos
 	$(BIN)/python -m tests.chaos --runs 200 --seed $(BASE) --out runs/chaos

@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from covey.agent.data_place import SQLITE
+
 # of a folder that are looked at; of a larger one, the first in the order of the disk
 MAX_ENTRIES = 5000
 
@@ -26,6 +28,8 @@ NOTHING = Fingerprint(0, 0, 0)  # the path does not exist, or cannot be read
 
 def fingerprint(data: str) -> Fingerprint | None:
     """The fingerprint of the value of `--data`; None for code, whose data only it knows."""
+    if data.startswith(SQLITE):
+        return _of_database(data)
     path = Path(data)
     is_code = ":" in data and not path.exists()
     if is_code:
@@ -38,6 +42,21 @@ def fingerprint(data: str) -> Fingerprint | None:
     if path.is_dir():
         total = _with_contents(path, total)
     return total
+
+
+def _of_database(data: str) -> Fingerprint:
+    """Of the file of a database, and of that which holds its newest rows until they are written into it."""
+    file = data.removeprefix(SQLITE).partition("?")[0]
+    entries, size_bytes, newest_ns = NOTHING
+    for path in (file, f"{file}-wal"):
+        try:
+            found = Path(path).stat()
+        except OSError:
+            continue
+        entries += 1
+        size_bytes += found.st_size
+        newest_ns = max(newest_ns, found.st_mtime_ns)
+    return Fingerprint(entries, size_bytes, newest_ns)
 
 
 def _with_contents(folder: Path, total: Fingerprint) -> Fingerprint:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.shared.errors import UserError, install
-from covey.shared.own_code.consent import BUILT_IN_MODELS
+from covey.shared.own_code.consent import BUILT_IN_MODELS, framework_of
 
 TORCH = "torch"
 NUMPY = "numpy"
@@ -47,9 +47,12 @@ def learner_name(wish: str | None) -> str:
         raise UserError(
             f"--learner torch: torch is not installed; {install('agent')}, or choose --learner numpy"
         )
+    if framework_of(wish):
+        return wish
     if wish not in BUILT_IN:
         raise UserError(
-            f"--learner {wish}: no such learner here; choose one of {', '.join(BUILT_IN)}"
+            f"--learner {wish}: no such learner here; choose one of {', '.join(BUILT_IN)}, "
+            "flower:MODULE:client_fn or sklearn:MODULE:make_estimator"
         )
     return wish
 
@@ -61,9 +64,15 @@ def cannot_train(learner: str, task: Mapping[str, Any]) -> str | None:
         learner: a name.
         task: as an order or a status carries it; its values are unchecked.
     """
-    built_in = BUILT_IN[learner]
     model = task.get("model", {})
     name = str(model.get("name", "mlp"))
+    if framework_of(learner):
+        return (
+            None if name == learner else f"task.model {name!r}: this device trains {learner} only"
+        )
+    if framework_of(name) == "flower":
+        return f"task.model {name!r}: start the agent with --learner {name}, since its client loads its own data"
+    built_in = BUILT_IN[learner]
     if built_in.models is None or name not in BUILT_IN_MODELS:
         return None
     known = " and ".join(built_in.models)

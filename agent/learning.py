@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from covey.agent.learner_choice import BUILT_IN
 from covey.agent.own_code import loop_of
 from covey.shared.errors import PublicError
-from covey.shared.own_code.consent import AllowedCode
+from covey.shared.own_code.consent import AllowedCode, framework_of
+from covey.shared.own_code.plugins import door
+from covey.shared.sentences import some
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,6 +61,11 @@ def check_layout(own: Layout, theirs: Layout) -> None:
         return
     pairs = zip_longest(own.tensors, theirs.tensors)
     differing = next((pair for pair in pairs if pair[0] != pair[1]), None)
+    if differing is None and own.frozen != theirs.frozen:
+        raise PublicError(
+            f"task.model: built here it trains all but {some(own.frozen) or 'nothing'}, the coordinator's all but "
+            f"{some(theirs.frozen) or 'nothing'}; {SAME_VERSION}"
+        )
     first = ""
     if differing is not None:
         here, there = (
@@ -122,7 +129,9 @@ class Learner(Protocol):
 
 
 def load_learner(name: str) -> Learner:
-    """The learner of this name."""
+    """The learner of this name. That of another framework is bare: what it trains comes with the task (`learner_for`)."""
+    if framework_of(name):
+        return cast(Learner, _loops().BARE)
     module_name, _, attribute = BUILT_IN[name].reference.partition(":")
     module: Any = importlib.import_module(module_name)
     return cast(Learner, getattr(module, attribute))
@@ -138,5 +147,10 @@ def learner_for(task: Task, rules: Rules) -> Learner:
     loop = loop_of(task, rules.allowed)
     if loop is None:
         return load_learner(rules.learner)
-    module: Any = importlib.import_module("covey.agent.light.own_loop")
-    return cast(Learner, module.LoopLearner(loop))
+    if framework_of(task.model.name) == "flower":
+        return cast(Learner, door("flower clients").FlowerLearner(loop))
+    return cast(Learner, _loops().LoopLearner(loop))
+
+
+def _loops() -> Any:
+    return importlib.import_module("covey.agent.light.own_loop")

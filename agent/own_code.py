@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from covey.shared.errors import PublicError, UserError
-from covey.shared.own_code import plugins
-from covey.shared.own_code.consent import BUILT_IN_MODELS, AllowedCode
+from covey.shared.errors import CoveyError, PublicError, UserError
+from covey.shared.own_code import faults, plugins
+from covey.shared.own_code.consent import BUILT_IN_MODELS, AllowedCode, code_of, framework_of
+from covey.shared.own_code.faults import OwnCodeError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -45,8 +48,26 @@ class Loop(Protocol):
         """The outputs for features (n, *task.features): logits (n, classes), or values (n, 1) of a regression."""
 
 
+@contextmanager
+def users_code(name: str, function: str) -> Iterator[None]:
+    """An exception of the user's code inside the block becomes one sentence with its line. Raises OwnCodeError."""
+    try:
+        yield
+    except CoveyError:
+        raise
+    except (Exception, SystemExit) as error:
+        where = faults.line_of(error)
+        at = f" at {where}" if where else ""
+        public = f" at {Path(where).name}" if where else ""
+        raise OwnCodeError(
+            f"task.model {name}: {function} failed{at}: {faults.text_of(error)}; correct it there",
+            f"task.model {name}: {function} failed with {type(error).__name__}{public}",
+        ) from error
+
+
 def loop_of(task: Task, allowed: AllowedCode) -> Loop | None:
-    """The task's model if it is a class with `start`, `train` and `evaluate`; None for modules of torch.
+    """The task's model if it is a client or an estimator of another framework, or a class with `start`, `train` and
+    `evaluate`; None for modules of torch.
 
     Raises:
         UserError: it cannot be imported or made.
@@ -56,6 +77,13 @@ def loop_of(task: Task, allowed: AllowedCode) -> Loop | None:
     if name in BUILT_IN_MODELS:
         return None
     builder = users_builder(name, allowed)
+    match framework_of(name):
+        case "flower":
+            clients = plugins.door("flower clients")
+            return cast(Loop, clients.FlowerLoop(builder, name, task.model.options))
+        case "sklearn":
+            estimators = plugins.door("estimators")
+            return cast(Loop, estimators.EstimatorLoop(builder, name, task, task.model.options))
     if not all(callable(getattr(builder, part, None)) for part in ("start", "train", "evaluate")):
         return None
     if task.model.adapters is not None:
@@ -64,9 +92,10 @@ def loop_of(task: Task, allowed: AllowedCode) -> Loop | None:
         )
     try:
         return cast(Loop, builder(task.features, task.outputs, **task.model.options))
-    except Exception as error:  # the user's code, or options that it does not know
+    except (Exception, SystemExit) as error:  # the user's code, or options that it does not know
         raise UserError(
-            f"task.model {name!r} with features {list(task.features)} and options {task.model.options}: {error}"
+            f"task.model {name!r} with features {list(task.features)} and options {task.model.options}: "
+            f"{faults.said(error)}"
         ) from error
 
 
@@ -74,10 +103,12 @@ def users_builder(name: str, allowed: AllowedCode) -> Any:
     """The function or class that makes a model of the user's own: `module:callable` or an entry point. Raises UserError or ConsentError."""
     allowed.check_model(name, "the model", "the owner of this machine")
     try:
-        builder = resolve(name, allowed)
-    except (ImportError, AttributeError) as error:
+        builder = resolve(code_of(name), allowed)
+    except CoveyError:
+        raise
+    except (Exception, SystemExit) as error:  # it is not installed, or the user's code
         raise UserError(
-            f"task.model {name!r}: {error}; install the module on the coordinator and every device"
+            f"task.model {name!r}: {faults.said(error)}; install the module on the coordinator and every device"
         ) from error
     if not callable(builder):
         raise UserError(
@@ -97,6 +128,7 @@ def resolve(reference: str, allowed: AllowedCode) -> Any:
     module_name, colon, name = reference.partition(":")
     if not colon:
         return plugins.load(plugins.MODELS, reference, allowed)
+    faults.note(module_name)
     module = importlib.import_module(module_name)
     found = getattr(module, name)
     if reference not in allowed.names and not _is_of(module, name, found):

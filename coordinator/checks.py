@@ -38,7 +38,11 @@ MAX_STEPS = 10_000_000  # of local SGD in one phase
 MAX_SECONDS = 1e9
 # figures of a regression that an agent may leave out: mean absolute error, mean and variance of the test targets
 OPTIONAL = ("mae", "mean", "variance")
-OPTIONAL_SHARES = ("recall", "auc")  # of classes
+OPTIONAL_SHARES = (
+    "f1",
+    "recall",
+    "auc",
+)  # of classes; a client of another framework may know its accuracy alone
 VOTE_NUMBERS = {
     "n": Expected(least=LEAST, most=MAX_SAMPLES, whole=True),
     "loss": Expected(least=-LARGEST, most=LARGEST),
@@ -258,7 +262,7 @@ def _shares(task: Task) -> tuple[str, ...]:
     """Figures from 0 to 1."""
     if task.classes is None:
         return ()
-    return ("accuracy", "f1")
+    return ("accuracy",)
 
 
 def _amounts(task: Task) -> tuple[str, ...]:

@@ -170,6 +170,7 @@ ENTRIES = (
         {
             "run": "the run that made the model; empty before the first one",
             "round": "complete rounds that the model was trained in",
+            "name": "of the version, as its publication has it",
             "cluster": "the cluster that it belongs to; null: the method has none",
             "serial": "of the newest deployment that the device has taken over or kept out",
             "rejected": "models that the device's own check kept out",
@@ -419,6 +420,7 @@ ENTRIES = (
             "serial": "grows with every publication of the federation; the greatest one counts",
             "run": "the run that made the models",
             "round": "complete rounds that they were trained in",
+            "name": "of the version, as people write it",
             "origin": "`run`: the run has finished; `operator`: `coordinator promote` or `rollback`",
             "task": "the task that they solve, with the statistics that the fleet found in place of `federated` and its like",
             "layout": "names and shapes of their tensors, as in an order",

@@ -39,6 +39,7 @@ NAVIGATION = {
         "tutorials/your-fleet",
         "tutorials/your-own-method",
         "tutorials/your-own-loop",
+        "tutorials/flower-clients",
         "tutorials/unusual-samples",
         "glossary",
     ],

@@ -26,6 +26,7 @@ from typer.main import get_command
 from covey.shared.errors import UserError, bare_errors, os_errors_as_user_errors
 from covey.shared.mqtt.broker_url import ADDRESS, DEFAULT_BROKER, BrokerUrl
 from covey.shared.own_code.consent import AllowedCode, consented
+from covey.shared.own_code.faults import own_code
 from covey.shared.programs.start import INTERRUPTED, raise_interrupts
 from covey.shared.programs.version import version
 from covey.shared.sentences import log_to_stderr, printable_lines
@@ -47,7 +48,7 @@ def user_errors() -> Iterator[None]:
     OSErrors that name a file are user errors too, also in a group of tasks. Ctrl-C prints "stopped" and exits with code 130.
     """
     try:
-        with os_errors_as_user_errors(), bare_errors():
+        with os_errors_as_user_errors(), own_code(), bare_errors():
             yield
     except UserError as error:
         typer.secho(printable_lines(f"error: {error}"), err=True, fg=typer.colors.RED)
@@ -99,6 +100,7 @@ REMOVED_OPTIONS: Mapping[str, str] = MappingProxyType(
         "--online": "`broker list` asks in any case",
         "--offline": "`broker list` prints a note where the broker does not answer",
         "--run": "omit it: it is the default",
+        "--to": "name the devices that try a version with --on",
     }
 )
 REMOVED_VARIABLES: Mapping[str, str] = MappingProxyType(

@@ -181,6 +181,7 @@ STATUS: Table = {
     "model": _row("the model that the device uses", Promise.KEPT),
     "model.run": _row("of that model"),
     "model.round": _row("of that model"),
+    "model.name": _row("of that model's version"),
     "model.cluster": _row("of that model"),
     "model.serial": _row("newest publication dealt with"),
     "model.rejected": _row("models that the device's check kept out"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -16,16 +18,18 @@ from tests import brokers, forked
 
 # The suite tries the same examples in each run, so that it fails only when the code has changed.
 # `--hypothesis-profile random` tries others. Time is no property: a machine may be busy.
-settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("random", deadline=None, max_examples=1000)
+settings.register_profile("night", deadline=None, max_examples=20_000)
 settings.load_profile("repeatable")
 
 
 # by the seconds that they take; a worker of pytest-xdist runs a file as a whole
 LONGEST = (
     "test_docs_sessions.py",
-    "test_stop.py",
+    "test_secure_runs.py",
     "test_kill.py",
+    "test_stop.py",
     "test_wheel.py",
     "test_secrets.py",
     "test_scenarios.py",
@@ -59,7 +63,23 @@ def pytest_configure() -> None:
     sys.dont_write_bytecode = False
     gc.disable()  # until all tests are collected
     os.fsync = lambda fd: None
+    if in_memory():
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     forked.surroundings()
+
+
+MEMORY = Path("/dev/shm")  # pytest makes a folder of its own there
+NEEDED_BYTES = 4 << 30  # more than the folders of a run whose tests all fail
+
+
+def in_memory() -> bool:
+    """Whether the folders of tests fit into memory: a file that is replaced there waits for no disk.
+
+    A container often has 64 MB of it, and where no program may start from it, those of the tests could not.
+    """
+    if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < NEEDED_BYTES:
+        return False
+    return not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
 
 
 def pytest_collection_finish() -> None:

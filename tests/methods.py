@@ -6,8 +6,12 @@ defaults; add one where it needs other options, or has further modes to try.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from typing import Any
+from zlib import crc32
 
+from covey.shared.strategies.base import Strategy
 from covey.shared.strategies.registry import BUILT_IN
 
 # methods that share some layers and keep others: a model with one layer alone has nothing left
@@ -34,7 +38,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {},
         {"averaging": "gradient", "weights": "uniform", "shared_trunk": True, "n_clusters": 3},
         {"initial": "restarts", "restarts": 2},
-        {"initial": "kmeans++", "n_clusters": 3, "reseed_dead": True, "dead_after": 1},
+        {"initial": "kmeans++", "n_clusters": 3, "reseed_dead": True},
         {"initial": "warmup", "warmup_rounds": 2},
     ],
     "pacfl": [
@@ -83,7 +87,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "fedem": [{"n_clusters": 2, "share_memberships": True}, {"damped": True}],
     "fesem_ma": [
         {"n_clusters": 2},
-        {"n_clusters": 2, "sweeps": 0, "warmup_epochs": 1, "restarts": 2},
+        {"n_clusters": 2, "sweeps": 0, "restarts": 2},
         {"matching": "fedma"},
     ],
     "fuzzy": [
@@ -100,7 +104,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
             "features": "last_kernel",
             "m_step": "participants",
         },
-        {"n_clusters": 2, "distance": "l1", "features": "last_layer", "warmup_epochs": 1},
+        {"n_clusters": 2, "distance": "l1", "features": "last_layer"},
     ],
 }
 
@@ -119,7 +123,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "lg": {"shared_layers": 1},
     "scaffold": {},
     "fedala": {},
-    "feddbe": {"mu": 0.5},
+    "feddbe": {},
     "fedrep": {},
     "fedrep-fedper": {"name": "fedrep", "head": "joint"},
     "fedbabu": {},
@@ -147,3 +151,36 @@ METHODS: dict[str, dict[str, Any]] = {
     **SMALL,
     **{name: {} for name in BUILT_IN if name not in SMALL},
 }
+
+
+def kind_of(method: str) -> tuple[object, ...]:
+    """The facts of a method by which the coordinator and agents treat it, and the base that it shares with its relatives."""
+    this = BUILT_IN[METHODS[method].get("name", method)]
+    base = this.__mro__[this.__mro__.index(Strategy) - 1]
+    return (
+        base if base.__module__ != this.__module__ else Strategy,
+        this.individual,
+        this.keeps_models,
+        this.sealed is None,
+        this.fallback is None,
+        bool(this.signature_phases),
+        bool(this.order_numbers),
+    )
+
+
+def of_each_kind(rule: str, methods: Iterable[str] = METHODS) -> list[str]:
+    """A method of each kind, another one for each rule; with COVEY_METHODS=all, as every night, all of them.
+
+    Rules that a method could break by itself are tried with every method. This is for those that its kind decides.
+
+    Args:
+        rule: a word about the test, from which the choice follows.
+        methods: those that the rule is about.
+    """
+    among: dict[object, list[str]] = {}
+    for method in methods:
+        among.setdefault(kind_of(method), []).append(method)
+    assert among, f"no method for {rule}"
+    if os.environ.get("COVEY_METHODS") == "all":
+        return [method for kin in among.values() for method in kin]
+    return [kin[crc32(f"{rule} {kin[0]}".encode()) % len(kin)] for kin in among.values()]

@@ -5,26 +5,34 @@ block marked `console run in the background` start together and live until the p
 them. A block whose first line is a comment with a path (`# first.yaml`) is a file that the reader saves.
 A block marked `text printed` or `yaml printed` holds lines that the commands before it print, in this order; `...` in a
 line stands for any characters. The broker's usual ports become free ones, and the home folder a new one.
+
+Our programs are forks of the server of `tests.forked`, but on pages that install code or have it on the path.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import signal
+import socketserver
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+from tests.forked import Forked, Start
 from tests.processes import free_port
 from tests.test_docs import PAGES, ROOT
 
 USUAL_PORTS = ("1883", "8883")
+WITH_CODE = ("your-own-loop.md", "your-own-method.md")
 WITH_TORCH = ("quickstart.md", "unusual-samples.md")
 LIMIT_S = 420.0  # for all commands of one block
 # `pip install ./folder` reaches no index, takes the setuptools that are here, and leaves this environment as it is
@@ -103,14 +111,59 @@ def in_own_folder(folder: Path) -> dict[str, str]:
         **OFFLINE_PIP,
         "PIP_TARGET": installed,
         "HOME": str(folder / "home"),
-        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join([str(folder / "bin"), programs, os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join(paths),
         "COLUMNS": "140",
     }
 
 
-def started(command: str, folder: Path, log: Path) -> subprocess.Popen[bytes]:
+STAND_IN = """#!{python} -ISs
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as asked:
+    asked.connect("{address}")
+    start = ["{module}", *sys.argv[1:]], dict(os.environ), os.getcwd(), f"/proc/{{os.getpid()}}/fd/1"
+    asked.sendall(json.dumps(start).encode() + b"\\n")
+    code = int(asked.makefile().readline())
+os._exit(code if code >= 0 else 128 - code)
+"""
+
+
+class Asked(socketserver.StreamRequestHandler):
+    """A stand-in asks for its program, whose output goes where its own would."""
+
+    def handle(self) -> None:
+        this = Forked(Start(*json.loads(self.rfile.readline())))
+        try:
+            self.wfile.write(b"%d\n" % this.wait(LIMIT_S))
+        finally:
+            this.kill()
+
+
+@contextmanager
+def stand_ins(folder: Path) -> Iterator[None]:
+    """Programs that ask for forks, in the folder that is first on the path."""
+    address = folder / "forks"
+    for program in ("coordinator", "agent", "broker"):
+        path = folder / "bin" / program
+        module = f"covey.{program}.cli"
+        path.write_text(
+            STAND_IN.format(python=sys.executable, address=address, module=module), "utf-8"
+        )
+        path.chmod(0o755)
+    with socketserver.ThreadingUnixStreamServer(str(address), Asked) as server:
+        Thread(target=server.serve_forever, args=(0.05,)).start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+
+
+def started(command: str, folder: Path, log: Path) -> subprocess.Popen[bytes] | Forked:
     """A program that lives until the page ends."""
+    program, *options = shlex.split(command)
+    if (folder / "bin" / program).exists():
+        start = [f"covey.{program}.cli", *options]
+        return Forked(Start(start, in_own_folder(folder), str(folder), str(log)))
     with log.open("ab") as file:
         return subprocess.Popen(
             ["bash", "-c", f"exec {command}"],
@@ -122,7 +175,7 @@ def started(command: str, folder: Path, log: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def ended(process: subprocess.Popen[bytes]) -> None:
+def ended(process: subprocess.Popen[bytes] | Forked) -> None:
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(20)
@@ -140,6 +193,7 @@ def test_the_sessions_of_a_page_run(
         monkeypatch.setenv("COVEY_LEARNER", "numpy")
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
     (tmp_path / "home").mkdir()
+    (tmp_path / "bin").mkdir()
     text = page.read_text("utf-8")
     for port in USUAL_PORTS:
         text = text.replace(port, str(free_port()))
@@ -147,6 +201,8 @@ def test_the_sessions_of_a_page_run(
     log.touch()
     output: tuple[str, ...] = ()  # of the last commands
     with ExitStack() as stack:
+        if page.name not in WITH_CODE and sys.platform == "linux":
+            stack.enter_context(stand_ins(tmp_path))
         for step in steps(text):
             match step:
                 case SavedFile(name, content):

@@ -61,7 +61,7 @@ STAIRS = {
         "cli",
     ],
     "agent": [
-        "conditions learner_choice",
+        "conditions learner_choice data_place",
         "own_code policy kept data_watch",
         "data",
         "learning",

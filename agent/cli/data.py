@@ -45,6 +45,14 @@ def check(
             show_default=False,
         ),
     ] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="with --propose: a column whose words are classes of things, although they are many or seldom repeat; "
+            "repeatable",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Inspect the data: print its contents, what the coordinator would receive, and errors (exit code 2)."""
@@ -53,8 +61,10 @@ def check(
 
         if scenario is not None:
             raise UserError("--propose makes a scenario: omit --scenario, or omit --propose")
-        show_proposal([data, *(also or ())], label, as_json=as_json)
+        show_proposal([data, *(also or ())], label, words or (), as_json=as_json)
         return
+    if words:
+        raise UserError("--words needs --propose; a scenario lists the words of task.categories")
     if also:
         raise UserError("--also needs --propose: check the data of each device by itself")
     from covey.agent.data.check_report import show

@@ -105,16 +105,24 @@ def start(
     from covey.agent.device.notices import Started
     from covey.agent.learner_choice import learner_name
     from covey.agent.policy import Rules
-    from covey.shared.own_code.consent import AllowedCode
+    from covey.shared.own_code.consent import AllowedCode, framework_of
 
     agent = agent_id(name, federation, connection)
     check_name("--id", agent)
     check_name("--federation", federation)
     urls = connection.urls(agent)
-    source = {"data": resolve_data(data), "label": label}
+    trains = learner_name(learner)
+    source = {"data": resolve_data(data, trains), "label": label}
     effective = policy.effective(device)
-    rules = Rules(effective, AllowedCode.parse(allow), learner_name(learner))
+    allowed = AllowedCode.parse(allow)
+    if framework_of(trains):
+        allowed.check_model(trains, "--learner")
+    rules = Rules(effective, allowed, trains)
     keep = models.keep()
+    if keep is not None and framework_of(trains) == "flower":
+        raise UserError(
+            "--model-dir: a client of Flower gives no outputs to predict with; remove the option"
+        )
     folder = state_folder(state, agent, federation)
     places: list[tuple[Identity, Sequence[BrokerUrl]]] = [
         (Identity(agent, federation, source, folder), urls)

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from covey.agent.data_place import FORM, SQLITE, sqlite_path
 from covey.shared.cli import Connection
 from covey.shared.errors import UserError
 from covey.shared.own_code import plugins
+from covey.shared.own_code.consent import framework_of
 
 if TYPE_CHECKING:
     from covey.agent.device.keeper import KeepOptions
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 Data = Annotated[
     str,
     typer.Option(
-        help="your data: a table, an .npz file, a folder of images, or module:function",
+        help="your data: a table, sqlite:FILE?table=NAME, a folder of daily tables or of images, an .npz file, or module:function",
         envvar="COVEY_DATA",
     ),
 ]
@@ -66,7 +68,7 @@ LearnerOption = Annotated[
     str | None,
     typer.Option(
         "--learner",
-        help="torch, numpy (models linear and mlp alone), or one of a package  [default: torch if it is installed]",
+        help="torch, numpy (models linear and mlp alone), flower:MODULE:client_fn, sklearn:MODULE:make_estimator  [default: torch if it is installed]",
         envvar="COVEY_LEARNER",
         show_default=False,
     ),
@@ -268,17 +270,23 @@ def default_name() -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", socket.gethostname()).strip("-._")[:64] or "agent"
 
 
-def resolve_data(data: str) -> str:
+def resolve_data(data: str, learner: str = "") -> str:
     """The data for any working directory. Raises UserError now where the path does not exist.
 
-    A worker judges the contents later.
+    A worker judges the contents later. A client of Flower gets pairs such as "partition-id=0".
     """
+    if framework_of(learner) == "flower" and all("=" in word for word in data.split()):
+        return data
+    database = sqlite_path(data)
+    if database is not None and database.file.is_file():
+        key, value = ("table", database.table) if database.table else ("query", database.query)
+        return f"{SQLITE}{database.file.resolve()}?{key}={value}"
     if Path(data).exists():
         return str(Path(data).resolve())
     if plugins.data_code(data) is not None:
         return data
     raise UserError(
-        f"--data {data}: no such file or folder; expected a table, an .npz file, a folder, module:function, "
+        f"--data {data}: no such file or folder; expected a table, an .npz file, a folder, {FORM}, module:function, "
         "or a data source that an installed package adds"
     )
 

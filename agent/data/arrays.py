@@ -12,9 +12,10 @@ from covey.agent.data import array_files
 from covey.agent.data.dataset import Array, Dataset, dataset, encode
 from covey.agent.data.limits import unpacked_limit
 from covey.agent.own_code import resolve
-from covey.shared.errors import CoveyError, DataError
+from covey.shared.errors import MAX_TYPE_NAME, CoveyError, DataError
 from covey.shared.own_code import plugins
 from covey.shared.own_code.consent import AllowedCode, ConsentError
+from covey.shared.own_code.faults import said
 
 ALIASES = {
     "x": ("x", "x_train", "features", "data"),
@@ -110,10 +111,10 @@ def load_function(spec: str, allowed: AllowedCode) -> Dataset:
         function = resolve(f"{module_name}:{name}", allowed)
     except ConsentError:
         raise
-    except Exception as error:  # the module is not installed, or it is the user's code
+    except (Exception, SystemExit) as error:  # it is not installed, or it is the user's code
         advice = "install the module on this device"
         raise DataError(
-            f"data source {spec!r}: {error}; {advice}",
+            f"data source {spec!r}: {said(error)}; {advice}",
             public=f"the data source cannot be imported; {advice}",
         ) from error
     path = Path(rest[0]) if rest else Path()
@@ -133,9 +134,9 @@ def load_installed(name: str, allowed: AllowedCode) -> Dataset:
         function = plugins.load(plugins.DATA, name, allowed)
     except CoveyError:
         raise
-    except Exception as error:  # the package's own code
+    except (Exception, SystemExit) as error:  # the package's own code
         raise DataError(
-            f"data source {name!r}: the installed package cannot be imported: {error}; install it again",
+            f"data source {name!r}: the installed package cannot be imported: {said(error)}; install it again",
             public="the data source cannot be imported",
         ) from error
     return _called(function, Path(), name)
@@ -153,11 +154,10 @@ def _called(function: Any, path: Path, spec: str) -> Dataset:
         found = function(path)
     except CoveyError:
         raise
-    except Exception as error:  # the user's code
-        kind = type(error).__name__
+    except (Exception, SystemExit) as error:  # the user's code
         raise DataError(
-            f"data source {spec!r}: called with a path it raised {kind}: {error}; {expected}",
-            public=f"the data source raised {kind[:64]}",
+            f"data source {spec!r}: called with a path it raised {said(error)}; {expected}",
+            public=f"the data source raised {type(error).__name__[:MAX_TYPE_NAME]}",
         ) from error
     match found:
         case (x, y):

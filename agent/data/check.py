@@ -13,13 +13,14 @@ import numpy as np
 from covey.agent.data import fit, load, with_test
 from covey.agent.data.cells import quoted
 from covey.agent.data.dataset import Array, Dataset
-from covey.agent.data.survey import DataSurvey
-from covey.agent.data.table_rows import listed
+from covey.agent.data.survey import DataSurvey, present_cells, words_that_stay
+from covey.agent.data.values import spelled
 from covey.shared.errors import DataError
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.proposal.targets import are_amounts
 from covey.shared.scenario.columns import TableColumn
 from covey.shared.scenario.task import Task
+from covey.shared.sentences import some
 
 # -- remarks on a table whose columns a task names -------------------------------------------------
 
@@ -51,6 +52,13 @@ def column_notes(data: Dataset, task: Task) -> Iterator[str]:
         is_listed = column.name not in task.open_categories
         if column.kind == "category" and is_listed:
             yield from _unknown_words(data, place, column)
+        elif column.kind == "category":
+            known = data.columns.words.get(column.name, ())
+            if reason := words_that_stay(present_cells(data, place), known, column):
+                yield (
+                    f"the words of column {column.name!r} stay here: {reason}; if they are classes of things, list them in "
+                    "task.categories"
+                )
     yield from _statistics(data, task)
 
 
@@ -77,7 +85,7 @@ def _unknown_words(data: Dataset, place: int, column: TableColumn) -> Iterator[s
     cells_by_code = np.bincount(cells[np.isfinite(cells)].astype(np.int64), minlength=len(words))
     unknown: dict[str, int] = {}
     for word, count in zip(words, cells_by_code.tolist(), strict=True):
-        if count and word not in column.words:
+        if count and word not in map(spelled, column.words):
             unknown[word] = count
     if unknown:
         where = f"words of column {column.name!r} that the task does not know"
@@ -94,7 +102,11 @@ def _statistics(data: Dataset, task: Task) -> Iterator[str]:
         if name in numbers:
             parts.append(f"{name} per column of numbers")
     for name, words in numbers.get("words", {}).items():
-        parts.append(f"the words {listed(words)} of column {name!r}")
+        if not words:
+            continue
+        parts.append(
+            f"the words {some([repr(word) for word in words], len(words))} of column {name!r}"
+        )
     if "target" in numbers:
         parts.append("count, sum and square of the target")
     sent = "; ".join(parts)
@@ -308,6 +320,10 @@ def _notes(data: Dataset, classes: tuple[ClassCount, ...], task: Task | None) ->
     if data.columns is not None and data.columns.left_out:
         notes.append(
             f"{data.columns.left_out} samples with missing cells are left out (task.impute is drop)"
+        )
+    if data.columns is not None and data.columns.unlabelled:
+        notes.append(
+            f"{data.columns.unlabelled} samples without a target are left out (task.drop_unlabelled)"
         )
     if not data.has_test:
         notes.append(note_on_testing(data))

@@ -14,6 +14,7 @@ from covey.agent.data.dataset import with_test
 from covey.agent.data.fit import fit
 from covey.agent.data.load import tables_at
 from covey.agent.data.proposal_data import describe
+from covey.agent.data_place import place_of
 from covey.shared.errors import DataError, UserError
 from covey.shared.numerics.split import Part
 from covey.shared.programs.terminal import Terminal
@@ -22,6 +23,8 @@ from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.task import Task
 from covey.shared.sentences import some
 from covey.shared.storage import json_text
+
+SHOWN = 20  # words of a category
 
 
 def show(
@@ -90,16 +93,20 @@ def _proposed_task(
     data: str, label: str | None, task: Task | None, error: DataError
 ) -> tuple[Task, str]:
     """The task that fits a table, and a remark on it; the error if it is no table, or was compared with a task."""
-    if task is not None or not tables_at(Path(data)):
+    if task is not None or not tables_at(place_of(data)):
         raise error
     try:
-        proposal = propose([describe(data)], target=label)
+        proposal = propose([describe(data, [label] if label else ())], target=label)
     except UserError:
         raise error from None
     found = checked(proposal).task
     kinds: list[str] = []
     if found.categories:
-        kinds.append(f"words in {some(tuple(found.categories))}")
+        listed = [
+            f"{name} ({some(found.table_columns[found.columns.index(name)].words, SHOWN)})"
+            for name in found.categories
+        ]
+        kinds.append(f"words in {some(listed)}")
     if found.times:
         kinds.append(f"times in {some(found.times)}")
     if found.ignore:
@@ -112,15 +119,19 @@ def _proposed_task(
     )
 
 
-def show_proposal(sources: Sequence[str], target: str | None, *, as_json: bool) -> None:
+def show_proposal(
+    sources: Sequence[str], target: str | None, words: Sequence[str] = (), *, as_json: bool
+) -> None:
     """Print a scenario that fits the data of one or several devices.
 
-    As JSON, print a description of each, one a line, which `coordinator init` combines with others.
+    As JSON, print a description of each, one a line, which `coordinator init` combines with others. The target and the columns
+    of `words` have their words in it, whatever they are.
 
     Raises:
         UserError: the data cannot be read, or no column can be its target.
     """
-    descriptions = [describe(data) for data in sources]
+    asked = [*words, *([] if target is None else [target])]
+    descriptions = [describe(data, asked) for data in sources]
     if as_json:
         for description in descriptions:
             print(description.model_dump_json())

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.shared_tests import SharedTests
+from covey.agent.data.values import number_written
 from covey.agent.data.windows import apart_from, earlier_and_latest
 from covey.shared.errors import DataError
 from covey.shared.numerics.figures import kind_of
@@ -40,13 +41,14 @@ class RawColumns:
     left_out: int = 0  # samples of the training file with missing cells
     # of single rows, the latest of which test: (n,) when each was, in seconds; None: those that test are drawn
     moments: Array | None = None
+    unlabelled: int = 0  # samples of the training file without their target, which are left out
 
 
 @dataclass(frozen=True)
 class Dataset:
     """Samples and targets, with or without a test part. `dataset` makes one from unchecked arrays."""
 
-    features: Array  # (n, *shape), one of SMALL_TYPES
+    features: Array  # (n, *shape), one of SMALL_TYPES; float64 with `columns`
     targets: Array  # (n,), int64 class indices or float32 values
     test_features: Array  # (tests, *shape); length 0 without a test part
     test_targets: Array  # (tests,)
@@ -402,7 +404,8 @@ def _checked(features: Array, targets: Array, source: str, *, missing: bool) -> 
     checked_y = _targets(y.reshape(-1), source)
     if y.size > n:
         checked_y = checked_y.reshape(n, -1)
-    return np.ascontiguousarray(small(x)), checked_y
+    # cells of columns become small once they are standardised: a counter of ten digits changes in its last ones
+    return np.ascontiguousarray(x if missing else small(x)), checked_y
 
 
 def _check_finite(x: Array, source: str) -> None:
@@ -446,12 +449,13 @@ def _targets(y: Array, source: str) -> Array:
 
 def _as_numbers(spelled: Sequence[str]) -> Array | None:
     """All texts as int64 or float32; None if one of them is no number."""
-    for kind in (int, float):
-        try:
-            return _whole(np.asarray([kind(text) for text in spelled], np.float64))
-        except (ValueError, OverflowError):  # a word, or a whole number beyond the largest float
-            continue
-    return None
+    values: list[float] = []
+    for text in spelled:
+        number = number_written(text)
+        if number is None:
+            return None
+        values.append(number)
+    return _whole(np.asarray(values, np.float64))
 
 
 def _whole(values: Array) -> Array:

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from covey.agent.data.cells import BadCells, Cells, found_notation
-from covey.agent.data.table_columns import is_missing, spelled
+from covey.agent.data.cells import BadCells, Cells
+from covey.agent.data.notation import FALLBACK, FoundNotation, encoding_of, is_utf8, notation_of
 from covey.agent.data.table_rows import open_table
-from covey.agent.data.times import second_of_week
+from covey.agent.data.values import Value, moment_counted, spelled, value_of
+from covey.agent.data_place import text_of
+from covey.shared.errors import DataError
+from covey.shared.proposal.words import WordFacts, facts_of, why_no_classes
 from covey.shared.scenario.columns import LABEL_NAMES, Notation
 
 MAX_DISTINCT = 1000  # different values that are counted in one column
 MAX_SHOWN = 50  # values of one column in the description
 MAX_STRANGE = 3  # words in a column of numbers in the description
 FEW_VALUES = 20  # a column with at most this number of different values may name classes
+EXAMINED_ROWS = 1000  # in which the notation of a file is looked for
 TIME_WORDS = ("time", "date", "stamp")  # in the name of a column that holds times as numbers
-EPOCH_RANGE = (3e8, 4e18)  # of times as numbers, in seconds to nanoseconds since 1970
+LEAST_COMPACT = 5  # different dates of eight digits or more, which are no accident
+LARGE = 1e7  # of numbers that may be times
+SOME_NUMBERS = 0.2  # of the cells of a column of words: worth a remark
+MOSTLY = 0.8  # of the words of a column are numbers with something around them
+AROUND = re.compile(r"[^\w\s]{0,3}\s*\d[\d.,' ]*\s*\D{0,8}")
 
-Kind = Literal["whole", "number", "time", "word", "empty"]
+Kind = Literal["whole", "number", "boolean", "time", "word", "bytes", "empty"]
+Steps = Literal["", "ones", "rising", "falling"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +44,7 @@ class ColumnDescription:
     kind: Kind  # of all cells that are there; empty: there is none
     missing: int  # cells
     distinct: int  # different values; MAX_DISTINCT + 1 stands for more than MAX_DISTINCT
-    values: tuple[str, ...]  # as the file spells them, the most frequent first, at most MAX_SHOWN
+    values: tuple[str, ...]  # as words, the most frequent first, at most MAX_SHOWN
     counts: tuple[int, ...]  # cells of each of these
     smallest: float | None  # of numbers
     largest: float | None
@@ -41,11 +53,40 @@ class ColumnDescription:
     strange: tuple[str, ...]
     is_unique: bool  # no value of many occurs twice
     is_key: bool  # words of which none occurs twice, as names: a model can learn nothing from them
+    words: WordFacts  # figures of its values as words
+    steps: Steps = ""  # of whole numbers from row to row
+    dates_only: bool = False  # of times: all of them are at 0:00
 
     @property
     def has_no_letters(self) -> bool:
         """Whether its words are numbers or times in another notation, such as 38,0 or 31.12.2025."""
         return bool(self.strange) and all(word.upper() == word.lower() for word in self.strange)
+
+    @property
+    def remarks(self) -> Iterator[str]:
+        """What a person should know who takes its cells for words."""
+        if self.kind != "word":
+            return
+        present = self.words.cells
+        share = self.numbers / present
+        repeated = [
+            value
+            for value, count in zip(self.values, self.counts, strict=True)
+            if count > 1 and value_of(value).kind == "word"
+        ]
+        seen = f"{repeated[0]!r:.40}" if repeated else "words"
+        if SOME_NUMBERS <= share < 1 - SOME_NUMBERS:
+            yield (
+                f"column {self.name!r}: {100 * share:.0f} % numbers, else {seen}; if that stands for missing cells, "
+                "name it in task.read.missing"
+            )
+        elif not self.numbers and self.values:
+            alike = [value for value in self.values if AROUND.fullmatch(value)]
+            if len(alike) >= MOSTLY * len(self.values) and len(alike) > LEAST_COMPACT:
+                yield (
+                    f"column {self.name!r}: numbers or times with something around them, such as {alike[0]!r:.40}; "
+                    "they count as words unless task.read names their spelling (units, thousands, dates)"
+                )
 
 
 @dataclass(frozen=True)
@@ -56,11 +97,25 @@ class TableDescription:
     faulty_rows: int  # with another number of cells than the header; they are not in `rows`
     columns: tuple[ColumnDescription, ...]  # in the order of the file
     targets: tuple[str, ...]  # columns that may be the target, the most likely first
-    notation: Notation  # of the first file
+    found: FoundNotation  # of the first file
+    nameless: int = 0  # columns without a name, which are not read
+
+    @property
+    def notation(self) -> Notation:
+        """How numbers, times and missing cells are spelled."""
+        return self.found.notation
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Spellings with two readings, and columns that are not as they seem."""
+        own = [remark for column in self.columns for remark in column.remarks]
+        return (*self.found.remarks, *own)
 
     def to_json(self) -> dict[str, Any]:
         """For other programs."""
-        return asdict(self) | {"notation": self.notation.model_dump()}
+        content = asdict(self)
+        del content["found"]
+        return content | {"notation": self.notation.model_dump(), "remarks": self.remarks}
 
     def column(self, name: str) -> ColumnDescription:
         """The column of a name. KeyError if there is none."""
@@ -70,81 +125,165 @@ class TableDescription:
         raise KeyError(name)
 
 
-def describe_table(path: Path, *more: Path) -> TableDescription:
+def describe_table(path: Path, *more: Path, words: Collection[str] = ()) -> TableDescription:
     """Describe a `.csv`, `.tsv` or `.parquet` file. Nothing is refused except a file that is no table.
 
     Args:
         path: the file.
         more: other parts of the same data, such as a test part.
+        words: columns whose values are all listed, up to MAX_DISTINCT.
 
     Raises:
-        DataError: the file cannot be read, or has no header.
+        DataError: the file cannot be read, has no header, or a second one.
     """
     rows = 0
     faulty_rows = 0
-    found: dict[str, _Column] = {}
-    notation = found_notation(path)
+    nameless = 0
+    columns: dict[str, _Column] = {}
+    found = found_notation(path)
     for part in (path, *more):
         faults = BadCells(part)
-        with open_table(part, least=1, notation=notation) as file:
+        with open_table(part, least=1, notation=found.notation) as file:
+            nameless = max(nameless, file.nameless)
             for name in file.columns:
-                found.setdefault(name, _Column(name))
+                columns.setdefault(name, _Column(name, lists_all=name in words))
+            own_rows = 0
             for block in file.blocks(file.columns, faults):
-                rows += len(block.rows)
+                own_rows += len(block.rows)
                 for name, cells in block.cells.items():
-                    found[name].add(cells)
+                    columns[name].add(cells)
                 faults.close_block()
+        rows += own_rows
         faulty_rows += faults.count
-    columns = tuple(column.described() for column in found.values())
-    return TableDescription(rows, faulty_rows, columns, _targets(columns, rows), notation)
+        _check_lines(part, own_rows, faults)
+    described = tuple(column.described() for column in columns.values())
+    _check_first_row(path, described, columns)
+    targets = _targets(described, rows)
+    return TableDescription(rows, faulty_rows, described, targets, found, nameless)
+
+
+def found_notation(path: Path) -> FoundNotation:
+    """The notation of a table, by its bytes and its first rows."""
+    encoding: str | None = None
+    if (place := text_of(path)) is not None:
+        encoding = (
+            None if encoding_of(place, Notation()) == "utf-16" or is_utf8(place) else FALLBACK
+        )
+    texts: dict[str, list[str]] = {}
+    with open_table(path, least=1, notation=Notation(encoding=encoding)) as file:
+        for block in islice(file.blocks(file.columns, BadCells(path)), 1):
+            for name, cells in block.cells.items():
+                first = cells[:EXAMINED_ROWS]
+                texts[name] = [
+                    text for cell in first if isinstance(cell, str) and (text := cell.strip())
+                ]
+        return notation_of(texts, file.separator, encoding)
+
+
+def _check_lines(path: Path, rows: int, faults: BadCells) -> None:
+    """DataError for a file whose header has another number of columns than most of its rows, with the first of these."""
+    if rows > faults.count or not faults.count:
+        return
+    try:
+        faults.check()
+    except DataError as error:
+        advice = f"most rows do not fit the first line; if that is a title, remove the lines above the column names: {path}"
+        raise DataError(f"{error}\n  {advice}", public=error.public) from None
+
+
+def _check_first_row(
+    path: Path, described: tuple[ColumnDescription, ...], columns: dict[str, _Column]
+) -> None:
+    """DataError for a second header line, such as one of units: words above columns of numbers."""
+    firsts = [column.first for column in columns.values()]
+    if not all(first.kind in ("word", "missing") for first in firsts):
+        return
+    above = [
+        one for one in described if one.kind == "word" and one.numbers + 1 == one.words.cells > 2
+    ]
+    if above and 2 * len(above) >= len(described):
+        words = ", ".join(repr(one.strange[0]) for one in above[:3])
+        raise DataError(
+            f"{path}: the line below the column names seems to be a second header ({words}); remove it",
+            public="the table seems to have two header lines; remove the second one",
+        )
 
 
 class _Column:
     """Collects the figures of one column."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, lists_all: bool) -> None:
         self._name = name
+        self._lists_all = lists_all
+        self.first = Value("missing")  # of the first row
+        self._rows = 0
         self._present = 0
-        self._missing = 0
         self._numbers = 0
+        self._booleans = 0
         self._whole = 0
+        self._bytes = 0
         self._times = 0  # texts and dates, not numbers
-        self._strange: dict[str, None] = {}  # the first cells that are neither
+        self._counted_times = 0  # numbers that may be times
+        self._compact = 0  # of these, as 20251025
+        self._midnights = 0
+        self._strange: dict[str, None] = {}  # the first cells that are none of these
         self._smallest = math.inf
         self._largest = -math.inf
+        self._last = math.nan
+        self._ones = 0  # numbers that are 1 more than the one in the row before
+        self._rising = 0
+        self._falling = 0
         self._counts: Counter[str] = Counter()  # of at most MAX_DISTINCT + 1 values
 
     def add(self, cells: Cells) -> None:
         """Count the cells of a block."""
         for cell in cells:
-            if is_missing(cell):
-                self._missing += 1
-            else:
+            value = value_of(cell)
+            if not self._rows:
+                self.first = value
+            self._rows += 1
+            if value.kind != "missing":
                 self._present += 1
-                self._count(cell)
+                self._count(cell, value)
 
-    def _count(self, cell: Any) -> None:
+    def _count(self, cell: Any, value: Value) -> None:
+        if value.kind == "bytes":
+            self._bytes += 1
+            return
         word = spelled(cell)
         if word in self._counts or len(self._counts) <= MAX_DISTINCT:
             self._counts[word] += 1
-        number = number_in(cell)
-        if number is not None:
-            self._numbers += 1
-            self._whole += number.is_integer()
-            self._smallest = min(self._smallest, number)
-            self._largest = max(self._largest, number)
-        elif second_of_week(cell) is not None:
+        if value.kind == "time":
             self._times += 1
+            self._midnights += str(value.content)[11:19] == "00:00:00"
+        elif math.isfinite(value.number):
+            self._booleans += value.kind == "boolean"
+            self._count_number(value.number)
         elif len(self._strange) < MAX_STRANGE:
             self._strange[word] = None
 
+    def _count_number(self, number: float) -> None:
+        self._numbers += 1
+        self._whole += number.is_integer()
+        self._smallest = min(self._smallest, number)
+        self._largest = max(self._largest, number)
+        self._ones += number == self._last + 1
+        self._rising += number > self._last
+        self._falling += number < self._last
+        self._last = number
+        if abs(number) >= LARGE and (moment := moment_counted(number)) is not None:
+            self._counted_times += 1
+            self._compact += number.is_integer() and moment.tzinfo is None
+            self._midnights += str(moment)[11:19] == "00:00:00"
+
     def described(self) -> ColumnDescription:
-        frequent = self._counts.most_common(MAX_SHOWN)
+        frequent = self._counts.most_common(None if self._lists_all else MAX_SHOWN)
         has_numbers = bool(self._numbers)
+        kind = self._kind()
         return ColumnDescription(
             name=self._name,
-            kind=self._kind(),
-            missing=self._missing,
+            kind=kind,
+            missing=self._rows - self._present,
             distinct=len(self._counts),
             values=tuple(word for word, _ in frequent),
             counts=tuple(count for _, count in frequent),
@@ -153,47 +292,55 @@ class _Column:
             numbers=self._numbers,
             strange=tuple(self._strange),
             is_unique=self._is_unique(),
-            is_key=self._kind() == "word" and self._is_unique(),
+            is_key=kind == "word" and self._is_unique(),
+            words=facts_of(self._counts.items()),
+            steps=self._steps(),
+            dates_only=kind == "time" and self._midnights == self._present,
         )
 
     def _is_unique(self) -> bool:
         """Whether no value occurs twice, as far as they are counted."""
         return self._counts.total() == len(self._counts) > FEW_VALUES
 
+    def _steps(self) -> Steps:
+        """How whole numbers without gaps go from row to row."""
+        steps = self._rows - 1
+        if self._whole < self._rows or self._booleans or steps < 1:
+            return ""
+        if self._ones == steps:
+            return "ones"
+        if self._rising == steps:
+            return "rising"
+        return "falling" if self._falling == steps else ""
+
     def _kind(self) -> Kind:
         if not self._present:
             return "empty"
+        if self._bytes:
+            return "bytes"
+        if self._booleans == self._present:
+            return "boolean"
         if self._times == self._present:
             return "time"
         if self._numbers < self._present:
             return "word"
-        if self._is_epoch():
+        if self._are_times():
             return "time"
         return "whole" if self._whole == self._present else "number"
 
-    def _is_epoch(self) -> bool:
-        """Numbers in a column whose name speaks of time, as large as times since 1970 are."""
-        name = self._name.lower()
-        if not any(word in name for word in TIME_WORDS):
+    def _are_times(self) -> bool:
+        """Numbers that are all points in time of a likely year: by the column's name, or as 20251025 and 20251025130000."""
+        if self._counted_times < self._present:
             return False
-        least, most = EPOCH_RANGE
-        return least <= self._smallest and self._largest <= most
-
-
-def number_in(cell: Any) -> float | None:
-    """The finite number in a cell; None if it is none."""
-    if not isinstance(cell, str | int | float):
-        return None
-    try:
-        number = float(cell)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
+        if self._compact == self._present and len(self._counts) >= LEAST_COMPACT:
+            return True
+        name = self._name.lower()
+        return any(word in name for word in TIME_WORDS)
 
 
 def _targets(columns: tuple[ColumnDescription, ...], rows: int) -> tuple[str, ...]:
     """Columns with a target's usual name, then the last column, then those with few different values."""
-    usable = [column for column in columns if column.kind != "empty" and column.distinct > 1]
+    usable = [one for one in columns if one.kind not in ("empty", "bytes") and one.distinct > 1]
     ranked: dict[str, None] = {}
     for name in LABEL_NAMES:
         for column in usable:
@@ -204,6 +351,12 @@ def _targets(columns: tuple[ColumnDescription, ...], rows: int) -> tuple[str, ..
             ranked[column.name] = None
     for column in usable:
         repeats = column.distinct < rows
-        if column.kind in ("word", "whole") and column.distinct <= FEW_VALUES and repeats:
+        may_name = column.kind in ("word", "whole", "boolean")
+        if may_name and column.distinct <= FEW_VALUES and repeats:
             ranked[column.name] = None
     return tuple(ranked)
+
+
+def lists_words(column: ColumnDescription) -> bool:
+    """Whether the words of a column are classes of things, as far as this device sees, so that a description may have them."""
+    return not why_no_classes(column.name, column.words)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from covey.agent.data.dataset import Array, Dataset, take
+from covey.agent.data.values import spelled
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 from covey.shared.sentences import some
@@ -212,12 +213,12 @@ def _class_table(data: Dataset, task: Task) -> ClassTable:
 
 def _table_of_named_classes(names: Names, classes: Names) -> ClassTable:
     """By name if the data has names, else by the numbers that the task's names spell, else by position."""
-    index_of = {name: index for index, name in enumerate(classes)}
+    index_of = {spelled(name): index for index, name in enumerate(classes)}
     table: ClassTable = {}
     if names:
         for target, name in enumerate(names):
-            if name in index_of:
-                table[target] = index_of[name]
+            if spelled(name) in index_of:
+                table[target] = index_of[spelled(name)]
         return table
     for name, index in index_of.items():
         if name.lstrip("-").isdecimal():

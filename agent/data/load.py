@@ -7,6 +7,7 @@ from typing import cast
 
 from covey.agent.data.arrays import load_function, load_installed, load_npz
 from covey.agent.data.dataset import Dataset
+from covey.agent.data_place import FORM, GrowingFolder, SqlitePath, place_of
 from covey.shared.errors import DataError
 from covey.shared.own_code import plugins
 from covey.shared.own_code.consent import NO_CODE, AllowedCode
@@ -14,8 +15,8 @@ from covey.shared.scenario.task import Task
 
 TABLES = (".csv", ".tsv", ".parquet")
 ACCEPTED = (
-    "a table (.csv, .tsv, .parquet), an .npz with x and y, a folder per class of images or of .wav sounds, "
-    "module:function, or a data source that an installed package adds"
+    "a table (.csv, .tsv, .parquet), a folder of tables with dates in their names, an .npz with x and y, a folder per class of "
+    f"images or of .wav sounds, {FORM}, module:function, or a data source that an installed package adds"
 )
 
 # Published data sets that are not read: the names of their files -> what it is, and the format of scripts/to_npz.py.
@@ -47,6 +48,14 @@ def _check_not_published(place: Path) -> None:
                 f"{place}: {what} is not read; {advice} {place} {kind}.npz",
                 public=f"the data is {what}, which is not read; {advice} SOURCE OUT.npz",
             )
+
+
+def _check_no_database(path: Path) -> None:
+    """DataError for a database of which no table is named."""
+    with path.open("rb") as file:
+        if file.read(15) == b"SQLite format 3":
+            fault = "a SQLite database of which no table is named"
+            raise DataError(f"{path}: {fault}; expected {FORM}", public=f"the data is {fault}")
 
 
 def _table(
@@ -83,7 +92,9 @@ def load(
         DataError: the data is missing, of an unknown kind or damaged; it names the file and, in a table, the cell.
         ConsentError: `path` names code that is not allowed.
     """
-    place = Path(path)
+    place = place_of(path)
+    if isinstance(place, SqlitePath | GrowingFolder):
+        return _table(place, label, task=task)
     if place.is_dir():
         return _folder(place, label, task)
     if place.is_file():
@@ -112,6 +123,7 @@ def _file(path: Path, label: str | None, task: Task | None) -> Dataset:
     if path.suffix.lower() == ".npz":
         return load_npz(path)
     _check_not_published(path)
+    _check_no_database(path)
     raise DataError(
         f"{path}: unknown kind of file {path.suffix!r}; expected {ACCEPTED}",
         public="the data is a file of an unknown kind",
@@ -146,8 +158,15 @@ def _folder(folder: Path, label: str | None, task: Task | None) -> Dataset:
     )
 
 
+def is_table(place: Path) -> bool:
+    """Whether a place is read as the rows of one table."""
+    return isinstance(place, SqlitePath | GrowingFolder) or place.suffix.lower() in TABLES
+
+
 def tables_at(place: Path) -> tuple[Path, ...]:
     """The tables that `load` reads at a path: one, or a training and a test table. None if it reads something else."""
+    if isinstance(place, SqlitePath | GrowingFolder):
+        return (place,)
     if place.is_file():
         return (place,) if place.suffix.lower() in TABLES else ()
     if not place.is_dir():

@@ -16,8 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.dataset import Array, Dataset, Indices, units_of
-from covey.agent.data.scaling import in_units_of_the_data, standardised_targets, target_scale_of
+from covey.agent.data.scaling import (
+    centres_of,
+    in_units_of_the_data,
+    standardised_targets,
+    target_scale_of,
+)
 from covey.agent.data.times import circular
+from covey.agent.data.values import spelled
 from covey.agent.policy import Rules
 from covey.shared.errors import DataError, PublicError
 from covey.shared.numerics import kinship
@@ -54,7 +60,7 @@ def inputs(raw: Array, words: Words, task: Task) -> Float32:
     """Numbers with missing cells filled in, flags of these cells, and an input per word of each category.
 
     Args:
-        raw: (n, columns, ...) float32 in the order of `task.columns`: numbers, indices into the column's words, or seconds
+        raw: (n, columns, ...) in the order of `task.columns`: numbers, indices into the column's words, or seconds
             of the week. NaN is a missing cell.
         words: the words of the data, by categorical column.
         task: resolved.
@@ -63,10 +69,11 @@ def inputs(raw: Array, words: Words, task: Task) -> Float32:
         PublicError: cells are missing, and the task has no value for them.
 
     Returns:
-        Inputs (n, width, ...) float32. Of a category exactly one input is 1, the last one for words that the task does not
+        Inputs (n, width, ...) float32; numbers less their centre (`centres_of`). Of a category exactly one input is 1, the last one for words that the task does not
         know and for missing cells.
     """
-    found: list[Float32] = []
+    found: list[Array] = []
+    centres = centres_of(task)
     for place, column in enumerate(task.table_columns):
         values = raw[:, place]
         match column.kind:
@@ -75,13 +82,14 @@ def inputs(raw: Array, words: Words, task: Task) -> Float32:
             case "time":
                 found.append(circular(values, seasonal=column.seasonal))
             case "number":
-                found.append(_filled(values, column, task)[:, None])
+                centre = centres[sum(one.shape[1] for one in found)] if len(centres) else 0.0
+                found.append((_filled(values, column, task) - centre)[:, None])
                 if column.flagged:
                     found.append(np.isnan(values)[:, None].astype(np.float32))
     return np.ascontiguousarray(np.concatenate(found, axis=1), np.float32)
 
 
-def _filled(values: Float32, column: TableColumn, task: Task) -> Float32:
+def _filled(values: Array, column: TableColumn, task: Task) -> Array:
     """The column (n, ...) with `task.impute` in place of missing cells."""
     missing = np.isnan(values)
     if not missing.any():
@@ -96,11 +104,11 @@ def _filled(values: Float32, column: TableColumn, task: Task) -> Float32:
     return filled
 
 
-def _one_hot(values: Float32, words: Sequence[str], column: TableColumn) -> Float32:
+def _one_hot(values: Array, words: Sequence[str], column: TableColumn) -> Float32:
     """Indices of words (n, ...) as inputs (n, room + 1, ...)."""
-    input_of = dict(zip(column.words, range(column.room), strict=False))
+    input_of = dict(zip(map(spelled, column.words), range(column.room), strict=False))
     other = column.room
-    input_of_code = [input_of.get(word, other) for word in words]
+    input_of_code = [input_of.get(spelled(word), other) for word in words]
     input_of_code.append(other)  # for missing cells
     codes = np.nan_to_num(values, nan=len(words))
     codes = codes.astype(np.int64)

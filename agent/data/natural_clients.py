@@ -43,9 +43,9 @@ def by_group(
 ) -> AgentSamples:
     """One agent per natural client, chosen on the seed if there are more of them than agents.
 
-    The truth is the population. Test samples are the client's own in the test part if every chosen client has some
-    there, else `test_share` of its training samples: at random, or (`split: time`) the last ones. Windows that share rows
-    with a tested one are in neither part.
+    The truth is the population. Test samples are the client's own in the test part, none for a client that has none there. If no
+    chosen client has any, they are `test_share` of its training samples: at random, or (`split: time`) the last ones. Windows
+    that share rows with a tested one are in neither part.
 
     Raises:
         UserError: there are too few clients, the data set lacks the populations that the rule names, or samples are
@@ -55,7 +55,7 @@ def by_group(
     train = _rows_of_each(clients.groups, chosen.groups)
     test_of = "test"
     test_groups = clients.test_groups
-    if test_groups is not None and bool(np.isin(chosen.groups, test_groups).all()):
+    if test_groups is not None and bool(np.isin(chosen.groups, test_groups).any()):
         test = _rows_of_each(test_groups, chosen.groups)
     else:
         test_of = "train"
@@ -159,7 +159,7 @@ def _held_back(
     cfg: ByGroup, own: Indices, targets: Array, rng: np.random.Generator, test_share: float
 ) -> tuple[Indices, Indices]:
     """(train, test) of one natural client, at least one sample each."""
-    if len(own) < 2:  # its samples lie in the test part, which other clients are missing from
+    if len(own) < 2:  # nothing is left to test on
         return own, own[:0]
     if cfg.split == "time":
         return _held_back_in_time(own, targets, test_share)

@@ -12,8 +12,8 @@ import numpy as np
 from covey.agent.data.dataset import Array, Dataset, dataset, encode
 from covey.agent.data.images import EncodedImage, Form, ImageReader
 from covey.agent.data.limits import check_size, unpacked_limit
-from covey.agent.data.table_columns import is_missing, spelled
 from covey.agent.data.table_selection import label_column
+from covey.agent.data.values import is_missing, spelled
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 
@@ -21,6 +21,19 @@ SUFFIX = ".parquet"
 CONTENT = "bytes"  # the field with the file, if a cell has several fields
 MAX_ROWS_NAMED = 10
 BATCH_ROWS = 256
+PROBED = 64  # cells, of which one must be an image
+# of the files that are read: PNG, JPEG, GIF, BMP, TIFF, WebP, PPM
+BEGINNINGS = (
+    b"\x89PNG",
+    b"\xff\xd8",
+    b"GIF8",
+    b"BM",
+    b"II*\x00",
+    b"MM\x00*",
+    b"RIFF",
+    b"P5",
+    b"P6",
+)
 
 
 @dataclass(frozen=True)
@@ -61,9 +74,26 @@ def image_column(path: Path) -> ImageColumn | None:
         is_list = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)
         if is_file or is_list:
             found.append(ImageColumn(field.name, is_encoded=is_file))
-    if len(found) != 1:
+    if len(found) != 1 or (found[0].is_encoded and not _holds_images(path, found[0].name)):
         return None
     return found[0]
+
+
+def _holds_images(path: Path, name: str) -> bool:
+    """Whether one of the first cells of a column of bytes is an image, and the column not a key or a shape on a map.
+
+    True also where no cell can be read: the reader of images names the fault.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        first = next(pq.ParquetFile(path).iter_batches(PROBED, columns=[name]), None)
+    except (pa.ArrowException, OSError, ValueError):
+        return True
+    cells = [] if first is None else [cell for cell in first.column(0).to_pylist() if cell]
+    contents = [cell[CONTENT] if isinstance(cell, Mapping) else cell for cell in cells]
+    return not contents or any(bytes(content or b"").startswith(BEGINNINGS) for content in contents)
 
 
 def load_image_column(path: Path, label: str | None, task: Task | None) -> Dataset:

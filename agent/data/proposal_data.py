@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
@@ -23,14 +22,14 @@ from covey.agent.data.describe import (
     ColumnDescription,
     TableDescription,
     describe_table,
-    number_in,
+    lists_words,
 )
 from covey.agent.data.images import ImageHeader, ImageSource, image_folders, read_header
 from covey.agent.data.load import has_images, load, tables_at
 from covey.agent.data.parquet_images import encoded_images, image_column, read_rows
-from covey.agent.data.table_columns import spelled
 from covey.agent.data.table_rows import open_table
-from covey.agent.data.times import moment_of
+from covey.agent.data.values import moment_of, number_written, plain_number, spelled, value_of
+from covey.agent.data_place import place_of
 from covey.shared.errors import DataError
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.proposal.description import (
@@ -58,6 +57,7 @@ class _Rows:
     """The columns that count, in the order of the file."""
 
     times: list[float] = field(default_factory=list)  # seconds since 1970
+    numbers: dict[str, list[float]] = field(default_factory=dict)  # by column
     codes: dict[str, list[int]] = field(default_factory=dict)  # values of columns with few of them
     words: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -106,7 +106,26 @@ def find_series(path: Path, table: TableDescription) -> SeriesFacts | None:
         shortest=int(np.bincount(first).min()),
         span_s=float(np.ptp(times)),
         runs=runs,
+        trends={name: _trend(times, np.array(own)) for name, own in rows.numbers.items()},
     )
+
+
+def _trend(times: Float64, values: Float64) -> float:
+    """How much of the squares of the latest fifth a line through the rows before explains, beyond the mean of these: at most 1,
+    and 0 or less where a trend does not pay."""
+    order = np.argsort(times, kind="stable")
+    order = order[np.isfinite(values[order])]
+    cut = len(order) - len(order) // 5
+    before, latest = order[:cut], order[cut:]
+    if len(before) < LEAST_SERIES or not len(latest) or not np.ptp(times[before]):
+        return 0.0
+    unit = np.ptp(times)
+    slope, level = np.polyfit((times[before] - times[0]) / unit, values[before], 1)
+    of_line = values[latest] - slope * (times[latest] - times[0]) / unit - level
+    of_mean = values[latest] - values[before].mean()
+    if not np.square(of_mean).sum():
+        return 0.0
+    return float(1 - np.square(of_line).sum() / np.square(of_mean).sum())
 
 
 def _time_column(table: TableDescription) -> str | None:
@@ -118,7 +137,7 @@ def _time_column(table: TableDescription) -> str | None:
 
 
 def _has_few_values(column: ColumnDescription) -> bool:
-    is_name = column.kind in ("word", "whole") and not column.missing
+    is_name = column.kind in ("word", "whole", "boolean") and not column.missing
     return is_name and 1 < column.distinct <= MAX_SHOWN
 
 
@@ -126,12 +145,18 @@ def _read(path: Path, time: str, table: TableDescription) -> _Rows:
     """The times and the columns with few values, row by row."""
     rows = _Rows()
     few = [column.name for column in table.columns if _has_few_values(column)]
+    numeric = [column.name for column in table.columns if column.kind in NUMBERS]
     with open_table(path, least=1, notation=table.notation) as file:
-        for block in file.blocks([time, *few], BadCells(path)):
+        for block in file.blocks(
+            list({time: 0, **dict.fromkeys([*few, *numeric])}), BadCells(path)
+        ):
             for cell in block.cells[time]:
                 rows.times.append(_seconds(cell))
             for name in few:
                 rows.add(name, block.cells[name])
+            for name in numeric:
+                own = rows.numbers.setdefault(name, [])
+                own += [value_of(cell).number for cell in block.cells[name]]
     return rows
 
 
@@ -170,17 +195,21 @@ NUMBERS = ("whole", "number")
 CLASS_FOLDERS = "the name of the folder"  # stands for the target column of images
 
 
-def describe(data: str) -> DataDescription:
+def describe(data: str, words: Collection[str] = ()) -> DataDescription:
     """Describe the data of `agent start --data`.
+
+    Args:
+        data: a path, or code of the user's own.
+        words: columns of a table whose words its owner takes for classes: all of them are listed.
 
     Raises:
         DataError: the data cannot be read.
     """
-    tables = tables_at(Path(data))
+    tables = tables_at(place_of(data))
     if len(tables) == 1 and image_column(tables[0]) is not None:
         return _image_table(data, tables[0])
     if tables:
-        return _tables(data, tables)
+        return _tables(data, tables, words)
     if has_images(Path(data)):
         return _images(data)
     return describe_arrays(load(data, allowed=AllowedCode.for_data(data)), data)
@@ -243,13 +272,13 @@ def _described_images(
     )
 
 
-def _tables(data: str, tables: Sequence[Path]) -> DataDescription:
+def _tables(data: str, tables: Sequence[Path], words: Collection[str]) -> DataDescription:
     """One table, or a training and a test table."""
-    found = describe_table(*tables)
+    found = describe_table(*tables, words=words)
     if found.rows < 2:
         fault = f"{found.rows} rows below the header; expected at least two"
         raise DataError(f"{data}: {fault}", public=fault)
-    columns = [_column_facts(column, found.rows) for column in found.columns]
+    columns = [_column_facts(column, found.rows, words) for column in found.columns]
     return DataDescription(
         source=data,
         kind="table",
@@ -257,11 +286,18 @@ def _tables(data: str, tables: Sequence[Path]) -> DataDescription:
         faulty_rows=found.faulty_rows,
         columns=tuple(columns),
         read=found.notation,
+        remarks=found.remarks,
+        signs="".join(
+            sign
+            for sign, is_there in ((".", found.found.has_points), (",", found.found.has_commas))
+            if is_there
+        ),
+        nameless=found.nameless,
         series=find_series(tables[0], found),
     )
 
 
-def _column_facts(column: ColumnDescription, rows: int) -> ColumnFacts:
+def _column_facts(column: ColumnDescription, rows: int, words: Collection[str]) -> ColumnFacts:
     """A column with few cells that are no numbers counts as a column of numbers with faults."""
     present = rows - column.missing
     faults = present - column.numbers
@@ -271,7 +307,7 @@ def _column_facts(column: ColumnDescription, rows: int) -> ColumnFacts:
     kind: Kind = "number"
     if not is_number:
         kind = _kind(column)
-    values = _values(column, is_number=is_number)
+    values = _values(column, words, is_number=is_number)
     return ColumnFacts(
         name=column.name,
         cells=rows,
@@ -285,7 +321,15 @@ def _column_facts(column: ColumnDescription, rows: int) -> ColumnFacts:
         distinct=column.distinct if values is None else len(values),
         unique=column.is_unique,
         values=values,
-        counts=None if values is None else _counts(column, values, is_number=is_number),
+        counts=None if values is None else _counts(column, values),
+        singles=column.words.singles,
+        length=column.words.length,
+        mixed=column.words.mixed,
+        asked=column.name in words,
+        steps=column.steps,
+        smallest=column.smallest if is_number else None,
+        largest=column.largest if is_number else None,
+        dates_only=column.dates_only,
     )
 
 
@@ -299,33 +343,31 @@ def _bits(column: ColumnDescription) -> int | None:
 
 def _kind(column: ColumnDescription) -> Kind:
     match column.kind:
-        case "empty":
-            return "empty"
-        case "time":
-            return "time"
-        case _:
-            return "word"
+        case "whole" | "number":
+            return "number"
+        case other:
+            return other
 
 
-def _values(column: ColumnDescription, *, is_number: bool) -> tuple[str, ...] | None:
-    """The different values, if there are few and they repeat. Numbers that are equal count as one, however they are spelled."""
-    if column.distinct > len(column.values) or column.is_unique or column.kind == "time":
+def _values(
+    column: ColumnDescription, words: Collection[str], *, is_number: bool
+) -> tuple[str, ...] | None:
+    """The different values, if there are few and they repeat; of words if they are classes of things, or are asked for."""
+    if column.distinct > len(column.values) or column.kind in ("time", "bytes"):
         return None
     if not is_number:
-        return tuple(sorted(column.values))
-    different = {number for text in column.values if (number := number_in(text)) is not None}
-    return tuple(spelled(number) for number in sorted(different))
+        is_listed = column.name in words or column.kind == "boolean" or lists_words(column)
+        return tuple(sorted(column.values)) if is_listed else None
+    if column.is_unique:
+        return None
+    different = {number for text in column.values if (number := number_written(text)) is not None}
+    return tuple(plain_number(number) for number in sorted(different))
 
 
-def _counts(
-    column: ColumnDescription, values: Sequence[str], *, is_number: bool
-) -> tuple[int, ...]:
+def _counts(column: ColumnDescription, values: Sequence[str]) -> tuple[int, ...]:
     """The cells of each of these values."""
-    found: Counter[str] = Counter()
-    for text, count in zip(column.values, column.counts, strict=True):
-        number = number_in(text) if is_number else None
-        found[text if number is None else spelled(number)] += count
-    return tuple(found[value] for value in values)
+    found = dict(zip(column.values, column.counts, strict=True))
+    return tuple(found.get(value, 0) for value in values)
 
 
 def describe_arrays(data: Dataset, source: str) -> DataDescription:

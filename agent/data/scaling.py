@@ -47,6 +47,9 @@ def in_units_of_the_data(outputs: Array, task: Task) -> Array:
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
+COARSE = (
+    1e4  # deviations from 0 to the mean: float32 rounds to about a thousandth of a deviation then
+)
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ class Scaling:
         """(x * scale - mean) / std per channel, as one factor and one shift."""
         mean = _per_channel(task, "mean", means)
         std = _per_channel(task, "std", stds)
+        if task.has_own_columns:
+            mean = mean - _centres(mean, std)
         spread = np.where(std > 0, std, 1.0)  # a channel that never changes is only shifted
         return cls(_broadcast(task, -mean / spread), _broadcast(task, task.scale / spread))
 
@@ -95,6 +100,19 @@ class Scaling:
         if self.shift is not None:
             inputs = inputs + self.shift
         return inputs
+
+
+def centres_of(task: Task) -> Float64:
+    """Subtracted from the numbers of a resolved task's columns before they are inputs, (inputs,): 0, or the mean where float32 would round the
+    differences between the numbers away, as of seconds since 1970. Empty without fixed means."""
+    fixed = task.standardise
+    if not isinstance(fixed, Standardise):
+        return np.zeros(0)
+    return _centres(np.array(fixed.mean), np.array(fixed.std))
+
+
+def _centres(mean: Float64, std: Float64) -> Float64:
+    return np.where(np.abs(mean) > COARSE * std, mean, 0.0)
 
 
 def _per_channel(task: Task, name: str, numbers: Sequence[float]) -> Float64:

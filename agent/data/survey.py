@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from covey.agent.data.dataset import Array, Dataset
 from covey.shared.errors import DataError
+from covey.shared.proposal.words import facts_of, why_no_classes
 from covey.shared.scenario.columns import TableColumn, is_word
 from covey.shared.scenario.fleet_statistics import (
     FEW_VALUES,
@@ -143,7 +144,7 @@ def _number_cells(data: Dataset, task: Task) -> list[Float64]:
     columns: list[Float64] = []
     for place, column in enumerate(task.table_columns):
         if column.kind == "number":
-            columns.append(_present(data, place))
+            columns.append(present_cells(data, place))
     return columns
 
 
@@ -153,15 +154,32 @@ def _open_words(data: Dataset, task: Task) -> dict[str, list[str]]:
     vocabularies = {} if data.columns is None else data.columns.words
     for place, column in enumerate(task.table_columns):
         if column.name in task.open_categories:
-            codes = _present(data, place)
-            words[column.name] = _words(codes, vocabularies.get(column.name, ()), column)
+            codes = present_cells(data, place)
+            known = vocabularies.get(column.name, ())
+            words[column.name] = (
+                [] if words_that_stay(codes, known, column) else _words(codes, known, column)
+            )
     return words
 
 
-def _present(data: Dataset, place: int) -> Float64:
+def words_that_stay(codes: Float64, known: tuple[str, ...], column: TableColumn) -> str:
+    """Why the words of a column do not leave the device, whatever the task asks; empty if they may.
+
+    Args:
+        codes: the cells that are there, as indices.
+        known: the words of the device.
+        column: of the task.
+    """
+    counts = Counter(codes.astype(np.int64).tolist())
+    return why_no_classes(
+        column.name, facts_of((known[code], count) for code, count in counts.items())
+    )
+
+
+def present_cells(data: Dataset, place: int) -> Float64:
     """The cells of a column that are there."""
     cells = data.features[:, place]
-    return cells[np.isfinite(cells)].astype(np.float64)
+    return cells[np.isfinite(cells)].astype(np.float64, copy=False)
 
 
 def target_statistics(targets: Array, task: Task) -> Numbers:

@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.cells import BadCell, BadCells, Cells, quoted
-from covey.agent.data.table_rows import Block, is_number
+from covey.agent.data.table_rows import Block
+from covey.agent.data.values import is_missing, number_written, spelled, value_of
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
-MISSING = frozenset({"", "nan", "na", "n/a", "null"})  # a missing cell, in lower case
-MISSING_LABELS = frozenset({"", "nan", "na", "null"})
 
 NUMERIC_TYPES = {str, int, float, bool}  # of cells that may hold a number
 CORRECT = "correct numbers that are not finite"
@@ -23,6 +22,7 @@ DECIMAL_COMMA = "write numbers with a decimal point, such as 0.5, or set task.re
 NO_WORDS = "correct words among numbers, leave the column out, or list a column of words in task.categories"
 
 Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -58,20 +58,8 @@ class CellPlace:
             yield index, None
 
 
-def is_missing(cell: object) -> bool:
-    """Whether a cell has no value."""
-    match cell:
-        case None:
-            return True
-        case str():
-            return cell.strip().lower() in MISSING
-        case float():
-            return math.isnan(cell)
-    return False
-
-
-def numbers(place: CellPlace, block: Block, faults: BadCells, *, missing: bool) -> Float32:
-    """A block of a column of numbers, (n,) float32.
+def numbers(place: CellPlace, block: Block, faults: BadCells, *, missing: bool) -> Float64:
+    """A block of a column of numbers, (n,).
 
     Args:
         place: the column.
@@ -80,57 +68,49 @@ def numbers(place: CellPlace, block: Block, faults: BadCells, *, missing: bool) 
         missing: whether cells may be missing; these are NaN.
     """
     cells = block.cells[place.name]
-    values = _all_numbers(cells)
+    values = all_numbers(cells)
     if values is not None:
         return values
     found: list[float] = []
     for index, cell in enumerate(cells):
-        if missing and is_missing(cell):
+        value = value_of(cell)
+        if missing and value.kind == "missing":
             found.append(math.nan)
             continue
-        number = _number(cell)
+        number = value.number
         if not abs(number) <= MAX_FLOAT32:  # also NaN
             faults.add(_no_number(place, block, index, cell))
             number = 0.0
         found.append(number)
-    return np.array(found, np.float32)
+    return np.array(found, np.float64)
 
 
-def _all_numbers(cells: Cells) -> Float32 | None:
-    """The cells as float32, if all of them are finite numbers: the usual case, and the fast one."""
+def all_numbers(cells: Cells) -> Float64 | None:
+    """The cells, if all of them are plain numbers: the usual case, and the fast one, with the result of `value_of`."""
     if not set(map(type, cells)) <= NUMERIC_TYPES:
         return None
     try:
         values = np.fromiter(map(float, cells), np.float64, len(cells))
     except (ValueError, OverflowError):
         return None
-    with np.errstate(over="ignore"):
-        single = values.astype(np.float32)
-    if np.isfinite(single).all():
-        return single
-    return None
-
-
-def _number(cell: object) -> float:
-    """The number in a cell; NaN if it is none."""
-    if not isinstance(cell, str | int | float):
-        return math.nan
-    try:
-        return float(cell)
-    except (ValueError, OverflowError):
-        return math.nan
+    if any("_" in cell for cell in cells if isinstance(cell, str)):
+        return None
+    return values if (np.abs(values) <= MAX_FLOAT32).all() else None
 
 
 def _no_number(place: CellPlace, block: Block, index: int, cell: object) -> BadCell:
     """The fault of a cell that is no finite number."""
     if cell is None or (isinstance(cell, str) and not cell.strip()):
         return place.bad_cell(block, index, "the cell is empty", "is empty", FILL)
+    if value_of(cell).kind == "bytes":
+        seen = "the cell holds bytes or a list, not a number"
+        return place.bad_cell(block, index, seen, "holds bytes or a list", NO_WORDS)
     if not isinstance(cell, str):
         advice = FILL if is_missing(cell) else CORRECT
         seen = f"{quoted(cell)}; expected a finite number"
         return place.bad_cell(block, index, seen, "is not a finite number", advice)
     text = cell.strip()
-    if is_number(text):
+    if number_written(text) is not None or text.lower() == "nan":
         advice = FILL if is_missing(cell) else CORRECT
         seen = f"{text:.40}; expected a finite number"
         return place.bad_cell(block, index, seen, "is not a finite number", advice)
@@ -138,7 +118,7 @@ def _no_number(place: CellPlace, block: Block, index: int, cell: object) -> BadC
         seen = f"{quoted(text)} stands for a missing cell"
         return place.bad_cell(block, index, seen, "is empty", FILL)
     seen = f"{quoted(text)} is not a number"
-    has_decimal_comma = "," in text and is_number(text.replace(",", ".", 1))
+    has_decimal_comma = "," in text and number_written(text.replace(",", ".", 1)) is not None
     advice = DECIMAL_COMMA if has_decimal_comma else NO_WORDS
     return place.bad_cell(block, index, seen, "is not a number", advice)
 
@@ -165,19 +145,12 @@ class Words:
         return np.array(found, np.float32)
 
 
-def spelled(cell: object) -> str:
-    """A cell as a word. Whole numbers have no decimals: a column with a missing cell holds them as floats."""
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    return str(cell).strip()
-
-
-def labels(place: CellPlace, block: Block, faults: BadCells) -> list[str]:
-    """A block of labels as the file spells them; missing ones become faults."""
+def labels(place: CellPlace, block: Block, faults: BadCells, *, missing: bool = False) -> list[str]:
+    """A block of labels as words; missing ones are empty, and faults unless `missing`."""
     found: list[str] = []
     for index, cell in enumerate(block.cells[place.name]):
-        text = "" if cell is None else str(cell).strip()
-        if text.lower() in MISSING_LABELS:
+        is_there = not is_missing(cell)
+        if not is_there and not missing:
             cell_fault = BadCell(
                 row=block.rows[index],
                 position=-1,
@@ -185,10 +158,10 @@ def labels(place: CellPlace, block: Block, faults: BadCells) -> list[str]:
                 column="",
                 fault=f"no label in column {place.name!r}",
                 kind="has no label",
-                advice="fill it in or leave the row out",
+                advice="fill it in, leave the row out, or set task.drop_unlabelled",
             )
             faults.add(cell_fault)
-        found.append(text)
+        found.append(spelled(cell) if is_there else "")
     return found
 
 

@@ -6,15 +6,19 @@ import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from covey.agent.data.cells import BadCell, BadCells, Cells, encoding_of, plain, separator_of
+from covey.agent.data.cells import BadCell, BadCells, Cells
 from covey.agent.data.limits import check_size, unpacked_limit
+from covey.agent.data.notation import encoding_of, named_separator, plain, separator_of
+from covey.agent.data.values import number_written
+from covey.agent.data_place import GrowingFolder, SqlitePath
 from covey.shared.errors import DataError, install
+from covey.shared.own_code.plugins import door
 from covey.shared.scenario.columns import LABEL_NAMES, Notation
 from covey.shared.sentences import some
 
@@ -36,9 +40,11 @@ class Block:
 
 
 class TableFile:
-    """An open table. `columns` are the names in its header; `blocks` gives its rows, once."""
+    """An open table. `columns` are the names in its header, without empty ones; `blocks` gives its rows, once."""
 
     columns: tuple[str, ...]
+    nameless: int = 0  # columns without a name, which are never read
+    separator: str = ""  # between the cells of a text file
 
     @cached_property
     def positions(self) -> Mapping[str, int]:
@@ -54,7 +60,8 @@ class TableFile:
 def open_table(
     path: Path, names: Sequence[str] = (), least: int = 2, notation: Notation = USUAL
 ) -> Iterator[TableFile]:
-    """A `.csv`, `.tsv` or `.parquet` file, open while its rows are read.
+    """A `.csv`, `.tsv` or `.parquet` file, a table of a database, or all files of a growing folder, open while its rows are
+    read.
 
     Args:
         path: the file.
@@ -65,12 +72,60 @@ def open_table(
     Raises:
         DataError: the file cannot be read, has no header, no rows or too few columns, or names a column twice.
     """
-    if path.suffix.lower() == ".parquet":
+    if isinstance(path, GrowingFolder):
+        yield _Parts(path, names, least, notation)
+    elif isinstance(path, SqlitePath):
+        with door("sqlite").open_sqlite(path, least, notation) as table:
+            yield table
+    elif path.suffix.lower() == ".parquet":
         with _open_parquet(path, least, notation) as table:
             yield table
     else:
         with _open_csv(path, names, least, notation) as table:
             yield table
+
+
+def check_columns(path: Path, columns: Sequence[str], least: int) -> None:
+    """DataError for too few or too many columns, and for two of one name."""
+    if len(columns) < least:
+        fault = f"{len(columns)} columns; expected a label and at least one feature"
+        raise DataError(f"{path}: {fault}", public=f"the table has {fault}")
+    _check_width(path, len(columns))
+    check_names(path, columns)
+
+
+class _Parts(TableFile):
+    """The files of a growing folder, one after the other; their rows are numbered through."""
+
+    def __init__(
+        self, folder: GrowingFolder, names: Sequence[str], least: int, notation: Notation
+    ) -> None:
+        self._folder = folder
+        self._options = (names, least, notation)
+        with open_table(folder.parts[0], *self._options) as first:
+            self.columns = first.columns
+            self.nameless, self.separator = first.nameless, first.separator
+
+    def blocks(self, names: Sequence[str], faults: BadCells) -> Iterator[Block]:
+        before = 0
+        for part in self._folder.parts:
+            with open_table(part, *self._options) as file:
+                check_same(file, self, part, self._folder.parts[0])
+                count = 0
+                for block in file.blocks(names, faults):
+                    yield replace(block, rows=[before + row for row in block.rows])
+                    count = block.rows[-1]
+                before += count
+
+
+def check_same(file: TableFile, first: TableFile, path: Path, other: Path) -> None:
+    """DataError unless a file of a growing folder has the columns of the first one."""
+    if set(file.columns) != set(first.columns):
+        differing = listed(sorted(set(file.columns) ^ set(first.columns)))
+        raise DataError(
+            f"{path}: its columns are not those of {other.name}: only one of them has {differing}",
+            public="the files of the folder have different columns",
+        )
 
 
 def check_names(path: Path, columns: Sequence[str]) -> None:
@@ -103,8 +158,14 @@ def listed(names: Sequence[str]) -> str:
 
 
 class _CsvFile(TableFile):
-    def __init__(self, columns: tuple[str, ...], rows: Any, notation: Notation) -> None:
-        self.columns = columns
+    def __init__(
+        self, header: Sequence[str], rows: Any, notation: Notation, separator: str
+    ) -> None:
+        self._width = len(header)
+        self.positions = {name: place for place, name in enumerate(header) if name}
+        self.columns = tuple(self.positions)
+        self.nameless = self._width - len(self.columns)
+        self.separator = separator
         self._rows = rows  # a csv reader below the header
         self._notation = notation
 
@@ -121,33 +182,67 @@ class _CsvFile(TableFile):
             yield Block(rows, lines, columns)
 
     def _numbered(self, faults: BadCells) -> Iterator[tuple[int, int, list[str]]]:
-        """Number, line and cells of each row that has as many cells as the header; empty lines are skipped."""
-        width = len(self.columns)
+        """Number, line and cells of each row that has as many cells as the header; empty lines are skipped.
+
+        Empty cells behind the last column count as none: spreadsheets write them.
+        """
         number = 0
         for cells in self._rows:
             if not cells:
                 continue
             number += 1
             line = self._rows.line_num
-            if len(cells) == width:
+            if len(cells) > self._width and not any(map(str.strip, cells[self._width :])):
+                del cells[self._width :]
+            if len(cells) == self._width:
                 yield number, line, cells
                 continue
-            fault = f"{len(cells)} cells, the header has {width} columns"
+            fault = f"{len(cells)} cells, the header has {self._width} columns"
             faults.add(BadCell(number, -1, line, "", fault, f"has {fault}", "correct the row"))
+
+
+# the first bytes of files that are called tables -> what they are, and what to do
+OTHER_FILES = {
+    b"PK\x03\x04": "an Excel workbook, or another zip archive; save its sheet as CSV",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook; save its sheet as CSV",
+    b"PAR1": "a Parquet file; give it the suffix .parquet",
+    b"SQLite format 3": "a SQLite database; name it as sqlite:FILE?table=NAME",
+    b"%PDF": "a PDF document; export its table as CSV",
+    b"\x1f\x8b": "compressed with gzip; unpack it",
+    b"<!doctype html": "a web page, perhaps of a login; download the table itself",
+    b"<html": "a web page, perhaps of a login; download the table itself",
+    b"<?xml": "an XML document; export its table as CSV",
+    b"[{": "JSON; save it as CSV",
+    b'{"': "JSON; save it as CSV",
+}
+
+
+def _check_is_text(path: Path) -> None:
+    """DataError for a file that is something else than its suffix claims."""
+    with path.open("rb") as file:
+        begin = file.read(256).removeprefix(b"\xef\xbb\xbf").lstrip()
+    for mark, what in OTHER_FILES.items():
+        if begin.lower().startswith(mark.lower()):
+            raise DataError(f"{path}: not a table but {what}", public=f"the file is {what}")
 
 
 @contextmanager
 def _open_csv(
     path: Path, names: Sequence[str], least: int, notation: Notation
 ) -> Iterator[TableFile]:
+    _check_is_text(path)
     encoding = encoding_of(path, notation)
     try:
         with path.open(newline="", encoding=encoding) as file:
-            separator = separator_of(file.readline(), notation)
+            line = file.readline()
+            separator = separator_of(line, notation)
             file.seek(0)
             rows = csv.reader(file, delimiter=separator)
-            columns = _csv_header(path, next(rows, []), names, least)
-            yield _CsvFile(columns, rows, notation)
+            if named_separator(line) is not None:
+                next(rows)
+            header = [cell.strip() for cell in next(rows, [])]
+            _check_csv_header(path, header, names, least)
+            yield _CsvFile(header, rows, notation, separator)
     except UnicodeError as error:
         fault = f"not {encoding.removesuffix('-sig').upper()} text"
         advice = "save the table as UTF-8, or name its encoding in task.read.encoding"
@@ -160,42 +255,34 @@ def _open_csv(
         ) from None
 
 
-def _csv_header(path: Path, cells: list[str], names: Sequence[str], least: int) -> tuple[str, ...]:
-    """The first line of a CSV file. DataError if it is empty, holds numbers or names a column twice."""
-    columns = tuple(cell.strip() for cell in cells)
-    _check_width(path, len(columns))
-    if not any(columns):
+def _check_csv_header(path: Path, cells: Sequence[str], names: Sequence[str], least: int) -> None:
+    """DataError if the first line of a CSV file is empty, holds numbers or names a column twice."""
+    columns = [cell for cell in cells if cell]
+    _check_width(path, len(cells))
+    if not columns:
         raise DataError(
             f"{path}: empty; expected a first line with column names and one line per sample",
             public="the table is empty",
         )
-    if len(columns) < least:
-        expected = "expected a label and at least one feature"
-        raise DataError(
-            f"{path}: one column only ({columns[0]!r}); {expected}",
-            public=f"the table has one column only; {expected}",
-        )
     # A first sample's label may be a word, so that the last column proves nothing. But a label's usual name, or a name
     # that is asked for, occurs in a header only.
-    has_a_known_name = bool(names)
+    has_a_known_name = bool(names) or len(columns) == 1
     for column in columns:
         if column.lower() in LABEL_NAMES:
             has_a_known_name = True
     examined = columns if has_a_known_name else columns[:-1]
-    if all(is_number(column) for column in examined):
+    if all(number_written(column) is not None for column in examined):
         fault = "the first line holds numbers; expected column names: add such a line"
         raise DataError(f"{path}: {fault}", public=fault)
+    if len(columns) < least:
+        expected = "expected a label and at least one feature"
+        if " " in columns[0]:
+            expected += ", with commas, semicolons, tabs or bars between the cells of each line"
+        raise DataError(
+            f"{path}: one column only ({columns[0]!r:.60}); {expected}",
+            public=f"the table has one column only; {expected}",
+        )
     check_names(path, columns)
-    return columns
-
-
-def is_number(text: str) -> bool:
-    """Whether Python reads the text as a number, NaN and infinity included."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 # -- parquet -------------------------------------------------------------------------------------------------
@@ -243,7 +330,7 @@ def _open_parquet(path: Path, least: int, notation: Notation) -> Iterator[TableF
 
 def _parquet_header(path: Path, file: Any, least: int) -> tuple[str, ...]:
     """The columns; DataError for a table that is empty, ambiguous, nested or too large."""
-    columns = tuple(file.schema_arrow.names)
+    columns = tuple(name for name in file.schema_arrow.names if name.strip())
     rows = file.metadata.num_rows
     if rows == 0 or len(columns) < least:
         fault = f"{rows} rows, {len(columns)} columns; expected samples with a label and features"

@@ -34,7 +34,7 @@ class Selection:
         names += self.labels
         if self.group is not None:
             names.append(self.group)
-        return tuple(names)
+        return tuple(dict.fromkeys(names))
 
 
 def selected(

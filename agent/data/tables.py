@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,19 +15,13 @@ import numpy.typing as npt
 from covey.agent.data.cells import BadCell, BadCells, quoted
 from covey.agent.data.dataset import Array, Dataset, RawColumns, dataset, encode
 from covey.agent.data.limits import check_size, unpacked_limit
-from covey.agent.data.table_columns import (
-    MISSING_LABELS,
-    CellPlace,
-    Words,
-    labels,
-    numbers,
-    series_names,
-    spelled,
-)
-from covey.agent.data.table_rows import USUAL, Block, TableFile, is_number, listed, open_table
+from covey.agent.data.table_columns import CellPlace, Words, labels, numbers, series_names
+from covey.agent.data.table_rows import USUAL, Block, TableFile, listed, open_table
 from covey.agent.data.table_selection import Selection, selected
-from covey.agent.data.times import instants, seconds_of_week
+from covey.agent.data.times import days_elapsed, instants, seconds_of_week
+from covey.agent.data.values import number_written, spelled
 from covey.agent.data.windows import labels_of, longest_series, window_rows, windows_of
+from covey.agent.data_place import GrowingFolder
 from covey.shared.errors import DataError
 from covey.shared.scenario.columns import Window
 from covey.shared.scenario.task import Task
@@ -39,30 +35,25 @@ def add_unknown_classes(
     Args:
         place: the label column.
         rows: (n,) numbers of the rows, from 1.
-        labels: (n,) as the file spells them.
+        labels: (n,) words; empty ones are missing.
         task: only class names are compared: numbers may count them.
         faults: get the cells.
     """
-    if not isinstance(task.classes, tuple) or all(map(is_number, labels)):
+    if not isinstance(task.classes, tuple) or all(
+        number_written(one) is not None for one in labels
+    ):
         return
+    known = frozenset(map(spelled, task.classes))
     advice = f"correct the label; the classes of the task are {listed(task.classes)}"
     for row, text in zip(rows, labels, strict=True):
-        is_known = text in task.classes or _as_number(text) in task.classes
-        if is_known or text.lower() in MISSING_LABELS:
+        if not text or text in known:
             continue
         fault = f"{quoted(text)} is not a class of the task"
         kind = "is not a class of the task"
         faults.add(BadCell(row, place.position, 0, place.name, fault, kind, advice))
 
 
-def _as_number(text: str) -> str:
-    """A whole number without decimals; other text stays."""
-    if is_number(text):
-        return spelled(float(text))
-    return text
-
-
-Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
 Vocabularies = dict[str, Words]  # by categorical column: the words that occur in it
 
 
@@ -72,12 +63,13 @@ class Table:
 
     selection: Selection
     features: (
-        Float32  # (n, columns): numbers, or indices into the words of a category; NaN: missing
+        Float64  # (n, columns): numbers, or indices into the words of a category; NaN: missing
     )
-    spelled: list[str]  # (n * width,) labels as the file spells them; empty without a label
+    spelled: list[str]  # (n * width,) labels as words; empty without a label
     rows: list[int]  # (n,) numbers of the rows in the file, from 1
     vocabularies: Vocabularies = field(default_factory=dict)
     left_out: int = 0  # samples with missing cells
+    unlabelled: int = 0  # samples without their target, which are left out too
     groups: list[str] = field(default_factory=list)  # (n,) series; empty if the rows are one
     overlap: int | None = None  # of windows: how many before a window share rows with it
     moments: list[float] = field(default_factory=list)  # (n,) if the latest rows test; else empty
@@ -88,7 +80,7 @@ class Table:
         """What the features mean."""
         words = {name: tuple(vocabulary.words) for name, vocabulary in self.vocabularies.items()}
         moments = np.array(self.moments) if self.moments else None
-        return RawColumns(words, self.left_out, moments)
+        return RawColumns(words, self.left_out, moments, self.unlabelled)
 
     def labels_for(self, task: Task | None) -> list[str]:
         """The labels. A table without any, in which a task looks for anomalies, has usual samples."""
@@ -200,24 +192,36 @@ def read_table(
         expected += task.columns
     expected += wishes
     may_lack = task is not None and task.anomalies is not None
-    least = 2 if label_needed else 1
+    least = 1 if may_lack or not label_needed else 2
     notation = USUAL if task is None else task.read
-    with open_table(path, expected, least, notation) as file:
-        selection = selected(
-            path, file.columns, wishes, task, label_needed=label_needed and not may_lack
-        )
-        if not label_needed or (may_lack and not wishes):  # the cells of a label may hold anything
-            selection = replace(selection, labels=())
-        if vocabularies is None:
-            vocabularies = {}
-        table = _read(path, file, selection, vocabularies, task)
+    if vocabularies is None:
+        vocabularies = {}
+
+    def read(part: Path) -> Table:
+        with open_table(part, expected, least, notation) as file:
+            selection = selected(
+                part, file.columns, wishes, task, label_needed=label_needed and not may_lack
+            )
+            if not label_needed or (may_lack and not wishes):  # a label's cells may hold anything
+                selection = replace(selection, labels=())
+            return _read(part, file, selection, vocabularies, task)
+
+    if isinstance(path, GrowingFolder):
+        settings = (label, None if task is None else task.model_dump_json(), label_needed)
+        tables = _KEPT.of(path, (str(path), *settings), vocabularies, read)
+        table = replace(_joined(path, tables, task), vocabularies=vocabularies)
+    else:
+        table = read(path)
+        _check_not_empty(table, path)
+    selection = table.selection
     if task is not None and task.window is not None:
         window = task.window
         if not label_needed:  # nothing has to come after the newest window
             window = window.model_copy(update={"horizon": None})
         table = _windowed(table, window, path)
-    if selection.leaves_out:
-        return _without_incomplete_samples(table, path)
+    drops = task is not None and task.drop_unlabelled
+    if selection.leaves_out or drops:
+        return _complete_samples(table, path, cells=selection.leaves_out, targets=drops)
     return table
 
 
@@ -241,7 +245,7 @@ def _read(
 ) -> Table:
     """All rows below the header. DataError names columns that do not fit, and the first faulty cells, and counts all."""
     faults = BadCells(path)
-    features: list[Float32] = []
+    features: list[Float64] = []
     spelled: list[str] = []
     rows: list[int] = []
     groups: list[str] = []
@@ -258,7 +262,8 @@ def _read(
             moments += instants(block.cells.get(time, ())) or map(float, block.rows)
         features.append(_features(file, selection, block, faults, vocabularies))
         rows += block.rows
-        columns = [labels(place, block, faults) for place in places]
+        drops = task is not None and task.drop_unlabelled
+        columns = [labels(place, block, faults, missing=drops) for place in places]
         spelled += chain.from_iterable(zip(*columns, strict=True))
         if group is not None:
             groups += series_names(group, block, faults)
@@ -267,12 +272,7 @@ def _read(
     if is_refused and len(places) == 1 and task is not None:
         add_unknown_classes(places[0], rows, spelled, task, faults)
     faults.check(selection.faults)
-    if not rows:
-        raise DataError(
-            f"{path}: no samples below the header; add one line per sample",
-            public="the table has no samples below its header",
-        )
-    all_features = np.concatenate(features)
+    all_features = np.concatenate([np.empty((0, len(selection.features))), *features])
     return Table(
         selection,
         all_features,
@@ -283,6 +283,98 @@ def _read(
         moments=moments,
         width=max(len(places), 1),
     )
+
+
+def _check_not_empty(table: Table, path: Path) -> None:
+    if not table.rows:
+        raise DataError(
+            f"{path}: no samples below the header; add one line per sample",
+            public="the table has no samples below its header",
+        )
+
+
+# -- folders that grow ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A file of a growing folder, as it was read."""
+
+    stamp: tuple[str, int, int]  # name, size, time of modification
+    table: Table
+    words: Vocabularies  # of this file and those before it
+
+
+class _KeptParts:
+    """The files of the newest growing folder, so that only those are read that are new, or lie behind one that has changed."""
+
+    def __init__(self) -> None:
+        self._settings: tuple[Hashable, ...] = ()
+        self._parts: list[_Part] = []
+
+    def of(
+        self,
+        folder: GrowingFolder,
+        settings: tuple[Hashable, ...],
+        vocabularies: Vocabularies,
+        read: Callable[[Path], Table],
+    ) -> list[Table]:
+        """The tables of all files, in the order of their names.
+
+        Args:
+            folder: to read.
+            settings: all on which the tables depend, but the files.
+            vocabularies: empty; gets the words of all files.
+            read: reads one file, and adds its words to `vocabularies`.
+        """
+        if settings != self._settings or vocabularies:
+            self._settings, self._parts = settings, []
+        stamps = [_stamp(file) for file in folder.parts]
+        same = 0
+        while same < min(len(stamps), len(self._parts)) and self._parts[same].stamp == stamps[same]:
+            same += 1
+        del self._parts[same:]
+        if self._parts:
+            vocabularies.update(deepcopy(self._parts[-1].words))
+        for file, stamp in zip(folder.parts[same:], stamps[same:], strict=True):
+            table = read(file)
+            self._parts.append(_Part(stamp, table, deepcopy(vocabularies)))
+        return [part.table for part in self._parts]
+
+
+_KEPT = _KeptParts()
+
+
+def _stamp(file: Path) -> tuple[str, int, int]:
+    found = file.stat()
+    return file.name, found.st_size, found.st_mtime_ns
+
+
+def _joined(folder: GrowingFolder, tables: Sequence[Table], task: Task | None) -> Table:
+    """The rows of all files as one table. DataError if two have other columns, or none has a row."""
+    first, *others = tables
+    for file, other in zip(folder.parts[1:], others, strict=True):
+        if other.selection.names != first.selection.names:
+            raise DataError(
+                f"{file}: columns {listed(other.selection.names)} differ from {folder.parts[0].name}: "
+                f"{listed(first.selection.names)}; give all files of the folder the same columns",
+                public="the files of the folder have different columns",
+            )
+    before = np.cumsum([0, *(len(table.rows) for table in tables)]).tolist()
+    rows = [start + row for start, table in zip(before, tables, strict=False) for row in table.rows]
+    moments = [one for table in tables for one in table.moments]
+    if moments and not (task is not None and task.times):
+        moments = list(map(float, rows))
+    joined = replace(
+        first,
+        features=np.concatenate([table.features for table in tables]),
+        spelled=[one for table in tables for one in table.spelled],
+        rows=rows,
+        groups=[one for table in tables for one in table.groups],
+        moments=moments,
+    )
+    _check_not_empty(joined, folder)
+    return joined
 
 
 def _windowed(table: Table, window: Window, path: Path) -> Table:
@@ -297,7 +389,7 @@ def _windowed(table: Table, window: Window, path: Path) -> Table:
         if window.horizon is not None:
             fault += f" and task.window.horizon {window.horizon}"
         raise DataError(f"{path}: {fault}; use shorter windows", public=f"the table gives {fault}")
-    check_size(path, rows.size * table.features.shape[1] * 4, unpacked_limit(path))
+    check_size(path, rows.size * table.features.shape[1] * 8, unpacked_limit(path))
     own_rows = rows[:, : window.rows]
     last_rows = own_rows[:, -1].tolist()
     return replace(
@@ -312,15 +404,24 @@ def _windowed(table: Table, window: Window, path: Path) -> Table:
     )
 
 
-def _without_incomplete_samples(table: Table, path: Path) -> Table:
-    """The rows, or windows, without missing cells. DataError if there are none."""
-    complete = ~np.isnan(table.features).any(axis=tuple(range(1, table.features.ndim)))
+def _complete_samples(table: Table, path: Path, *, cells: bool, targets: bool) -> Table:
+    """The rows, or windows, without missing cells and with all their targets. DataError if there are none."""
+    complete = np.ones(len(table.rows), np.bool_)
+    if cells:
+        complete &= ~np.isnan(table.features).any(axis=tuple(range(1, table.features.ndim)))
+    unlabelled = 0
+    if targets and table.spelled:
+        own = np.reshape([bool(one) for one in table.spelled], (len(table.rows), table.width))
+        unlabelled = int((~own.all(axis=1)).sum())
+        complete &= own.all(axis=1)
     kept = np.flatnonzero(complete).tolist()
     if not kept:
         fault = "every sample has a missing cell, and task.impute is drop"
-        raise DataError(
-            f"{path}: {fault}; set task.impute to mean or median", public=f"in the table {fault}"
-        )
+        advice = "set task.impute to mean or median"
+        if unlabelled:
+            fault = "no sample has its target and all its cells"
+            advice = "fill in targets"
+        raise DataError(f"{path}: {fault}; {advice}", public=f"in the table {fault}")
     spelled: list[str] = []
     if table.spelled:
         width = table.width
@@ -328,11 +429,12 @@ def _without_incomplete_samples(table: Table, path: Path) -> Table:
     return replace(
         table,
         features=table.features[complete],
+        unlabelled=unlabelled,
         spelled=spelled,
         rows=[table.rows[index] for index in kept],
         groups=[table.groups[index] for index in kept] if table.groups else [],
         moments=[table.moments[index] for index in kept] if table.moments else [],
-        left_out=len(table.rows) - len(kept),
+        left_out=len(table.rows) - len(kept) - unlabelled,
     )
 
 
@@ -342,12 +444,12 @@ def _features(
     block: Block,
     faults: BadCells,
     vocabularies: Vocabularies,
-) -> Float32:
+) -> Float64:
     """The features (n, columns) of a block of rows."""
-    found: list[Float32] = []
+    found: list[npt.NDArray[Any]] = []
     for column in selection.features:
         if column.name in selection.absent:
-            found.append(np.full(len(block.rows), np.nan, np.float32))
+            found.append(np.full(len(block.rows), np.nan))
             if column.kind == "category":
                 vocabularies.setdefault(column.name, Words())
             continue
@@ -361,7 +463,11 @@ def _features(
                 values = seconds_of_week(
                     place, block, faults, missing=missing, seasonal=column.seasonal
                 )
+            case "number" if column.elapsed:
+                found.append(days_elapsed(place, block, faults, missing=missing))
+                continue
             case "number":
-                values = numbers(place, block, faults, missing=missing)
+                found.append(numbers(place, block, faults, missing=missing))
+                continue
         found.append(values)
-    return np.stack(found, axis=1)
+    return np.stack(found, axis=1).astype(np.float64, copy=False)

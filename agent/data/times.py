@@ -7,7 +7,7 @@ the year.
 from __future__ import annotations
 
 import math
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +15,15 @@ import numpy.typing as npt
 from covey.agent.data.cells import BadCells, Cells, quoted
 from covey.agent.data.table_columns import CellPlace
 from covey.agent.data.table_rows import Block
+from covey.agent.data.values import EPOCH, moment_of
 
 Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
 
+BEGIN_S = 946_684_800.0  # 1 January 2000, in seconds since 1970
 DAY_S = 86_400
 WEEK_S = 7 * DAY_S
 YEAR_S = 365.2425 * DAY_S
-SECONDS_UP_TO = 1e11  # the year 5138; larger numbers since 1970 count milliseconds, then microseconds, then nanoseconds
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def seconds_of_week(
@@ -45,6 +46,15 @@ def seconds_of_week(
             second = 0.0
         found.append(second)
     return np.array(found, np.float32)
+
+
+def days_elapsed(place: CellPlace, block: Block, faults: BadCells, *, missing: bool) -> Float64:
+    """A block of a column of times, (n,): days since 2000, by the clock as written; NaN for missing cells, and for those that are
+    no times: `seconds_of_week` names them."""
+    cells = [cell for _, cell in place.cells(block, faults, missing=missing)]
+    days = (np.array(instants(cells)) - BEGIN_S) / DAY_S
+    days[~np.isfinite(days)] = math.nan
+    return days
 
 
 def second_of_week(cell: object, *, seasonal: bool = False) -> float | None:
@@ -70,46 +80,6 @@ def instants(cells: Cells) -> list[float]:
         else:
             found.append((moment.replace(tzinfo=UTC) - EPOCH).total_seconds())
     return found
-
-
-def moment_of(cell: object) -> datetime | None:
-    """The point in time in a cell; None if it has none."""
-    match cell:
-        case bool():
-            return None
-        case datetime():
-            return cell
-        case date():
-            return datetime(cell.year, cell.month, cell.day)
-        case int() | float():
-            return _since_1970(cell)
-        case str():
-            return _written(cell.strip())
-    return None
-
-
-def _written(text: str) -> datetime | None:
-    """ISO 8601, or a number since 1970. A text of eight digits is a date."""
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        pass
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return _since_1970(number)
-
-
-def _since_1970(number: float) -> datetime | None:
-    seconds = float(number)
-    for _ in range(3):
-        if abs(seconds) > SECONDS_UP_TO:
-            seconds /= 1000
-    try:
-        return EPOCH + timedelta(seconds=seconds)
-    except (OverflowError, ValueError):
-        return None
 
 
 def circular(seconds: Float32, *, seasonal: bool = False) -> Float32:

@@ -20,11 +20,12 @@ from covey.agent.data.class_folders import files_at
 from covey.agent.data.dataset import Array, Dataset, RawColumns, dataset
 from covey.agent.data.fit import fit
 from covey.agent.data.images import Form, ImageReader
-from covey.agent.data.load import TABLES, load, only_file
+from covey.agent.data.load import is_table, load, only_file
 from covey.agent.data.parquet_images import image_column, pixels_of, read_rows
-from covey.agent.data.table_columns import spelled
 from covey.agent.data.table_rows import listed, open_table
 from covey.agent.data.tables import read_table
+from covey.agent.data.values import spelled
+from covey.agent.data_place import GrowingFolder, place_of
 from covey.shared.errors import DataError
 from covey.shared.own_code import plugins
 from covey.shared.own_code.consent import AllowedCode
@@ -60,19 +61,20 @@ def load_unlabelled(
     Raises:
         DataError: the file cannot be read, its samples do not fit the task, or it has no targets and they are needed.
     """
+    path = place_of(path)
     if not path.exists() and plugins.data_code(str(path)) is not None:
         loaded = load(path, allowed=AllowedCode.for_data(str(path)))
         return _samples(loaded.features, range(1, len(loaded.targets) + 1), task, str(path))
     if not path.exists():
         raise DataError(f"{path}: no such file; expected {ACCEPTED}", public="no such file")
     place = path
-    if path.is_dir():
+    if path.is_dir() and not isinstance(path, GrowingFolder):
         place = only_file(path) or path
     if not task.has_own_columns and image_column(place) is not None:
         features = pixels_of(place, read_rows(place, label, label_needed=False), task)
         rows = range(1, len(features) + 1)
         return _samples(features, rows, task, str(place))
-    if place.suffix.lower() in TABLES:
+    if is_table(place):
         table = read_table(place, label, task, label_needed=with_targets)
         columns = table.raw_columns if task.has_own_columns else None
         samples = _samples(table.features, table.rows, task, str(place), columns)
@@ -129,8 +131,10 @@ def cells_of(path: Path, task: Task, rows: Sequence[int], names: Sequence[str]) 
     Raises:
         DataError: it is no table, or has no such column.
     """
-    place = (only_file(path) or path) if path.is_dir() else path
-    if place.suffix.lower() not in TABLES:
+    place = place_of(path)
+    if place.is_dir() and not isinstance(place, GrowingFolder):
+        place = only_file(path) or path
+    if not is_table(place):
         raise DataError(f"{path}: no table; only a table has columns to keep", public="no table")
     found: dict[int, list[str]] = {}
     with open_table(place, names, 1, task.read) as file:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from covey.shared.scenario.columns import Window
 
 Indices = npt.NDArray[np.int64]
-Float32 = npt.NDArray[np.float32]
+Cells = npt.NDArray[Any]
 Array = npt.NDArray[Any]
 
 
@@ -50,7 +50,7 @@ def longest_series(groups: Sequence[str], count: int) -> int:
     return max(rows_of.values())
 
 
-def windows_of(features: Float32, rows: Indices) -> Float32:
+def windows_of(features: Cells, rows: Indices) -> Cells:
     """Features (windows, columns, rows) from the features (n, columns) of all rows."""
     gathered = features[rows]  # (windows, rows, columns)
     channels_first = gathered.swapaxes(1, 2)

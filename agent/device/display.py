@@ -92,10 +92,10 @@ class DeviceDisplay:
                 self._show(f"step {step}: report accepted")
             case ReportRefused(why):
                 self._warn(f"the coordinator refused a report: {why}")
-            case ModelTaken(run, round_, _, path, why):
-                self._show(f"model of run {run}, round {round_} in use: {why}; {path}")
-            case ModelRejected(run, round_, _, why):
-                self._warn(f"model of run {run}, round {round_} rejected: {why}")
+            case ModelTaken(version=version, path=path, why=why):
+                self._show(f"model in use: {version}: {why}; {path}")
+            case ModelRejected(version=version, why=why):
+                self._warn(f"model rejected: {version}: {why}")
             case ModelNotKept(why):
                 self._warn(f"a new model was not kept: {why}")
             case HookFailed(why):

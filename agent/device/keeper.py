@@ -95,10 +95,11 @@ class Keeper:
         refused = self._refused
         note = index.note
         if refused is not None:
-            note = f"refused by the policy of this device: run {refused.run}, round {refused.round}"
+            note = f"refused by the policy of this device: {refused.title}"
         return ModelInUse(
             run=version.run if version is not None else "",
             round=version.round if version is not None else 0,
+            name=version.name if version is not None else "",
             cluster=version.cluster if version is not None else None,
             serial=index.serial if refused is None else refused.serial,
             rejected=index.rejected,
@@ -171,10 +172,10 @@ class Keeper:
     def deployment_settled(self, deployment: Deployment) -> None:
         """A deployment was dealt with. If the model in use is an operator's choice, models of orders do not replace it."""
         self._refused = None
-        published = Version(deployment.run, deployment.round)
+        published = Version(deployment.run, deployment.round, name=deployment.name)
         pinned = published.is_same_model(self.models.in_use) and deployment.origin == "operator"
         try:
-            self.models.settle(deployment.serial, pinned=pinned)
+            self.models.settle(deployment.serial, pinned=pinned, published=published)
         except OSError as error:  # a full disk: the next start deals with it again
             self._observer(ModelNotKept(str(error)))
         self._announce()
@@ -186,13 +187,18 @@ class Keeper:
 
     def _reject(self, version: Version, why: str) -> None:
         self.models.reject(version, why)
-        self._observer(ModelRejected(version.run, version.round, version.cluster, why))
+        self._observer(
+            ModelRejected(version.run, version.round, version.cluster, str(version), why)
+        )
 
     def _take(self, version: Version, answer: Answer) -> None:
         why, figure = answer["why"], answer["figure"]
         measured = None if figure is None else (figure[0], figure[1])
         path = self.models.take(version, why, measured, is_first=answer["is_first"])
-        self._observer(ModelTaken(version.run, version.round, version.cluster, str(path), why))
+        taken = ModelTaken(
+            version.run, version.round, version.cluster, str(version), str(path), why
+        )
+        self._observer(taken)
         if self._hook is not None:
             self._hook.start(path.absolute(), version)
 

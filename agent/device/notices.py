@@ -182,6 +182,7 @@ class ModelTaken(_Notice):
     run: str
     round: int
     cluster: int | None
+    version: str  # its name, for people
     path: str
     why: str
 
@@ -194,6 +195,7 @@ class ModelRejected(_Notice):
     run: str
     round: int
     cluster: int | None
+    version: str  # its name, for people
     why: str
 
 

@@ -90,6 +90,11 @@ class Presence:
             agent=self.agent, session=self._session, version=self._version, online=False
         )
 
+    @property
+    def goodbye(self) -> AgentStatus:
+        """The status that others read when this agent has ended in order. A last will has no serial."""
+        return self.will.model_copy(update={"serial": self._serial + 1})
+
     def status(self, progress: Progress) -> AgentStatus:
         """The agent's status now."""
         seen = self.inspection

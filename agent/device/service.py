@@ -253,10 +253,10 @@ class Agent:
                 await self._announce_end(link)
 
     async def _announce_end(self, link: Link) -> None:
-        will = self.will
+        content = self.session.goodbye.to_bytes()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_S):
-                await link.publish(will.topic, will.payload, retain=True)
+                await link.publish(self._status_topic, content, retain=True)
 
     def stop(self) -> None:
         """End `run` with a goodbye."""

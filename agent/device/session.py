@@ -177,6 +177,11 @@ class Session:
         return self._presence.will
 
     @property
+    def goodbye(self) -> AgentStatus:
+        """The status that others read when this agent has ended in order."""
+        return self._presence.goodbye
+
+    @property
     def _progress(self) -> Progress:
         order = self._fetching.order
         # the exchanges of a secure sum take less time than others need to read of them

@@ -162,10 +162,24 @@ class ModelDir:
         self._write(replace(before, rejected=count, last_rejected=version, note=note, why=why))
         self._sweep()
 
-    def settle(self, serial: int, *, pinned: bool) -> None:
-        """Note that a publication was dealt with. If `pinned`, an operator chose the model that is in use now."""
-        accepted = self.index.in_use if pinned else self.index.accepted
-        self._write(replace(self.index, serial=serial, pinned=pinned, accepted=accepted))
+    def settle(self, serial: int, *, pinned: bool, published: Version | None = None) -> None:
+        """Note that a publication was dealt with. If `pinned`, an operator chose the model that is in use now.
+
+        The publication names its version; the order that gave this device the same model did not.
+        """
+        before = self.index
+        in_use, note = before.in_use, before.note
+        if in_use is not None and published is not None and published.is_same_model(in_use.version):
+            named = replace(in_use.version, name=published.name)
+            if note == f"in use: {in_use.version}":
+                note = f"in use: {named}"
+            in_use = replace(in_use, version=named)
+        accepted = in_use if pinned else before.accepted
+        self._write(
+            replace(
+                before, in_use=in_use, serial=serial, pinned=pinned, accepted=accepted, note=note
+            )
+        )
         self._sweep()
 
     def count_hook_failure(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-from covey.shared.numerics.measures import MEASURES, RMSE
+from covey.shared.numerics.measures import MEASURES, RMSE, plain
 from covey.shared.storage.files import SUFFIX
 from covey.shared.wire.topics import is_name
 
@@ -85,8 +85,8 @@ def _against(new: Figures, old: Figures, margin: float, which: str, measure: str
             name, shown = metric, (after, before)
             if metric == "mse":  # as the coordinator shows it
                 name, shown = RMSE.label, (math.sqrt(after), math.sqrt(before))
-            seen = f"{name} {shown[0]:.4g} on {samples} test samples"
-            why = f"{seen}, {shown[1]:.4g} with {which}"
+            seen = f"{name} {plain(shown[0])} on {samples} test samples"
+            why = f"{seen}, {plain(shown[1])} with {which}"
             worst = _worst(before, margin, samples, is_error=MEASURES[metric].lower_is_better)
             return Verdict(not MEASURES[metric].is_better(worst, after), why)
     return Verdict(True, f"{which} solves another task")
@@ -135,6 +135,7 @@ class Version:
     # order: the device got it to train or to test it; run: the finished run published it; operator: `promote` did
     origin: Origin = "order"
     at_home: bool = False  # the device fine-tuned it, because that was better on its own samples
+    name: str = ""  # for people, as its publication has it; "" before that has come
 
     @property
     def file(self) -> str:
@@ -145,7 +146,7 @@ class Version:
         return "-".join(words) + SUFFIX
 
     def __str__(self) -> str:
-        text = f"run {self.run}, round {self.round}"
+        text = self.name or f"run {self.run}, round {self.round}"
         if self.cluster is not None:
             text += f", cluster {self.cluster}"
         return f"{text}, fine-tuned here" if self.at_home else text
@@ -170,5 +171,6 @@ class Version:
                 "origin": str(origin),
             } if is_name(run) and round_ >= 0 and origin in ORIGINS:
                 at_home = data.get("at_home") is True  # earlier versions had none
-                return cls(run, round_, cluster, origin, at_home)
+                name = str(data.get("name", ""))
+                return cls(run, round_, cluster, origin, at_home, name)
         raise ValueError("expected run, round, cluster and origin of a model")

@@ -194,15 +194,18 @@ class LoopLocal(DataOfLocal):
         data = TrainingData(self._scaled(samples.features), samples.targets)
         state, count, figures = self._loop.train(self._named(start), data, settings)
         end = self._vector(state)
-        if not 1 <= count <= len(samples):
-            raise PublicError(
-                f"task.model: train returned {count} samples; expected 1 to {len(samples)}"
-            )
+        self._check_count(count, len(samples))
         self._counted = int(count)
         if steps is None:
-            steps = epochs * -(-len(samples) // self._training.batch)
+            steps = epochs * -(-max(count, len(samples)) // self._training.batch)
         loss = float(figures["loss"]) if "loss" in figures else self.loss(end)
         return TrainingResult(end, steps, loss)
+
+    def _check_count(self, count: int, samples: int) -> None:
+        if not 1 <= count <= samples:
+            raise PublicError(
+                f"task.model: train returned {count} samples; expected 1 to {samples}"
+            )
 
     def _named(self, model: Vector) -> State:
         """The values of a model by name, of the loop's own."""
@@ -235,16 +238,13 @@ class LoopLocal(DataOfLocal):
 
     def _refuse(self, what: str) -> NoReturn:
         raise PublicError(
-            f"task.model {self._task.model.name} trains by a loop of its own, which has not been made for {what}; choose a "
+            f"task.model {self._task.model.name} trains by code of its own, which has not been made for {what}; choose a "
             "method that does without, such as fedavg or fedclust, and remove the keys that ask for it"
         )
 
 
-@dataclass(frozen=True)
-class LoopLearner:
-    """A `covey.agent.learning.Learner` of one loop."""
-
-    loop: Loop
+class Bare:
+    """The half of a `covey.agent.learning.Learner` that needs no loop yet."""
 
     def prepare(self, threads: int = 1) -> None:
         """Do nothing: the loop's own module has imported what it needs."""
@@ -252,6 +252,16 @@ class LoopLearner:
     def device(self, wish: str, setting: str) -> DeviceKind:
         """The processor, as far as Covey knows."""
         return "cpu"
+
+
+BARE = Bare()
+
+
+@dataclass(frozen=True)
+class LoopLearner(Bare):
+    """A `covey.agent.learning.Learner` of one loop."""
+
+    loop: Loop
 
     def layout(self, task: Task, allowed: AllowedCode) -> Layout:
         """See `Learner.layout`."""

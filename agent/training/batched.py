@@ -68,10 +68,9 @@ class Request:
 
 
 def can_be_batched(net: FlatModule) -> bool:
-    """Whether many models of this kind can compute at once: without recurrent layers, batch norm and dropout."""
-    if net.has_batch_norm or net.draws_random_numbers:
-        return False
-    return not any(isinstance(layer, nn.RNNBase) for layer in net.module.modules())
+    """Whether many models of this kind can compute at once: without recurrent layers and dropout."""
+    is_recurrent = any(isinstance(layer, nn.RNNBase) for layer in net.module.modules())
+    return not (is_recurrent or net.draws_random_numbers)
 
 
 def padded(epochs: Iterable[Iterable[SampleIndices]], size: int) -> SampleIndices:

@@ -28,6 +28,7 @@ from covey.agent.training.models import build, check_claims, layout_of, tensors_
 from covey.shared.cli import ProgramFormat
 from covey.shared.errors import UserError, install
 from covey.shared.own_code.consent import NO_CODE, AllowedCode
+from covey.shared.own_code.faults import said
 from covey.shared.scenario.task import Task
 from covey.shared.storage.files import write_atomically
 
@@ -104,10 +105,8 @@ def export(model: Path, out: Path, allowed: AllowedCode = NO_CODE) -> None:
             (example,),
             dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
         )
-    except Exception as error:  # the user's own module may do what no program can
-        raise UserError(
-            f"{task.model.name} cannot be exported: {str(error).splitlines()[0]}"
-        ) from error
+    except (Exception, SystemExit) as error:  # the user's own module may do what no program can
+        raise UserError(f"{task.model.name} cannot be exported: {said(error)}") from error
     content = _pt2(program, task) if kind == "pt2" else _onnx(program, task)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, content)

@@ -6,23 +6,48 @@ outputs of layers before all that trains are computed once for all epochs, and k
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from covey.agent.learning import check_layout
-from covey.agent.training.models import BATCH_NORMS, layout_of, tensors_of
+from covey.agent.training.models import tensors_of
 from covey.shared.numerics.split import Mask, Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
 
 SEEDS = 2**63  # torch accepts seeds below this
-KNOWN_MODULES = ("torch.", "covey.agent.training.")  # of their layers, only dropout draws
+OURS = "covey.agent.training."  # whose layers draw nothing but what those of torch inside them draw
+DRAW_NOTHING = frozenset(  # layers of torch; any other one gets a seed
+    {
+        *(f"{kind}{axes}d" for axes in (1, 2, 3) for kind in ("Conv", "ConvTranspose")),
+        *(f"{kind}{axes}d" for axes in (1, 2, 3) for kind in ("BatchNorm", "InstanceNorm")),
+        *(f"{kind}{axes}d" for axes in (1, 2, 3) for kind in ("AvgPool", "MaxPool", "LPPool")),
+        *(f"Adaptive{kind}Pool{axes}d" for axes in (1, 2, 3) for kind in ("Avg", "Max")),
+        *(f"{kind}Pad{axes}d" for axes in (1, 2, 3) for kind in ("Reflection", "Replication")),
+        *(f"{kind}Pad{axes}d" for axes in (1, 2, 3) for kind in ("Zero", "Constant")),
+        *("Sequential", "ModuleList", "ModuleDict", "Identity", "Flatten", "Unflatten", "Linear"),
+        *("Bilinear", "Embedding", "EmbeddingBag", "RNN", "LSTM", "GRU", "MultiheadAttention"),
+        *("RNNCell", "LSTMCell", "GRUCell", "PixelShuffle", "Upsample", "SyncBatchNorm"),
+        *("GroupNorm", "LayerNorm", "RMSNorm", "LocalResponseNorm", "ReLU", "ReLU6", "LeakyReLU"),
+        *("PReLU", "ELU", "CELU", "SELU", "GELU", "SiLU", "Mish", "GLU", "Sigmoid", "LogSigmoid"),
+        *("Hardsigmoid", "Hardswish", "Hardtanh", "Hardshrink", "Tanh", "Tanhshrink", "Softmax"),
+        *("Softmax2d", "LogSoftmax", "Softmin", "Softplus", "Softsign", "Softshrink", "Threshold"),
+    }
+)
+
+
+class _Home(NamedTuple):
+    """Where a tensor of a module belongs."""
+
+    layer: nn.Module
+    key: str  # its name in the layer
+    tensor: Tensor
+    home: Tensor  # a view of the state
 
 
 class FlatModule:
@@ -30,11 +55,8 @@ class FlatModule:
 
     Args:
         module: on the device already. Its parameters and buffers become views of `state`.
-        layout: of the coordinator's model.
+        layout: of the coordinator's model, which is that of the module.
         device: where both tensors lie.
-
-    Raises:
-        PublicError: the module's own layout differs from the coordinator's.
     """
 
     module: nn.Module
@@ -42,12 +64,10 @@ class FlatModule:
     parameters: Tensor  # (P,) view of the first part of `state`
     gradient: Tensor  # (P,) float32, in the order of `parameters`; backward() adds to it
     leaf: Tensor  # `parameters` with `gradient` as its gradient
-    gradients: list[Tensor]  # one view of `gradient` per parameter, in its shape
-    has_batch_norm: bool  # then a training batch needs two samples
+    gradients: list[Tensor]  # one view of `gradient` per parameter that is not frozen, in its shape
     draws_random_numbers: bool  # then its generator needs a seed for each training
 
     def __init__(self, module: nn.Module, layout: Layout, device: torch.device) -> None:
-        check_layout(layout_of(module), layout)
         self.module = module
         self._layout = layout
         self.state = torch.empty(layout.size, device=device)
@@ -56,24 +76,34 @@ class FlatModule:
         self.leaf = self.parameters.detach()
         self.leaf.grad = self.gradient
         self.gradients = []
-        self.has_batch_norm = False
-        self.draws_random_numbers = False
-        for layer in module.modules():
-            if isinstance(layer, BATCH_NORMS):
-                self.has_batch_norm = True
-            if may_draw(layer):
-                self.draws_random_numbers = True
+        self.draws_random_numbers = any(may_draw(layer) for layer in module.modules())
+        self._homes: list[_Home] = []
         self._tie(layout)
 
     def _tie(self, layout: Layout) -> None:
         """Make the module's tensors views of `state`, and its gradients views of `gradient`."""
         tensors = tensors_of(self.module)
+        freeze(tensors, layout)
         for entry, span in layout.spans():
             tensor = tensors[entry.name]
             tensor.data = self.state[span].view(entry.shape)
-            if isinstance(tensor, nn.Parameter):
+            layer = self.module.get_submodule(entry.module)
+            self._homes.append(_Home(layer, entry.name.rpartition(".")[2], tensor, tensor.data))
+            if tensor.requires_grad:
                 tensor.grad = self.gradient[span].view(entry.shape)
                 self.gradients.append(tensor.grad)
+
+    def settle(self) -> None:
+        """Take values into `state` that the module's own code has put elsewhere, as `self.mean = 0.9 * self.mean + ...` does."""
+        for layer, key, tensor, home in self._homes:
+            now = layer._buffers.get(key, tensor)
+            if now is None or now.data_ptr() == home.data_ptr():
+                continue
+            with torch.no_grad():
+                home.copy_(now.detach())
+            tensor.data = home
+            if key in layer._buffers:
+                layer._buffers[key] = tensor
 
     def __repr__(self) -> str:
         name = type(self.module).__name__
@@ -85,6 +115,7 @@ class FlatModule:
         expected = tuple(self.state.shape)
         if model.shape != expected:
             raise ValueError(f"model has shape {model.shape}, the layout has {expected}")
+        self.settle()
         if self.state.device.type == "cpu":
             np.copyto(self.state.numpy(), model)
         else:
@@ -116,11 +147,12 @@ class FlatModule:
             parameters = [
                 tensors[entry.name] for entry in fixed if tensors[entry.name].requires_grad
             ]
-        modules = [
-            self.module.get_submodule(entry.module)
+        modules = {
+            module: module.training
             for entry in fixed
             if not isinstance(tensors[entry.name], nn.Parameter)
-        ]
+            for module in [self.module.get_submodule(entry.module)]
+        }
         for parameter in parameters:
             parameter.requires_grad_(False)
         for module in modules:
@@ -130,19 +162,21 @@ class FlatModule:
         finally:
             for parameter in parameters:
                 parameter.requires_grad_(True)
-            for module in modules:
-                module.training = True
+            for module, was_training in modules.items():
+                module.training = was_training
 
     def parts(self, mask: Mask) -> list[Tensor]:
-        """The values of a mask (d,) for each parameter, in its shape, on the device."""
+        """The values of a mask (d,) for each parameter that is not frozen, in its shape, on the device."""
         trainable = list(self._layout.spans())[: self._layout.trainable]
         return [
             torch.from_numpy(mask[span]).view(entry.shape).to(self.state.device)
             for entry, span in trainable
+            if entry.name not in self._layout.frozen
         ]
 
     def vector(self) -> Vector:
         """A copy of the state (d,) float32, on the CPU."""
+        self.settle()
         return cast(Vector, self.state.cpu().numpy().copy())
 
     @contextmanager
@@ -158,11 +192,20 @@ class FlatModule:
 
 
 def may_draw(layer: nn.Module) -> bool:
-    """Whether a layer may draw random numbers: dropout does, and a user's own layer might."""
+    """Whether a layer may draw random numbers: all may but those that are known not to. Without a seed no run repeats."""
     kind = type(layer)
-    if not kind.__module__.startswith(KNOWN_MODULES):
+    if kind.__module__.startswith(OURS):
+        return False
+    if not kind.__module__.startswith("torch.") or kind.__name__ not in DRAW_NOTHING:
         return True
-    return "dropout" in kind.__name__.lower()
+    dropout = getattr(layer, "dropout", 0.0)  # a number in recurrent layers and attention
+    return isinstance(dropout, float | int) and dropout > 0
+
+
+def freeze(tensors: Mapping[str, Tensor], layout: Layout) -> None:
+    """Let the tensors of a module require no gradient that the coordinator's model freezes."""
+    for name in layout.frozen:
+        tensors[name].requires_grad_(False)
 
 
 # -- the layers of a model before all that trains --------------------------------------------------
@@ -198,7 +241,9 @@ def frozen_layers(module: nn.Module, task: Task, layout: Layout) -> FrozenLayers
 
     A layer that draws random numbers, such as dropout, belongs to the head.
     """
-    if type(module).forward is not nn.Sequential.forward or not (task.share or task.freeze):
+    if type(module).forward is not nn.Sequential.forward:
+        return None
+    if not (task.share or task.freeze or layout.frozen):
         return None
     assert isinstance(module, nn.Sequential)  # noqa: S101 - it has the forward pass of one
     split = Split.by_patterns(layout, task.share, task.keep, task.freeze)

@@ -18,6 +18,7 @@ from covey.agent.data.dataset import Array
 from covey.agent.data.local import CHUNK, NO_CORRECTION, DataOfLocal, Float32, chunks
 from covey.agent.data.shared_tests import kept_arrays, recalled
 from covey.agent.kept.privacy_account import DeviceAccount
+from covey.agent.learning import check_layout
 from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.agent.training.architectures import BUILT_IN, THRESHOLD
 from covey.agent.training.augment import augmentation_for, augmentation_of_training
@@ -28,10 +29,11 @@ from covey.agent.training.flat_module import (
     SEEDS,
     Features,
     FlatModule,
+    freeze,
     frozen_layers,
 )
 from covey.agent.training.input_scaling import InputScaling
-from covey.agent.training.models import build, headed
+from covey.agent.training.models import build, headed, model_of, tensors_of
 from covey.agent.training.objective import (
     Change,
     ContrastiveObjective,
@@ -45,6 +47,7 @@ from covey.agent.training.objective import (
 )
 from covey.agent.training.sgd import ScaledSteps, Sgd
 from covey.agent.training.together import ask, is_together
+from covey.agent.training.trial import check_batch
 from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Layout, Vector
@@ -108,6 +111,7 @@ class Nets:
         if self._kept is not None and key == self._key:
             return self._kept
         self._kept = None  # first: two large modules may not fit into memory
+        check_layout(model_of(task, allowed, values=layout.size)[1], layout)
         net = FlatModule(build(task, 0, allowed, values=layout.size).to(device), layout, device)
         if task.model.name in BUILT_IN:
             self._key = key
@@ -173,7 +177,9 @@ class TorchLocal(DataOfLocal):
         nets = nets or Nets()
         self._net = nets.net(task, layout, self._device, rules.allowed)
         self._features = nets.features
-        super().__init__(dataset, task, training, rng, rules, skips_single=self._net.has_batch_norm)
+        self._trial, _ = model_of(task, rules.allowed, values=layout.size)
+        skips_single = not self._trial.takes_one
+        super().__init__(dataset, task, training, rng, rules, skips_single=skips_single)
         self._rng = rng
         self._layout = layout
         self._rules = rules
@@ -201,10 +207,12 @@ class TorchLocal(DataOfLocal):
         Raises:
             PublicError: Opacus is missing, or the model cannot be trained this way.
         """
-        from covey.agent.training.private_sgd import PrivateSgd
+        from covey.agent.training.private_sgd import PrivateSgd, check_layers
 
         module = build(self._task, 0, self._rules.allowed, values=self._layout.size)
         module.to(self._device)  # before Opacus, which holds on to its parameters
+        freeze(tensors_of(module), self._layout)
+        check_layers(module, mixes=self._trial.mixes)
         self._private = PrivateSgd(
             privacy,
             module,
@@ -322,14 +330,15 @@ class TorchLocal(DataOfLocal):
         velocity: Vector | None = None,
         at_home: bool = False,
     ) -> TrainingResult:
-        """LocalTrain. No step at all (one sample under batch norm) gives the start and its loss.
+        """LocalTrain. No step at all (one sample, of which the model cannot learn) gives the start and its loss.
 
         Under `enable_privacy` this is DP-SGD unless the result stays at home; its loss is 0 because the true one would leak.
 
         Raises:
             PolicyError: the owner of this device allows fewer epochs or steps.
-            PublicError: the model has no suitable head, or DP-SGD cannot train this way.
+            PublicError: the model has no suitable head, DP-SGD cannot train this way, or the batches are too small.
         """
+        check_batch(self._trial, self._training.batch)
         epochs, steps = self._batching.begin(epochs, steps)
         if self._training.precision == "fp16" and self.device == "cpu":
             raise PublicError(
@@ -398,6 +407,7 @@ class TorchLocal(DataOfLocal):
         """What takes a step from the loss of a batch."""
 
         def step() -> None:
+            self._net.settle()
             sgd.step()
             if debiased is not None:
                 debiased.step(self._training.lr)
@@ -418,6 +428,7 @@ class TorchLocal(DataOfLocal):
             settings.augment == "none"
             and settings.precision == "fp32"
             and self._task.model.name in BUILT_IN
+            and not self._trial.mixes
             and can_be_batched(self._net)
         )
 
@@ -463,6 +474,7 @@ class TorchLocal(DataOfLocal):
                 gradients = private.gradients(partial(self._summed_loss, targets), inputs, fixed)
                 for view, gradient in zip(net.gradients, gradients, strict=True):
                     view.copy_(gradient)
+                net.settle()
                 sgd.step()
         return TrainingResult(net.vector(), steps, 0.0, sgd.velocity)
 
@@ -508,7 +520,8 @@ class TorchLocal(DataOfLocal):
     def _epoch(
         self, weights: Float32 | None, gathered: Callable[[Tensor], tuple[Tensor, Tensor]]
     ) -> Iterator[Batch]:
-        """The batches of one epoch in a fresh order; a short last batch is kept, unless batch norm cannot take it.
+        """The batches of one epoch in a fresh order; a short last batch is kept, unless it is one sample of which the model
+        cannot learn.
 
         Args:
             weights: of the samples (n_i,); None: all alike.
@@ -528,8 +541,8 @@ class TorchLocal(DataOfLocal):
             if all_weights is not None:
                 weight_batches = _chunks(all_weights.index_select(0, rows).to(self._device), size)
             for batch in zip(input_batches, target_batches, weight_batches, strict=True):
-                if self._net.has_batch_norm and len(batch[1]) == 1:
-                    continue  # one sample has no variance
+                if len(batch[1]) == 1 and not self._trial.takes_one:
+                    continue
                 yield batch
 
     def _objective(self, contrast: Contrast | None) -> Objective:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,11 +18,13 @@ from covey.agent.light.own_loop import SEEDS, start_of
 from covey.agent.own_code import loop_of, users_builder
 from covey.agent.training.adapters import adapted
 from covey.agent.training.architectures import BUILT_IN, Headed
+from covey.agent.training.trial import Trial, check_types, persistent, run, tried
 from covey.shared.errors import PublicError, UserError
 from covey.shared.numerics.split import Role, Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.vectors import Tensor as Entry
 from covey.shared.own_code.consent import NO_CODE, AllowedCode
+from covey.shared.own_code.faults import said
 from covey.shared.scenario.adapters import A, B
 from covey.shared.scenario.base import Base, check_size, with_tensors
 from covey.shared.scenario.task import Task
@@ -30,10 +32,13 @@ from covey.shared.seeds import entropy
 from covey.shared.storage.files import SUFFIX, model_file
 
 TRAINED: tuple[Role, ...] = ("share", "keep")
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 SPREAD_OF_B = 0.01  # of the adapters of all initial models but the first
 MAX_SEED = 2**63 - 1  # of torch's generator
 EXPECTED_INIT = "expected an .npz file with the float32 array theta0, one that `agent lab model` wrote, or a trained model of a run"
+
+KEPT_TRIALS = 8  # of the newest models: an agent may take part in several runs
+
+_trials: dict[Hashable, tuple[Trial, Layout]] = {}
 
 Builder = Callable[..., Any]  # (features, outputs, **options) -> nn.Module
 
@@ -68,8 +73,39 @@ def build(
             raise UserError(
                 f"task.model {name!r} returned {type(module).__name__}; expected a torch.nn.Module"
             )
-        _check_outputs(module, task)
+        check_types(module)
+        with torch.no_grad():
+            was_training = module.training
+            run(module.eval(), task, torch.zeros(2, *task.features))
+            module.train(was_training)
     return module
+
+
+def model_of(
+    task: Task, allowed: AllowedCode = NO_CODE, *, values: int | None = None
+) -> tuple[Trial, Layout]:
+    """How the task's model behaves, and its layout. The trial is made once in a process.
+
+    Args:
+        task: model, features and outputs.
+        allowed: the user's own code that may be imported for the model.
+        values: as for `build`.
+
+    Raises:
+        UserError: as `build`, or the model cannot be trained with the others of a fleet.
+        ConsentError: the model is not built in, and `allowed` does not name it.
+    """
+    name = task.model.name
+    builder = BUILT_IN.get(name) or users_builder(name, allowed)
+    key = (builder, task.features, task.outputs, task.model.model_dump_json())
+    if key not in _trials:
+        module = build(task, 0, allowed, values=values)
+        with torch.random.fork_rng(devices=[]):
+            trial = tried(module, task)
+        while len(_trials) >= KEPT_TRIALS:
+            del _trials[next(iter(_trials))]
+        _trials[key] = (trial, layout_of(module, () if name in BUILT_IN else trial.unmoved))
+    return _trials[key]
 
 
 def check_claims(file: ModelFile) -> None:
@@ -83,30 +119,24 @@ def check_claims(file: ModelFile) -> None:
         raise UserError(f"{file.path}: its tensors are not those of {name}; {SAME_VERSION}")
 
 
-def layout_of(module: nn.Module) -> Layout:
+def layout_of(module: nn.Module, unmoved: Collection[str] = ()) -> Layout:
     """The layout of a module: parameters as in `named_parameters()`, then floating-point buffers, no integer buffers.
 
+    Constants (`persistent=False`) are left out. Frozen are parameters that do not require a gradient.
+
+    Args:
+        module: any.
+        unmoved: more parameters that no training moves.
+
     Raises:
-        PublicError: the module has no parameters, values of another type than float32, or a batch norm that averages
-            over all batches.
+        PublicError: it has values of another type than float32.
     """
-    for name, layer in module.named_modules():
-        # with momentum None it needs the number of batches, an integer buffer, which no layout holds
-        if isinstance(layer, BATCH_NORMS) and layer.track_running_stats and layer.momentum is None:
-            raise PublicError(
-                f"task.model: {name} averages over all batches (momentum=None), but a federated model "
-                "keeps no count of batches; give it a momentum, for example 0.1"
-            )
+    check_types(module)
     parameters = list(module.named_parameters())
-    buffers = [pair for pair in module.named_buffers() if pair[1].is_floating_point()]
-    entries: list[Entry] = []
-    for name, tensor in [*parameters, *buffers]:
-        if tensor.dtype != torch.float32:
-            raise PublicError(f"task.model: {name} is {tensor.dtype}; use float32 throughout")
-        entries.append(Entry(name, tuple(tensor.shape)))
-    if not parameters:
-        raise PublicError("task.model: the model has no parameters; training needs at least one")
-    return Layout(tuple(entries), len(parameters))
+    buffers = [pair for pair in persistent(module).items() if pair[1].is_floating_point()]
+    entries = [Entry(name, tuple(tensor.shape)) for name, tensor in [*parameters, *buffers]]
+    frozen = [name for name, one in parameters if name in unmoved or not one.requires_grad]
+    return Layout(tuple(entries), len(parameters), tuple(frozen))
 
 
 def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -144,8 +174,8 @@ def initial(
     if loop is not None:
         arrays, layout = start_of(loop, entropy(seed, "weights") % SEEDS)
     else:
+        _, layout = model_of(task, allowed)
         module = build(task, seed, allowed)
-        layout = layout_of(module)
         tensors = tensors_of(module)
         if start:  # models that start equal never separate
             _draw_adapters(tensors, entropy(seed, "adapters", start))
@@ -208,10 +238,10 @@ def _without_adapters(builder: Builder, task: Task) -> Any:
         return builder(task.features, task.outputs, **model.options)
     except UserError:
         raise
-    except Exception as error:  # the user's code, or options that it does not know
+    except (Exception, SystemExit) as error:  # the user's code, or options that it does not know
         raise UserError(
             f"task.model {model.name!r} with features {list(task.features)} and options "
-            f"{model.options}: {error}; it takes {_signature(builder)}"
+            f"{model.options}: {said(error)}; it takes {_signature(builder)}"
         ) from error
 
 
@@ -250,27 +280,6 @@ def _size_of(builder: Builder, task: Task) -> int:
         if tensor.is_floating_point():
             count += tensor.numel()
     return count
-
-
-def _check_outputs(module: nn.Module, task: Task) -> None:
-    """Run two samples, so that a model that does not fit fails at start and not in the first round. Raises UserError."""
-    name = task.model.name
-    was_training = module.training
-    module.eval()
-    try:
-        with torch.no_grad():
-            outputs = module(torch.zeros(2, *task.features))
-        shape = tuple(outputs.shape)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise UserError(
-            f"task.model {name!r} does not take features {list(task.features)}: {error}"
-        ) from error
-    expected = (2, task.outputs)
-    if shape != expected:
-        raise PublicError(
-            f"task.model {name!r} gives shape {shape} for 2 samples; the task needs {expected}"
-        )
-    module.train(was_training)
 
 
 def _signature(builder: Builder) -> str:
@@ -329,9 +338,9 @@ def _on_base(base: Base, start: Vector, layout: Layout, task: Task) -> Vector:
 def _trained_tensors(task: Task, layout: Layout) -> set[str]:
     """The tensors that a file of weights may lack: a base without its head serves to train a head on.
 
-    They begin at random, if the task names which tensors train (`share`, `keep`, `freeze`). So do adapters.
+    They begin at random, if the task or the model names which tensors train. So do adapters.
     """
-    if not (task.share or task.keep or task.freeze):
+    if not (task.share or task.keep or task.freeze or layout.frozen):
         return set()
     split = Split.by_patterns(layout, task.share, task.keep, task.freeze)
     adapters = {one.name for one in layout.tensors if one.name.rpartition(".")[2] in (A, B)}

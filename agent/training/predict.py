@@ -29,6 +29,7 @@ from covey.shared.numerics.figures import (
     label_figures,
     weighted_mean,
 )
+from covey.shared.numerics.measures import plain
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.task import Task
 from covey.shared.storage import json_text
@@ -132,8 +133,8 @@ class Score:
     @property
     def sentence(self) -> str:
         """For a person."""
-        words = [f"{name} {value:.4g}" for name, value in self.figures.items()]
-        rest = [f"{name} {value:.4g}" for name, value in self.constant.items()]
+        words = [f"{name} {plain(value)}" for name, value in self.figures.items()]
+        rest = [f"{name} {plain(value)}" for name, value in self.constant.items()]
         found = f"{self.n} samples: {', '.join(words)}"
         if not rest:
             return found

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from covey.agent.kept.privacy_account import DeviceAccount
-from covey.agent.training.models import BATCH_NORMS
 from covey.shared.errors import PublicError, install
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import Budget, LocalPrivacy
@@ -55,7 +55,7 @@ class PrivateSgd:
         account: of this device over all runs; None: none is kept.
 
     Raises:
-        PublicError: Opacus is missing, the model cannot be trained this way, or no noise reaches the target.
+        PublicError: Opacus is missing, or no noise reaches the target.
     """
 
     rate: float  # probability with which a step uses an example
@@ -77,7 +77,6 @@ class PrivateSgd:
         account: DeviceAccount | None = None,
     ) -> None:
         opacus = _opacus()
-        check_layers(module)
         self._privacy = privacy
         self._noise = noise
         self._account = account
@@ -227,20 +226,24 @@ def _without_warnings() -> Iterator[None]:
         yield
 
 
-def check_layers(module: nn.Module) -> None:
-    """Raises PublicError for layers that mix the examples of a batch, and for those that Opacus does not know."""
+def check_layers(module: nn.Module, *, mixes: bool = False) -> None:
+    """Raises PublicError for a model that mixes the examples of a batch, and for layers that Opacus does not know."""
+    _opacus()
     if any(name.rpartition(".")[2] == B for name, _ in module.named_parameters()):
         raise PublicError(
             "privacy.local: adapters have no gradient of each example; remove task.model.adapters and train the head alone "
             "(task.share), or remove privacy.local"
         )
-    for name, layer in module.named_modules():
-        if isinstance(layer, BATCH_NORMS):
-            raise PublicError(
-                f"privacy.local: layer {name} is {type(layer).__name__}, which mixes the examples "
-                "of a batch, so that no example has a gradient of its own; use a model with group "
-                "normalisation (nn.GroupNorm), or without normalisation"
-            )
+    if mixes:
+        norms = [
+            f"layer {name} is {type(layer).__name__}, which"
+            for name, layer in module.named_modules()
+            if isinstance(layer, _BatchNorm)
+        ]
+        raise PublicError(
+            f"privacy.local: {norms[0] if norms else 'task.model'} mixes the examples of a batch, so that no example has a "
+            "gradient of its own; use a model with group normalisation (nn.GroupNorm), or without normalisation"
+        )
     from opacus.validators import ModuleValidator
 
     mistakes = ModuleValidator.validate(module, strict=False)

@@ -48,9 +48,9 @@ class TorchLearner:
 
     def layout(self, task: Task, allowed: AllowedCode) -> Layout:
         """See `Learner.layout`."""
-        from covey.agent.training.models import build, layout_of
+        from covey.agent.training.models import model_of
 
-        return layout_of(build(task, 0, allowed))
+        return model_of(task, allowed)[1]
 
     def local(
         self,

@@ -201,7 +201,9 @@ def adopt(
             f"this device has no {some(missing)} of its own, which every device keeps for itself; it gets them when it "
             "takes part in a run"
         )
-        version = Version(deployment.run, deployment.round, None, deployment.origin)
+        version = Version(
+            deployment.run, deployment.round, None, deployment.origin, name=deployment.name
+        )
         return _answer(version, Verdict(False, why), None)
     models = [layout.vector(layout.named(model) | own) for model in models]
     dataset = source.dataset(checked)
@@ -222,7 +224,7 @@ def adopt(
     at_home = False
     if deployment.tune:
         split = None
-        if checked.share or checked.freeze:
+        if checked.share or checked.freeze or layout.frozen:
             split = Split.by_patterns(layout, checked.share, checked.keep, checked.freeze)
         parts = (
             Fold(with_prior(local_of(part), prior), units)
@@ -232,7 +234,9 @@ def adopt(
         if at_home:
             mixture = tuned(with_prior(local, prior), mixture, training.epochs, split)
     cluster = clusters[number] if len(deployment.models) > 1 else None
-    version = Version(deployment.run, deployment.round, cluster, deployment.origin, at_home)
+    version = Version(
+        deployment.run, deployment.round, cluster, deployment.origin, at_home, deployment.name
+    )
     mixture = served(mixture, prior)
     force = deployment.force and rules.policy.forced_models == "taken"
     candidate = Candidate(version, task, mixture, layout)

@@ -26,6 +26,7 @@ from covey.agent.data.shared_tests import (
     shared_tests,
 )
 from covey.agent.data_watch import Fingerprint, fingerprint
+from covey.shared.own_code.consent import framework_of
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.simulated_agents import Holders, holders_of
 from covey.shared.scenario.task import Task
@@ -54,6 +55,10 @@ class LocalSource:
     label: str | None = None
 
     def dataset(self, task: Task, round_: int = 0) -> Dataset:
+        if framework_of(task.model.name) == "flower":
+            from covey.agent.data.client_data import client_data
+
+            return client_data(self.data, task)
         # data that has changed on the disk is read again
         files = fingerprint(self.data)
         return _local(self.data, self.label, task.model_dump_json(), files)

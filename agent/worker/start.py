@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from covey.agent.light import dense_net
+from covey.agent.light.own_loop import SEEDS, start_of
+from covey.agent.own_code import loop_of
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Layout, Vector
-from covey.shared.own_code.consent import NO_CODE, AllowedCode
+from covey.shared.own_code.consent import NO_CODE, AllowedCode, framework_of
+from covey.shared.scenario.code import check_training
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy
 from covey.shared.storage import json_text
@@ -25,7 +28,11 @@ def write_start(scenario: Scenario, out: Path, allowed: AllowedCode = NO_CODE) -
         UserError: the model cannot be built, lacks the strategy's head, or is not allowed on this machine.
     """
     seeds = [entropy(scenario.seed, "init", start) for start in range(scenario.strategy.starts)]
-    starts, layout = _drawn(scenario, seeds) or _built(scenario, seeds, allowed)
+    starts, layout = (
+        _drawn(scenario, seeds)
+        or _begun(scenario, seeds, allowed)
+        or _built(scenario, seeds, allowed)
+    )
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_replace(out) as temporary, temporary.open("wb") as file:
         np.savez(file, starts=np.stack(starts), layout=np.array(json_text.dumps(layout.to_wire())))
@@ -43,12 +50,32 @@ def _drawn(scenario: Scenario, seeds: list[int]) -> tuple[list[Vector], Layout] 
     return [dense_net.drawn(layout, seed) for seed in seeds], layout
 
 
+def _begun(
+    scenario: Scenario, seeds: list[int], allowed: AllowedCode
+) -> tuple[list[Vector], Layout] | None:
+    """The models as code of the user's own begins them; None for a module of torch, and one that begins with given weights."""
+    task = scenario.task
+    loop = loop_of(task, allowed)
+    if loop is None:
+        return None
+    check_training(scenario, clients=framework_of(task.model.name) == "flower")
+    if task.init is not None or task.base is not None:
+        return None
+    begun = [start_of(loop, entropy(seed, "weights") % SEEDS) for seed in seeds]
+    layout = begun[0][1]
+    return [layout.vector(arrays) for arrays, _ in begun], layout
+
+
 def _built(
     scenario: Scenario, seeds: list[int], allowed: AllowedCode
 ) -> tuple[list[Vector], Layout]:
     """The models as torch builds them."""
-    from covey.agent.training.models import build, headed, initial
+    from covey.agent.training.models import build, headed, initial, model_of
+    from covey.agent.training.trial import check_batch
 
+    if loop_of(scenario.task, allowed) is None:
+        trial, _ = model_of(scenario.task, allowed)
+        check_batch(trial, scenario.training.batch)
     if head := scenario.strategy.projection_head:
         headed(build(scenario.task, scenario.seed, allowed), head)
     starts = []

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learner_choice import TORCH
@@ -47,8 +47,9 @@ from covey.agent.worker.memory_file import (
 )
 from covey.agent.worker.process import Options, memory_limited, prepared
 from covey.shared.disclosures import Promise, cleared
-from covey.shared.errors import CoveyError, DataError, public_text
-from covey.shared.own_code.consent import AllowedCode, consented
+from covey.shared.errors import CoveyError, DataError, UserError, public_text
+from covey.shared.own_code.consent import AllowedCode, consented, framework_of
+from covey.shared.own_code.faults import OwnCodeError, own_code
 from covey.shared.programs.child import death_with_parent
 from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.phase_names import EVALUATE, EXCHANGES, MOMENTS, TRAIN, VOTE
@@ -155,32 +156,37 @@ def answer(job: frames.Job, options: Options = DEFAULTS) -> frames.Job:
         of a disk that cannot be written to: {"disk_full": why}, or {"disk_broken": why} where waiting does not help.
     """
     try:
-        match job["job"]:
-            case "inspect":
-                return _inspect(job)
-            case "fits":
-                return _fits(job, options.threads)
-            case "perform":
-                return _perform(job, options)
-            case "together":
-                return _together(job, options)
-            case "partition":
-                return _partition(job)
-            case "start":
-                return _start(job)
-            case "adopt":
-                return _adopt(job, options.threads)
-            case "device":
-                return _device(job)
-            case "bench":
-                return _bench(job, options.threads)
-        raise ValueError(f"unknown job {job['job']!r}")
+        return _done(job, options)
     except DiskFull as error:
         return {"disk_full": str(error)}
     except DiskBroken as error:
         return {"disk_broken": str(error)}
     except Exception as error:
         return {"failure": _line(public_text(error)), "detail": _explain(error, options)}
+
+
+@own_code()
+def _done(job: frames.Job, options: Options) -> frames.Job:
+    match job["job"]:
+        case "inspect":
+            return _inspect(job)
+        case "fits":
+            return _fits(job, options.threads)
+        case "perform":
+            return _perform(job, options)
+        case "together":
+            return _together(job, options)
+        case "partition":
+            return _partition(job)
+        case "start":
+            return _start(job)
+        case "adopt":
+            return _adopt(job, options.threads)
+        case "device":
+            return _device(job)
+        case "bench":
+            return _bench(job, options.threads)
+    raise ValueError(f"unknown job {job['job']!r}")
 
 
 def _inspect(job: frames.Job) -> frames.Job:
@@ -191,7 +197,10 @@ def _inspect(job: frames.Job) -> frames.Job:
     task = Task.model_validate(job["task"])
     try:
         with memory_limited(Rules.from_wire(job), None):
-            return describe(source_of(job["source"]).dataset(task), task)
+            data = source_of(job["source"]).dataset(task)
+            if framework_of(task.model.name) == "flower":
+                return _described(data, task, Rules.from_wire(job))
+            return describe(data, task)
     except DataError as error:
         return {
             "samples": 0,
@@ -200,6 +209,16 @@ def _inspect(job: frames.Job) -> frames.Job:
             "problem": _line(_told(error, Rules.from_wire(job))),
             "detail": _line(str(error)),
         }
+
+
+def _described(data: Any, task: Any, rules: Rules) -> frames.Job:
+    """The description of a client's own data, which only its functions know. A client that fails is an answer."""
+    try:
+        learner: Any = learner_for(task, rules)
+        return cast(frames.Job, learner.description(data, task, rules))
+    except UserError as error:
+        problem, detail = _line(error.public), _line(str(error))
+        return {"samples": 0, "test_samples": 0, "labels": [], "problem": problem, "detail": detail}
 
 
 def _fits(job: frames.Job, threads: int) -> frames.Job:
@@ -304,7 +323,7 @@ def _perform(job: frames.Job, options: Options) -> frames.Job:
     kept: frames.Job | None = None
     frozen_once = 0
     try:
-        with memory_limited(Rules.from_wire(job), options.threads):
+        with memory_limited(Rules.from_wire(job), options.threads), own_code():
             content, memory_digest, kept, frozen_once = _work(
                 job, order, memory_out, options.threads
             )
@@ -317,6 +336,10 @@ def _perform(job: frames.Job, options: Options) -> frames.Job:
     except Exception as error:
         detail = _explain(error, options)
         why = _told(error, Rules.from_wire(job))
+        from covey.agent.worker.sources import is_simulated
+
+        if isinstance(error, OwnCodeError) and is_simulated(job["source"]):
+            why = detail  # both ends are this machine, and there is no log of a device
         content = ReportContent.failed(order, job["client"], _line(why))
     report = content.packed()
     _write(Path(job["report_out"]), report, durable=job["durable"])
@@ -437,7 +460,9 @@ def _work(
     )
     circumstances = {
         "client_state": job.get("client_state", "whole"),
-        "device": device_name(local.device, platform.machine(), rules.learner),
+        "device": device_name(
+            local.device, platform.machine(), framework_of(rules.learner) or rules.learner
+        ),
     }
     content = content.model_copy(update=circumstances)
     at_home = content.numbers.get(AT_HOME) == 1

@@ -5,6 +5,7 @@ The coordinator reads no data itself: it starts `agent check --propose --json` a
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,6 +55,14 @@ def init_command(
             show_default=False,
         ),
     ] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="a column whose words are classes of things, although they are many or seldom repeat: they become part of "
+            "the scenario; repeatable",
+            show_default=False,
+        ),
+    ] = None,
     agents: Annotated[
         int | None,
         typer.Option(
@@ -78,13 +87,17 @@ def init_command(
     `coordinator init --from pi-1.csv --from pi-2.csv --out scenario.yaml`. Differences between the devices are named
     in the file and on stderr.
     """
-    proposal = init(Request(sources, targets or (), agents, name, anomalies, horizon))
+    request = Request(sources, targets or (), agents, name, anomalies, horizon, words or ())
+    proposal = init(request)
     if to is None:
         print(proposal.to_yaml(), end="")
     else:
         write_atomically(to, proposal.to_yaml().encode())
     for remark in proposal.remarks():
         typer.echo(printable_lines(remark), err=True)
+    place = "FILE" if to is None else shlex.quote(str(to))
+    before = "write this to a file (--out FILE), then " if to is None else ""
+    typer.echo(f"next: {before}coordinator validate {place}", err=True)
 
 
 @dataclass(frozen=True)
@@ -97,6 +110,7 @@ class Request:
     name: str | None = None
     anomalies: bool = False
     horizon: int | None = None
+    words: Sequence[str] = ()  # columns whose words are classes
 
 
 def init(request: Request) -> Proposal:
@@ -106,7 +120,7 @@ def init(request: Request) -> Proposal:
         UserError: a source cannot be read, or the data of the devices does not go together.
     """
     return propose(
-        described(request.sources),
+        described(request.sources, [*request.targets, *request.words]),
         target=request.targets,
         anomalies=request.anomalies,
         horizon=request.horizon,
@@ -115,15 +129,20 @@ def init(request: Request) -> Proposal:
     )
 
 
-def described(sources: Sequence[str]) -> list[DataDescription]:
-    """A description of each source, in their order."""
+def described(sources: Sequence[str], words: Sequence[str] = ()) -> list[DataDescription]:
+    """A description of each source, in their order.
+
+    Args:
+        sources: data, or files with its description.
+        words: columns whose words are listed, whatever they are.
+    """
     files = [source for source in sources if _is_description(source)]
     data = [source for source in sources if source not in files]
     found: dict[str, DataDescription] = {}
     for source in files:
         found[source] = read_description(Path(source))
     if data:
-        found |= zip(data, _described_by_agent(data), strict=True)
+        found |= zip(data, _described_by_agent(data, words), strict=True)
     return [found[source] for source in sources]
 
 
@@ -131,12 +150,14 @@ def _is_description(source: str) -> bool:
     return source.endswith(DESCRIPTION_SUFFIX) and Path(source).is_file()
 
 
-def _described_by_agent(data: Sequence[str]) -> list[DataDescription]:
+def _described_by_agent(data: Sequence[str], words: Sequence[str]) -> list[DataDescription]:
     """One program describes them all. UserError with its message if it fails."""
     first, *others = data
     options = ["--propose", "--json", "--data", first]
     for other in others:
         options += ["--also", other]
+    for name in words:
+        options += ["--words", name]
     done = subprocess.run(
         python("covey.agent.cli", "check", *options),
         env=environment(),

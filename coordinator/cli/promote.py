@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,17 +21,27 @@ from covey.coordinator.cli.options import (
     ensure_role,
     show_line,
 )
-from covey.coordinator.deploy.publish import InForce, in_force, publish
+from covey.coordinator.deploy.decide import (
+    Command,
+    Plan,
+    Target,
+    as_devices_have_it,
+    check_known,
+    plan,
+)
+from covey.coordinator.deploy.outcome import Outcome, outcome_of
+from covey.coordinator.deploy.publish import publish
 from covey.coordinator.deploy.registry import (
-    RESERVED,
-    Act,
     Entry,
+    Publication,
     Registry,
     note,
+    note_outcome,
+    operator,
     registry,
     run_folders,
 )
-from covey.coordinator.deploy.uptake import Uptake, observe, sample, statuses
+from covey.coordinator.deploy.uptake import Fleet, follow, survey
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.versions import (
     ModelVersion,
@@ -42,9 +53,10 @@ from covey.coordinator.disk.versions import (
     version_of_round,
 )
 from covey.coordinator.record.audit_check import trail_of_finished
+from covey.coordinator.record.audit_trail import Trail
 from covey.coordinator.run.early_stop import figure_after
 from covey.coordinator.serve.connect import connected, fitted
-from covey.coordinator.serve.sharded_link import ShardedLink
+from covey.coordinator.serve.placement import Sharded
 from covey.shared.cli import Connection, Json, check_name, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
@@ -52,10 +64,10 @@ from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.link import Link
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.sentences import some
 from covey.shared.storage import json_text
 from covey.shared.storage.audit import read_key
-from covey.shared.wire.topics import Topics, is_name
+from covey.shared.storage.files import folder_lock
+from covey.shared.wire.topics import Topics
 
 CLIENT_DIGITS = 8  # of the MQTT client id
 BEST = "best"  # after @: the round with the best evaluation
@@ -74,6 +86,9 @@ Wait = Annotated[
     float,
     typer.Option(min=0.0, help="seconds to wait for the decisions of devices; 0: do not wait"),
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="print which version would replace which, and end")
+]
 
 
 @with_connection(BROKERS_OF_DEVICES, several=True)
@@ -87,7 +102,7 @@ def promote(
         ),
     ],
     *,
-    to: Annotated[
+    on: Annotated[
         list[str] | None,
         typer.Option(
             metavar="<device>",
@@ -107,6 +122,7 @@ def promote(
         str, typer.Option("--as", help="a name of your own for the version", show_default=False)
     ] = "",
     force: Force = False,
+    dry_run: DryRun = False,
     wait: Wait = 30.0,
     runs: Runs = Path("runs"),
     connection: Connection,
@@ -120,33 +136,43 @@ def promote(
     """Publish a version of a run's models for use on the devices, or on some of them.
 
     Devices that run `agent start --model-dir` fetch the model of their cluster, compare it with the one in use, and take
-    it over unless it is worse. Those that are offline do so when they connect. With --to or --share some devices try the
+    it over unless it is worse. Those that are offline do so when they connect. With --on or --share some devices try the
     version first; `coordinator promote candidate` then publishes it to all, and `coordinator rollback` takes it back.
 
-    The command prints how many devices took the models over, rejected them, or have not answered. It ends with 1 if a
-    device rejected them, with 3 if none did and some have not answered or are offline; with --wait 0 it ends with 0.
+    The command prints which version it replaces before it begins, and afterwards how many devices took the models over,
+    rejected them, or have not answered. It ends with 1 if a device rejected them, with 3 if none did and some have not
+    answered or are offline; with --wait 0 it ends with 0.
     """
     if federation is not None:
         check_name("--federation", federation)
-    wish = Wish(
-        federation=federation,
-        audit_key=audit_key,
+    command = Command(
         force=force,
-        wait_s=wait,
-        to=tuple(to or ()),
+        on=tuple(on or ()),
         share=None if share is None else _percent(share),
         alias=alias,
     )
-    choice = chosen(version, registry(runs, federation or "default"))
+    chosen(
+        version, registry(runs, federation or "default")
+    )  # a mistake is named before anything connects
     ensure_role(connection, COORDINATOR)
     urls = distinct_brokers(connection) or connection.urls()
-    _show_promoted(asyncio.run(send(choice, urls, wish)), as_json=as_json, waited=wait > 0)
+    way = Way(urls, runs, federation, audit_key, wait_s=wait, dry_run=dry_run)
+    _carry_out(command, version, way, as_json=as_json)
 
 
 @with_connection(BROKERS_OF_DEVICES, several=True)
 def rollback(
     *,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="<version>",
+            help="go back to this version  [default: the one before]",
+            show_default=False,
+        ),
+    ] = "",
     force: Force = False,
+    dry_run: DryRun = False,
     wait: Wait = 30.0,
     runs: Runs = Path("runs"),
     connection: Connection,
@@ -154,25 +180,23 @@ def rollback(
     audit_key: AuditKey = None,
     as_json: Json = False,
 ) -> None:
-    """Publish what was in use before: the earlier version, of whichever run, or the champion in place of a candidate.
+    """Publish what was in force before: the earlier version, of whichever run, or the champion in place of a candidate.
 
-    Repeat it to go back further; `coordinator versions` lists what was published. Devices check these models as any
-    others; --force overrides that. Exit codes are those of `coordinator promote`.
+    It prints both versions before it begins. Devices check these models as any others, and --force overrides that. As long
+    as a device rejects the version, or has not answered, the command goes to the same version again; --to goes further
+    back. `coordinator versions` lists what was published. Exit codes are those of `coordinator promote`.
     """
     check_name("--federation", federation)
     known = registry(runs, federation)
-    wish = Wish(
-        act="rollback",
-        federation=federation,
-        audit_key=audit_key,
-        force=force,
-        wait_s=wait,
-        replaces=known.serial,
-    )
-    choice = before(known)
+    if to:
+        chosen(to, known)
+    else:
+        known.before()  # nothing to go back to is named before anything connects
     ensure_role(connection, COORDINATOR)
     urls = distinct_brokers(connection) or connection.urls()
-    _show_promoted(asyncio.run(send(choice, urls, wish)), as_json=as_json, waited=wait > 0)
+    way = Way(urls, runs, federation, audit_key, wait_s=wait, dry_run=dry_run)
+    command = Command("rollback", force=force, names_target=bool(to))
+    _carry_out(command, to, way, as_json=as_json)
 
 
 def _percent(text: str) -> float:
@@ -187,13 +211,20 @@ def _percent(text: str) -> float:
     return share
 
 
-def _show_promoted(promoted: Promoted, *, as_json: bool, waited: bool) -> None:
+def _carry_out(command: Command, words: str, way: Way, *, as_json: bool) -> None:
+    """Print the plan, carry it out, and print what devices made of it."""
+
+    def show_plan(plan: Plan) -> None:
+        if not as_json:
+            show_line(plan.sentence)
+
+    done = asyncio.run(deploy(command, words, way, show_plan))
     if as_json:
-        print(json_text.dumps(promoted.to_json()))
-    else:
-        show_line(promoted.sentence)
-    if waited and promoted.uptake.exit_code:
-        raise typer.Exit(promoted.uptake.exit_code)
+        print(json_text.dumps(done.to_json()))
+    elif done.serial:
+        show_line(done.sentence)
+    if done.serial and way.wait_s > 0 and done.outcome.exit_code:
+        raise typer.Exit(done.outcome.exit_code)
 
 
 @dataclass(frozen=True)
@@ -202,57 +233,50 @@ class Chosen:
 
     folder: Path  # of the run
     version: ModelVersion
+    name: str  # of the version, for people
+
+    @property
+    def target(self) -> Target:
+        return Target((self.version.run, self.version.round), self.name)
 
 
 @dataclass(frozen=True)
-class Wish:
-    """How to publish it."""
+class Way:
+    """Where a deployment goes, and how long it may take."""
 
-    act: Act = "promote"
+    urls: Sequence[BrokerUrl]  # several are independent of each other, and each gets everything
+    runs: Path  # the registry
     federation: str | None = None  # None: that of the run
     audit_key: Path | None = None  # file with the key of the run's audit log, if it is signed
-    force: bool = False  # ask devices to take the models over without their check
     wait_s: float = 0.0  # for the devices' decisions
-    to: tuple[str, ...] = ()  # devices that try it, as a candidate
-    share: float | None = None  # of the devices that try it
-    alias: str = ""  # a name for the version
-    replaces: int = 0  # refuse if the broker holds another publication than that with this serial; 0: never refuse
-
-    def __post_init__(self) -> None:
-        if self.to and self.share is not None:
-            raise UserError("--to and --share both choose devices; give one of them")
-        if self.alias and (not is_name(self.alias) or self.alias in RESERVED):
-            raise UserError(
-                f"--as {self.alias}: expected letters, digits, '.', '_' or '-', and none of {', '.join(RESERVED)}"
-            )
+    dry_run: bool = False
 
 
 @dataclass(frozen=True)
-class Promoted:
-    """What was published."""
+class Deployed:
+    """A deployment that was carried out, or only planned."""
 
-    run: str
-    round: int
+    plan: Plan
     federation: str
     models: int
-    agents: int  # whose cluster was published with them
-    serial: int
-    force: bool
-    devices: tuple[str, ...]  # that try it; empty for all
-    uptake: Uptake
+    serial: int = 0  # its id; 0: it was only planned
+    outcome: Outcome = field(default_factory=Outcome)
 
     def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "devices": list(self.devices), "uptake": self.uptake.to_json()}
+        return {
+            **self.plan.to_json(),
+            "federation": self.federation,
+            "models": self.models,
+            "serial": self.serial,
+            "outcome": self.outcome.to_json(),
+        }
 
     @property
     def sentence(self) -> str:
         """For a person."""
-        noun = "model" if self.models == 1 else "models"
-        text = f"round {self.round} of run {self.run}: {self.models} {noun} published"
-        whom = f"{some(self.devices)} of federation" if self.devices else "federation"
-        text = f"{text} for {whom} {self.federation}; {self.uptake.sentence}"
-        if self.uptake.rejected and not self.force:
-            text += "; --force overrides their check"
+        text = f"deployment {self.serial}: {self.outcome.sentence}"
+        if self.outcome.rejected and not self.plan.force:
+            text += f"; `{self.plan.forced}` overrides their check"
         return text
 
 
@@ -274,23 +298,31 @@ def chosen(words: str, known: Registry) -> Chosen:
     """
     named = known.named(words)
     if named is not None:
-        return kept(named)
+        return kept(named, known)
     name, at, which = words.rpartition("@")
     if not at or Path(words).is_dir():
         name, which = words, ""
     folder = _folder_of(name, known.folder)
     if not which:
-        return Chosen(folder, last_version(folder))
+        return _named(folder, last_version(folder), known)
     if which == BEST:
-        return Chosen(folder, best_version(folder))
+        return _named(folder, best_version(folder), known)
     if not which.isdecimal():
         raise UserError(f"{words}: expected RUN@ROUND or RUN@{BEST}, such as {folder}@12")
-    return Chosen(folder, version_of_round(folder, int(which)))
+    return _named(folder, version_of_round(folder, int(which)), known)
 
 
-def kept(entry: Entry) -> Chosen:
+def kept(entry: Entry, known: Registry) -> Chosen:
     """The version of a publication. Raises UserError if its run no longer has it."""
-    return Chosen(entry.folder, version_of_round(entry.folder, entry.publication.round))
+    return _named(entry.folder, version_of_round(entry.folder, entry.publication.round), known)
+
+
+def _named(folder: Path, version: ModelVersion, known: Registry) -> Chosen:
+    """A version with the name that people have for it."""
+    inside, runs = folder.resolve(), known.folder.resolve()
+    own = inside.relative_to(runs).as_posix() if inside.is_relative_to(runs) else inside.name
+    name = known.title((version.run, version.round)) or f"{own}@{version.round}"
+    return Chosen(folder, version, name)
 
 
 def _folder_of(name: str, runs: Path) -> Path:
@@ -313,110 +345,133 @@ def _run_of(folder: Path) -> str:
     return str(Checkpoint(folder / "checkpoint").facts()["run"]["run"])
 
 
-def before(known: Registry) -> Chosen:
-    """The version that was in use before the present one, of whichever run. Raises UserError if there was none."""
-    return kept(known.before())
+async def deploy(
+    command: Command, words: str, way: Way, show: Callable[[Plan], None] = lambda _: None
+) -> Deployed:
+    """Carry out a command: look at the fleet, decide, show the plan, publish, and note what devices make of it.
 
-
-async def send(choice: Chosen, urls: Sequence[BrokerUrl], wish: Wish) -> Promoted:
-    """Publish a version, and note it in its run's folder and in the audit log there.
-
-    Only the coordinator's user may write the topics; the broker enforces that.
+    The version is noted in the audit log of its run. Only the coordinator's user may write the topics; the broker enforces
+    that.
 
     Args:
-        choice: the run and the version.
-        urls: the devices' brokers; several are independent of each other, and each gets everything.
-        wish: for which devices, and how.
+        command: as typed.
+        words: that name the version; "": of a rollback, the one before.
+        way: where to.
+        show: is given the plan before anything changes.
 
     Raises:
-        UserError: a broker cannot be reached, or does not take the models; a device does not exist; a coordinator is at
-            work in the folder; the audit log is signed and the key is missing.
+        UserError: a broker cannot be reached, or does not take the models; a device does not exist; another operator or a
+            coordinator is at work; the audit log is signed and the key is missing.
     """
-    folder, version = choice.folder, choice.version
-    key = None if wish.audit_key is None else read_key(wish.audit_key)
-    scenario = scenario_of(folder)
-    name = wish.federation or scenario.federation
-    topics = Topics(name)
-    suffix = uuid.uuid4().hex[:CLIENT_DIGITS]
-    fields: dict[str, Any] = {"force": True} if wish.force else {}
-    with trail_of_finished(folder, key) as trail:
-        if not is_kept(folder, round_name(version.round)):  # so that a rollback finds it later
-            save_version(folder, round_name(version.round), version)
+    key = None if way.audit_key is None else read_key(way.audit_key)
+    with _alone(way):
+        known = registry(way.runs, way.federation or "default")
+        if words and way.federation is None:
+            federation = scenario_of(chosen(words, known).folder).federation
+            known = registry(way.runs, federation)
+        else:
+            federation = way.federation or "default"
+        topics = Topics(federation)
         try:
             async with AsyncExitStack() as stack:
-                link = await connected(stack, urls, topics, f"covey-promote-{suffix}")
-                if isinstance(link, ShardedLink):
+                client = f"covey-promote-{uuid.uuid4().hex[:CLIENT_DIGITS]}"
+                link = await connected(stack, way.urls, topics, client)
+                if isinstance(link, Sharded):
                     await link.all_up()
-                if wish.replaces:
-                    _check_replaced(await in_force(link, topics), wish.replaces)
-                published = await publish(
-                    link,
-                    topics,
-                    version,
-                    origin="operator",
-                    part_bytes=fitted(scenario, urls).wire.part_bytes,
-                    tune=scenario.tuning_at_home,
-                    force=wish.force,
-                    devices=await _devices(link, topics, version, wish),
-                )
-                figure = version.figure or _figure(folder, scenario, version)
-                note(folder, wish.act, version, published, name, figure, wish.alias)
-                if published.devices:
-                    fields["devices"] = list(published.devices)
-                trail.note(
-                    wish.act,
-                    round=version.round,
-                    federation=name,
-                    serial=published.serial,
-                    **fields,
-                )
-                uptake = Uptake(version.run, version.round, published.serial, published.devices)
-                if wish.wait_s > 0:
-                    await observe(link, topics, uptake, wish.wait_s)
+                fleet = await survey(link, topics)
+                known = as_devices_have_it(known, fleet.statuses)
+                if not words:
+                    check_known(known, fleet.held)
+                choice = chosen(words, known) if words else kept(known.before(), known)
+                decided = plan(command, choice.target, known, fleet.held, fleet.statuses)
+                show(decided)
+                if way.dry_run:
+                    return Deployed(decided, federation, len(choice.version.models))
+                with trail_of_finished(choice.folder, key) as trail:
+                    return await _publish(
+                        Job(decided, choice, command, federation, trail), link, fleet, way
+                    )
         except UserError as error:
-            addresses = ", ".join(map(str, urls))
+            addresses = ", ".join(map(str, way.urls))
             raise UserError(f"{addresses}: {error}") from None
-    return Promoted(
-        run=version.run,
-        round=version.round,
-        federation=name,
-        models=len(version.models),
-        agents=len(version.assignment),
-        serial=published.serial,
-        force=wish.force,
-        devices=published.devices,
-        uptake=uptake,
+
+
+@contextlib.contextmanager
+def _alone(way: Way) -> Iterator[None]:
+    """Hold the registry against other operators of this machine. UserError if one is at work."""
+    if not way.runs.is_dir() or way.dry_run:
+        yield
+        return
+    busy = (
+        f"{way.runs}: another `coordinator promote` or `rollback` is at work with it; wait until it ends, look at "
+        "`coordinator versions`, then decide"
     )
+    with folder_lock(way.runs, busy):
+        yield
 
 
-def _check_replaced(now: InForce, serial: int) -> None:
-    """UserError if the broker holds a publication that the registry does not know. One that has lost its state holds none."""
-    held = now.all_devices
-    if held is not None and held.serial != serial:
-        raise UserError(
-            f"all devices should use round {held.round} of run {held.run}, which was published from elsewhere: this registry "
-            "does not know what was in use before. Publish the version to go back to: `coordinator promote RUN@ROUND --force`"
-        )
+@dataclass(frozen=True)
+class Job:
+    """A plan, and what it takes to carry it out."""
+
+    plan: Plan
+    choice: Chosen
+    command: Command
+    federation: str
+    trail: Trail  # the audit log of the run
 
 
-async def _devices(link: Link, topics: Topics, version: ModelVersion, wish: Wish) -> Sequence[str]:
-    """The devices that try the version; none if it is for all. Raises UserError for one that the broker does not know."""
-    if not wish.to and wish.share is None:
-        return ()
-    known = await statuses(link, topics)
-    if wish.share is None:
-        unknown = [agent for agent in wish.to if agent not in known]
-        if unknown:
+async def _publish(job: Job, link: Link, fleet: Fleet, way: Way) -> Deployed:
+    """Publish what was decided, and note it and its outcome."""
+    folder, version, decided = job.choice.folder, job.choice.version, job.plan
+    scenario = scenario_of(folder)
+    if not is_kept(folder, round_name(version.round)):  # so that a rollback finds it later
+        save_version(folder, round_name(version.round), version)
+    published = await publish(
+        link,
+        fleet.topics,
+        version,
+        origin="operator",
+        part_bytes=fitted(scenario, way.urls).wire.part_bytes,
+        tune=scenario.tuning_at_home,
+        name=decided.target,
+        force=decided.force,
+        devices=decided.devices,
+        before=fleet.held,
+    )
+    before_run, before_round = decided.before_version or ("", 0)
+    line = Publication(
+        act=decided.act,
+        round=version.round,
+        serial=published.serial,
+        run=version.run,
+        federation=job.federation,
+        who=operator(),
+        figure=version.figure or _figure(folder, scenario, version),
+        devices=published.devices,
+        alias=job.command.alias,
+        force=decided.force,
+        before_run=before_run,
+        before_round=before_round,
+    )
+    note(job.trail, line)
+    fleet.deployments.clear()  # what arrives from now on is another operator's
+
+    def outcome() -> Outcome:
+        return outcome_of(fleet.statuses, line.version, line.serial, line.devices)
+
+    if way.wait_s > 0:
+        await follow(link, fleet, way.wait_s, lambda: bool(outcome().undecided))
+        note_outcome(job.trail, line.serial, outcome())
+        newest = fleet.held.newest
+        if newest is not None and newest.serial > line.serial:
             raise UserError(
-                f"--to {some(unknown)}: no agent of this id has been connected; `coordinator status` lists the agents"
+                f"deployment {line.serial} of {decided.target} was replaced meanwhile: another operator published {newest.title}"
             )
-        return sorted(set(wish.to))
-    able = [agent for agent, status in known.items() if status.online and status.model is not None]
-    if not able:
-        raise UserError(
-            "--share: no device is online that keeps a model (`agent start --model-dir`)"
-        )
-    return sample(able, wish.share, f"{version.run}@{version.round}")
+    models = len(version.models)
+    return Deployed(
+        replace(decided, devices=published.devices), job.federation, models, line.serial, outcome()
+    )
 
 
 def _figure(folder: Path, scenario: Scenario, version: ModelVersion) -> dict[str, Any]:

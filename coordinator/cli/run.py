@@ -263,6 +263,7 @@ async def _run(
     scenario: Scenario, options: Options, observer: Observer, signals: StopSignals
 ) -> dict[str, Any] | None:
     check_code(scenario, options.allowed)
+    observer = stayed_out = StayedOut(observer)
     if options.aggregators:
         from covey.coordinator.fold.partial_sums import check_aggregators
 
@@ -320,7 +321,9 @@ async def _run(
     if reason is None:
         return None
     if reason:
-        raise RunGivenUpError(f"the run was given up after round {this.engine.round}: {reason}")
+        others = stayed_out.sentence(())
+        text = f"the run was given up after round {this.engine.round}: {reason}"
+        raise RunGivenUpError(f"{text}; {others}" if others else text)
     return finish(this)
 
 

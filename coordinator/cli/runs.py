@@ -88,7 +88,7 @@ class RunLine:
     agents: int
     measure: str
     figure: float | None  # of its newest evaluation, mean over agents
-    published: Sequence[str]  # names of its versions: champion, candidate, or an operator's own
+    published: Sequence[str]  # its versions that are champion, candidate, or have a name
     changed: float  # when it wrote its record last, in seconds since 1970
     bytes: int  # on disk
 
@@ -117,8 +117,10 @@ class RunList:
         for federation in sorted(federations(self.folder)):
             known = registry(self.folder, federation)
             folders = {entry.version: entry.folder for entry in known.entries}
-            for version, own in known.names().items():
-                named.setdefault(folders[version], []).extend(f"{one}@{version[1]}" for one in own)
+            for version in known.names():
+                roles = ", ".join(known.roles(version))
+                title = known.title(version) + (f" ({roles})" if roles else "")
+                named.setdefault(folders[version], []).append(title)
         readers = self._readers
         present = run_folders(self.folder)
         self._readers = {path: readers.get(path) or FolderReader(path) for path in present}
@@ -183,7 +185,7 @@ def table(found: Sequence[RunLine], runs: Path) -> Table:
     """A line for each run."""
     columns = [
         *map(Column, ("run", "method", "state")),
-        *[Column(one, is_number=True) for one in ("rounds", "agents", "figure", "MB")],
+        *[Column(one, is_number=True) for one in ("rounds", "agents", "mean figure", "MB")],
         *map(Column, ("changed", "published")),
     ]
     title = f"{runs}: {counted(len(found), 'run')}"
@@ -194,7 +196,9 @@ def _cells(one: RunLine) -> list[str]:
     figure = NONE
     if one.figure is not None:
         measure = MEASURES[one.measure]
-        figure = f"{measure.text(one.figure)}{' %' if measure.unit == 'in %' else ''}"
+        figure = (
+            f"{measure.label} {measure.text(one.figure)}{' %' if measure.unit == 'in %' else ''}"
+        )
     changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.changed))
     return [
         one.title,

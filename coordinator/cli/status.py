@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import uuid
 from contextlib import suppress
@@ -15,25 +14,25 @@ import yaml
 
 from covey.coordinator.cli.options import READERS, ensure_role, out, show_line
 from covey.coordinator.dashboard.folder_reader import plan_of
+from covey.coordinator.deploy.uptake import status_in
 from covey.coordinator.record.records import newest_privacy
 from covey.coordinator.record.roster_files import read_roster, roster_file
-from covey.coordinator.report.roster import STYLES, roster_table, status_lines
+from covey.coordinator.report.roster import STYLES, is_left, roster_table, status_lines
+from covey.coordinator.view.devices import device_of
 from covey.coordinator.view.printed import json_line, show
 from covey.shared.cli import Connection, Json, check_name, with_connection
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.link import Down, Link, Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.mqtt.retained import until_quiet, why_not_up
 from covey.shared.numerics.measures import is_regression
-from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
+from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 from covey.shared.wire.framing import Document
 from covey.shared.wire.roster_view import RosterView
 from covey.shared.wire.topics import Topics
 
 WITHIN_S = 3.0
-STATUSES_WITHIN_S = 1.0  # of agents
-MAX_AGENTS = 1000  # of a larger fleet, the roster has what it has
-BATCH = 100  # topics of one subscription
+MOST_S = 60.0  # to read the statuses of a whole fleet
 
 
 @with_connection()
@@ -50,7 +49,10 @@ def status(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List a run's agents with cluster, last contact and samples, and why an agent is excluded.
+    """List a fleet's agents: who is online and since when, the version each one uses, and why one is excluded.
+
+    That is the agents' own word at the broker, so no coordinator needs to run. Columns such as cluster and figure come from
+    the run at work; between runs they are marked as those of the last one.
 
     With --watch, show the rounds instead, as they end: figures by cluster, reports, faults, and the time that is left.
     """
@@ -70,7 +72,13 @@ def status(
     for line in status_lines(seen):
         show_line(line)
     roster = seen["roster"]
-    show(out(), roster_table(roster, regression=seen["regression"]), STYLES)
+    show(
+        out(),
+        roster_table(
+            roster, seen.get("devices"), regression=seen["regression"], left=is_left(seen)
+        ),
+        STYLES,
+    )
     counts = [f"{reason}: {count}" for reason, count in roster["refusals"].items()]
     show_line(f"refused messages: {', '.join(counts) or 'none'}")
 
@@ -124,58 +132,46 @@ def _instead(folder: Path) -> str:
 
 
 async def from_broker(url: BrokerUrl, federation: str) -> dict[str, Any]:
-    """The coordinator's status and roster, as the broker retains them.
+    """Everything that the broker retains: each device's own word, the coordinator's status, and its roster.
 
-    Raises UserError if the broker does not answer within `WITHIN_S` seconds, or retains no roster.
+    Raises UserError if the broker does not answer within `WITHIN_S` seconds, or retains neither devices nor a run.
     """
     topics = Topics(federation)
     status: CoordinatorStatus | None = None
     pages = RosterView()
-    found: dict[str, Any] | None = None  # the roster
+    devices: dict[str, Any] = {}
     account: dict[str, Any] | None = None
-    up = False
-    try:
-        async with (
-            asyncio.timeout(WITHIN_S),
-            MqttLink(url, client_id=f"covey-status-{uuid.uuid4().hex[:8]}") as link,
-        ):
-            async for incoming in link.incoming():
-                match incoming:
-                    case Up():
-                        up = True
-                        await link.subscribe(
-                            [topics.metrics]
-                        )  # first, because nothing waits for it
-                        await link.subscribe([topics.coordinator_status, topics.roster])
-                    case Down(why):
-                        raise UserError(f"{why}; check the address with `broker doctor {url}`")
-                    case Message(topic, payload) if topic == topics.metrics:
-                        account = _account(payload)
-                    case Message(topic, payload) if topic == topics.coordinator_status:
-                        status = CoordinatorStatus.from_bytes(payload)
-                    case Message(topic, payload):
-                        pages.take(topics, topic, payload)
-                        if topic == topics.roster and pages.further_topics(topics):
-                            await link.subscribe(pages.further_topics(topics))
-                if status is not None and pages.is_complete:
-                    break
-            found = _dumped(pages.message)
-            if found is not None:
-                await add_models_in_use(link, topics, found["agents"])
-    except TimeoutError:
-        pass
-    except DecodeError as error:
-        raise UserError(f"{url}: its retained messages are not Covey's ({error})") from None
-    found = found or _dumped(pages.message)
-    if not up:
-        raise UserError(
-            f"{url}: no answer within {WITHIN_S:g} s; check it with `broker doctor {url}`"
+    async with MqttLink(url, client_id=f"covey-status-{uuid.uuid4().hex[:8]}") as link:
+        if why := await why_not_up(link, WITHIN_S):
+            raise UserError(f"{why}; check the address with `broker doctor {url}`")
+        await link.subscribe(
+            [topics.metrics, topics.every_status, topics.coordinator_status, topics.roster]
         )
-    if found is None:
-        raise UserError(f"{url}: no run of federation {federation!r}; check --federation")
+        try:
+            async for message in until_quiet(link, MOST_S):
+                topic, payload = message.topic, message.payload
+                if topic == topics.metrics:
+                    account = _account(payload)
+                elif topic == topics.coordinator_status:
+                    status = CoordinatorStatus.from_bytes(payload)
+                elif (one := status_in(message, topics)) is not None:
+                    devices[one.agent] = device_of(one).to_json()
+                else:
+                    pages.take(topics, topic, payload)
+                further = pages.further_topics(topics) if topic == topics.roster else []
+                if further:
+                    await link.subscribe(further)
+        except DecodeError as error:
+            raise UserError(f"{url}: its retained messages are not Covey's ({error})") from None
+    found = pages.message
+    if found is None and not devices:
+        raise UserError(
+            f"{url}: no agent and no run of federation {federation!r}; check --federation"
+        )
     return {
         "status": _dumped(status),
-        "roster": found,
+        "roster": _dumped(found or RosterMessage()),
+        "devices": devices,
         "privacy": account,
         "regression": status is not None and status.task is not None and is_regression(status.task),
     }
@@ -201,44 +197,3 @@ def _account(payload: bytes) -> dict[str, Any] | None:
         return None
     account = line.get("privacy") if isinstance(line, dict) else None
     return account if isinstance(account, dict) else None
-
-
-# -- models in use: agents change them after a run, when no coordinator keeps a roster ---------------
-
-
-async def add_models_in_use(link: Link, topics: Topics, rows: dict[str, dict[str, Any]]) -> None:
-    """Complete the rows of a roster with the models that devices use now.
-
-    Args:
-        link: connected.
-        topics: of the federation.
-        rows: of the roster, by agent; `model` of each is set if its status has one.
-    """
-    if not rows or len(rows) > MAX_AGENTS:
-        return
-    awaited = {topics.status(agent): agent for agent in rows}
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(STATUSES_WITHIN_S):
-            await _subscribe(link, list(awaited))
-            async for incoming in link.incoming():
-                if not isinstance(incoming, Message):
-                    continue
-                agent = awaited.pop(incoming.topic, None)
-                if agent is not None:
-                    _complete(rows[agent], incoming.payload)
-                if not awaited:
-                    return
-
-
-async def _subscribe(link: Link, wanted: list[str]) -> None:
-    for start in range(0, len(wanted), BATCH):
-        await link.subscribe(wanted[start : start + BATCH])
-
-
-def _complete(row: dict[str, Any], payload: bytes) -> None:
-    try:
-        status = AgentStatus.from_bytes(payload)
-    except DecodeError:  # cleared, or of another version
-        return
-    if status.model is not None:
-        row["model"] = status.model.model_dump(mode="json")

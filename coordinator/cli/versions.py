@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from covey.coordinator.cli.options import READERS, DeviceFederation, ensure_role, out
-from covey.coordinator.deploy.registry import Publication, Registry, Version, registry
-from covey.coordinator.deploy.uptake import statuses
+from covey.coordinator.deploy.decide import as_devices_have_it, title_of
+from covey.coordinator.deploy.registry import Entry, Publication, Registry, Version, registry
+from covey.coordinator.deploy.uptake import survey
 from covey.coordinator.serve.connect import connected
 from covey.coordinator.view.printed import json_line, show
 from covey.coordinator.view.table import NONE, Column, Table
@@ -26,7 +27,6 @@ from covey.shared.sentences import counted, some
 from covey.shared.wire.topics import Topics
 
 MAX_NAMES = 3  # of devices in a line
-RUN_CHARACTERS = 8  # of a run's id, where its folder is not known
 
 
 @with_connection(broker_option("none: the devices are not asked"))
@@ -41,8 +41,8 @@ def versions_command(
 ) -> None:
     """List the versions that were published to a federation, over all its runs: the newest publication first.
 
-    Each line has the run and round, its names, its figure, when it was published and by whom. With a broker or
-    credentials it also has the devices that are online and use it.
+    Each line has the name, whether it is the champion or the candidate, its figure, when it was published and by whom. With a
+    broker or credentials it also has the devices that are online and use it, as they state it themselves.
     """
     check_name("--federation", federation)
     url = None
@@ -60,11 +60,11 @@ def versions_command(
 class Published:
     """One version that was published, or that a device uses."""
 
-    title: str  # the name of the run's folder, and the round
+    title: str  # its one name: the operator's own, or the run's folder and the round
     run: str
     round: int
     folder: str  # "" if no run of the folder made it
-    names: Sequence[str]
+    names: Sequence[str]  # champion, candidate, or neither
     publications: Sequence[Publication]  # oldest first
     used_by: Sequence[str]
 
@@ -77,22 +77,24 @@ class Published:
         }
 
 
-def listed(known: Registry, used: Mapping[Version, Sequence[str]]) -> list[Published]:
+Used = Mapping[Version, tuple[str, Sequence[str]]]  # a version's name, and the devices
+
+
+def listed(known: Registry, used: Used) -> list[Published]:
     """The versions of a registry, newest publication first, and then those that devices use and the registry lacks."""
-    names = known.names()
-    by_version: dict[Version, list[Publication]] = {}
-    titles: dict[Version, tuple[str, str]] = {}
+    by_version: dict[Version, list[Entry]] = {}
     for entry in reversed(known.entries):
-        by_version.setdefault(entry.version, []).insert(0, entry.publication)
-        titles[entry.version] = str(entry), str(entry.folder)
-    for run, number in used:
-        by_version.setdefault((run, number), [])
+        by_version.setdefault(entry.version, []).insert(0, entry)
+    for version in used:
+        by_version.setdefault(version, [])
     found: list[Published] = []
-    for (run, number), publications in by_version.items():
-        title, folder = titles.get((run, number), (f"{run[:RUN_CHARACTERS]}@{number}", ""))
-        users = used.get((run, number), ())
-        own = names.get((run, number), [])
-        found.append(Published(title, run, number, folder, own, publications, users))
+    for version, entries in by_version.items():
+        name, users = used.get(version, ("", ()))
+        title = known.title(version) or name
+        folder = str(entries[-1].folder) if entries else ""
+        roles = known.roles(version)
+        acts = [one.publication for one in entries]
+        found.append(Published(title, *version, folder, roles, acts, users))
     return found
 
 
@@ -103,29 +105,27 @@ async def versions(runs: Path, federation: str, url: BrokerUrl | None) -> list[P
         UserError: a list of publications is damaged, or the broker cannot be reached.
     """
     known = registry(runs, federation)
-    return listed(known, {} if url is None else await _used(url, federation))
-
-
-async def _used(url: BrokerUrl, federation: str) -> dict[Version, list[str]]:
-    """The devices that use each version, as their statuses show it."""
+    if url is None:
+        return listed(known, {})
     topics = Topics(federation)
-    found: dict[Version, list[str]] = {}
     async with AsyncExitStack() as stack:
         client = f"covey-versions-{uuid.uuid4().hex[:8]}"
         link = await connected(stack, [url], topics, client)
         try:
-            known = await statuses(link, topics)
+            fleet = await survey(link, topics)
         except UserError as error:
             raise UserError(f"{url}: {error}") from None
-    for agent, status in sorted(known.items()):
-        if status.model is not None and status.model.run:
-            found.setdefault((status.model.run, status.model.round), []).append(agent)
-    return found
+    used: dict[Version, tuple[str, list[str]]] = {}
+    for agent, status in sorted(fleet.statuses.items()):
+        model = status.model
+        if model is not None and model.run:
+            used.setdefault((model.run, model.round), (title_of(model), []))[1].append(agent)
+    return listed(as_devices_have_it(known, fleet.statuses), used)
 
 
 def table(found: Sequence[Published], federation: str, *, asked: bool) -> Table:
     """A line for each version."""
-    titles = ("version", "name", "figure", "published", "by", "in use on")
+    titles = ("version", "role", "figure", "published", "by", "in use on", "refused by")
     rows = [_cells(one, asked=asked) for one in found]
     title = f"federation {federation}: {counted(len(found), 'version')}"
     return Table(title, [Column(one) for one in titles], rows).without_empty_columns()
@@ -133,6 +133,7 @@ def table(found: Sequence[Published], federation: str, *, asked: bool) -> Table:
 
 def _cells(one: Published, *, asked: bool) -> list[str]:
     newest = one.publications[-1] if one.publications else None
+    refused = {} if newest is None or newest.outcome is None else newest.outcome.rejected
     when, who, figure = "elsewhere", NONE, NONE
     if newest is not None:
         when = newest.time.replace("T", " ").removesuffix("Z")[:16]
@@ -141,11 +142,10 @@ def _cells(one: Published, *, asked: bool) -> list[str]:
             measure = MEASURES[newest.figure["metric"]]
             unit = " %" if measure.unit == "in %" else ""
             figure = f"{measure.label} {measure.text(newest.figure['value'])}{unit}"
-    users = (
-        f"{len(one.used_by)}: {some(one.used_by, MAX_NAMES)}"
-        if one.used_by
-        else "0"
-        if asked
-        else ""
-    )
-    return [one.title, ", ".join(one.names), figure, when, who, users]
+    users = _devices(one.used_by) or ("0" if asked else "")
+    names = ", ".join(one.names)
+    return [one.title, names, figure, when, who, users, _devices(list(refused))]
+
+
+def _devices(names: Sequence[str]) -> str:
+    return f"{len(names)}: {some(names, MAX_NAMES)}" if names else ""

@@ -16,7 +16,8 @@ const view = { search: "", filter: "", column: "agent", descending: false, page:
 function figure(value) {
   if (value === null || value === undefined) return NONE;
   if (state && state.percent) return `${(100 * value).toFixed(1)} %`;
-  return Number(value.toPrecision(4)).toString();
+  const digits = Number(value.toPrecision(4)).toString();
+  return Math.abs(value) < 9999.5 ? digits : digits.replace(/\B(?=(\d{3})+$)/g, "\u00a0");
 }
 
 function duration(seconds) {

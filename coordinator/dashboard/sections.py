@@ -27,7 +27,7 @@ from covey.coordinator.view.state import DashboardState, Points
 from covey.coordinator.view.svg import Entry, Panel, panel, swatch
 from covey.coordinator.view.table import NONE, Table
 from covey.coordinator.view.words import away_words, bytes_text, duration_text, trouble_words
-from covey.shared.numerics.measures import MEASURES, PERCENT, Measure
+from covey.shared.numerics.measures import MEASURES, PERCENT, Measure, plain
 from covey.shared.sentences import counted
 
 DESK = plots.Size(640, 270)  # of the first chart
@@ -170,7 +170,7 @@ def _figure(measure: Measure, figure: float | None) -> str:
         return NONE
     if measure.scale == PERCENT:
         return f"{PERCENT * figure:.1f} %"
-    return f"{figure:.4g}"
+    return plain(figure)
 
 
 # -- charts ----------------------------------------------------------------------------------------

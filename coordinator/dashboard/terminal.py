@@ -32,7 +32,7 @@ from covey.coordinator.view.words import (
 )
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.numerics.measures import MEASURES, PERCENT, Measure
+from covey.shared.numerics.measures import MEASURES, PERCENT, Measure, plain
 from covey.shared.sentences import printable
 
 EVERY_S = 1.0  # longest time between two looks at the news
@@ -187,7 +187,7 @@ def _short(figure: float, measure: Measure) -> str:
     shown = figure * measure.scale
     if measure.scale == PERCENT:
         return f"{shown:.1f}"
-    return f"{shown:.4g}"
+    return plain(shown)
 
 
 def _line(text: str, style: str) -> Text:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from covey.coordinator.deploy.publish import publish
-from covey.coordinator.deploy.registry import note, publications
+from covey.coordinator.deploy.registry import Publication, note, operator, publications
 from covey.coordinator.disk.versions import BEST, ModelVersion, best_version, is_kept
 from covey.coordinator.record.notices import ModelsNotPublished, ModelsPublished, Observer
 from covey.coordinator.run import early_stop
@@ -22,30 +22,42 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
     if wish == "never":
         return
     try:
-        if any(one.act == "finish" for one in publications(run.folder)):
+        if any(one.act == "publish" for one in publications(run.folder)):
             return
         version = _version(run, best=wish == "best")
         if not version.models:  # they never left the devices
             return
-        federation = run.scenario.federation
+        name = f"{run.folder.name}@{version.round}"
         published = await publish(
             link,
-            Topics(federation),
+            Topics(run.scenario.federation),
             version,
             origin="run",
             part_bytes=run.scenario.wire.part_bytes,
             tune=run.scenario.tuning_at_home,
+            name=name,
         )
         figure = early_stop.figure_after(
             run.scenario, run.facts.history, run.facts.evaluation, version.round, run.engine.round
         )
-        note(run.folder, "finish", version, published, federation, figure)
         serial = published.serial
-        run.audit.note("publish", round=version.round, federation=federation, serial=serial)
+        before = published.before.all_devices
+        line = Publication(
+            act="publish",
+            round=version.round,
+            serial=serial,
+            run=version.run,
+            federation=run.scenario.federation,
+            who=operator(),
+            figure=figure,
+            before_run="" if before is None else before.run,
+            before_round=0 if before is None else before.round,
+        )
+        note(run.audit, line)
     except UserError as error:
         observer(ModelsNotPublished(str(error)))
         return
-    observer(ModelsPublished(version.round, len(version.models), serial))
+    observer(ModelsPublished(name, version.round, len(version.models), serial))
 
 
 def _version(run: Run, *, best: bool) -> ModelVersion:

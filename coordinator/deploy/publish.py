@@ -33,6 +33,7 @@ from covey.shared.work.client import encode_model
 ECHO_S = 10.0  # then a deployment that was published must have come back
 ATTEMPTS = 20  # to reach the broker
 PAUSE_S = 0.5  # between two of them
+DRAIN_S = 0.02  # what has arrived already is there at once
 REPORTED_S = 0.1  # what the link has reported is there at once
 PUBLISHERS = 32  # documents of agents under way at once
 
@@ -68,8 +69,10 @@ async def publish(
     origin: Origin,
     part_bytes: int,
     tune: Mapping[str, Any] = MappingProxyType({}),
+    name: str = "",
     force: bool = False,
     devices: Sequence[ClientId] = (),
+    before: InForce | None = None,
 ) -> Published:
     """Publish a version.
 
@@ -80,15 +83,17 @@ async def publish(
         origin: the run that has finished, or an operator.
         part_bytes: the largest part of a model.
         tune: training settings with which a device may fine-tune its model; empty: it uses the model as it is.
+        name: of the version, for people.
         force: ask devices to take the models over without their check.
-        devices: that try the version, as a candidate; those that try the same version already continue. Empty: it is for
-            all devices, and a candidate is over.
+        devices: that try the version, as a candidate. Empty: it is for all devices, and a candidate is over.
+        before: what the broker holds, as the decision knows it; None: it is read.
 
     Raises:
         UserError: the broker did not take a message, holds a publication of the future (unless `force`), or holds a
-            candidate of another version.
+            candidate of another version; or another operator has published meanwhile.
     """
-    before = await in_force(link, topics)
+    if before is None:
+        before = await in_force(link, topics)
     wall = time.time()
     serial = int(wall * 1000)
     newest = before.newest
@@ -102,13 +107,11 @@ async def publish(
         )
     old = before.candidate
     on_trial = bool(devices)
-    if on_trial and old is not None:
-        if not old.is_same_version(version.run, version.round):
-            raise UserError(
-                f"{some(old.devices)} try another candidate, round {old.round} of run {old.run}; first end it with "
-                "`coordinator promote candidate` or `coordinator rollback`"
-            )
-        devices = sorted({*devices, *old.devices})
+    if on_trial and old is not None and not old.is_same_version(version.run, version.round):
+        raise UserError(
+            f"{some(old.devices)} try another candidate, {old.title}; first end it with "
+            "`coordinator promote candidate` or `coordinator rollback`"
+        )
     among = {
         agent: cluster
         for agent, cluster in version.assignment.items()
@@ -120,8 +123,10 @@ async def publish(
         content = encode_model(model, version.layout.digest, Codec(), generator(0, "deployed"))
         key = deployed_key(cluster, on_trial=on_trial)
         models.append(await _publish_model(link, topics, key, content, part_bytes, version.round))
+    _check_alone(await _read(link, topics, quiet_s=DRAIN_S), known=before)
     deployment = Deployment(
         serial=serial,
+        name=name,
         run=version.run,
         round=version.round,
         origin=origin,
@@ -140,6 +145,7 @@ async def publish(
             f"the broker did not publish the models within {ECHO_S:g} s; check that these credentials are the "
             "coordinator's"
         )
+    _check_alone(echo, known=before, own=serial)
     replaced = old if on_trial else before.all_devices
     if replaced is not None:
         await _clear(link, topics, replaced.models, models)
@@ -183,15 +189,35 @@ async def _newest_end(link: Link) -> str:
     return why
 
 
-async def _read(link: Link, topics: Topics, until: int | None = None) -> InForce:
+def _check_alone(seen: InForce, *, known: InForce, own: int = 0) -> None:
+    """UserError if another operator has published since the decision."""
+    decided = 0 if known.newest is None else known.newest.serial
+    for one in (seen.all_devices, seen.candidate):
+        if one is not None and one.serial not in (own, decided) and one.serial > decided:
+            raise UserError(
+                f"another operator published {one.title} meanwhile (deployment {one.serial}). Look at `coordinator versions`, "
+                "agree on one version, and publish that one again"
+            )
+
+
+async def _read(
+    link: Link, topics: Topics, until: int | None = None, quiet_s: float | None = None
+) -> InForce:
     """The deployments that the broker retains, or those that arrive until one has this serial."""
     newest: dict[str, Deployment] = {}
-    async for message in until_quiet(link, ECHO_S, is_awaited=lambda: until is not None):
-        found = _deployment_in(message, topics)
+    async for message in until_quiet(
+        link, ECHO_S, quiet_s=quiet_s, is_awaited=lambda: until is not None
+    ):
+        found = deployment_in(message, topics)
         if found is not None:
             newest[message.topic] = found
             if until is not None and found.serial >= until:
                 break
+    return in_force_of(newest, topics)
+
+
+def in_force_of(newest: Mapping[str, Deployment], topics: Topics) -> InForce:
+    """The deployments in force, from the newest one of each topic."""
     all_devices, candidate = newest.get(topics.deployment), newest.get(topics.candidate)
     is_over = (
         all_devices is not None and candidate is not None and all_devices.serial > candidate.serial
@@ -199,7 +225,8 @@ async def _read(link: Link, topics: Topics, until: int | None = None) -> InForce
     return InForce(all_devices, None if is_over else candidate)
 
 
-def _deployment_in(message: Message, topics: Topics) -> Deployment | None:
+def deployment_in(message: Message, topics: Topics) -> Deployment | None:
+    """The deployment in a message; None if it holds none."""
     if message.topic not in (topics.deployment, topics.candidate):
         return None
     try:

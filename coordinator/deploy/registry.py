@@ -1,7 +1,7 @@
 """The versions of models that were published to a federation, over all runs in a folder.
 
-Each run's folder has its own list of publications, `deployments.jsonl`. Together, in the order of their serials, they are the registry:
-which version all devices should use, which one some of them try, and what was in use before.
+The audit log of each run has a line for each publication of its models, and one for what devices made of it. Together, in the
+order of their serials, they are the registry: which version is in force, which one some devices try, and what was in force before.
 """
 
 from __future__ import annotations
@@ -9,41 +9,41 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from covey.coordinator.deploy.publish import Published
-from covey.coordinator.disk.versions import ModelVersion
+from covey.coordinator.deploy.outcome import Outcome
+from covey.coordinator.record.audit_check import OUTCOME, PUBLICATIONS
+from covey.coordinator.record.audit_trail import FILE, Trail
 from covey.shared.errors import UserError
-from covey.shared.storage import json_text
-from covey.shared.storage.files import write_atomically
+from covey.shared.storage.audit import parsed
 
-FILE = "deployments.jsonl"
-Act = Literal["finish", "promote", "rollback"]
+Act = Literal["publish", "promote", "rollback"]
 Version = tuple[str, int]  # a run's id and a round
 
 
 @dataclass(frozen=True)
 class Publication:
-    """One publication. The defaults are those of lines that earlier versions have written."""
+    """One publication. The serial is its id: the broker and the devices know it by that."""
 
-    time: str  # UTC, ISO 8601
     act: Act
     round: int  # whose models were published
     serial: int
-    run: str = ""  # that made the models
-    federation: str = ""
+    run: str  # that made the models
+    federation: str
+    time: str = ""  # UTC, ISO 8601: of the line in the log
     who: str = ""  # user and host
     figure: Mapping[str, Any] = field(default_factory=dict)  # metric and value; empty if unknown
     devices: Sequence[str] = ()  # that try a candidate; empty: it is for all
     alias: str = ""  # the operator's own name of the version
-    before_run: str = ""  # whose models were in use until then; "" for none
+    force: bool = False
+    before_run: str = ""  # whose models were in force until then; "" for none
     before_round: int = 0
+    outcome: Outcome | None = None  # from a line of its own; None: not known
 
     @property
     def version(self) -> Version:
@@ -51,54 +51,63 @@ class Publication:
 
     @property
     def before(self) -> Version | None:
-        """The version that all devices used until then."""
+        """The version that was in force until then."""
         return (self.before_run, self.before_round) if self.before_run else None
 
 
-def publications(folder: Path) -> list[Publication]:
-    """All publications from a run's folder, oldest first. Raises UserError for a damaged file."""
+def note(trail: Trail, publication: Publication) -> None:
+    """Add a publication to the log of its run."""
+    fields = asdict(publication)
+    act = fields.pop("act")
+    del fields["time"], fields["outcome"]  # each line has the one, a later line the other
+    trail.note(
+        act, **{name: value for name, value in fields.items() if value not in ("", 0, (), {})}
+    )
+
+
+def note_outcome(trail: Trail, serial: int, outcome: Outcome) -> None:
+    """Add what devices made of a publication, in the same log."""
+    trail.note(OUTCOME, serial=serial, **outcome.to_json())
+
+
+def _lines(folder: Path) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """The event, time and fields of the lines about publications in the log of a run."""
+    marks = [f'"event":"{event}"'.encode() for event in (*PUBLICATIONS, OUTCOME)]
     path = folder / FILE
     if not path.exists():
-        return []
-    found: list[Publication] = []
-    for line in path.read_text().splitlines():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not any(mark in line for mark in marks):
+                continue
+            record = parsed(line)
+            if record is not None:
+                yield record["event"], record["time"], record["fields"]
+            elif line.endswith(b"\n"):
+                raise UserError(
+                    f"{path}: line {number} is damaged; `coordinator lab audit {folder}` checks the log. Restore it"
+                )
+
+
+def publications(folder: Path) -> list[Publication]:
+    """All publications from a run's folder, oldest first. Raises UserError for a damaged line."""
+    found: dict[int, Publication] = {}
+    for event, time, fields in _lines(folder):
         try:
-            found.append(Publication(**json_text.loads(line)))
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{path}: a line is damaged ({error}); restore the file") from None
-    return found
+            serial = int(fields["serial"])
+            if event != OUTCOME:
+                found[serial] = Publication(event, time=time[:19] + "Z", **fields)  # type: ignore[arg-type]
+            elif serial in found:
+                words = {name: value for name, value in fields.items() if name != "serial"}
+                found[serial] = replace(found[serial], outcome=Outcome(**words))
+        except (KeyError, ValueError, TypeError) as error:
+            raise UserError(
+                f"{folder / FILE}: a line is damaged ({error}); restore the log"
+            ) from None
+    return list(found.values())
 
 
-def note(
-    folder: Path,
-    act: Act,
-    version: ModelVersion,
-    published: Published,
-    federation: str,
-    figure: Mapping[str, Any],
-    alias: str = "",
-) -> None:
-    """Add a publication."""
-    before = published.before.all_devices
-    line = Publication(
-        time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        act=act,
-        round=version.round,
-        serial=published.serial,
-        run=version.run,
-        federation=federation,
-        who=_who(),
-        figure=dict(figure),
-        devices=published.devices,
-        alias=alias,
-        before_run=before.run if before is not None else "",
-        before_round=before.round if before is not None else 0,
-    )
-    texts = [json_text.dumps(asdict(one)) + "\n" for one in [*publications(folder), line]]
-    write_atomically(folder / FILE, "".join(texts).encode())
-
-
-def _who() -> str:
+def operator() -> str:
     """The user of this process, and the host. A container may have a user without a name."""
     try:
         user = getpass.getuser()
@@ -122,6 +131,27 @@ class Entry:
     name: str  # of the folder, within that of all runs
 
     @property
+    def is_trial(self) -> bool:
+        """Whether only some devices try it."""
+        return bool(self.publication.devices)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What devices made of it; None: not known."""
+        return self.publication.outcome
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether no device took it over, and some have kept another model instead: it is not in force."""
+        return self.outcome is not None and self.outcome.is_refused
+
+    @property
+    def is_open_rollback(self) -> bool:
+        """Whether devices that are there have not gone back yet."""
+        is_open = self.outcome is not None and self.outcome.is_open
+        return self.publication.act == "rollback" and is_open
+
+    @property
     def version(self) -> Version:
         return self.publication.version
 
@@ -138,28 +168,53 @@ class Registry:
 
     @cached_property
     def _in_force(self) -> tuple[Entry, ...]:
-        """What was published to all devices and not rolled back, each with the entry that first put it there."""
+        """What was in force on all devices and not rolled back, each with the entry that first put it there."""
         stack: list[Entry] = []
         for entry in self.entries:
-            if entry.publication.devices:
+            if entry.is_trial:
+                continue
+            _back_to(stack, entry.publication.before)  # its operator saw what devices had refused
+            if entry.is_refused:
                 continue
             if entry.publication.act == "rollback":
-                while stack and stack[-1].version != entry.version:
-                    stack.pop()
+                _back_to(stack, entry.version)
             if not stack or stack[-1].version != entry.version:
                 stack.append(entry)
         return tuple(stack)
 
     @property
+    def newest(self) -> Entry | None:
+        """The newest publication, be it for all devices or for some."""
+        return self.entries[-1] if self.entries else None
+
+    @property
     def champion(self) -> Entry | None:
-        """The version that all devices should use."""
+        """The version in force: the newest for all devices that they did not refuse."""
         return self._in_force[-1] if self._in_force else None
 
     @property
     def candidate(self) -> Entry | None:
         """The version that some devices try: until the next publication to all of them."""
-        newest = self.entries[-1] if self.entries else None
-        return newest if newest is not None and newest.publication.devices else None
+        newest = self.newest
+        return newest if newest is not None and newest.is_trial else None
+
+    @property
+    def earlier(self) -> tuple[Entry, ...]:
+        """The versions that were in force, oldest first, and the one that is."""
+        return self._in_force
+
+    def judged(self, entry: Entry, outcome: Outcome) -> Registry:
+        """The registry with what devices make of a publication now."""
+        now = replace(entry, publication=replace(entry.publication, outcome=outcome))
+        entries = [now if one is entry else one for one in self.entries]
+        return Registry(self.folder, tuple(entries))
+
+    def title(self, version: Version) -> str:
+        """The one name of a version: the operator's own, else the run's folder and the round; "" if it is not known."""
+        for entry in reversed(self.entries):
+            if entry.version == version and entry.publication.alias:
+                return entry.publication.alias
+        return next((str(one) for one in self.entries if one.version == version), "")
 
     @property
     def serial(self) -> int:
@@ -172,11 +227,17 @@ class Registry:
     def before(self) -> Entry:
         """What a rollback goes back to: from a candidate to the champion, else to the champion before.
 
+        From a version that devices refused it is the champion too. A rollback that some devices refused, or have not answered,
+        is repeated: the next one goes to the same version.
+
         Raises:
             UserError: there is nothing.
         """
         stack = self._in_force
-        if self.candidate is not None and stack:
+        newest = self.newest
+        if newest is not None and newest.is_open_rollback:
+            return newest
+        if newest is not None and stack and (newest.is_trial or newest.is_refused):
             return stack[-1]
         if len(stack) > 1:
             return stack[-2]
@@ -189,11 +250,11 @@ class Registry:
         if before is not None and before != stack[-1].version:
             run, number = before
             raise UserError(
-                f"round {number} of run {run} was in use before {stack[-1]}, and its folder is not in {self.folder}; publish "
-                f"it with `coordinator promote ITS-FOLDER@{number} --force`"
+                f"a version that was in force before {self.title(stack[-1].version)} is not in {self.folder}: round {number} of "
+                f"run {run}. Publish it with `coordinator promote ITS-FOLDER@{number}`"
             )
         raise UserError(
-            f"{self.folder}: there is nothing to go back to: nothing was published before {stack[-1]}"
+            f"{self.folder}: there is nothing to go back to: nothing was in force before {self.title(stack[-1].version)}"
         )
 
     def named(self, alias: str) -> Entry | None:
@@ -206,7 +267,7 @@ class Registry:
         return own[-1] if own else None
 
     def names(self) -> dict[Version, list[str]]:
-        """The names of each version that has one."""
+        """Which version is the champion and which one the candidate, and those to which an operator gave a name."""
         own = {entry.publication.alias for entry in self.entries} - {""}
         found: dict[Version, list[str]] = {}
         for alias in (CHAMPION, CANDIDATE, *sorted(own)):
@@ -214,6 +275,10 @@ class Registry:
             if entry is not None:
                 found.setdefault(entry.version, []).append(alias)
         return found
+
+    def roles(self, version: Version) -> list[str]:
+        """Champion, candidate, or neither."""
+        return [one for one in self.names().get(version, ()) if one in (CHAMPION, CANDIDATE)]
 
 
 def needed(known: Registry) -> list[Entry]:
@@ -226,7 +291,7 @@ def needed(known: Registry) -> list[Entry]:
 
 def federations(folder: Path) -> set[str]:
     """The federations to which the runs in a folder have published models."""
-    return {entry.publication.federation or "default" for entry in _entries(folder)}
+    return {entry.publication.federation for entry in _entries(folder)}
 
 
 def registry(folder: Path, federation: str) -> Registry:
@@ -239,9 +304,7 @@ def registry(folder: Path, federation: str) -> Registry:
     Raises:
         UserError: a list of publications is damaged.
     """
-    found = [
-        entry for entry in _entries(folder) if entry.publication.federation in ("", federation)
-    ]
+    found = [entry for entry in _entries(folder) if entry.publication.federation == federation]
     return Registry(folder, tuple(sorted(found, key=lambda entry: entry.publication.serial)))
 
 
@@ -249,6 +312,13 @@ def _entries(folder: Path) -> Iterator[Entry]:
     for run in run_folders(folder):
         for one in publications(run):
             yield Entry(one, run, run.relative_to(folder).as_posix())
+
+
+def _back_to(stack: list[Entry], version: Version | None) -> None:
+    """Take off what lies above a version, if that is there."""
+    if any(one.version == version for one in stack):
+        while stack[-1].version != version:
+            stack.pop()
 
 
 def run_folders(folder: Path) -> list[Path]:

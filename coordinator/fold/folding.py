@@ -25,6 +25,7 @@ from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Vector
 from covey.shared.numerics.votes import Vote
+from covey.shared.own_code.faults import said
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy, Sums
@@ -300,7 +301,7 @@ class Folding:
             guilty = limits.guilty(lambda some: self.folded(some, state), reports)
             if guilty:
                 return Guilty(guilty)
-            return Hopeless(f"the fold failed: {type(error).__name__}: {error}"[:MAX_REASON])
+            return Hopeless(f"the fold failed: {said(error)}"[:MAX_REASON])
 
     def _close_sums(self, reporters: Sequence[ClientId], state: Any) -> Verdict | None:
         """The verdict from the sums; None where the step must be folded from the spool.

@@ -26,6 +26,7 @@ from covey.shared.numerics.averages import (
     step_norm,
 )
 from covey.shared.numerics.vectors import Vector, blocks
+from covey.shared.own_code.faults import said
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
@@ -317,7 +318,7 @@ def _failure(fold: Fold, reports: Reports) -> str | None:
     except (OSError, MemoryError):
         raise
     except Exception as error:
-        return f"{type(error).__name__}: {error}"[:MAX_FAILURE_LENGTH]
+        return said(error)[:MAX_FAILURE_LENGTH]
     return None
 
 

@@ -35,6 +35,9 @@ class Means:
     loss: float | None = None  # of local training, weighted by examples
     tracked: Mapping[str, Any] | None = None  # test figures right after local training
     by_cluster: Mapping[str, Any] | None = None  # of the served models, by cluster id
+    untested: Sequence[ClientId] | None = (
+        None  # agents without a test sample: no figure counts them
+    )
 
     def to_json(self) -> Row:
         """The averages that the phase has, by name."""
@@ -95,7 +98,11 @@ def _evaluation_means(
     if late:
         in_order = dict(sorted(late.items()))
         means_of_newcomers = averages(in_order, train, weight, share)
+    untested = [
+        client for client, report in reports if report.numbers.get("server", {}).get("n") == 0
+    ]
     return Means(
+        untested=sorted(untested) or None,
         evaluation=averages(federated, train, weight, share),
         undrawn=last_of_undrawn(federated, drawn, train, weight, share),
         newcomers=means_of_newcomers,

@@ -1,8 +1,8 @@
-"""What a run will cost, before anything starts: traffic, phases, memory and disk.
+"""What a run will cost, before anything starts: traffic, memory and disk, from sizes alone.
 
-Nothing here knows a method by name: the strategy is driven dry, see `dry_run`. Not counted are orders,
-statuses and acknowledgements (a few kB), newcomers, drop-outs and repeated rounds. A real run may differ:
-CFL may split, and a client that learns may act otherwise than a constant one.
+A method states what agents get and send (`Strategy.exchanges`); nothing trains here, and nothing is encoded. Not counted are
+orders, statuses, acknowledgements, newcomers, drop-outs and repeated rounds, nor what depends on what agents report: votes, and
+CFL's rounds of all members before a split. Where a method chooses its number of clusters, the largest it may choose counts.
 """
 
 from __future__ import annotations
@@ -12,21 +12,64 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from covey.coordinator.plan.dry_run import EVALUATION, DryRun, PhaseCost, merged
-from covey.coordinator.plan.prices import AGENT, Prices
+from covey.coordinator.engine.cohort import cohort_size
 from covey.shared.mqtt.profiles import PROFILES, UNLIMITED, Profile
+from covey.shared.numerics import kinship
 from covey.shared.numerics.split import Part
 from covey.shared.numerics.vectors import BLOCK
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.secure import messages
-from covey.shared.secure.parameters import Group, group_of
-from covey.shared.strategies.base import MODEL, Numbers, Report, Setup, Strategy
+from covey.shared.secure.parameters import group_of
+from covey.shared.strategies.base import GRADIENT, Exchange, Setup, Strategy
+from covey.shared.strategies.phase_names import CARD, EVALUATE, EXCHANGES, MOMENTS, SIGNATURE, TRAIN
+from covey.shared.wire.codec import Codec
+from covey.shared.wire.parts import part_count
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What the limits of managed brokers mean for a run: how long its messages take at least, and how many are retained.
+FLOAT32_BYTES = 4
+FLOAT64_BYTES = 8
+
+# bytes besides values: of a part with its packet and topic, of a model, of a report, and of each vector in it
+PART = 120
+MODEL_ENVELOPE = 97
+REPORT_ENVELOPE = 190
+VECTOR_ENVELOPE = 50
+
+# Bytes of a secure sum with n members, as (constant, for each member): down and up in the phases of messages, and what the
+# phase of updates has more.
+BOX, JOIN, UNMASK = EXCHANGES
+OF_A_SUM = {
+    BOX: ((0, 0), (710, 0)),
+    JOIN: ((500, 225), (485, 98)),
+    "": ((470, 234), (392, 0)),
+    UNMASK: ((285, 69), (510, 32)),
+}
+GONE = (0.1, 0.2, 0.3)  # shares of the members of a sum
+
+
+@dataclass(frozen=True)
+class PhaseCost:
+    """One kind of phase. Bytes are MQTT packets of one invited agent; values are float32 numbers before encoding."""
+
+    name: str
+    times: int  # in the whole run
+    invited: int  # agents
+    down_bytes: int
+    up_bytes: int
+    down_values: int
+    up_values: int
+    published_bytes: int  # by the coordinator, once per phase
+    idle_bytes: int = 0  # down to all agents that were not invited, together
+    each_round: bool = False
+
+    @property
+    def round_down(self) -> int:
+        """Bytes to all agents in one phase."""
+        return self.invited * self.down_bytes + self.idle_bytes
+
+    @property
+    def round_up(self) -> int:
+        """Bytes from all agents in one phase."""
+        return self.invited * self.up_bytes
 
 
 @dataclass(frozen=True)
@@ -45,6 +88,340 @@ class BrokerSeconds:
         if self.retained > self.most_retained:
             text += f"; its models take {self.retained} of {self.most_retained} retained messages"
         return text
+
+
+@dataclass(frozen=True)
+class SumsPlan:
+    """The secure sums of a round."""
+
+    groups: int
+    members: int  # of the largest group
+    threshold: int  # that must answer
+    void: Mapping[str, float]  # chance that too few are left, by the share of members that are gone
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The figures of a run. A round's figures are those of the last round, all agents together."""
+
+    method: str
+    agents: int
+    rounds: int
+    values: int  # length of a model's vector, as far as it travels
+    models: int  # K, that the server keeps
+    kept: str  # K in words, where it is unknown before the run too
+    phases: tuple[PhaseCost, ...]
+    memory_bytes: int  # of the coordinator, for models
+    disk_bytes: int  # of the coordinator, at most at a time
+    parts: tuple[Part, ...] = ()  # of the model; empty where all of it travels
+    brokers: tuple[BrokerSeconds, ...] = ()  # of managed brokers that limit their clients' rates
+    sums: SumsPlan | None = None  # without secure sums
+
+    @property
+    def down_bytes(self) -> int:
+        """Bytes to all agents in the whole run."""
+        return sum(phase.times * phase.round_down for phase in self.phases)
+
+    @property
+    def up_bytes(self) -> int:
+        """Bytes from all agents in the whole run."""
+        return sum(phase.times * phase.round_up for phase in self.phases)
+
+    @property
+    def round_down_bytes(self) -> int:
+        """Bytes to all agents in the last round."""
+        return sum(phase.round_down for phase in self.phases if phase.each_round)
+
+    @property
+    def round_up_bytes(self) -> int:
+        """Bytes from all agents in the last round."""
+        return sum(phase.round_up for phase in self.phases if phase.each_round)
+
+    @property
+    def mbit_per_agent(self) -> float:
+        """Megabits of float32 values per agent, without overhead and evaluation, as papers count traffic."""
+        values = sum(
+            phase.times * phase.invited * (phase.down_values + phase.up_values)
+            for phase in self.phases
+            if phase.name != EVALUATE
+        )
+        return values * 32 / 1e6 / self.agents
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and text of each line of a table."""
+        model = _size(FLOAT32_BYTES * self.values)
+        rows = [
+            ("agents, rounds", f"{self.agents}, {self.rounds}"),
+            ("model", f"{self.values} values, {model}; {self.kept} kept"),
+        ]
+        rows += [(part.role, str(part)) for part in self.parts]
+        for phase in self.phases:
+            traffic = _both_ways(phase.down_bytes, phase.up_bytes)
+            times = "once" if phase.times == 1 else f"{phase.times} times"
+            rows.append((f"{phase.name}, {times}", f"{phase.invited} agents, each {traffic}"))
+        if (sums := self.sums) is not None:
+            of = f"{sums.groups} of up to {sums.members} agents, of whom {sums.threshold} must answer"
+            chances = [f"{chance:.2g} if {gone} are gone" for gone, chance in sums.void.items()]
+            rows += [("secure sums, a round", of), ("chance of a void", ", ".join(chances))]
+        return [
+            *rows,
+            ("a round, all agents", _both_ways(self.round_down_bytes, self.round_up_bytes)),
+            ("the run, all agents", _both_ways(self.down_bytes, self.up_bytes)),
+            ("the run, per agent", _size((self.down_bytes + self.up_bytes) / self.agents)),
+            ("as papers count it", f"{self.mbit_per_agent:.2f} Mbit of float32 values per agent"),
+            ("coordinator's memory", f"{_size(self.memory_bytes)} for models, besides the program"),
+            ("coordinator's disk", f"{_size(self.disk_bytes)} at most at a time"),
+            *[(f"messages at {broker.profile}", broker.text) for broker in self.brokers],
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, then the totals that are derived from them."""
+        derived = ("round_down_bytes", "round_up_bytes", "down_bytes", "up_bytes", "mbit_per_agent")
+        return asdict(self) | {name: getattr(self, name) for name in derived}
+
+
+@dataclass(frozen=True)
+class _Pricing:
+    """A scenario, with what the prices of its phases depend on."""
+
+    scenario: Scenario
+    setup: Setup
+    agents: int
+    models: int  # K
+
+    def exchanges(self) -> list[Exchange]:
+        """What agents get and send in the whole run, each with its number of times but those of each round."""
+        scenario, setup = self.scenario, self.setup
+        stated = scenario.strategy.exchanges(setup, self.agents, math.prod(scenario.task.features))
+        evaluation = Exchange(EVALUATE, (setup.layout.size,))
+        phases = []
+        if scenario.task.asks_fleet_for:
+            phases.append(Exchange(MOMENTS, cohort="all", times=1))
+        own = () if setup.own is None else (setup.own.size,)
+        if own and not scenario.is_summed:
+            phases.append(Exchange("values that stay", own, cohort="all", times=1))
+        for one in stated:
+            if own and scenario.is_summed:
+                one = replace(one, down=(*one.down, *own))
+            if one.name == EVALUATE:
+                evaluation = one
+            else:
+                phases.append(one)
+        if scenario.evaluation.fallback and scenario.strategy.fallback is not None:
+            evaluation = replace(evaluation, down=(*evaluation.down, setup.layout.size))
+        every = scenario.evaluation.every or scenario.rounds.count
+        times = math.ceil(scenario.rounds.count / every)
+        return [*phases, replace(evaluation, cohort="all", times=times)]
+
+    def costs(self) -> list[PhaseCost]:
+        """The phases of the run."""
+        taken: dict[str, int] = {}
+        costs = []
+        for one in self.exchanges():
+            left = self.scenario.rounds.count - taken.get(one.name, 0)
+            times = left if one.times is None else one.times
+            taken[one.name] = taken.get(one.name, 0) + times
+            if times:
+                costs.append(self._cost(one, times))
+        return costs
+
+    def _cost(self, one: Exchange, times: int) -> PhaseCost:
+        invited = self._invited(one)
+        down = sum(map(self._model, one.down))
+        published = max(down, self.models * self._model(self.setup.layout.size))
+        published = invited * down if one.own else published if one.down else 0
+        idle = 0
+        if self.scenario.wire.delivery == "all" and one.down and one.name != EVALUATE:
+            idle = (self.agents - invited) * self._model(self.setup.layout.size)
+        lengths = {name: self._length(name, size) for name, size in one.up.items()}
+        return PhaseCost(
+            name=one.name,
+            times=times,
+            invited=invited,
+            down_bytes=down,
+            up_bytes=self._report(lengths, one.down),
+            down_values=sum(one.down),
+            up_values=sum(lengths.values()),
+            published_bytes=published,
+            idle_bytes=idle,
+            each_round=one.times is None,
+        )
+
+    def _invited(self, one: Exchange) -> int:
+        """How many agents: all, those that a round draws, or those of a buffer."""
+        rounds = self.scenario.rounds
+        if one.cohort == "all":
+            return self.agents
+        if one.cohort != "sample":
+            return min(one.cohort, self.agents)
+        if rounds.mode == "buffered":
+            return min(rounds.buffer, self.agents)
+        # how many agents will drop out is unknown before the run
+        over_select = 1.0 if rounds.over_select == "auto" else rounds.over_select
+        drawn = cohort_size(self.agents, rounds.participation, rounds.agents)
+        return min(self.agents, math.ceil(drawn * over_select))
+
+    def _length(self, name: str, size: int) -> int:
+        """The length of a vector in a report; a card has as many cells as there are classes."""
+        if name != CARD:
+            return size
+        outputs = self.setup.whole.outputs
+        classes = outputs if outputs > 1 else kinship.LEVELS
+        return kinship.BLOCKS * min(classes, kinship.MOST_CLASSES) * kinship.PROJECTED
+
+    def _model(self, length: int) -> int:
+        """Bytes of a model on its way to an agent."""
+        payload = sum(Codec(self.scenario.wire.down).payload_bytes(length, based=False))
+        return self._packets(payload + MODEL_ENVELOPE)
+
+    def _report(self, lengths: Mapping[str, int], down: Sequence[int]) -> int:
+        """Bytes of a report. Vectors as long as a model of the order travel as differences, but for gradients."""
+        wire = self.scenario.wire
+        codec = Codec(wire.codec, wire.delta, keep=wire.keep)
+        payload = REPORT_ENVELOPE
+        for name, length in lengths.items():
+            based = name != GRADIENT and length in down
+            payload += sum(codec.payload_bytes(length, based)) + VECTOR_ENVELOPE
+        return self._packets(payload)
+
+    def _packets(self, size: int) -> int:
+        return size + PART * part_count(size, self.scenario.wire.part_bytes)
+
+
+def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
+    """The figures of a scenario.
+
+    Args:
+        scenario: what would run
+        setup: its initial models; only their lengths matter
+        agents: how many agents; by default those of the fleet, else those that a run waits for
+    """
+    known = agents or _agents_of(scenario)
+    strategy, values = scenario.strategy, setup.layout.size
+    exact = len(strategy.clusters(strategy.init(setup)))
+    named = getattr(strategy, "n_clusters", None) or getattr(strategy, "most_clusters", None)
+    models = max(exact, named or 1)
+    phases = _Pricing(scenario, setup, known, models).costs()
+    sums = None
+    if scenario.privacy is not None and scenario.privacy.secure is not None:
+        [drawn] = [one.invited for one in phases if one.name == TRAIN][-1:] or [known]
+        sums = sums_of_round(scenario.privacy.secure, drawn, models)
+    if sums is not None:
+        clear = () if strategy.sealed is None else strategy.sealed.clear
+        figures = scenario.sums.slots.length
+        sealed = []
+        for one in phases:
+            masked = replace(one, up_values=figures) if one.name == EVALUATE else one
+            has_updates = masked.up_values > 0 and one.name not in clear
+            sealed += with_sums(masked, sums) if has_updates else [one]
+        phases = sealed
+    stored = values if strategy.keeps_models else 0
+    stored += sum(one.up_values for one in phases if one.name == SIGNATURE)
+    return Plan(
+        method=str(getattr(strategy, "name", "")),
+        agents=known,
+        rounds=scenario.rounds.count,
+        values=values,
+        models=models,
+        kept=_kept(strategy, models),
+        phases=tuple(phases),
+        memory_bytes=_memory_bytes(values, models, 0 if strategy.individual else models),
+        disk_bytes=_disk_bytes(phases, models * values + known * stored, models * setup.whole.size),
+        parts=() if setup.split is None else setup.split.parts(),
+        brokers=tuple(
+            broker_seconds(phases, scenario.wire.part_bytes, profile)
+            for profile in PROFILES
+            if profile.messages_per_s < UNLIMITED
+        ),
+        sums=sums,
+    )
+
+
+def _kept(strategy: Strategy[Any], models: int) -> str:
+    """How many models the server keeps; unknown where the method chooses its number of clusters."""
+    if getattr(strategy, "n_clusters", models) is not None:
+        return str(models)
+    return f"at most {models}" if hasattr(strategy, "most_clusters") else "one for each cluster"
+
+
+def _agents_of(scenario: Scenario) -> int:
+    """Agents of the fleet without newcomers, else those that the run waits for, or draws."""
+    fleet = scenario.fleet
+    in_fleet = fleet.agents - fleet.newcomers if fleet is not None else 0
+    return in_fleet or scenario.rounds.start_agents or scenario.rounds.agents or 1
+
+
+def _memory_bytes(values: int, models: int, sums: int) -> int:
+    """New models while the old ones are mapped from disk, one being sent; one block in float64 and its addend.
+
+    Args:
+        values: the length of a model.
+        models: K.
+        sums: of reports that are added up on arrival, each on two grids in float64.
+    """
+    in_memory = FLOAT32_BYTES * values * (models + 1)
+    added_up = 2 * FLOAT64_BYTES * values * sums
+    return in_memory + added_up + (2 * FLOAT64_BYTES * BLOCK)
+
+
+def _disk_bytes(phases: Sequence[PhaseCost], state: int, exported: int) -> int:
+    """Reports of the largest phase, arriving and accepted; two checkpoints; models sent out and exported.
+
+    Args:
+        phases: of the run.
+        state: values in a checkpoint.
+        exported: values of the models at the end.
+    """
+    spool = max(one.invited * (one.up_bytes + FLOAT32_BYTES * one.up_values) for one in phases)
+    outgoing = max(one.published_bytes for one in phases)
+    return spool + outgoing + FLOAT32_BYTES * (2 * state + exported)
+
+
+# -- secure sums ---------------------------------------------------------------------------------------
+
+
+def sums_of_round(settings: SecureSettings, agents: int, clusters: int) -> SumsPlan | None:
+    """The sums of a round, with clusters of equal size; None for clusters that are too small for a sum.
+
+    Args:
+        settings: of the scenario.
+        agents: in a round.
+        clusters: that they are in.
+    """
+    of_cluster = -(-agents // clusters)
+    groups = -(-of_cluster // settings.group)
+    members = -(-of_cluster // groups)
+    try:
+        group = group_of(members, settings.colluders, settings.threshold, settings.least)
+    except ValueError:
+        return None
+    void = {f"{gone:.0%}": group.void_chance(gone) for gone in GONE}
+    return SumsPlan(groups * clusters, group.members, group.threshold, void)
+
+
+def with_sums(phase: PhaseCost, sums: SumsPlan) -> list[PhaseCost]:
+    """The phases of a sum around one in which agents send updates."""
+    steps = []
+    for name, (down, up) in OF_A_SUM.items():
+        more_down, more_up = (base + each * sums.members for base, each in (down, up))
+        if name:
+            empty = replace(phase, name=name, down_values=0, up_values=0, idle_bytes=0)
+            published = more_down * sums.groups
+            step = replace(empty, down_bytes=more_down, up_bytes=more_up, published_bytes=published)
+        else:
+            masked = FLOAT32_BYTES * phase.up_values + REPORT_ENVELOPE + PART + more_up
+            published = phase.published_bytes + more_down * phase.invited
+            step = replace(
+                phase,
+                down_bytes=phase.down_bytes + more_down,
+                up_bytes=masked,
+                published_bytes=published,
+            )
+        steps.append(step)
+    return steps
+
+
+# -- managed brokers -----------------------------------------------------------------------------------
 
 
 def broker_seconds(phases: Sequence[PhaseCost], part_bytes: int, profile: Profile) -> BrokerSeconds:
@@ -73,6 +450,9 @@ def broker_seconds(phases: Sequence[PhaseCost], part_bytes: int, profile: Profil
     return BrokerSeconds(profile.name, seconds, retained, profile.retained_messages)
 
 
+# -- in words ------------------------------------------------------------------------------------------
+
+
 def _duration(seconds: float) -> str:
     """Seconds in three digits and a usual unit."""
     if seconds < 120:
@@ -80,356 +460,6 @@ def _duration(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.3g} min"
     return f"{seconds / 3600:.3g} h"
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What secure sums add to the phases of a run: messages, bytes, seconds, and the chance that too few members are left.
-#
-# Sizes are those of messages made of zeros. Seconds were measured on one core of a server; a Raspberry Pi 4 takes about eight
-# times as long.
-
-
-GONE = (0.1, 0.2, 0.3)  # shares of members
-CHECKED_S = 0.75e-3  # for each other member: signatures, cells and keys of one sum
-MASKED_S = 1.5e-9  # for each value of one mask
-WORD = 4  # bytes
-EXCHANGES = 4  # an order and a report each: box, join, report, answer
-KEY, SIGNATURE, SECONDS = bytes(32), bytes(64), 1 << 30
-ENTRY = messages.Entry(
-    federation="covey",
-    agent=AGENT,
-    serial=1,
-    key=KEY,
-    since=SECONDS,
-    until=SECONDS,
-    signature=SIGNATURE,
-)
-
-
-@dataclass(frozen=True)
-class SumsPlan:
-    """The sums of a round."""
-
-    groups: int
-    members: int  # of the largest group
-    threshold: int  # that must answer
-    messages: int  # of each agent, both ways, without parts
-    device_s: float  # of each agent, besides its training
-    coordinator_s: float  # without drop-outs
-    void: Mapping[str, float]  # chance that too few are left, by the share of members that are gone
-
-    def rows(self) -> list[tuple[str, str]]:
-        """Label and text of each line of a table."""
-        size = f"{self.groups} of up to {self.members} agents, of whom {self.threshold} must answer"
-        work = f"{self.device_s:.2g} s at a device, {self.coordinator_s:.2g} s at the coordinator"
-        chances = ", ".join(
-            f"{chance:.2g} if {gone} are gone" for gone, chance in self.void.items()
-        )
-        return [
-            ("secure sums, a round", f"{size}; {self.messages} messages of an agent; {work}"),
-            ("chance of a void", chances),
-        ]
-
-
-def sums_of_round(
-    settings: SecureSettings, agents: int, clusters: int, values: int, exchanges: int
-) -> SumsPlan | None:
-    """The sums of a round, with clusters of equal size; None for clusters that are too small for a sum.
-
-    Args:
-        settings: of the scenario.
-        agents: in a round.
-        clusters: that they are in.
-        values: length of an update.
-        exchanges: phases of the round whose updates are summed.
-    """
-    of_cluster = -(-agents // clusters)
-    groups = -(-of_cluster // settings.group)
-    try:
-        group = _group(settings, -(-of_cluster // groups))
-    except ValueError:
-        return None
-    mask_s = MASKED_S * values
-    count = groups * clusters
-    return SumsPlan(
-        groups=count,
-        members=group.members,
-        threshold=group.threshold,
-        messages=exchanges * 2 * EXCHANGES,
-        device_s=exchanges * group.members * (CHECKED_S + mask_s),
-        coordinator_s=exchanges * count * group.members * (CHECKED_S + mask_s),
-        void={f"{gone:.0%}": group.void_chance(gone) for gone in GONE},
-    )
-
-
-def _group(settings: SecureSettings, members: int) -> Group:
-    return group_of(members, settings.colluders, settings.threshold, settings.least)
-
-
-def has_updates(strategy: Strategy[Any], phase: PhaseCost) -> bool:
-    """Whether agents send updates in a phase, which are summed under masks."""
-    clear = () if strategy.sealed is None else strategy.sealed.clear
-    return phase.up_values > 0 and phase.name not in clear
-
-
-def with_sums(phase: PhaseCost, sums: SumsPlan, prices: Prices) -> list[PhaseCost]:
-    """The phases of a sum around one in which agents send updates."""
-    n = sums.members
-    box = messages.Box(number=1, key=KEY, signature=SIGNATURE)
-    member = messages.Member.of(ENTRY, box)
-    terms = messages.Terms(
-        federation="covey",
-        run="run",
-        step=1,
-        sum=bytes(16),
-        cluster="0",
-        number=0,
-        start=KEY,
-        vectors={MODEL: 1 << 20},
-        clip=1.0,
-        cap=1,
-        levels=1,
-        deviation=0.0,
-        multiplier=0.0,
-        threshold=sums.threshold,
-        colluders=0,
-        least=sums.threshold,
-        seconds=1.0,
-        members=[member] * n,
-    )
-    row = messages.ListRow(place=n, mask_key=KEY, commitment=KEY, signature=SIGNATURE)
-    answered = messages.UnmaskRow(place=n, signature=SIGNATURE)
-    cells = bytes(messages.PAIR_BYTES * (n - 1))
-    join = messages.Join(
-        terms=KEY, place=n, mask_key=KEY, seed=KEY, cells=cells, signature=SIGNATURE
-    )
-    head = messages.ReportHead(
-        terms=KEY, listing=KEY, place=n, vector=KEY, lacking=[], row=SIGNATURE, signature=SIGNATURE
-    )
-    answer = messages.Answer(
-        unmask=KEY, place=n, keys=bytes(32 * (n - 1)), share=bytes(33), signature=SIGNATURE
-    )
-    inbox = messages.CellInbox(listing=KEY, cells=cells)
-    listing = messages.JoinList(terms=KEY, rows=[row] * n)
-    unmask = messages.UnmaskList(listing=KEY, rows=[answered] * n)
-
-    def sent(numbers: Numbers | None = None, **sizes: int) -> int:
-        vectors = {name: np.broadcast_to(np.float32(0), (size,)) for name, size in sizes.items()}
-        return prices.report(Report(vectors, examples=1, numbers=numbers or {}), None)
-
-    def published(size: int) -> int:
-        return prices.model("secure-0-unmask", _words(size))
-
-    def step(name: str, shared: int, up: int) -> PhaseCost:
-        return replace(
-            phase,
-            name=name,
-            down_bytes=shared,
-            up_bytes=up,
-            down_values=0,
-            up_values=0,
-            published_bytes=shared * sums.groups,
-            idle_bytes=0,
-            ends_round=False,
-        )
-
-    lists, own = published(len(listing.to_bytes())), published(len(inbox.to_bytes()))
-    masked = replace(
-        phase,
-        down_bytes=phase.down_bytes + lists + own,
-        up_bytes=sent(
-            {"head": [1 << 31] * _words(len(head.to_bytes()))}, masked=phase.up_values + 2
-        ),
-        published_bytes=phase.published_bytes + lists * sums.groups + own * phase.invited,
-        ends_round=False,
-    )
-    shown = messages.Introduction(entry=ENTRY, box=box, start=bytes(32), expelled=b"")
-    answers = step(
-        "secure-unmask",
-        published(len(unmask.to_bytes())),
-        sent(secure=_words(len(answer.to_bytes()))),
-    )
-    return [
-        step("secure-box", 0, sent(secure=_words(len(shown.to_bytes())))),
-        step(
-            "secure-join",
-            published(len(terms.to_bytes())),
-            sent(secure=_words(len(join.to_bytes()))),
-        ),
-        masked,
-        replace(answers, ends_round=phase.ends_round),
-    ]
-
-
-def _words(size: int) -> int:
-    """Integers of four bytes in a message, with its length."""
-    return 1 + -(-size // WORD)
-
-
-FLOAT32_BYTES = 4
-FLOAT64_BYTES = 8
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The figures of a run. A round's figures are those of the last round, all agents together."""
-
-    method: str
-    agents: int
-    rounds: int
-    values: int  # length of a model's vector, as far as it travels
-    models: int  # K, that the server keeps
-    phases: tuple[PhaseCost, ...]
-    round_down_bytes: int
-    round_up_bytes: int
-    memory_bytes: int  # of the coordinator, for models
-    disk_bytes: int  # of the coordinator, at most at a time
-    parts: tuple[Part, ...] = ()  # of the model; empty where all of it travels
-    brokers: tuple[BrokerSeconds, ...] = ()  # of managed brokers that limit their clients' rates
-    sums: SumsPlan | None = None  # without secure sums
-
-    @property
-    def down_bytes(self) -> int:
-        """Bytes to all agents in the whole run."""
-        return sum(phase.total_down for phase in self.phases)
-
-    @property
-    def up_bytes(self) -> int:
-        """Bytes from all agents in the whole run."""
-        return sum(phase.total_up for phase in self.phases)
-
-    @property
-    def mbit_per_agent(self) -> float:
-        """Megabits of float32 values per agent, without overhead and evaluation, as papers count traffic."""
-        values = 0
-        for phase in self.phases:
-            if phase.name != EVALUATION.name:
-                values += phase.values
-        return values * 32 / 1e6 / self.agents
-
-    def rows(self) -> list[tuple[str, str]]:
-        """Label and text of each line of a table."""
-        model_bytes = FLOAT32_BYTES * self.values
-        model = _size(model_bytes)
-        per_agent = (self.down_bytes + self.up_bytes) / self.agents
-        rows = [
-            ("agents, rounds", f"{self.agents}, {self.rounds}"),
-            ("model", f"{self.values} values, {model}; {self.models} kept"),
-        ]
-        rows += [(part.role, str(part)) for part in self.parts]
-        for phase in self.phases:
-            traffic = _both_ways(phase.down_bytes, phase.up_bytes)
-            times = "once" if phase.times == 1 else f"{phase.times} times"
-            rows.append((f"{phase.name}, {times}", f"{phase.invited} agents, each {traffic}"))
-        if self.sums is not None:
-            rows += self.sums.rows()
-        return [
-            *rows,
-            ("a round, all agents", _both_ways(self.round_down_bytes, self.round_up_bytes)),
-            ("the run, all agents", _both_ways(self.down_bytes, self.up_bytes)),
-            ("the run, per agent", _size(per_agent)),
-            ("as papers count it", f"{self.mbit_per_agent:.2f} Mbit of float32 values per agent"),
-            ("coordinator's memory", f"{_size(self.memory_bytes)} for models, besides the program"),
-            ("coordinator's disk", f"{_size(self.disk_bytes)} at most at a time"),
-            *[(f"messages at {broker.profile}", broker.text) for broker in self.brokers],
-        ]
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields, then the totals that are derived from them."""
-        row = asdict(self)
-        row["down_bytes"] = self.down_bytes
-        row["up_bytes"] = self.up_bytes
-        row["mbit_per_agent"] = self.mbit_per_agent
-        return row
-
-
-def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
-    """The figures of a scenario.
-
-    Args:
-        scenario: what would run
-        setup: its initial models; only their lengths matter
-        agents: how many agents; by default those of the fleet, else those that a run waits for
-    """
-    known = agents or _agents_of(scenario)
-    dry = DryRun(scenario, setup, known)
-    rounds = list(dry.run())
-    last_round = rounds[-1]
-    while len(rounds) < scenario.rounds.count:
-        rounds.append(last_round)
-    phases: list[PhaseCost] = []
-    for of_one_round in rounds:
-        phases += of_one_round
-    phases += dry.preparation()
-    sums = _sums(scenario, dry, phases, last_round)
-    if sums is not None:
-        phases = [one for phase in phases for one in _with_sums(dry, phase, sums)]
-        last_round = [one for phase in last_round for one in _with_sums(dry, phase, sums)]
-    evaluation = [dry.evaluation()]
-    if sums is not None:
-        figures = replace(evaluation[0], up_values=scenario.sums.slots.length)
-        evaluation = with_sums(figures, sums, dry.prices)
-    phases += evaluation
-    kinds = merged(phases)
-    models = len(dry.strategy.clusters(dry.state))
-    held = 0 if dry.strategy.individual else models
-    values = setup.layout.size
-    return Plan(
-        method=str(getattr(dry.strategy, "name", "")),
-        agents=known,
-        rounds=scenario.rounds.count,
-        values=values,
-        models=models,
-        phases=tuple(kinds),
-        round_down_bytes=sum(phase.total_down for phase in last_round),
-        round_up_bytes=sum(phase.total_up for phase in last_round),
-        memory_bytes=_memory_bytes(values, models, held),
-        disk_bytes=dry.disk_bytes(kinds),
-        parts=() if setup.split is None else setup.split.parts(),
-        brokers=tuple(
-            broker_seconds(kinds, scenario.wire.part_bytes, profile)
-            for profile in PROFILES
-            if profile.messages_per_s < UNLIMITED
-        ),
-        sums=sums,
-    )
-
-
-def _sums(
-    scenario: Scenario, dry: DryRun, phases: Sequence[PhaseCost], last_round: Sequence[PhaseCost]
-) -> SumsPlan | None:
-    """The secure sums of the last round, if the scenario has any."""
-    if scenario.privacy is None or scenario.privacy.secure is None:
-        return None
-    [*_, last] = [phase for phase in phases if has_updates(dry.strategy, phase)]
-    exchanges = sum(has_updates(dry.strategy, phase) for phase in last_round)
-    clusters = len(set(dry.strategy.assignment(dry.state).values())) or 1
-    settings = scenario.privacy.secure
-    return sums_of_round(settings, last.invited, clusters, last.up_values, exchanges)
-
-
-def _with_sums(dry: DryRun, phase: PhaseCost, sums: SumsPlan) -> list[PhaseCost]:
-    return with_sums(phase, sums, dry.prices) if has_updates(dry.strategy, phase) else [phase]
-
-
-def _agents_of(scenario: Scenario) -> int:
-    """Agents of the fleet without newcomers, else those that the run waits for, or draws."""
-    fleet = scenario.fleet
-    in_fleet = fleet.agents - fleet.newcomers if fleet is not None else 0
-    return in_fleet or scenario.rounds.start_agents or scenario.rounds.agents or 1
-
-
-def _memory_bytes(values: int, models: int, sums: int) -> int:
-    """New models while the old ones are mapped from disk, one being sent; one block in float64 and its addend.
-
-    Args:
-        values: the length of a model.
-        models: K.
-        sums: of reports that are added up on arrival, each on two grids in float64.
-    """
-    in_memory = FLOAT32_BYTES * values * (models + 1)
-    added_up = 2 * FLOAT64_BYTES * values * sums
-    return in_memory + added_up + (2 * FLOAT64_BYTES * BLOCK)
 
 
 def _both_ways(down: float, up: float) -> str:

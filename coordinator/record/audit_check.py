@@ -209,6 +209,7 @@ def _missing(check: _Check, head: Head | None) -> Break | None:
 
 
 PUBLICATIONS = ("publish", "promote", "rollback")  # events: models were published for use
+OUTCOME = "outcome"  # event: what devices made of them
 
 
 @dataclass(frozen=True)

@@ -428,6 +428,7 @@ class ModelsPublished(_Notice):
 
     event: ClassVar[str] = "published"
 
+    version: str  # its name, for people
     round: int
     models: int
     serial: int

@@ -11,7 +11,7 @@ from covey.coordinator.view.axes import Axis, around, figure_axis, from_zero, ro
 from covey.coordinator.view.plots import Bar, Series, Strip, bars, legend_of, lines, strips
 from covey.coordinator.view.svg import Drawing, Panel
 from covey.coordinator.view.words import MODE_TITLES
-from covey.shared.numerics.measures import PERCENT, Measure
+from covey.shared.numerics.measures import PERCENT, Measure, plain
 
 # the modes that are measured at every evaluation: E-delivered is chosen once, after the last round
 CURVES = {mode: title for mode, title in MODE_TITLES.items() if mode != "delivered"}
@@ -183,7 +183,7 @@ def _final_bars(
     rows: dict[str, list[Bar]] = {}
     for title, of_mode in found.items():
         for number, group, (value,) in of_mode:
-            text = f"{value:.2f}" if measure.scale == PERCENT else f"{value:.4g}"
+            text = f"{value:.2f}" if measure.scale == PERCENT else plain(value)
             bar = Bar(title if alone else group.label, value, text, number)
             rows.setdefault("" if alone else title, []).append(bar)
     values: list[float] = []

@@ -85,9 +85,9 @@ class ProgressBar:
                 self._warn(why)
             case notices.BrokerDrops(why=why, works=works):
                 (self._say if works else self._warn)(why)
-            case notices.ModelsPublished(round=number, models=count):
+            case notices.ModelsPublished(version=name, models=count):
                 noun = "model" if count == 1 else "models"
-                self._say(f"devices may use round {number} from now on: {count} {noun} published")
+                self._say(f"devices may use {name} from now on: {count} {noun} published")
             case notices.ModelsNotPublished(why=why):
                 self._warn(f"the models were not published to devices: {why}")
             case notices.LinkDown(why=why):

@@ -6,13 +6,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from covey.coordinator.view.devices import is_between_runs, rows_now
 from covey.coordinator.view.state import PRESENT, STATE_WORDS, agent_state, reason
 from covey.coordinator.view.table import NONE, Column, Table
 from covey.coordinator.view.words import epsilons
 from covey.shared.numerics.measures import Measure, main_measure
-from covey.shared.sentences import counted
+from covey.shared.sentences import counted, some
 
-RUN_CHARACTERS = 8  # of a run's id
+RUN_CHARACTERS = 8  # of a run's id, for a model that no publication has named
 STYLES = {
     "offline": "red",
     "excluded": "yellow",
@@ -23,23 +24,30 @@ STYLES = {
 COLUMNS = (
     "agent",
     "state",
+    "online since",
     "cluster",
     "last seen",
     "train / test",
     "classes",
     "figure",
-    "model in use",
+    "version in use",
     "rejected",
     "refusals",
     "reason",
 )
+OF_THE_LAST_RUN = (
+    "cluster",
+    "last seen",
+    "figure",
+    "refusals",
+)  # between runs: no device states them
 
 
 def status_lines(seen: Mapping[str, Any]) -> list[str]:
     """The lines above the roster: the state of the run, and whether its coordinator is still at work."""
     spent = epsilons(seen.get("privacy"))
     status = seen["status"]
-    if status is None:  # read from a run's folder
+    if "written" in seen:  # read from a run's folder
         ended = "the run is finished; " if seen["finished"] else ""
         written = _moment(seen["written"])
         lines = [f"{ended}this is what its coordinator wrote last, at {written}"]
@@ -47,26 +55,55 @@ def status_lines(seen: Mapping[str, Any]) -> list[str]:
             lines.append(spent)
         return lines
     lines = []
-    if status["name"]:  # the last will of a coordinator has no name
+    if status is not None and status["name"]:  # the last will of a coordinator has no name
         rounds = f"round {status['round']} of {status['rounds']}"
         words = [status["state"], rounds, status["phase"], spent]
         state = ", ".join(word for word in words if word)
         lines.append(f"{status['name']}: {state}")
-    if not status["online"] or status["state"] in ("finished", "stopped"):
-        lines.append("no coordinator is running: this is what the last one left")
+    if is_left(seen):
+        lines.append(
+            "no coordinator is running: agents state this themselves, but for the columns of the last run"
+        )
+    expelled = [
+        agent for agent, one in seen.get("devices", {}).items() if one["state"] == "expelled"
+    ]
+    if expelled:
+        lines.append(f"expelled, no members any more: {some(sorted(expelled))}")
     return lines
 
 
-def roster_table(roster: Mapping[str, Any], *, regression: bool = False) -> Table:
-    """A line for each agent that the coordinator knows; `roster` is a `RosterMessage` as JSON.
+def is_left(seen: Mapping[str, Any]) -> bool:
+    """Whether the roster is what an earlier coordinator left at the broker."""
+    return "devices" in seen and is_between_runs(seen["status"])
 
-    A column that is empty for all agents is left out. A regression has no classes, and the figure of each agent.
+
+def roster_table(
+    roster: Mapping[str, Any],
+    devices: Mapping[str, Any] | None = None,
+    *,
+    regression: bool = False,
+    left: bool = False,
+) -> Table:
+    """A line for each member of the fleet. A column that is empty for all of them is left out.
+
+    Args:
+        roster: a `RosterMessage` as JSON.
+        devices: the devices' own word, as `Device.to_json` has it; None: it is not known.
+        regression: it has no classes, and the figure of each agent.
+        left: an earlier coordinator has left the roster.
     """
     agents = roster["agents"]
+    if devices is not None:
+        agents = rows_now(agents, devices, between_runs=left)
     measure = main_measure(regression=True) if regression else None
-    titles = [measure.label if title == "figure" and measure else title for title in COLUMNS]
+    titles = [
+        (measure.label if title == "figure" and measure else title)
+        + (" (last run)" if left and title in OF_THE_LAST_RUN else "")
+        for title in COLUMNS
+    ]
     rows = [_cells(agent, row, measure) for agent, row in agents.items()]
-    title = f"run {roster['run']}: {counted(len(agents), 'agent')}"
+    run = f"run {roster['run']}: " if roster["run"] and not left else ""
+    title = f"{run}{counted(len(agents), 'agent')}"
     return Table(title, [Column(one) for one in titles], rows).without_empty_columns()
 
 
@@ -78,6 +115,7 @@ def _cells(agent: str, row: Mapping[str, Any], measure: Measure | None) -> list[
     return [
         agent,
         _state(row),
+        _moment(row.get("since")),
         NONE if cluster is None else str(cluster),
         _moment(row["seen"]),
         f"{row['samples']} / {row['test_samples']}",
@@ -86,7 +124,7 @@ def _cells(agent: str, row: Mapping[str, Any], measure: Measure | None) -> list[
         _model(row.get("model")),
         _rejected(row.get("model")),
         ", ".join(counts),
-        reason(row),
+        reason(row) or _refused(row.get("model")),
     ]
 
 
@@ -96,11 +134,16 @@ def _model(model: Mapping[str, Any] | None) -> str:
         return NONE
     words: list[str] = []
     if model["run"]:
-        run = model["run"][:RUN_CHARACTERS]
-        words.append(f"{run} round {model['round']}")
+        words.append(model.get("name") or f"{model['run'][:RUN_CHARACTERS]}@{model['round']}")
     if model["hook_failures"]:
         words.append(f"command failed {model['hook_failures']} times")
     return ", ".join(words) or NONE
+
+
+def _refused(model: Mapping[str, Any] | None) -> str:
+    """The newest decision of a device, if it kept its model."""
+    note = model["note"] if model and "note" in model else ""
+    return "" if note.startswith("in use") else note
 
 
 def _rejected(model: Mapping[str, Any] | None) -> str:
@@ -110,6 +153,8 @@ def _rejected(model: Mapping[str, Any] | None) -> str:
 
 def _state(row: Mapping[str, Any]) -> str:
     """The state of an agent. One that is offline, or failed the last time, is listed as that, whatever else it is."""
+    if "state" in row:
+        return str(row["state"])
     if not row["online"]:
         return "offline"
     state = agent_state(row)

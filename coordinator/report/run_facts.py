@@ -208,7 +208,7 @@ def _class_names(scenario: Scenario | None) -> Sequence[str]:
 
 
 def _trouble(record: Sequence[Row], roster: Mapping[str, Any]) -> dict[str, str]:
-    """What went wrong with each agent that had trouble: quarantine, refusals, failures, data that does not fit."""
+    """What went wrong with each agent that had trouble: quarantine, refusals, failures, data that does not fit, no tests."""
     found: dict[str, list[str]] = {}
     for line in record:
         if line["event"] in ("quarantined", "resting", "released", "set_aside"):
@@ -216,6 +216,9 @@ def _trouble(record: Sequence[Row], roster: Mapping[str, Any]) -> dict[str, str]
             found.setdefault(line["agent"], []).append(f"{words} in round {line['round'] + 1}")
         if line["event"] == "fell_back":
             found.setdefault(line["agent"], []).append(f"{line['why']} after round {line['round']}")
+    untested = [line["untested"] for line in record if line.get("untested")]
+    for agent in untested[-1] if untested else ():
+        found.setdefault(agent, []).append("no test samples")
     for agent, row in roster.get("agents", {}).items():
         for reason, count in row.get("refusals", {}).items():
             found.setdefault(agent, []).append(f"{count} × {reason}")

@@ -7,6 +7,7 @@ import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -358,8 +359,13 @@ def versions() -> dict[str, str]:
 
 def installed_versions(packages: Iterable[str]) -> dict[str, str]:
     """The versions of those packages that are installed here: a coordinator needs no torch."""
-    found: dict[str, str] = {}
-    for name in packages:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = version() if name == "covey" else metadata.version(name)
-    return found
+    found = {name: _version_of(name) for name in packages}
+    return {name: known for name, known in found.items() if known is not None}
+
+
+@cache
+def _version_of(package: str) -> str | None:
+    """Read once: each package is looked for in all folders of the path, and a comparison has many results."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return version() if package == "covey" else metadata.version(package)
+    return None

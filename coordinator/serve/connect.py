@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from covey.coordinator.serve.service import last_will
-from covey.coordinator.serve.sharded_link import SHARD_ACK_S, ShardedLink
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Link
@@ -17,6 +16,8 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.topics import Topics
 
 INBOX_BYTES = 1 << 28  # of messages that wait to be read, all brokers together
+# A shard that leaves a message unacknowledged for this long (s) counts as lost. Until then it holds the others up.
+SHARD_ACK_S = 15.0
 CROSSING_S = 10.0  # for what is retained at a node of a cluster to reach another one
 
 
@@ -70,6 +71,8 @@ async def connected(
     last = last_will(topics) if will else None
     if len(urls) == 1 or cluster:
         return await stack.enter_async_context(MqttLink(urls, client_id=client_id, will=last))
+    from covey.coordinator.serve.sharded_link import ShardedLink
+
     links: list[Link] = []
     for number, url in enumerate(urls):
         # two addresses may lead to one broker by mistake: the connections must not end each other there

@@ -6,10 +6,12 @@ An agent lives on one shard: the one that its newest status came from. A coordin
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from covey.shared.mqtt.duplicate_ids import began
+from covey.shared.mqtt.link import Link
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.programs.timers import earliest
 from covey.shared.strategies.base import ClientId
@@ -216,3 +218,19 @@ class SilentShards:
             del self._due[shard]
             overdue |= self._silent.pop(shard)
         return sorted(overdue)
+
+
+@runtime_checkable
+class Sharded(Protocol):
+    """A link to several brokers. Its class, `ShardedLink`, is not loaded where there is one."""
+
+    links: tuple[Link, ...]
+    placement: Placement
+
+    async def all_up(self) -> None:
+        """Wait until every shard is connected."""
+
+
+def shards_of(link: Link) -> Sequence[Link]:
+    """The links to the single brokers, in the order of their numbers."""
+    return link.links if isinstance(link, Sharded) else (link,)

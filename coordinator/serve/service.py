@@ -57,12 +57,11 @@ from covey.coordinator.serve.elsewhere import EVERY_STATUS, LOOK_S, Elsewhere
 from covey.coordinator.serve.exclusive import already_running, continued_elsewhere
 from covey.coordinator.serve.intake import Arrived, Intake, Seen
 from covey.coordinator.serve.own_status import OwnStatus, State
-from covey.coordinator.serve.placement import Placement, SilentShards
+from covey.coordinator.serve.placement import Placement, Sharded, SilentShards, shards_of
 from covey.coordinator.serve.publisher import NotTaken
 from covey.coordinator.serve.reader import Cleared, Reader, ReadItem, Repeat
 from covey.coordinator.serve.roster import Roster, page_agents
 from covey.coordinator.serve.roster_show import RosterShow
-from covey.coordinator.serve.sharded_link import ShardedLink, shards_of
 from covey.coordinator.serve.steady import BEAT_S, SteadyClock
 from covey.shared.errors import UserError
 from covey.shared.mqtt import program as shell
@@ -147,7 +146,7 @@ class Service:
         self.last_phase: PhaseFolded | None = None  # None before the first
         self.last_evaluation: Mapping[str, Any] = {}  # averages by mode, of the newest evaluation
         self._shards = shards_of(link)
-        placement = link.placement if isinstance(link, ShardedLink) else Placement(1)
+        placement = link.placement if isinstance(link, Sharded) else Placement(1)
         own_session = session or session_id(time.time(), uuid.uuid4().hex[:8])
         self.desk = Desk(
             run,

@@ -17,8 +17,6 @@ from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.link import UNANSWERED, Down, Incoming, Link, Message, Subscribed, Up
 from covey.shared.wire.topics import AgentTopic, Topics
 
-# A shard that leaves a message unacknowledged for this long (s) counts as lost. Until then it holds the others up.
-SHARD_ACK_S = 15.0
 MAX_MERGED = 64  # items that wait in the merged stream; beyond this each link's own bounds count
 CONNECT_WITHIN_S = 10.0
 
@@ -156,8 +154,3 @@ class ShardedLink:
         for link in self.links:
             waiting += len(link)
         return waiting
-
-
-def shards_of(link: Link) -> Sequence[Link]:
-    """The links to the single brokers, in the order of their numbers."""
-    return link.links if isinstance(link, ShardedLink) else (link,)

@@ -32,13 +32,14 @@ from covey.shared.scenario.code import check_code
 from covey.shared.scenario.fleet import Faults, Fleet
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
-from covey.shared.sentences import some
 from covey.shared.storage.audit import read_key
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.frames import Job
 from covey.shared.wire.messages import ALWAYS_THERE
 
 Samples = tuple[int, int]  # for training and for tests
+
+MOST_REASONS = 10  # of agents whose data does not fit, in a message
 
 
 @interrupts_stay_interrupts()
@@ -187,7 +188,10 @@ def _people(
         else:
             people[client] = (inspected["samples"], inspected["test_samples"])
     if not people:
-        raise UserError(f"the data of no agent fits the task; {some(excluded, 1)}")
+        rest = len(excluded) - MOST_REASONS
+        more = [f"and {rest} more"] if rest > 0 else []
+        reasons = ["the data of no agent fits the task:", *excluded[:MOST_REASONS], *more]
+        raise UserError("\n  ".join(reasons))
     return people
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from covey.shared.numerics.measures import ACCURACY, RMSE, Measure
+from covey.shared.sentences import some
 from covey.shared.strategies.phase_names import EVALUATE
 
 Row = Mapping[str, Any]
@@ -143,7 +144,7 @@ def phase_line(row: Row) -> PhaseLine:
         sizes=_counts(row.get("cluster_sizes")),
         moved=_count(row.get("moved")),
         traffic=_counts(row.get("traffic")),
-        warnings=_sentences(row, WARNING),
+        warnings=(*_sentences(row, WARNING), *_untested(row)),
         decisions=_sentences(row, DECISION),
         sums=_sums(row),
         is_evaluation=row.get("evaluation") is not None,
@@ -224,6 +225,16 @@ def _sentences(row: Row, kind: str) -> tuple[str, ...]:
     """The notes for people of one kind."""
     notes = _mapping(row.get("notes"))
     return tuple(_text(note) for key, note in notes.items() if key.startswith(kind))
+
+
+def _untested(row: Row) -> tuple[str, ...]:
+    """A sentence about agents without a test sample."""
+    untested = row.get("untested")
+    if not isinstance(untested, list) or not untested:
+        return ()
+    return (
+        f"no test samples, so that no figure counts them: {some([_text(one) for one in untested])}",
+    )
 
 
 # -- values that have the expected type, or none ---------------------------------------------------

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from covey.coordinator.view import svg
 from covey.coordinator.view.axes import Axis
 from covey.coordinator.view.theme import COLOURS, fill, stroke
+from covey.shared.numerics.measures import plain
 
 TOP = 24.0  # above a plot: the label of its vertical axis
 BOTTOM = 38.0  # below it: ticks and the label of the horizontal axis
@@ -193,7 +194,7 @@ def _line(frame: Frame, one: Series) -> Markup:
         parts.append(drawn)
     if len(places) <= MAX_MARKS:
         for (x, y), (at, value) in zip(places, one.points, strict=True):
-            label = f"{one.label}: {value:.4g} at {at:.4g}"
+            label = f"{one.label}: {plain(value)} at {plain(at)}"
             parts.append(svg.element("g", svg.hint(label), _mark(x, y, one)))
     return svg.joined(parts)
 
@@ -284,7 +285,7 @@ def strips(title: str, rows: Sequence[Strip], axis: Axis) -> svg.Panel:
             x = left + (right - left) * axis.share(value)
             dot = svg.element(
                 "circle",
-                svg.hint(f"{name}: {value:.4g}"),
+                svg.hint(f"{name}: {plain(value)}"),
                 cx=x,
                 cy=middle + spread,
                 r=3,

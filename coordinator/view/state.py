@@ -28,6 +28,7 @@ OVER = ("finished", "stopped")
 PRESENT = ("busy", "idle")  # states of agents that take part
 STATE_WORDS = {"quarantine": "in quarantine", "checking": "checking its data"}  # others as they are
 MAX_REASON = 500  # characters
+UNTESTED = "no test samples: no figure counts it"
 Cells = tuple[Any, ...]  # one agent, without its name, in the order of `COLUMNS`
 COLUMNS = ("state", "cluster", "figure", "seen", "samples", "refusals", "reason")
 
@@ -499,13 +500,14 @@ def _cells(row: Mapping[str, Any]) -> Cells:
 
 
 def reason(row: Mapping[str, Any]) -> str:
-    """Why the agent is excluded, in quarantine or not invited for some rounds, else its newest failure."""
+    """Why the agent is excluded, in quarantine or not invited for some rounds, else its newest failure, or that it has no tests."""
     for kind in ("problem", "quarantined", "silent", "failing"):
         if row.get(kind):
             return str(row[kind])
     failed = row.get("failed")
     if not failed:
-        return str(row.get("fell_back") or "")
+        untested = row.get("samples") and row.get("test_samples") == 0
+        return str(row.get("fell_back") or (UNTESTED if untested else ""))
     in_a_row = row.get("failures", 0)
     if isinstance(in_a_row, int) and in_a_row > 1:
         return f"failed {in_a_row} times in a row, the last time: {failed}"

@@ -17,6 +17,9 @@ CLOCKS_DIFFER_S = 86_400.0
 PATIENCE_S = 5.0  # time in which an earlier start of this program may still be sending
 
 
+MOMENT_DIGITS = 12  # of a session id
+
+
 def session_id(started: float, chance: str) -> str:
     """The id of one start of a program; of two, the older sorts first.
 
@@ -25,7 +28,15 @@ def session_id(started: float, chance: str) -> str:
         chance: random hexadecimal digits, which make the id unique.
     """
     milliseconds = int(1000 * started)
-    return f"{milliseconds:012x}{chance}"
+    return f"{milliseconds:0{MOMENT_DIGITS}x}{chance}"
+
+
+def started_at(session: str) -> float | None:
+    """When the program of a session id started, in seconds since 1970; None for another id."""
+    try:
+        return int(session[:MOMENT_DIGITS], 16) / 1000 if len(session) > MOMENT_DIGITS else None
+    except ValueError:
+        return None
 
 
 def began(session: str, wall: float) -> float:

@@ -1,4 +1,4 @@
-"""Read what a broker retains: it sends it at once after a subscription, and nothing marks its end but silence."""
+"""Read what a broker retains: it sends it at once after a subscription, and nothing marks its end but their silence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 from covey.shared.mqtt.link import Down, Link, Message, Up
 
-QUIET_S = 1.0  # without a message: the broker has sent all that it retains
+QUIET_S = 1.0  # without a stored message: the broker has sent all that it retains
 
 
 async def why_not_up(link: Link, within_s: float) -> str:
@@ -31,7 +31,9 @@ async def until_quiet(
     quiet_s: float | None = None,
     is_awaited: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[Message]:
-    """The messages that arrive, until there was silence for some time.
+    """The messages that arrive, until none that the broker had stored came for some time.
+
+    Others may come all the while: a fleet at work is never silent.
 
     Args:
         link: that is subscribed.
@@ -42,13 +44,16 @@ async def until_quiet(
     loop = asyncio.get_running_loop()
     end = loop.time() + within_s
     incoming = link.incoming()
+    silence = QUIET_S if quiet_s is None else quiet_s
+    quiet_since = loop.time()
     while True:
-        silence = QUIET_S if quiet_s is None else quiet_s
-        until = end if is_awaited() else min(end, loop.time() + silence)
+        until = end if is_awaited() else min(end, quiet_since + silence)
         try:
             async with asyncio.timeout_at(until):
                 item = await anext(incoming)
         except (TimeoutError, StopAsyncIteration):
             return
         if isinstance(item, Message):
+            if item.retained:
+                quiet_since = loop.time()
             yield item

@@ -479,19 +479,6 @@ def orthonormal(columns: npt.NDArray[Any]) -> Matrix:
     return basis
 
 
-def principal_angles(u: npt.NDArray[Any], v: npt.NDArray[Any]) -> Matrix:
-    """The angles between the spans of the columns of two matrices, in degrees, ascending.
-
-    Args:
-        u: columns (d, p).
-        v: columns (d, q).
-    """
-    cosines = np.linalg.svd(orthonormal(u).T @ orthonormal(v), compute_uv=False)
-    clipped = np.clip(cosines, -1.0, 1.0)  # rounding can exceed 1
-    angles: Matrix = np.degrees(np.arccos(clipped))
-    return angles
-
-
 def by_first_member(labels: Labels) -> Labels:
     """The same clusters, numbered from 0 in the order of their first members."""
     numbers: dict[int, int] = {}

@@ -17,6 +17,16 @@ Kind = Literal["values", "classes", "labels", "anomalies"]
 MeasureName = Literal["accuracy", "f1", "recall", "auc", "loss", "mse", "rmse", "mae", "r2"]
 PERCENT = 100.0
 TARGET_UNITS = "in units of the target"
+GROUPED = 1e15  # larger figures keep their exponent
+NARROW = "\u00a0"  # between thousands; no line ends here
+
+
+def plain(figure: float) -> str:
+    """A figure with four digits and without an exponent, such as 0.1234, 5290 or 10 660."""
+    text = f"{figure:.4g}"
+    if "e+" not in text or abs(figure) >= GROUPED:
+        return text
+    return f"{float(text):,.0f}".replace(",", NARROW)
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,7 @@ class Measure:
         """The figure as tables show it: with the measure's decimals, or with four digits."""
         shown = self.scale * figure
         if self.decimals is None:
-            return f"{shown:.4g}"
+            return plain(shown)
         return f"{shown:.{self.decimals}f}"
 
     def target_text(self, target: float) -> str:

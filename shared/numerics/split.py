@@ -59,11 +59,19 @@ class Split:
     roles: tuple[Role, ...]  # in the order of the layout
 
     @classmethod
-    def keeping(cls, layout: Layout, modules: Collection[str]) -> Self:
+    def keeping(cls, layout: Layout, modules: Collection[str] = ()) -> Self:
         """The tensors of these modules stay on the agents, buffers included; all others are shared."""
+        return cls._of(
+            layout, ["keep" if tensor.module in modules else "share" for tensor in layout.tensors]
+        )
+
+    @classmethod
+    def _of(cls, layout: Layout, roles: Sequence[Role]) -> Self:
+        """The split with these roles, where nothing trains that the model's own code has frozen."""
+        pairs = zip(layout.tensors, roles, strict=True)
         return cls(
             layout,
-            tuple("keep" if tensor.module in modules else "share" for tensor in layout.tensors),
+            tuple("freeze" if tensor.name in layout.frozen else role for tensor, role in pairs),
         )
 
     @classmethod
@@ -73,7 +81,7 @@ class Split:
         A pattern is the name of a tensor or of a module, with `*` and `?` as wildcards. In each list the first pattern
         that matches a tensor decides; one that begins with `!` takes the tensor out of the list. A list of such
         patterns alone holds all other tensors. `keep` and `freeze` are stronger than `share`. Tensors that no list names are
-        frozen if there is a list `share`, and shared without one.
+        frozen if there is a list `share`, and shared without one. Parameters that the model's own code has frozen stay so.
 
         Raises:
             PublicError: a pattern decides nothing, a tensor has two roles, nothing is shared, or batch norm is shared
@@ -98,8 +106,9 @@ class Split:
             else rest
             for name in names
         ]
-        split = cls(layout, tuple(roles))
-        split._check_batch_norm(share)
+        split = cls._of(layout, roles)
+        if share or keep or freeze:
+            split._check_batch_norm(share)
         return split
 
     def _check_batch_norm(self, share: Patterns) -> None:

@@ -54,6 +54,9 @@ class Layout:
     # averaged with the parameters but do not count in distances.
     trainable: int
 
+    # parameters that the model's own code does not train, in the order of the tensors
+    frozen: tuple[str, ...] = ()
+
     @cached_property
     def size(self) -> int:
         """Length of a vector: parameters and buffers."""
@@ -66,8 +69,11 @@ class Layout:
 
     @cached_property
     def digest(self) -> str:
-        """A short hash of names, shapes and order: equal layouts have equal digests."""
-        text = json_text.dumps([self.trainable, self._names_and_shapes()])
+        """A short hash of names, shapes, order and what is frozen: equal layouts have equal digests."""
+        content = [self.trainable, self._names_and_shapes()]
+        if self.frozen:
+            content.append(list(self.frozen))
+        text = json_text.dumps(content)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def spans(self) -> Iterator[tuple[Tensor, slice]]:
@@ -136,7 +142,8 @@ class Layout:
 
     def to_wire(self) -> dict[str, Any]:
         """A form that msgpack and JSON have."""
-        return {"trainable": self.trainable, "tensors": self._names_and_shapes()}
+        wire: dict[str, Any] = {"trainable": self.trainable, "tensors": self._names_and_shapes()}
+        return wire | {"frozen": list(self.frozen)} if self.frozen else wire
 
     def _names_and_shapes(self) -> list[list[Any]]:
         """A list of [name, shape], in the order of the tensors."""
@@ -152,13 +159,15 @@ class Layout:
         try:
             tensors = tuple(_tensor(*entry) for entry in wire["tensors"])
             trainable = wire["trainable"]
+            frozen = tuple(wire.get("frozen", ()))
         except (KeyError, TypeError, ValueError):
             raise _not_a_layout() from None
         if type(trainable) is not int or not 0 <= trainable <= len(tensors):
             raise _not_a_layout()
         has_namesakes = len({tensor.name for tensor in tensors}) < len(tensors)
-        layout = cls(tensors, trainable)
-        if has_namesakes or layout.size > MAX_VALUES:
+        layout = cls(tensors, trainable, frozen)
+        in_order = tuple(one.name for one in tensors[:trainable] if one.name in frozen)
+        if has_namesakes or layout.size > MAX_VALUES or in_order != frozen:
             raise _not_a_layout()
         return layout
 

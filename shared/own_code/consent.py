@@ -30,7 +30,20 @@ BUILT_IN_MODELS = (
     "celeba_cnn",
     "vgg16",
 )
+# Objects of other frameworks: "flower:MODULE:client_fn" and "sklearn:MODULE:make_estimator" name MODULE's code.
+FRAMEWORKS = ("flower", "sklearn")
 ALLOWABLE = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*(:[A-Za-z_]\w*)?", re.ASCII)
+
+
+def framework_of(name: str) -> str | None:
+    """The framework that the name of a model or learner begins with; None for all other names."""
+    framework, _, code = name.partition(":")
+    return framework if framework in FRAMEWORKS and ":" in code else None
+
+
+def code_of(name: str) -> str:
+    """The "module:callable" or entry point that the name of a model means."""
+    return name.partition(":")[2] if framework_of(name) else name
 
 
 class ConsentError(PublicError):
@@ -79,13 +92,14 @@ class AllowedCode:
 
     def allows(self, reference: str) -> bool:
         """Whether this "module:callable", or the entry point of this name, may be loaded."""
+        reference = code_of(reference)
         module, _, _ = reference.partition(":")
         return reference in self.names or module in self.names
 
     def check(self, reference: str) -> None:
         """Raises ConsentError where the reference is not allowed. Call it before any import."""
         if not self.allows(reference):
-            module, _, _ = reference.partition(":")
+            module, _, _ = code_of(reference).partition(":")
             raise ConsentError(
                 f"code of its own is named: {reference}; the owner of this machine must allow it with --allow {module}"
             )
@@ -99,7 +113,7 @@ class AllowedCode:
         """
         if name in BUILT_IN_MODELS or self.allows(name):
             return
-        module, colon, _ = name.partition(":")
+        module, colon, _ = code_of(name).partition(":")
         if not colon:
             known = ", ".join(BUILT_IN_MODELS)
             similar = difflib.get_close_matches(name, BUILT_IN_MODELS, 1)

@@ -17,6 +17,7 @@ from importlib import import_module, metadata
 from typing import Any, Literal
 
 from covey.shared.errors import UserError
+from covey.shared.own_code import faults
 from covey.shared.own_code.consent import AllowedCode
 
 Group = Literal["covey.strategies", "covey.models", "covey.data"]
@@ -30,6 +31,9 @@ DOORS = {
     "sounds": "covey.agent.data.sounds",
     "parquet images": "covey.agent.data.parquet_images",
     "tables": "covey.agent.data.tables",
+    "sqlite": "covey.agent.data.sqlite_rows",
+    "flower clients": "covey.agent.light.flower",
+    "estimators": "covey.agent.light.estimators",
     "embedded broker": "covey.broker.programs.embedded",
     "websockets": "covey.broker.programs.websocket_gateway",
     "secure sums": "covey.shared.strategies.secured.coordinator",
@@ -58,6 +62,8 @@ def data_code(name: str) -> DataCode | None:
         "function": `module:function[:PATH]`. "package": a source that an installed package adds. None: no code.
     """
     module, colon, _ = name.partition(":")
+    if name.startswith("sqlite:"):  # a database
+        return None
     if colon and "/" not in module:
         return "function"
     if name in installed(DATA):
@@ -84,4 +90,5 @@ def load(group: Group, name: str, allowed: AllowedCode) -> Any:
             f"{group}: several installed packages add {name!r} ({', '.join(sorted(values))}); "
             "uninstall all but one of them"
         )
+    faults.note(found[0].value.partition(":")[0])
     return found[0].load()

@@ -15,7 +15,7 @@ MAX_VALUES = 50  # different values of a column that a description lists
 MAX_BYTES = 16 << 20  # of a description in a file
 FEW_FAULTS = 0.2  # cells without a number, as a share: a column of numbers has fewer
 
-Kind = Literal["empty", "number", "word", "time"]
+Kind = Literal["empty", "number", "boolean", "word", "time", "bytes"]
 
 
 class ColumnFacts(Section):
@@ -33,9 +33,18 @@ class ColumnFacts(Section):
     bits: int | None = None  # all numbers are smaller than 2**bits; None: unknown, or no numbers
     distinct: int = Field(0, ge=0)  # different values, or at least this number
     unique: bool = False  # no value occurs twice, and there are many
-    # all different values; None: more than MAX_VALUES, or unique
+    # all different values; None: more than MAX_VALUES, unique, or words that are no classes of things
     values: tuple[str, ...] | None = None
     counts: tuple[int, ...] | None = None  # cells of each of these; None: unknown
+    singles: int = Field(0, ge=0)  # values that one cell has
+    length: float = Field(0.0, ge=0)  # characters of a value, on average
+    mixed: float = Field(0.0, ge=0)  # the share of values with letters and digits
+    asked: bool = False  # the owner of the device takes its words for classes
+    # whole numbers without gaps: each one more than the one before, or rising, or falling
+    steps: Literal["", "ones", "rising", "falling"] = ""
+    smallest: float | None = None  # of numbers
+    largest: float | None = None
+    dates_only: bool = False  # of times: all are at 0:00
 
     @property
     def present(self) -> int:
@@ -68,6 +77,8 @@ class SeriesFacts(Section):
     span_s: float = Field(ge=0)  # from the first to the last time, in seconds
     # by column with few values: rows for which a value stays, on average
     runs: dict[str, float] = Field(default_factory=dict)
+    # by column of numbers: how much better than the mean a line over time is on the latest fifth, at most 1
+    trends: dict[str, float] = Field(default_factory=dict)
 
 
 class DataDescription(Section):
@@ -79,6 +90,9 @@ class DataDescription(Section):
     samples: int = Field(ge=0)
     columns: tuple[ColumnFacts, ...] = ()  # of a table, in the order of its file
     read: Notation = Notation()  # of a table
+    remarks: tuple[str, ...] = ()  # of a table: what in it has two readings
+    signs: str = ""  # of a table: those before the decimals of its numbers
+    nameless: int = 0  # of a table: columns without a name, which are not read
     faulty_rows: int = 0  # of a table: rows with another number of cells than the header
     series: SeriesFacts | None = None  # of a table whose rows are in the order of their times
     shape: tuple[int, ...] = ()  # of one sample of other data; empty for images of mixed sizes

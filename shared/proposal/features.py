@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter, ValidationError
 
 from covey.shared.errors import UserError
-from covey.shared.proposal.fleet_columns import FleetColumn
+from covey.shared.proposal.fleet_columns import FleetColumn, spelled_alike
+from covey.shared.proposal.words import why_no_classes
 from covey.shared.scenario.columns import MAX_COLUMNS, ColumnName, is_word
 from covey.shared.sentences import counted, some
 
-# words of a category that a scenario lists; of more, the fleet finds the frequent ones
-MAX_LISTED = 32
-MAX_FOUND = 64  # words that the fleet finds
+# words of a category that a scenario lists: of more, the most frequent ones
+MAX_LISTED = 64
+EXACT_BITS = 53  # of whole numbers that a float64 holds
+FIRST_YEAR, LAST_YEAR = 1500, 2200
 KEY_NAMES = ("id", "index", "key", "row", "nr", "no", "number", "uuid")
 VALID_NAME: TypeAdapter[str] = TypeAdapter(ColumnName)
 
-Category = int | tuple[str, ...]
+Category = tuple[str, ...]
 
 
 @dataclass
@@ -92,10 +95,12 @@ def _add(column: FleetColumn, found: Features) -> None:
         found.incomplete.append(column.name)
     if column.without_values:
         found.optional[column.name] = some(column.without_values)
-        if column.kinds == ("number",):
+        if is_number(column):
             found.flags.append(column.name)
     if column.kinds == ("word",):
         found.categories[column.name] = _category(column)
+        for warning in spelled_alike(found.categories[column.name]):
+            found.warnings.append(f"column {column.name!r}: {warning}")
     if column.kinds == ("time",):
         found.times.append(column.name)
     for device, facts in column.by_device:
@@ -108,10 +113,8 @@ def _add(column: FleetColumn, found: Features) -> None:
 
 
 def _category(column: FleetColumn) -> Category:
-    values = column.values
-    if values is not None and len(values) <= MAX_LISTED and all(map(is_word, values)):
-        return values
-    return min(column.distinct, MAX_FOUND)
+    """The words that get an input of their own."""
+    return tuple(sorted([word for word in column.known_words if is_word(word)][:MAX_LISTED]))
 
 
 def _unsuited(column: FleetColumn) -> str:
@@ -122,7 +125,9 @@ def _unsuited(column: FleetColumn) -> str:
         return "its name has no characters, too many, or unusual ones"
     if not column.kinds:
         return "empty"
-    if len(column.kinds) > 1:
+    if column.kinds == ("bytes",):
+        return "bytes"
+    if len(column.kinds) > 1 and not is_number(column):
         return f"not the same everywhere: {column.kind_by_device()}"
     if column.names_devices:
         return "one value per device, which names the device"
@@ -133,21 +138,40 @@ def _unsuited(column: FleetColumn) -> str:
 
 def key_reason(column: FleetColumn) -> str:
     """Why a column names rows and does not describe them; empty if it is no key."""
-    if not column.unique:
-        return _hardly_repeats(column)
     if column.kinds == ("word",):
-        return "a different word in every row"
+        reason = "" if column.is_asked_for else why_no_classes(column.name, column.words)
+        return reason or ("" if column.known_words else "no words that may leave their device")
+    if column.is_row_number and not is_year(column):
+        return "counts the rows: whole numbers in the order of the file, or without a gap"
+    if (
+        column.unique
+        and column.whole
+        and max([facts.bits or 0 for facts in column.facts]) > EXACT_BITS
+    ):
+        return f"whole numbers of more than {EXACT_BITS} bits: keys"
     last_part = column.name.strip().lower().replace(" ", "_").rpartition("_")[2]
-    if column.whole and last_part in KEY_NAMES:
+    if column.unique and column.whole and last_part in KEY_NAMES and column.kinds == ("number",):
         return "a different whole number in every row, and the name of a key"
     return ""
 
 
-def _hardly_repeats(column: FleetColumn) -> str:
-    is_text = column.kinds == ("word",) and column.values is None
-    if is_text and column.distinct * 2 > column.cells:
-        return f"{column.counted} different words in {column.cells} rows: text"
-    return ""
+def is_number(column: FleetColumn) -> bool:
+    """Whether all devices have numbers in a column, some perhaps as false and true."""
+    return bool(column.kinds) and {*column.kinds} <= {"number", "boolean"}
+
+
+def is_year(column: FleetColumn) -> bool:
+    """Whether whole numbers are years, which rise too: by their size and the column's name."""
+    is_named = not {"year", "yr", "jahr"}.isdisjoint(re.split(r"[^a-z]+", column.name.lower()))
+    numbers = [
+        one for facts in column.facts for one in (facts.smallest, facts.largest) if one is not None
+    ]
+    return (
+        is_named
+        and column.whole
+        and bool(numbers)
+        and all(FIRST_YEAR <= one <= LAST_YEAR for one in numbers)
+    )
 
 
 def _is_plain(name: str) -> bool:

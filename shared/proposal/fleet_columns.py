@@ -7,7 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from covey.shared.proposal.description import MAX_VALUES, ColumnFacts, DataDescription, Kind
+from covey.shared.proposal.words import WordFacts
 from covey.shared.sentences import MAX_NAMES, some
+
+LEAST_ONES = 5  # rows of a device in which a column that counts is no accident
+LEAST_RISING = 10  # and one that only rises
+DENSE = 2  # numbers without repetition in a range of this many times their count are shuffled row numbers
 
 
 @dataclass(frozen=True)
@@ -73,11 +78,70 @@ class FleetColumn:
         return found
 
     @property
+    def known_words(self) -> tuple[str, ...]:
+        """The words that devices list, the most frequent first."""
+        found: Counter[str] = Counter()
+        for facts in self.facts:
+            counts = facts.counts or (0,) * len(facts.values or ())
+            for word, count in zip(facts.values or (), counts, strict=True):
+                found[word] += count
+        return tuple(sorted(found, key=lambda word: (-found[word], word)))
+
+    @property
+    def words(self) -> WordFacts:
+        """The words of all devices in figures. Those that a device does not list count as words of its own."""
+        unlisted = [facts for facts in self.facts if facts.values is None]
+        counts = Counter(self.counts)
+        listed = [facts for facts in self.facts if facts.values is not None]
+        singles = sum(count == 1 for count in counts.values())
+        if not counts:
+            singles = sum(facts.singles for facts in listed)
+        present = max(sum(facts.present for facts in self.facts), 1)
+        return WordFacts(
+            cells=present,
+            words=len(self.known_words) + sum(facts.distinct for facts in unlisted),
+            singles=singles + sum(facts.singles for facts in unlisted),
+            length=sum(facts.length * facts.present for facts in self.facts) / present,
+            mixed=sum(facts.mixed * facts.present for facts in self.facts) / present,
+            exact=not unlisted or len(self.facts) == 1,
+        )
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether the owner of a device takes its words for classes."""
+        return any(facts.asked for facts in self.facts)
+
+    @property
+    def is_row_number(self) -> bool:
+        """Whether whole numbers count the rows of every device, whatever their order."""
+        filled = [facts for facts in self.facts if facts.present]
+        if not filled or self.kinds != ("number",):
+            return False
+        if all(facts.steps == "ones" and facts.cells >= LEAST_ONES for facts in filled):
+            return True
+        if all(facts.steps and facts.cells >= LEAST_RISING for facts in filled):
+            return True
+        if not self.unique or not self.whole:
+            return False
+        smallest = min(
+            [facts.smallest for facts in filled if facts.smallest is not None], default=0
+        )
+        largest = max([facts.largest for facts in filled if facts.largest is not None], default=0)
+        return largest - smallest < DENSE * sum(facts.present for facts in filled)
+
+    @property
+    def is_constant_everywhere(self) -> bool:
+        """Whether each of several devices has one value in all its rows."""
+        return len(self.facts) > 1 and all(facts.distinct == 1 for facts in self.facts)
+
+    @property
     def distinct(self) -> int:
-        """Different values: exact if they are listed, else at least this many."""
+        """Different values: exact if they are listed; of words at most, of numbers at least this many."""
         values = self.values
         if values is not None:
             return len(values)
+        if self.kinds == ("word",):
+            return self.words.words
         return max([facts.distinct for facts in self.facts])
 
     @property
@@ -87,7 +151,7 @@ class FleetColumn:
         is_exact = self.values is not None or len(self.facts) == 1
         if is_exact:
             return text
-        return f"{text} or more"
+        return f"up to {text}" if self.kinds == ("word",) else f"{text} or more"
 
     @property
     def unique(self) -> bool:
@@ -125,6 +189,8 @@ class FleetColumn:
         """Advice for the owner of a device whose cells are of another kind."""
         if "time" in self.kinds:
             return "write times as 2026-01-31 13:45 on all devices, or name their form in task.read.dates"
+        if "boolean" in self.kinds and "number" not in self.kinds:
+            return "write true and false on all devices"
         return "write numbers without units and without signs between thousands on all devices"
 
     @property
@@ -169,9 +235,7 @@ def spelled_alike(names: Sequence[str]) -> list[str]:
         if len(same) == 1:
             continue
         shown = " and ".join([repr(name) for name in same])
-        warnings.append(
-            f"the classes {shown} are hardly different: spell them alike on all devices"
-        )
+        warnings.append(f"the words {shown} are hardly different: spell them alike on all devices")
     return warnings
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from covey.shared.errors import UserError
-from covey.shared.proposal.features import key_reason
+from covey.shared.proposal.features import is_year, key_reason
 from covey.shared.proposal.fleet_columns import FleetColumn
 from covey.shared.scenario.columns import LABEL_NAMES
 from covey.shared.sentences import counted, some
@@ -27,6 +27,7 @@ class Target:
     classes: Classes  # as task.classes; None: a regression, or several labels
     why_classes: str
     warnings: tuple[str, ...] = ()
+    unlabelled: tuple[str, ...] = ()  # devices with rows without the target
     labels: tuple[str, ...] = ()  # the columns, where each row has each of several labels or not
 
 
@@ -55,12 +56,17 @@ def find_target(columns: Sequence[FleetColumn], last: Sequence[str], wish: str |
         if not others or len(column.kinds) > 1:
             raise
         raise UserError(f"{error}; it could be {some(others)}") from None
-    warnings = _warnings(column)
+    unlabelled = _unlabelled(column)
+    warnings: list[str] = []
+    if column.is_constant_everywhere:
+        warnings.append(
+            f"the target {name!r} has one value on each device, so that no device learns to tell its values apart"
+        )
     if classes is not None and column.counts:
         rows = [f"{value} {count}" for value, count in column.counts.items()]
         why_classes += f"; rows: {some(rows, MAX_CLASSES)}"
         warnings += _rare(column)
-    return Target(name, why, classes, why_classes, tuple(warnings))
+    return Target(name, why, classes, why_classes, tuple(warnings), tuple(unlabelled))
 
 
 def find_labels(columns: Sequence[FleetColumn], wishes: Sequence[str]) -> Target:
@@ -99,7 +105,7 @@ def find_usual(columns: Sequence[FleetColumn], wish: str | None) -> Target:
     column = next(one for one in columns if one.name == found.name)
     names = sorted(column.values or (), key=lambda name: -column.counts.get(name, 0))
     why = "the most frequent one is usual; of the others no row trains"
-    return Target(found.name, found.why_this, tuple(names), why)
+    return replace(found, classes=tuple(names), why_classes=why, warnings=())
 
 
 def _chosen(
@@ -113,7 +119,11 @@ def _chosen(
                 f"no column {wish!r} for --target; the columns are {some(names)}: choose one of them"
             )
         return wish, "as --target names it"
-    usual = [name for name in names if name.strip().lower() in LABEL_NAMES]
+    usual = [
+        one.name
+        for one in columns
+        if one.name.strip().lower() in LABEL_NAMES and not one.is_constant_everywhere
+    ]
     if len(usual) > 1:
         raise UserError(
             f"several columns could be the target: {some(usual)}; choose one with --target"
@@ -128,12 +138,27 @@ def _chosen(
         )
     column = next(one for one in columns if one.name == different[0])
     others = [one for one in candidates(columns) if one != column.name]
-    if column.kinds == ("time",) and others:
+    if others and (fault := _why_no_target(column)):
         return others[0], (
-            f"the last column that could be one, {column.name!r} holds times; --target chooses another one: "
+            f"the last column that could be one, {column.name!r} {fault}; --target chooses another one: "
             f"{some(others[1:]) or 'there is none'}"
         )
     return column.name, "the last column; --target chooses another one"
+
+
+def _why_no_target(column: FleetColumn) -> str:
+    """Why nobody would predict a column, as what it does; empty if somebody might."""
+    if column.kinds == ("time",):
+        return "holds times"
+    if column.kinds == ("bytes",):
+        return "holds bytes"
+    if column.is_constant_everywhere:
+        return "has one value on each device"
+    if is_year(column):
+        return "holds years"
+    if reason := key_reason(column):
+        return f"is a key ({reason})"
+    return ""
 
 
 def candidates(columns: Sequence[FleetColumn]) -> list[str]:
@@ -144,7 +169,7 @@ def candidates(columns: Sequence[FleetColumn]) -> list[str]:
             classes_of(column)
         except UserError:
             continue
-        if not column.absent and not key_reason(column) and not column.names_devices:
+        if not column.absent and not _why_no_target(column):
             found.append(column.name)
     return found
 
@@ -162,13 +187,13 @@ def _rare(column: FleetColumn) -> list[str]:
     ]
 
 
-def _warnings(column: FleetColumn) -> list[str]:
+def _unlabelled(column: FleetColumn) -> list[str]:
+    """The devices with rows without the target, and how many."""
     found: list[str] = []
     for device, facts in column.by_device:
         if facts.missing:
             found.append(
-                f"{device}: {counted(facts.missing, 'row')} without target {column.name!r}: fill it in, or remove "
-                "these rows"
+                f"{device}: {counted(facts.missing, 'row')} without target {column.name!r}, left out (task.drop_unlabelled)"
             )
     return found
 
@@ -192,6 +217,8 @@ def classes_of(column: FleetColumn) -> tuple[Classes, str]:
         return _of_numbers(column)
     if column.kinds == ("time",):
         raise UserError(f"the target {column.name!r} holds times; {advice}")
+    if column.kinds == ("boolean",) and values is not None:
+        return values, "false and true"
     if values is None or _too_rare(column):
         raise UserError(
             f"the target {column.name!r} has {column.counted} different words in {column.cells} "

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from covey.shared.errors import UserError
 from covey.shared.proposal.choices import Choice, Proposal, autoencoder, table_model, window_model
 from covey.shared.proposal.description import DataDescription, SeriesFacts
-from covey.shared.proposal.features import Features, find_features
+from covey.shared.proposal.features import Features, find_features, is_number, key_reason
 from covey.shared.proposal.fleet_columns import FleetColumn, fleet_columns, spelled_alike
 from covey.shared.proposal.targets import Target, find_labels, find_target, find_usual
-from covey.shared.scenario.columns import EVERYTHING_ELSE, Notation, table_columns, width_of
+from covey.shared.proposal.words import why_no_classes
+from covey.shared.scenario.columns import (
+    EVERYTHING_ELSE,
+    MAX_SPELLINGS,
+    Notation,
+    table_columns,
+    width_of,
+)
 from covey.shared.sentences import counted, some
 
+PAYS = 0.2  # of the squares around the mean
+SHOWN = 8  # words in a remark
+OTHER_UNIT = 2.5  # times as large as the numbers of all other devices, and none of theirs
+OTHER_UNIT_OF_TWO = 10  # where there is one other device only
 QUANTILE = 0.99  # of errors, above which an alarm is raised
 
 
@@ -54,11 +65,17 @@ def table_task(
             proposal.warnings.append(
                 f"{device.source}: {rows_text} with another number of cells than the header"
             )
+        if device.nameless:
+            proposal.differences.append(
+                f"{device.source}: {counted(device.nameless, 'column')} without a name, not read"
+            )
     proposal.warnings += [*target.warnings, *features.warnings]
+    proposal.differences += target.unlabelled
     seasons = seasons_of(devices, features.times)
+    elapsed = elapsed_of(devices, features.times, target)
     inputs = width_of(
         table_columns(
-            features.columns, features.categories, features.times, features.flags, seasons
+            features.columns, features.categories, features.times, features.flags, seasons, elapsed
         )
     )
     rows = sum(device.samples for device in devices)
@@ -73,8 +90,10 @@ def table_task(
     )
     if target.name:
         task["target"] = Choice(target.labels or target.name, target.why_this)
-    if read := _notation(devices):
+    if read := _notation(devices, proposal):
         task["read"] = read
+    if target.unlabelled:
+        task["drop_unlabelled"] = Choice(value=True, why=f"{'; '.join(target.unlabelled)}")
     if features.ignored:
         task["ignore"] = ignored_columns(features)
     if anomalies:
@@ -106,6 +125,11 @@ def table_task(
         )
     if seasons:
         task["seasons"] = Choice(seasons, "most of a year: two inputs more, for the season")
+    if elapsed:
+        task["elapsed"] = Choice(
+            elapsed,
+            "the target rises or falls: on the latest fifth of the rows a line is better than the mean",
+        )
     if window is not None:
         task["window"] = window.choice
     elif features.times:
@@ -167,12 +191,38 @@ def ignored_columns(features: Features) -> Choice:
     return Choice(tuple(features.ignored), why)
 
 
-def _notation(devices: Sequence[DataDescription]) -> Choice | None:
-    """How the files of all devices are spelled together; None if all of them are as usual."""
+def _notation(devices: Sequence[DataDescription], proposal: Proposal) -> Choice | None:
+    """How the files of all devices are spelled together; None if all of them are as usual. Spellings that do
+    not go together are a warning."""
     kinds: list[str] = []
-    has_commas = [device.source for device in devices if device.read.decimal == ","]
+    decimal = "," if any(device.read.decimal == "," for device in devices) else "."
+    has_commas = [one.source for one in devices if one.read.decimal == "," and "," in one.signs]
     if has_commas:
         kinds.append(f"decimal commas on {some(has_commas)}")
+    thousands = next((one.read.thousands for one in devices if one.read.thousands), None)
+    if thousands is not None:
+        where = [one.source for one in devices if one.read.thousands is not None]
+        others = [one.source for one in devices if thousands in one.signs]
+        if others or thousands == decimal:
+            proposal.warnings.append(
+                f"{some(where)}: {thousands!r} stands between thousands, and on {some(others or has_commas)} before "
+                "decimals: write numbers alike on all devices"
+            )
+            thousands = None
+        else:
+            kinds.append(f"{thousands!r} between thousands on {some(where)}")
+    marks: dict[str, list[str]] = {}
+    units: dict[str, list[str]] = {}
+    for device in devices:
+        for mark in device.read.missing:
+            marks.setdefault(mark, []).append(device.source)
+        for unit in device.read.units:
+            units.setdefault(unit, []).append(device.source)
+        proposal.differences += [f"{device.source}: {remark}" for remark in device.remarks]
+    kinds += [
+        f"{mark!r} stands for a missing cell on {some(where)}" for mark, where in marks.items()
+    ]
+    kinds += [f"numbers with {unit} on {some(where)}" for unit, where in units.items()]
     forms: dict[str, list[str]] = {}
     encodings: dict[str, list[str]] = {}
     for device in devices:
@@ -186,7 +236,12 @@ def _notation(devices: Sequence[DataDescription]) -> Choice | None:
             f"text that is not UTF-8 on {some(sources)}, probably {name}: compare letters with accents"
         )
     read = Notation(
-        decimal="," if has_commas else ".", dates=tuple(forms), encoding=next(iter(encodings), None)
+        decimal="," if decimal == "," and (has_commas or thousands == ".") else ".",
+        dates=tuple(forms),
+        encoding=next(iter(encodings), None),
+        missing=tuple(marks)[:MAX_SPELLINGS],
+        thousands=thousands,
+        units=tuple(units)[:MAX_SPELLINGS],
     )
     if read == Notation():
         return None
@@ -194,9 +249,7 @@ def _notation(devices: Sequence[DataDescription]) -> Choice | None:
 
 
 def _categories(features: Features) -> Choice:
-    why = "columns of words: one input per word, and one for all other words"
-    if any(isinstance(words, int) for words in features.categories.values()):
-        why += "; a number lets the fleet find up to this number of words"
+    why = "columns of words: one input per word, and one for all other words; these words become part of the scenario"
     return Choice(features.categories, why)
 
 
@@ -225,7 +278,7 @@ def _name_differences(
     for column in columns:
         if column.absent:
             proposal.differences.append(_absence(column))
-        elif len(column.kinds) > 1:
+        elif len(column.kinds) > 1 and not is_number(column):
             proposal.differences.append(
                 f"{column.name!r} is not used: {column.kind_by_device()}; to use it, {column.how_to_agree}"
             )
@@ -234,8 +287,69 @@ def _name_differences(
                 f"{column.name!r} is not used: it has one value on each device, so a model would learn to recognise "
                 "the device; to use it nevertheless, move it from task.ignore to task.columns"
             )
+        elif (
+            column.kinds == ("word",)
+            and column.name != target.name
+            and (reason := why_no_classes(column.name, column.words))
+        ):
+            proposal.differences.append(_words_that_stay(column, reason))
+        if is_number(column) and not key_reason(column):
+            proposal.differences += _odd_numbers(column)
+        if column.kinds == ("time",) and all(facts.dates_only for _, facts in column.by_device):
+            proposal.differences.append(
+                f"{column.name!r}: all times are at 0:00, so that their hour means nothing; task.elapsed counts their days"
+            )
+    proposal.differences += _spelled_differently(columns)
     _name_orders(devices, proposal)
     _name_missing_classes(columns, target, proposal)
+
+
+def _words_that_stay(column: FleetColumn, reason: str) -> str:
+    """Why words are no proposed category, or which ones are, because their owner has said that they are classes."""
+    if column.is_asked_for:
+        return (
+            f"{column.name!r}: {reason}; used, as --words asks: {some(column.known_words, SHOWN)}"
+        )
+    return f"{column.name!r} is not used: {reason}; if they are classes of things, --words {column.name} lists them"
+
+
+def _odd_numbers(column: FleetColumn) -> Iterator[str]:
+    """Devices whose numbers are constant where others' change, or of another size than all others'."""
+    facts = [(device, one) for device, one in column.by_device if one.present]
+    constant = [device for device, one in facts if one.distinct == 1]
+    if constant and len(constant) < len(facts):
+        yield f"{column.name!r} has one value on {some(constant)}, and changes on the others: is the sensor well?"
+    for device, own in facts:
+        others = [one for name, one in facts if name != device]
+        if not others or own.smallest is None or own.largest is None:
+            continue
+        least = min(
+            [one.smallest for one in others if one.smallest is not None], default=own.smallest
+        )
+        most = max([one.largest for one in others if one.largest is not None], default=own.largest)
+        ratio = OTHER_UNIT if len(others) > 1 else OTHER_UNIT_OF_TWO
+        is_larger = own.smallest > max(most, 0) and own.smallest + own.largest > ratio * (
+            least + most
+        )
+        is_smaller = 0 < own.largest < least and ratio * (own.smallest + own.largest) < least + most
+        if (is_larger or is_smaller) and not column.is_constant_everywhere:
+            yield (
+                f"{device}: {column.name!r} is from {own.smallest:g} to {own.largest:g}, on the others from {least:g} to "
+                f"{most:g}: has it another unit?"
+            )
+
+
+def _spelled_differently(columns: Sequence[FleetColumn]) -> Iterator[str]:
+    """Columns that devices lack because they spell its name in another way."""
+    groups: dict[str, list[FleetColumn]] = {}
+    for column in columns:
+        groups.setdefault("".join(filter(str.isalnum, column.name.casefold())), []).append(column)
+    for same in groups.values():
+        devices = [device for column in same for device in column.holders]
+        if len(same) > 1 and len(devices) == len({*devices}):
+            names = " and ".join(repr(column.name) for column in same)
+            where = "; ".join(f"{column.name!r} on {some(column.holders)}" for column in same)
+            yield f"{names} seem to be one column ({where}): give it one name on all devices"
 
 
 def _absence(column: FleetColumn) -> str:
@@ -344,6 +458,20 @@ def seasons_of(devices: Sequence[DataDescription], times: Sequence[str]) -> tupl
     """The columns of times whose position in the year is worth inputs: the rows of a device cover most of a year."""
     spans = {one.series.time: one.series.span_s for one in devices if one.series is not None}
     return tuple(time for time in times if spans.get(time, 0) >= SEASONS_S)
+
+
+def elapsed_of(
+    devices: Sequence[DataDescription], times: Sequence[str], target: Target
+) -> tuple[str, ...]:
+    """The column of times with which the target of most devices rises or falls, as their latest rows show."""
+    if target.classes is not None or not target.name or target.labels:
+        return ()
+    paying = [
+        one.series.time
+        for one in devices
+        if one.series is not None and one.series.trends.get(target.name, 0.0) > PAYS
+    ]
+    return tuple(time for time in times if 2 * paying.count(time) > len(devices))
 
 
 def _ordered(

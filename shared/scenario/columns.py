@@ -6,9 +6,9 @@ import codecs
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from covey.shared.scenario.section import Section, repeated
 from covey.shared.sentences import printable
@@ -22,6 +22,7 @@ MAX_ROWS = 1 << 16  # of a window
 MAX_WIDTH = 1 << 16  # inputs of a model from one row
 TIME_INPUTS = 4  # sine and cosine of the position in the day, then in the week
 SEASON_INPUTS = 2  # the same of the position in the year
+MAX_SPELLINGS = 16  # of missing cells, and units
 EVERYTHING_ELSE = "*"  # in task.ignore
 SEPARATORS = ",;\t|"  # between the cells of a text file
 DIRECTIVES = frozenset(
@@ -148,11 +149,12 @@ def _encoding(name: str) -> str:
 
 
 class Notation(Section):
-    """How the text files of the devices spell numbers and times. The usual spelling is read as well."""
+    """How the files of the devices spell numbers, times and missing cells. The usual spelling is read as well."""
+
+    newer: ClassVar[tuple[str, ...]] = ("missing", "thousands", "units")
 
     decimal: Literal[".", ","] = Field(
-        ".",
-        description='",": numbers may have a decimal comma, as in 38,0. Signs between thousands are not read.',
+        ".", description='",": numbers may have a decimal comma, as in 38,0.'
     )
     dates: tuple[Annotated[str, Field(max_length=32), AfterValidator(_date_form)], ...] = Field(
         (),
@@ -167,6 +169,31 @@ class Notation(Section):
         None,
         description="The sign between cells. null: the most frequent one of a file's first line.",
     )
+    missing: tuple[Annotated[str, Field(min_length=1, max_length=MAX_WORD)], ...] = Field(
+        (),
+        max_length=MAX_SPELLINGS,
+        description='Cells that count as missing besides empty ones, nan, na, n/a and null, in any case: ["?", offline].',
+    )
+    thousands: Literal[",", ".", "'", " "] | None = Field(
+        None,
+        description="The sign between thousands, as in 1,234.5; a space stands for those that do not break too. null: "
+        "numbers have none.",
+    )
+    units: tuple[
+        Annotated[str, Field(min_length=1, max_length=MAX_WORD), AfterValidator(_visible)], ...
+    ] = Field(
+        (),
+        max_length=MAX_SPELLINGS,
+        description="What may stand before or behind a number, as in $12, 12 % or 45 mm: it is left out.",
+    )
+
+    @model_validator(mode="after")
+    def _check_signs(self) -> Self:
+        if self.thousands == self.decimal:
+            raise ValueError(
+                f"thousands: {self.thousands!r} is the sign before decimals too; choose another one, or set decimal"
+            )
+        return self
 
 
 class TargetScale(Section):
@@ -191,6 +218,7 @@ class TableColumn:
     room: int = 0  # of a category: inputs without the one for all other values
     flagged: bool = False  # of a number: a second input is 1 where the cell is missing
     seasonal: bool = False  # of a time: two more inputs have its position in the year
+    elapsed: bool = False  # a number: the days until the times of a column
 
     @property
     def width(self) -> int:
@@ -210,8 +238,9 @@ def table_columns(
     times: Sequence[str],
     flags: Sequence[str] = (),
     seasons: Sequence[str] = (),
+    elapsed: Sequence[str] = (),
 ) -> tuple[TableColumn, ...]:
-    """The feature columns of a task, in its order."""
+    """The feature columns of a task, in its order, and behind them the days of those that are `elapsed`."""
     found: list[TableColumn] = []
     for name in names:
         if name in times:
@@ -221,7 +250,7 @@ def table_columns(
             found.append(TableColumn(name, flagged=True))
             continue
         found.append(_column(name, categories.get(name)))
-    return tuple(found)
+    return (*found, *[TableColumn(name, elapsed=True) for name in elapsed])
 
 
 def _column(name: str, category: Category | None) -> TableColumn:
@@ -246,7 +275,7 @@ def wrong_names(columns: Sequence[str], roles: Mapping[str, Sequence[str]]) -> I
 
     Args:
         columns: `task.columns`.
-        roles: names of columns by key. Those of `categories`, `flags`, `impute`, `optional`, `seasons` and `times` must be among the columns, those of
+        roles: names of columns by key. Those of `categories`, `elapsed`, `flags`, `impute`, `optional`, `seasons` and `times` must be among the columns, those of
             all other keys must not.
     """
     if twice := repeated(columns):
@@ -254,7 +283,7 @@ def wrong_names(columns: Sequence[str], roles: Mapping[str, Sequence[str]]) -> I
     for key, names in roles.items():
         inside = set(names) & set(columns)
         outside = set(names) - set(columns)
-        if key in ("categories", "flags", "impute", "optional", "seasons", "times"):
+        if key in ("categories", "elapsed", "flags", "impute", "optional", "seasons", "times"):
             if outside:
                 yield f"{key}: {sorted(outside)} are not in columns; add them or correct the names"
         elif inside:

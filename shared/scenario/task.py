@@ -89,7 +89,14 @@ class Standardise(Section):
 class Task(Section):
     """The learning task. Agents whose data does not fit it report the difference and do not take part."""
 
-    newer: ClassVar[tuple[str, ...]] = (*SPLIT, "base", "seasons", "anomalies")
+    newer: ClassVar[tuple[str, ...]] = (
+        *SPLIT,
+        "base",
+        "seasons",
+        "anomalies",
+        "drop_unlabelled",
+        "elapsed",
+    )
 
     features: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         min_length=1,
@@ -126,7 +133,7 @@ class Task(Section):
     )
     read: Notation = Field(
         Notation(),
-        description='How text files spell numbers and times: {decimal: ",", dates: ["%d.%m.%Y"]}.',
+        description='How files spell numbers, times and missing cells: {decimal: ",", dates: ["%d.%m.%Y"], missing: ["?"]}.',
     )
     ignore: tuple[ColumnName, ...] = Field(
         (),
@@ -161,6 +168,10 @@ class Task(Section):
         "{colour: 8} lets the fleet find up to 8 words before round 0, those that most agents hold. The default expects "
         "numbers in all columns.",
     )
+    drop_unlabelled: bool = Field(
+        False,
+        description="true: rows without a target are left out. The default refuses a table with such rows.",
+    )
     times: tuple[ColumnName, ...] = Field(
         (),
         max_length=MAX_COLUMNS,
@@ -174,6 +185,12 @@ class Task(Section):
         max_length=MAX_COLUMNS,
         description="Those of times that give two inputs more, for data of many months: sine and cosine of the position in the "
         "year, by the nearest week.",
+    )
+    elapsed: tuple[ColumnName, ...] = Field(
+        (),
+        max_length=MAX_COLUMNS,
+        description="Those of times that give one input more, behind those of all columns: a number of days, for what rises or "
+        "falls over the time of the data. Set standardise too.",
     )
     window: Window | None = Field(
         None,
@@ -379,6 +396,7 @@ class Task(Section):
             "categories": tuple(self.categories),
             "times": self.times,
             "seasons": self.seasons,
+            "elapsed": self.elapsed,
             "optional": self.optional,
             "flags": self.flags,
             "impute": tuple(self.impute) if isinstance(self.impute, dict) else (),
@@ -390,11 +408,12 @@ class Task(Section):
             roles["window.group"] = (self.window.group,)
         for wrong in wrong_names(self.columns, roles):
             raise ValueError(wrong)
-        both = {*self.times} & {*self.categories, *roles["impute"]}
+        both = {*self.times} & {*self.categories, *({*roles["impute"]} - {*self.elapsed})}
         if both:
             raise ValueError(f"times: {sorted(both)} have another role too; remove one of them")
-        if others := {*self.seasons} - {*self.times}:
-            raise ValueError(f"seasons: {sorted(others)} are not among times; add them there")
+        for key in ("seasons", "elapsed"):
+            if others := {*getattr(self, key)} - {*self.times}:
+                raise ValueError(f"{key}: {sorted(others)} are not among times; add them there")
         if words := {*self.flags} & {*self.times, *self.categories}:
             raise ValueError(
                 f"flags: {sorted(words)} are not numbers; a missing word or time has inputs of its own: remove them"
@@ -485,7 +504,9 @@ class Task(Section):
     @property
     def table_columns(self) -> tuple[TableColumn, ...]:
         """The feature columns of a table, in the order of the model's inputs; empty if the task names none."""
-        return table_columns(self.columns, self.categories, self.times, self.flags, self.seasons)
+        return table_columns(
+            self.columns, self.categories, self.times, self.flags, self.seasons, self.elapsed
+        )
 
     @property
     def number_columns(self) -> int:

@@ -25,8 +25,6 @@ except ImportError:
 LABEL = b"covey/secure/1/"
 HASH_BYTES = 32
 KEY_BYTES = 32  # of every key, public and secret
-SIGNATURE_BYTES = 64
-TAG_BYTES = 16  # that a sealed cell is longer than its content
 LENGTH_BYTES = 8  # before each part of what is hashed
 NUMBER_BYTES = 8
 

@@ -8,9 +8,27 @@ from typing import Any, Literal
 
 # `as` with the same name: authors of methods import it from here
 from covey.shared.privacy.settings import Trainings as Trainings
+from covey.shared.strategies.phase_names import TRAIN
 
 ClientId = str
 Routes = Literal["nothing", "assigned", "chosen"]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A kind of phase as `coordinator lab plan` prices it: the lengths of the vectors that each agent gets and sends."""
+
+    name: str = TRAIN
+    down: tuple[int, ...] = ()  # float32 numbers of each model
+    up: Mapping[str, int] = field(default_factory=dict)  # as in `Phase.sizes`
+    cohort: Literal["sample", "all"] | int = "sample"  # or as many agents
+
+    # In the whole run; None: once in each round that no exchange of this name before it took.
+    times: int | None = None
+
+    own: bool = (
+        False  # each agent gets models of its own, which the coordinator publishes one by one
+    )
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from covey.shared.strategies.base import (
     TRAIN,
     ClientId,
     ClientState,
+    Exchange,
     GradientCorrection,
     Job,
     Local,
@@ -109,6 +110,12 @@ class FedDane(SingleModel[DaneState]):
             return Phase(cohort=known, sizes=sizes, draw=FEDAVG_DRAW)
         # no client of the first phase is left: the clients that are drawn now compute h_i first
         return Phase(sizes=sizes, draw=FEDAVG_DRAW)
+
+    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
+        size = setup.layout.size
+        gradient = Exchange(GRADIENT, (size,), {GRADIENT: size})
+        down = (size, size) if self.resample else (size,)
+        return (gradient, Exchange(down=down, up={MODEL: size}))
 
     def order(self, state: DaneState, phase: Phase, client: ClientId) -> Order:
         if state.gradient is None:

@@ -9,7 +9,7 @@ over the fleet, which is found once before the rounds (mean regularisation). The
 Our deviations.
 - m is found from the agents of one cohort, not of all: each trains once, and sends the mean features of all its training
   samples by that model. The paper has the running mean of that training.
-- A running mean begins with the first batch of a training; the authors' code begins with zeros.
+- The running mean is that of the newest batch, mu = 1; with a smaller mu the authors' code begins with zeros.
 - z_i trains with the learning rate of the training section, without its momentum and its weight decay.
 - kappa is 1 by default; the authors' script has 50 for a small network of convolutions.
 """
@@ -30,6 +30,7 @@ from covey.shared.strategies.base import (
     ClientId,
     ClientState,
     Debias,
+    Exchange,
     Featured,
     GradientCorrection,
     Job,
@@ -53,6 +54,7 @@ from covey.shared.strategies.bases.single import KEY, Single, SingleModel, count
 
 CONSENSUS = "consensus"  # phase, vector of its reports, and key of their mean m
 OWN = "feddbe/own"  # client state: z_i
+MOMENTUM = 1.0  # mu: the mean of features is that of the newest batch alone
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,6 @@ class FedDbe(SingleModel[DbeState]):
     kappa: float = Field(
         1.0, ge=0, description="The weight of the term that pulls an agent's mean features to m."
     )
-    mu: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="The share of a batch in the running mean of features; 1: the batch alone.",
-    )
 
     def refuses(self, settings: Settings) -> str:
         if isinstance(settings, Split) and not settings.is_whole:
@@ -94,6 +90,10 @@ class FedDbe(SingleModel[DbeState]):
         if state.consensus is None:
             return Phase(CONSENSUS, sizes={CONSENSUS: state.width}, ends_round=False)
         return super().plan(state, view)
+
+    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
+        first, usual = super().exchanges(setup, agents, features)
+        return (first, replace(usual, down=(*usual.down, setup.layout.last_width)))
 
     def order(self, state: DbeState, phase: Phase, client: ClientId) -> Order:
         return Order(models=(KEY,) if state.consensus is None else (KEY, CONSENSUS))
@@ -112,7 +112,7 @@ class FedDbe(SingleModel[DbeState]):
                 {CONSENSUS: features.mean(axis=0).astype(np.float32)}, local.examples
             ), client_state
         m = job.models[1]
-        debias = Debias(client_state.get(OWN, np.zeros_like(m)), m, self.kappa, self.mu)
+        debias = Debias(client_state.get(OWN, np.zeros_like(m)), m, self.kappa, MOMENTUM)
         result = local.train(w, GradientCorrection(debias=debias))
         own = debias.own if result.own is None else result.own
         last = with_own(result.end, own, job.layout)

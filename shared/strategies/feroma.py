@@ -9,7 +9,7 @@ Our deviations.
 - The latent features are the outputs of the common model, which every learner has.
 - Profiles have no noise, so an agent whose data do not change would be at distance zero from
   itself and train alone: its own distance is that of the nearest other agent.
-- FedAvg lasts for `warmup_rounds`, and not until an accuracy is reached.
+- FedAvg lasts for three rounds, and not until an accuracy is reached.
 - An agent outside of the cohort takes part with its latest model.
 """
 
@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
 from covey.shared.numerics.averages import Average, fair_weights
 from covey.shared.numerics.vectors import Vector, mean
@@ -28,6 +27,7 @@ from covey.shared.strategies.base import (
     MODEL,
     ClientId,
     ClientState,
+    Exchange,
     Job,
     Local,
     Moving,
@@ -48,6 +48,7 @@ from covey.shared.strategies.bases.hard import unanswered
 from covey.shared.strategies.bases.profile import (
     COMMON,
     PROFILE,
+    WARMUP_ROUNDS,
     length_of,
     profile,
     refused,
@@ -87,7 +88,6 @@ class Feroma(Strategy[FeromaState]):
     source: ClassVar[str] = "Li et al. 2026"
 
     name: Literal["feroma"] = "feroma"
-    warmup_rounds: int = Field(3, ge=1, description="Rounds of FedAvg before profiles are made.")
 
     def init(self, setup: Setup) -> FeromaState:
         return FeromaState(setup.starts[0], setup.whole.outputs)
@@ -107,7 +107,15 @@ class Feroma(Strategy[FeromaState]):
         return Phase(sizes={MODEL: state.common.size, **sizes})
 
     def _is_warmup(self, state: FeromaState) -> bool:
-        return state.round < self.warmup_rounds
+        return state.round < WARMUP_ROUNDS
+
+    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
+        size, profile = setup.layout.size, {PROFILE: length_of(setup.whole.outputs)}
+        return (
+            self.usual_exchange(setup, min(WARMUP_ROUNDS, setup.rounds)),
+            Exchange(ENTRY, (size,), profile, cohort="all", times=1),
+            Exchange(down=(size, size), up={MODEL: size, **profile}, own=True),
+        )
 
     def order(self, state: FeromaState, phase: Phase, client: ClientId) -> Order:
         if self._is_warmup(state) or phase.name == ENTRY:

@@ -149,7 +149,7 @@ class Fesem(MultiCentre[FesemState]):
 
     def entry_order(self, state: FesemState) -> Order:
         key = MEAN_OF_CENTRES if state.models else START
-        return Order(models=(key,), numbers=self.entry_epochs)
+        return Order(models=(key,))
 
     def member_order(self, state: FesemState, client: ClientId) -> Order:
         cluster = state.assign[client]
@@ -160,7 +160,7 @@ class Fesem(MultiCentre[FesemState]):
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         centre = job.models[0]
         correction = pull(centre, job.numbers.get("mu"))
-        result = local.train(centre, correction, epochs=job.numbers.get("epochs"))
+        result = local.train(centre, correction)
         return with_card(trained_report(result, local), job, local), client_state
 
     # -- the server --------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ class Fesem(MultiCentre[FesemState]):
             "and leave features: sketch and stop at their defaults"
         )
         return PrivacyFacet(
-            Trainings(first_epochs=self.warmup_epochs),
+            Trainings(first_epochs=None),
             None if named else "chosen",
             refusal if named else "",
             self._nearest_of_each,

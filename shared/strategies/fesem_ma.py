@@ -55,6 +55,7 @@ from covey.shared.strategies.base import (
     TRAIN,
     ClientId,
     ClientState,
+    Exchange,
     Expected,
     Job,
     Local,
@@ -199,11 +200,19 @@ class FesemMa(MultiCentre[FesemMaState]):
     def numbers_of(cls, phase: str) -> Mapping[str, Expected]:
         return super().numbers_of(TRAIN if phase.startswith(LAYER) else phase)
 
+    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
+        usual = super().exchanges(setup, agents, features)
+        if self.matching == "fixed":
+            return usual
+        hidden = len(layers_of(setup.layout)) - 1
+        later = [replace(usual[-1], name=f"{LAYER}{k}") for k in range(1, hidden + 1)]
+        return (*[replace(one, own=one.times is None) for one in usual], *later)
+
     def entry_order(self, state: FesemMaState) -> Order:
         if state.models:
-            return Order(models=(MEAN_OF_CENTRES,), numbers=self.entry_epochs)
+            return Order(models=(MEAN_OF_CENTRES,))
         models = () if self.warmup_start == "own" else (START,)
-        return Order(models=models, numbers=self.entry_epochs)
+        return Order(models=models)
 
     def member_order(self, state: FesemMaState, client: ClientId) -> Order:
         numbers: dict[str, Any] = {"mu": self.mu}
@@ -235,12 +244,7 @@ class FesemMa(MultiCentre[FesemMaState]):
         trained = None
         if frozen := job.numbers.get("frozen"):
             trained = np.arange(start.size) >= frozen
-        result = local.train(
-            start,
-            pull(start, job.numbers.get("mu")),
-            epochs=job.numbers.get("epochs"),
-            trained=trained,
-        )
+        result = local.train(start, pull(start, job.numbers.get("mu")), trained=trained)
         numbers = self._class_counts(job, local)
         report = trained_report(result, local, numbers, base=base)
         return with_card(report, job, local), client_state

@@ -8,7 +8,7 @@ their own. That is single linkage, cut at this radius.
 
 Our deviations.
 - The latent features are the outputs of the common model, which every learner has.
-- FedAvg lasts for `warmup_rounds`, and not until an accuracy is reached.
+- FedAvg lasts for three rounds, and not until an accuracy is reached.
 - Descriptors have no noise, and newcomers send labels' means too: the paper assigns newcomers
   without labels by the means over all samples.
 """
@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.clustering import Matrix, agglomerative
@@ -33,6 +32,7 @@ from covey.shared.strategies.base import (
     Buffering,
     ClientId,
     ClientState,
+    Exchange,
     Job,
     Local,
     Order,
@@ -53,6 +53,7 @@ from covey.shared.strategies.bases.hard import Clustered, HardClustered, has_clu
 from covey.shared.strategies.bases.profile import (
     COMMON,
     PROFILE,
+    WARMUP_ROUNDS,
     length_of,
     profile,
     refused,
@@ -81,7 +82,6 @@ class Flux(HardClustered[FluxState]):
     source: ClassVar[str] = "Fenoglio et al. 2025"
 
     name: Literal["flux"] = "flux"
-    warmup_rounds: int = Field(3, ge=1, description="Rounds of FedAvg before the clustering.")
 
     def init(self, setup: Setup) -> FluxState:
         start = setup.starts[0]
@@ -93,9 +93,16 @@ class Flux(HardClustered[FluxState]):
     # -- phases and orders ------------------------------------------------------------------------
 
     def plan(self, state: FluxState, view: View) -> Phase:
-        if not state.models and state.round < self.warmup_rounds:
+        if not state.models and state.round < WARMUP_ROUNDS:
             return Phase(sizes={MODEL: state.start.size})
         return super().plan(state, view)
+
+    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
+        profile = {PROFILE: length_of(setup.whole.outputs)}
+        return (
+            Exchange(SIGNATURE, (setup.layout.size,), profile, cohort="all", times=1),
+            self.usual_exchange(setup),
+        )
 
     def clustering_phase(self, state: FluxState) -> Phase:
         return Phase(SIGNATURE, "all", self.entry_sizes(state), ends_round=False)

@@ -33,6 +33,7 @@ from covey.shared.strategies.base import (
     A_MODEL,
     CHOICE,
     CHOOSE,
+    EVALUATE,
     GRADIENT,
     GRADIENTS,
     LARGEST,
@@ -41,6 +42,7 @@ from covey.shared.strategies.base import (
     Buffering,
     ClientId,
     ClientState,
+    Exchange,
     Expected,
     Job,
     Local,
@@ -77,7 +79,11 @@ from covey.shared.strategies.bases.cut import (
 )
 from covey.shared.strategies.bases.hard import START, ManyModels, joined
 from covey.shared.strategies.bases.hypotheses import (
+    CANDIDATES,
+    RATE,
     RESTART,
+    RESTART_ROUNDS,
+    SCORE,
     SEED,
     SEEDING,
     Hypotheses,
@@ -93,6 +99,7 @@ from covey.shared.strategies.bases.single import counted
 from covey.shared.strategies.fedsgd import decayed
 from covey.shared.strategies.sums import SumsAtHand
 
+DEAD_AFTER = 10  # rounds in which no client chooses a hypothesis
 COLLAPSED = 5  # rounds in which all reporters choose the same hypothesis
 DEFAULT_WARMUP_ROUNDS = 3
 AUTHORS_WARMUP_ROUNDS = 20  # of the authors' code, on FEMNIST
@@ -143,11 +150,9 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
         False,
         description="Hypotheses differ only in their final layer; the other layers are shared.",
     )
-    dead_after: int = Field(
-        10, ge=1, description="A hypothesis is dead once no client chose it for this many rounds."
-    )
     reseed_dead: bool = Field(
-        False, description="Replace a dead hypothesis by the model of the worst served client."
+        False,
+        description="Replace a hypothesis that no client chose for ten rounds by the model of the worst served client.",
     )
 
     @model_validator(mode="before")
@@ -243,6 +248,34 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
             return replace(phase, cohort=tuple(state.chosen))
         choice = {CHOICE: numbers[CHOICE]}
         return Phase(CHOOSE, ends_round=False, numbers=choice, draw=TRAIN)
+
+    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
+        usual = self.usual_exchange(setup)
+        size, count = setup.layout.size, self.most_clusters
+        head = setup.layout.final_layer
+        length = head.stop - head.start
+        every = (size - length, *[length] * count) if self.shared_trunk else (size,) * count
+        one = every[: 2 if self.shared_trunk else 1]
+        choosing = replace(usual, down=every)
+        cards = super().exchanges(setup, agents, features)[:1] if self.asks_in(setup) else ()
+        before: tuple[Exchange, ...] = ()
+        match self.initial:
+            case "warmup":
+                before = (replace(usual, down=one, times=min(self.warmup_rounds, setup.rounds)),)
+            case "restarts":
+                runs = replace(choosing, name=RESTART, times=self.restarts * RESTART_ROUNDS)
+                before = (runs, Exchange(RATE, every, times=self.restarts))
+            case "kmeans++":
+                trained = min(agents, CANDIDATES)
+                seeds = replace(usual, name=SEED, cohort=trained, times=1)
+                scores = [
+                    Exchange(SCORE, every[:k], cohort=trained, times=1) for k in range(1, count)
+                ]
+                before = (seeds, *scores)
+        rounds: tuple[Exchange, ...] = (choosing,)
+        if setup.secure is not None:
+            rounds = (Exchange(CHOOSE, every), replace(usual, down=one))
+        return (*cards, *before, *rounds, Exchange(EVALUATE, every))
 
     def order(self, state: Hypotheses, phase: Phase, client: ClientId) -> Order:
         if not state.count:
@@ -371,7 +404,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
 
     def _may_reseed(self, state: Hypotheses) -> bool:
         """Whether the next round can leave a hypothesis dead that a client's model then replaces."""
-        return self.reseed_dead and any(rounds + 1 >= self.dead_after for rounds in state.idle)
+        return self.reseed_dead and any(rounds + 1 >= DEAD_AFTER for rounds in state.idle)
 
     def _choices(self, state: Hypotheses, reports: Reports) -> dict[ClientId, int]:
         """The hypothesis that each client chose; clients without a valid choice are left out."""
@@ -396,9 +429,9 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
         facts["dead"] = dead
         if self.gate == "cards":
             facts |= shift_facts(state, self.gate)
-        if self.dead_after in state.idle:
+        if DEAD_AFTER in state.idle:
             facts["warning"] = (
-                f"no agent chose hypotheses {dead} for {self.dead_after} rounds: "
+                f"no agent chose hypotheses {dead} for {DEAD_AFTER} rounds: "
                 "fewer clusters (strategy.n_clusters), another initialisation (strategy.initial) "
                 "or strategy.reseed_dead may help"
             )
@@ -422,7 +455,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
 
     def _dead(self, state: Hypotheses) -> list[int]:
         """Hypotheses that no agent chose for a long time."""
-        return [k for k, rounds in enumerate(state.idle) if rounds >= self.dead_after]
+        return [k for k, rounds in enumerate(state.idle) if rounds >= DEAD_AFTER]
 
     def _aggregate(self, state: Hypotheses, sums: Sums, reporters: int) -> Hypotheses:
         """Each hypothesis after a round with this number of reports."""

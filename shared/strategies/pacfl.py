@@ -42,6 +42,7 @@ from covey.shared.strategies.base import (
     ClientId,
     Clients,
     ClientState,
+    Exchange,
     Expected,
     Fallback,
     Job,
@@ -173,6 +174,11 @@ class Pacfl(ClusteredOnce[PacflState]):
         return PacflState(
             setup.starts[0], asks=self.cut.asks(setup), vote_after=self.rounds_before_vote(setup)
         )
+
+    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
+        first, usual = super().exchanges(setup, agents, features)
+        most = self.p * setup.whole.outputs * features  # of an agent that has all classes
+        return (replace(first, up={**first.up, SIGNATURE: min(most, MOST_VALUES)}), usual)
 
     def clustering_phase(self, state: PacflState) -> Phase:
         return Phase(

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Union, get_args
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
-from covey.shared.errors import UserError
+from covey.shared.errors import CoveyError, UserError
 from covey.shared.own_code import plugins
 from covey.shared.own_code.consent import consent
+from covey.shared.own_code.faults import said
 from covey.shared.strategies.base import Strategy
 from covey.shared.strategies.method_names import METHODS, SECOND_NAMES
 from covey.shared.written import OrItsName
@@ -62,8 +63,10 @@ def installed_method(name: str) -> type[Strategy[Any]]:
     allowed.check(name)
     try:
         kind = plugins.load(plugins.STRATEGIES, name, allowed)
-    except ImportError as error:
-        raise UserError(f"{where} cannot be imported: {error}") from error
+    except CoveyError:
+        raise
+    except (Exception, SystemExit) as error:  # it is not installed, or the package's own code
+        raise UserError(f"{where} cannot be imported: {said(error)}") from error
     if not (isinstance(kind, type) and issubclass(kind, Strategy)):
         raise UserError(f"{where}: expected a subclass of covey.Strategy, found {kind!r}")
     own_names = get_args(kind.model_fields["name"].annotation)

@@ -38,6 +38,7 @@ from covey.shared.strategies.base import (
     MODEL,
     TRAIN,
     ClientState,
+    Exchange,
     Fallback,
     Job,
     Local,
@@ -171,6 +172,12 @@ class Robust(ClusteredOnce[RobustState]):
             lr=setup.training.lr,
             schedule=setup.training.schedule(setup.rounds),
         )
+
+    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
+        first, usual = super().exchanges(setup, agents, features)
+        if self.features == "logreg":
+            first = replace(first, up={**first.up, LOGREG: setup.whole.outputs * (features + 1)})
+        return (first, usual)
 
     def clustering_phase(self, state: RobustState) -> Phase:
         return Phase(SOLVE, "all", self.entry_sizes(state), ends_round=False)

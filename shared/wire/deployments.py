@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
-from covey.shared.wire.framing import Count, Name, Numbers, Packed
+from covey.shared.wire.framing import Count, Name, Numbers, Packed, Text
 from covey.shared.wire.messages import MAX_MODELS, ModelRef
 from covey.shared.wire.topics import is_deployed
 
@@ -37,6 +37,9 @@ class Deployment(Packed):
     serial: Annotated[Count, Field(ge=1)]  # grows with every publication of the federation
     run: Name
     round: Count
+    name: Text = (
+        ""  # of the version, for people: the operator's own, or the run's folder and the round
+    )
     origin: Origin  # the run that has finished, or `coordinator promote`
     task: Numbers  # resolved: with the statistics of the fleet that the models were trained with
     layout: Numbers
@@ -52,10 +55,15 @@ class Deployment(Packed):
     @model_serializer(mode="wrap")
     def _without_unused_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = dump(self)
-        for name in ("force", "tune", "devices"):
+        for name in ("name", "force", "tune", "devices"):
             if not fields[name]:
                 del fields[name]
         return fields
+
+    @property
+    def title(self) -> str:
+        """The name of the version. One that was published without a name has its run and round."""
+        return self.name or f"{self.run}@{self.round}"
 
     def is_for(self, agent: str) -> bool:
         """Whether a device takes part in this deployment."""

@@ -48,6 +48,7 @@ class ModelInUse(Message):
 
     run: ShortText = ""  # "" before the first one
     round: Count = 0
+    name: Text = ""  # of the version, as its publication has it
     cluster: int | None = None
     serial: Count = 0  # of the newest publication that the device has taken over or kept out
     rejected: Count = 0  # models that the device's own check kept out

@@ -109,6 +109,14 @@ class Private(Protocol):
         """Epsilon of the ledger at the order's delta."""
 
 
+@runtime_checkable
+class Measured(Protocol):
+    """A `Local` whose data only its own training knows: it gives figures of test data, and not outputs."""
+
+    def figures(self, mixture: Mixture) -> Figures:
+        """Figures of a mixture of models on the test part."""
+
+
 def simulated_noise(work: Work, client: str) -> Noise:
     """The noise of a simulated agent. It protects nothing: anyone who knows the scenario's seed can repeat it."""
     return Noise.simulated(work.seed, "privacy", client, work.round, work.phase)
@@ -281,6 +289,8 @@ class _TrainingRecorder:
     def __init__(self, local: Local) -> None:
         self._local = local
         self.trained: Vector | None = None  # (d,); None before the first training
+        self.is_idle = False  # trainings were asked for, and none of them made a step
+        self._steps = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._local, name)
@@ -288,6 +298,9 @@ class _TrainingRecorder:
     def train(self, start: Vector, *arguments: Any, **options: Any) -> TrainingResult:
         result = self._local.train(start, *arguments, **options)
         self.trained = result.end
+        self._steps += result.steps
+        asks = options.get("epochs") != 0 and options.get("steps") != 0
+        self.is_idle = not self._steps and (asks or self.is_idle)
         return result
 
 
@@ -308,6 +321,11 @@ def _train_on(
     visible = _without_error_feedback(before)
     recorder = _TrainingRecorder(local)
     report, state = strategy.work(job, cast(Local, recorder), visible)
+    if recorder.is_idle and job.training.epochs:
+        raise PublicError(
+            "the training made no step: this device has a single sample, on which task.model cannot train alone (batch norm has no "
+            "variance then); give the device more data, or use a model without batch norm"
+        )
     if state is visible:
         state = before  # nothing changed: keep the object, so that nothing is stored again
     set_by_strategy = state is not before and _differs(LAST_MODEL, state, before)
@@ -419,7 +437,7 @@ def _evaluate(
         numbers["knn"] = _with_neighbours(cast(Featured, on_whole), mixture, neighbours)
     if LAST_MODEL in client_state:
         numbers["last"] = measure(((1.0, client_state[LAST_MODEL]),), on_whole)
-    if numbers["server"]["n"]:
+    if numbers["server"]["n"] and not isinstance(on_whole, Measured):
         numbers["baseline"] = baseline_figures(local.targets("train"), local.targets("test"))
     return Report({}, local.examples, numbers)
 
@@ -487,6 +505,8 @@ def is_better_at_home(
 
 def measure(mixture: Mixture, local: Local) -> Figures:
     """Figures of a mixture of models on the test part; {"n": 0} without test data, no figures if it diverged."""
+    if isinstance(local, Measured):
+        return or_diverged(local.figures(mixture))
     truth = local.targets("test")
     if not len(truth):
         return {"n": 0}

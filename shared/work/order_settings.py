@@ -130,7 +130,8 @@ def split_by(
     keep: Patterns = (),
     freeze: Patterns = (),
 ) -> Split | None:
-    """Which part of a model travels: what the task names, or else the method; None: all of it.
+    """Which part of a model travels: what the task names, or else the method; None: all of it. What the model's own code has
+    frozen does not.
 
     Args:
         strategy: the method.
@@ -141,7 +142,7 @@ def split_by(
         PublicError: the model has no such part.
     """
     split = strategy.split(layout)
-    if share or keep or freeze:
+    if share or keep or freeze or (split is None and layout.frozen):
         split = Split.by_patterns(layout, share, keep, freeze)
     if split is None or split.is_whole:
         return None

@@ -27,6 +27,7 @@ from covey.coordinator.record.notices import Notice, Observer, ignore
 from covey.coordinator.view.milestones import Evaluated, RoundEnded, milestones
 from covey.coordinator.view.table import Table
 from covey.shared.own_code.consent import AllowedCode, consented
+from covey.shared.own_code.faults import own_code
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.numerics.measures import MeasureName
@@ -318,7 +319,7 @@ def run(
     from covey.coordinator.track.tracking import check_trackers, tracking
 
     allowed = AllowedCode.parse(allow)
-    with _words_of_python(), consented(allowed):
+    with _words_of_python(), consented(allowed), own_code():
         checked = _scenario(scenario)
         folder = (
             Path(tempfile.mkdtemp(prefix="covey-")) / checked.name if out is None else Path(out)
@@ -396,7 +397,7 @@ def compare(
     from covey.coordinator.run.options import Options
 
     allowed = AllowedCode.parse(allow)
-    with _words_of_python(), consented(allowed):
+    with _words_of_python(), consented(allowed), own_code():
         checked = _scenario(scenario)
         folder = Path(out)
         root = None if data_root is None else Path(data_root)

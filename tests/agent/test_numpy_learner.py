@@ -152,7 +152,7 @@ def test_the_start_of_a_run_needs_torch_only_for_a_model_that_numpy_does_not_kno
         patch.setitem(sys.modules, "covey.agent.training.models", None)
         write_start(scene, known)
         with pytest.raises(ImportError):
-            write_start(scenario("fedavg", task={"model": {"name": "lenet"}}), other)
+            write_start(scenario("fedavg", task={"model": {"name": "lenet5"}}), other)
     with np.load(known) as file:
         starts = file["starts"]
     assert len({start.tobytes() for start in starts}) == scene.strategy.starts > 1

@@ -141,7 +141,7 @@ def test_a_method_that_reaches_into_the_training_is_refused(
     asked: Mapping[str, Any], what: str
 ) -> None:
     device, start = local()
-    with pytest.raises(PublicError, match=f"own_softmax:Softmax trains by a loop.*{what}"):
+    with pytest.raises(PublicError, match=f"own_softmax:Softmax trains by code of its own.*{what}"):
         device.train(start, **asked)
 
 

@@ -522,3 +522,11 @@ def test_thirty_people_keep_every_activity_in_both_parts_and_share_no_half_of_a_
 def halves(windows: npt.NDArray[Any]) -> set[bytes]:
     """The halves of all windows (n, channels, rows)."""
     return {half.tobytes() for window in windows for half in np.split(window, 2, axis=1)}
+
+
+def test_by_group_takes_the_test_part_of_each_client_that_has_one() -> None:
+    """What one client lacks decides nothing for the others."""
+    split = grouped(ByGroup(), 10, tests=np.repeat(np.arange(9), 3))
+    assert split.test_of == "test"
+    assert [len(split.train(agent)) for agent in range(10)] == [20] * 10
+    assert [len(split.test(agent)) for agent in range(10)] == [3] * 9 + [0]

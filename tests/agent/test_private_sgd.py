@@ -391,7 +391,7 @@ RUN = {
     [
         ({"name": "ditto"}, 4),
         ({"name": "fedclust", "n_clusters": 2, "first_epochs": 5}, 4),
-        ({"name": "fesem", "warmup_epochs": 5}, 4),
+        ({"name": "fesem"}, 4),
         ({"name": "local", "epochs": 12}, 4),
     ],
     ids=lambda value: value["name"] if isinstance(value, dict) else None,

@@ -139,7 +139,7 @@ def asking(**keys: Any) -> Task:
 
 
 def test_an_agent_reports_sums_over_the_cells_that_are_there(tmp_path: Path) -> None:
-    data = load(written(tmp_path, HEADER, *ROWS, *ROWS, "1,lilac,1,0"), task=asking())
+    data = load(written(tmp_path, HEADER, *ROWS, *ROWS, "1,,1,0"), task=asking())
     numbers = DataSurvey(data, asking()).statistics()
     assert numbers == {
         "count": [7, 7],
@@ -150,9 +150,18 @@ def test_an_agent_reports_sums_over_the_cells_that_are_there(tmp_path: Path) -> 
 
 
 def test_a_word_that_occurs_once_is_not_sent(tmp_path: Path) -> None:
+    rows = [f"1,{'lilac' if i < 1 else 'red'},1,0" for i in range(20)]
+    data = load(written(tmp_path, HEADER, *rows), task=asking())
+    assert DataSurvey(data, asking()).statistics()["words"] == {"colour": ["red"]}
+
+
+def test_words_that_hardly_repeat_are_not_sent_whatever_the_task_asks(tmp_path: Path) -> None:
     rows = [f"1,person {i},1,0" for i in range(20)]
     data = load(written(tmp_path, HEADER, *rows, "1,red,1,0", "1,red,1,1"), task=asking())
-    assert DataSurvey(data, asking()).statistics()["words"] == {"colour": ["red"]}
+    assert DataSurvey(data, asking()).statistics()["words"] == {"colour": []}
+    notes = "\n".join(inspect(data, asking()).notes)
+    assert "the words of column 'colour' stay here: 21 different words in 22 rows" in notes
+    assert "person 3" not in notes
 
 
 def test_quantiles_stand_for_tenths_and_few_values_for_their_median_alone(tmp_path: Path) -> None:

@@ -170,3 +170,37 @@ def test_cells_that_are_no_times_are_named(tmp_path: Path) -> None:
 def test_times_that_do_not_go_with_the_task_are_refused(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         task(**keys)
+
+
+def test_elapsed_days_are_a_number_behind_the_columns(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, "when,x,y", "2000-01-02 12:00,1,0", "20000111,2,1", "2026-01-01T00:00Z,3,1"
+    )
+    own = task(features=(6,), target="y", elapsed=("when",), standardise="federated")
+    data = load(path, task=own)
+    assert data.features[:, 2].tolist() == [1.5, 10, 9497]
+    assert prepared(data, own).features.shape == (3, 6)
+    assert len(DataSurvey(data, own).statistics()["sum"]) == own.number_columns == 2
+    with pytest.raises(ValidationError, match="elapsed: \\['x'\\] are not among times"):
+        task(features=(6,), elapsed=("x",))
+
+
+def test_a_trend_is_proposed_where_it_pays_on_the_latest_rows(tmp_path: Path) -> None:
+    from covey.agent.data.proposal_data import describe
+    from covey.shared.proposal.proposal import checked, propose
+
+    def device(name: str, slope: float) -> str:
+        begin = date(2024, 1, 1)
+        rows = [
+            f"{begin + timedelta(days=day)},{day * day % 7},{slope * day + day * day % 5}"
+            for day in range(60)
+        ]
+        return str(written(tmp_path, "when,x,y", *(f"{row}.5" for row in rows), name=name))
+
+    def proposed(slope: float) -> Task:
+        return checked(propose([describe(device(f"{name}.csv", slope)) for name in "ab"])).task
+
+    rising = proposed(1)
+    assert rising.elapsed == ("when",)
+    assert rising.features == (6,)
+    assert proposed(0).elapsed == ()

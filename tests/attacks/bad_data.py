@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import struct
 import zlib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 from PIL import Image
 
 SECRET = "Mustermann"
+PNG = b"\x89PNG\r\n\x1a\n"  # the beginning of an image
 Source = tuple[str, str | None]
 CASES: dict[str, Callable[[Path], Source]] = {}
 
@@ -283,6 +286,52 @@ def a_folder_of_several_tables(folder: Path) -> Source:
     return str(Path(written(folder / SECRET / "b.csv", "a,label\n1,2\n")[0]).parent), None
 
 
+@case
+def a_web_page_that_is_called_a_table(folder: Path) -> Source:
+    return table(folder, f"<!DOCTYPE html><p>{SECRET}</p>")
+
+
+@case
+def files_of_a_growing_folder_with_other_columns(folder: Path) -> Source:
+    place = folder / SECRET
+    written(place / "2026-01-01.csv", "a,b,label\n1,2,healthy\n3,4,ill\n")
+    written(place / "2026-01-02.csv", f"a,{SECRET},label\n1,2,healthy\n3,4,ill\n")
+    return str(place), None
+
+
+def database(folder: Path, what: str) -> Source:
+    """A database with one table, and the address of something in it."""
+    path = folder / f"{SECRET}.db"
+    with closing(sqlite3.connect(path)) as base, base:
+        base.execute("CREATE TABLE patients (a REAL, b REAL, label TEXT)")
+    return f"sqlite:{path}{what}", None
+
+
+@case
+def a_database_that_is_missing(folder: Path) -> Source:
+    return f"sqlite:{folder}/{SECRET}.db?table=patients", None
+
+
+@case
+def a_database_without_the_table(folder: Path) -> Source:
+    return database(folder, f"?table={SECRET}")
+
+
+@case
+def a_database_and_a_query_that_writes(folder: Path) -> Source:
+    return database(folder, "?query=DROP TABLE patients")
+
+
+@case
+def a_database_and_a_query_of_one_column(folder: Path) -> Source:
+    return database(folder, f"?query=SELECT label AS {SECRET} FROM patients")
+
+
+@case
+def a_database_of_which_no_table_is_named(folder: Path) -> Source:
+    return database(folder, "")[0].removeprefix("sqlite:"), None
+
+
 # -- images ------------------------------------------------------------------------------------------------------------
 
 
@@ -311,12 +360,12 @@ def images_damaged(folder: Path) -> Source:
 
 @case
 def images_in_parquet_without_a_label(folder: Path) -> Source:
-    return parquet(folder, {f"{SECRET}_scan": [b"x", b"y"]})
+    return parquet(folder, {f"{SECRET}_scan": [PNG, PNG]})
 
 
 @case
 def images_in_parquet_with_a_missing_label(folder: Path) -> Source:
-    return parquet(folder, {f"{SECRET}_scan": [b"x", b"y"], "label": ["ill", None]})
+    return parquet(folder, {f"{SECRET}_scan": [PNG, PNG], "label": ["ill", None]})
 
 
 @case

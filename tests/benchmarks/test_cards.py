@@ -6,29 +6,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from benchmarks import card_costs, card_leakage
-from benchmarks.kin import people
-from covey.shared.numerics import kinship
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_all_is_redrawn_from_as_many_projections_as_pixels_and_nothing_through_much_noise() -> None:
-    owned = [*people("even", 1)[0].values()]
-    shares = []
-    for projected, noise in ((8, 0.0), (64, 0.0), (8, 1e3)):
-        kinship.projection.cache_clear()
-        with mock.patch.object(kinship, "PROJECTED", projected):
-            shares.append(card_leakage.redrawn(owned, noise, 1)[1])
-    kinship.projection.cache_clear()
-    some, everything, nothing = shares
-    assert 0.1 < some < 0.6
-    assert everything > 0.99
-    assert nothing == pytest.approx(0, abs=0.01)
 
 
 def test_a_small_fleet_costs_a_card_of_five_kilobytes() -> None:

@@ -1,4 +1,4 @@
-"""Files as people have them, small: each kind from files to E-tuned, with FedAvg and with everybody alone."""
+"""Files as people have them, small: each kind from files to E-tuned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import yaml
 from PIL import Image
 
@@ -28,7 +27,6 @@ ACTIVITIES = ("laying", "sitting", "standing", "walking", "walking_downstairs", 
 PEOPLE = 2
 ROWS = 448  # of one recording: six windows of 128 rows that overlap by half
 IMAGES = 40  # of one writer
-METHODS = ("fedavg", "local")
 
 
 @cache
@@ -64,12 +62,12 @@ def handwriting() -> Handwriting:
     return Handwriting(images, digits, writers, forms)
 
 
-def scenario(name: str, method: str) -> Scenario:
+def scenario(name: str) -> Scenario:
     """The scenario of the benchmark, with few rounds."""
     content = yaml.safe_load((SCENARIOS / f"{name}.yaml").read_text())
     del content["fleet"], content["compare"]
     content["rounds"] = {"count": 3}
-    content["strategy"] = {"name": method}
+    content["strategy"] = {"name": "fedavg"}
     return Scenario.model_validate(content)
 
 
@@ -94,25 +92,22 @@ def test_windows_that_overlap_are_joined_to_their_recordings() -> None:
     assert len(list(series_rows(one))) == ROWS * len(ACTIVITIES)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_regression_on_tables_with_holes_and_words(tmp_path: Path, method: str) -> None:
+def test_a_regression_on_tables_with_holes_and_words(tmp_path: Path) -> None:
     write_tables(tmp_path / "table", recordings())
     files = files_in(tmp_path / "table")
     assert all(",," in path.read_text() for path in files.values())
-    figures = tuned(tmp_path / "run", scenario("own_table", method), files)
+    figures = tuned(tmp_path / "run", scenario("own_table"), files)
     assert figures["mse"] < 0.5 * figures["variance"]  # both in mg squared
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_windows_over_series_with_holes(tmp_path: Path, method: str) -> None:
+def test_windows_over_series_with_holes(tmp_path: Path) -> None:
     write_series(tmp_path / "series", recordings())
     files = files_in(tmp_path / "series")
-    scene = scenario("own_series", method)
+    scene = scenario("own_series")
     assert tuned(tmp_path / "run", scene, files)["accuracy"] > 0.4  # by chance 1/6
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_folders_of_images_of_mixed_sizes(tmp_path: Path, method: str) -> None:
+def test_folders_of_images_of_mixed_sizes(tmp_path: Path) -> None:
     write_images(tmp_path / "images", handwriting(), writers=2, min_images=IMAGES)
     populations = sorted((tmp_path / "images").iterdir())
     assert [path.name for path in populations] == ["staff", "students"]
@@ -120,5 +115,5 @@ def test_folders_of_images_of_mixed_sizes(tmp_path: Path, method: str) -> None:
     sizes = [Image.open(next(writer.rglob("*.png"))).size for writer in writers]
     assert sizes == [(20, 20), (22, 22), (24, 24), (26, 26)]
     files = {writer.name: writer for writer in writers}
-    scene = scenario("own_images", method)
+    scene = scenario("own_images")
     assert tuned(tmp_path / "run", scene, files)["accuracy"] > 0.4  # by chance 1/10

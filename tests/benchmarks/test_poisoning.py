@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.poisoning import ATTACKS, METHODS, RULES, cells, hostile, scenario, table
+from benchmarks.poisoning import table
 from benchmarks.torch_runs import TIMES, bent
 from covey.shared.seeds import generator
 from tests.bowl import flat
@@ -25,15 +25,6 @@ def test_a_bent_report_goes_ten_times_as_far_as_the_honest_one() -> None:
     random = bent(honest, base, "random", draw)
     assert float(np.linalg.norm(random - base)) == pytest.approx(TIMES, rel=1e-5)
     assert random.tolist() != [1.0, 11.0, 1.0]
-
-
-def test_a_fifth_of_the_agents_is_hostile_the_same_in_every_cell_of_a_seed() -> None:
-    assert len(hostile(1)) == 6
-    assert hostile(1) == hostile(1) != hostile(2)
-    listed = list(cells([1]))
-    assert len(listed) == len(METHODS) * len(ATTACKS) * len(RULES)
-    assert {scenario(cell).aggregation.rule for cell in listed} >= {"mean", "krum", "median"}
-    assert len({cell.key for cell in listed}) == len(listed)
 
 
 @pytest.mark.parametrize("mode", ["server", "tuned"])

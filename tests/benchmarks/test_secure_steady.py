@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import secure_steady
 from benchmarks.secure_steady import HONEST, NO_RULE, THRESHOLD, Cell, measured, table
 
 ROOT = Path(__file__).parents[2]
@@ -25,8 +24,3 @@ def test_the_page_has_rows_of_the_record_for_both_forms() -> None:
 def test_a_cell_repeats(form: str) -> None:
     cell = Cell(10, 0.1, "all", form)
     assert measured(cell, RECORD["settings"]["seeds"]) == RECORD["cells"][cell.key]
-
-
-def test_the_benchmark_decides_by_the_function_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secure_steady, "is_too_near", lambda *about: False)
-    assert measured(Cell(10, 0.1, "all", THRESHOLD), [1])["sums"] > 90

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.superclasses import (
-    by_superclass,
-    divided,
-    figures,
-    membership,
-    mixtures,
-    write_data,
-)
+from benchmarks.superclasses import by_superclass, figures, membership, write_data
 from covey.agent.data import load, load_named, with_test
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.coordinator.run.options import Options
@@ -28,48 +20,10 @@ TESTS = np.arange(500) % 10
 TRUTH = {"a": (0.7, 0.3), "b": (0.3, 0.7), "c": (0.3, 0.7)}
 
 
-def test_half_of_the_agents_have_the_larger_share_from_each_superclass() -> None:
-    parts, tests = divided(mixtures(0.7, 20), TARGETS, TESTS, np.random.default_rng(0))
-    assert {len(part) for part in parts} == {80}  # 2 * 800 / 20: the smaller super-class suffices
-    assert {len(part) for part in tests} == {16}
-    firsts = [int(np.isin(TARGETS[part], (0, 1, 8, 9)).sum()) for part in parts]
-    assert firsts == [56] * 10 + [24] * 10
-    assert len(np.unique(np.concatenate(parts))) == 20 * 80
-
-
-@pytest.mark.parametrize("agents", [3, 7, 11])
-def test_an_odd_number_of_agents_has_as_many_samples_each(agents: int) -> None:
-    parts, _ = divided(mixtures(0.9, agents), TARGETS, TESTS, np.random.default_rng(0))
-    assert len({len(part) for part in parts}) == 1
-
-
 def test_the_membership_error_is_that_of_the_agents_that_both_know() -> None:
     found = {"a": (0.4, 0.6), "b": (0.6, 0.4), "stranger": (1.0, 0.0)}
     assert membership(found, TRUTH) == pytest.approx(0.02)
     assert membership(TRUTH, TRUTH) == pytest.approx(0)
-
-
-@pytest.mark.parametrize(
-    ("estimate", "at_7_3", "at_9_1"),
-    [
-        (lambda p: (0.5, 0.5), 0.08, 0.32),
-        (lambda p: (float(p[0] > p[1]), float(p[1] > p[0])), 0.18, 0.02),
-        (lambda p: (0.6, 0.4) if p[0] > p[1] else (0.4, 0.6), 0.02, 0.18),
-    ],
-    ids=["uniform", "hard majority", "always 0.6 to 0.4"],
-)
-def test_the_membership_error_has_the_reference_values(
-    estimate: Any, at_7_3: float, at_9_1: float
-) -> None:
-    for major, expected in ((0.7, at_7_3), (0.9, at_9_1)):
-        truth = {f"a{i}": share for i, share in enumerate(mixtures(major, 5).tolist())}
-        found = {agent: estimate(share) for agent, share in truth.items()}
-        assert membership(found, truth) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("found", [{}, {"d": (0.5, 0.5)}, {"a": (0.2, 0.3, 0.5)}], ids=str)
-def test_without_memberships_to_compare_there_is_no_error(found: Any) -> None:
-    assert membership(found, TRUTH) is None
 
 
 def test_clusters_stand_for_the_superclasses_that_they_know_best_together() -> None:

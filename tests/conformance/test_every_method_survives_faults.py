@@ -1,4 +1,4 @@
-"""Every strategy while agents lose power, come late, leave for good and return: the run ends, the quorum holds."""
+"""A strategy of each kind while agents lose power, come late, leave for good and return: the run ends, the quorum holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests import clock
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet
 from tests.kit.small_run import clients, rules, scenario
-from tests.methods import METHODS
+from tests.methods import METHODS, of_each_kind
 
 ROUNDS, QUORUM = 5, 2
 
@@ -31,9 +31,8 @@ async def weather(fleet: Fleet) -> None:
     fleet.broker.restart(keep_retained=False, away_s=0.5)
 
 
-@pytest.mark.parametrize(
-    "method", sorted(METHODS.keys() - {"local"})
-)  # Local is over before anybody is late
+# Local is over before anybody is late
+@pytest.mark.parametrize("method", of_each_kind("weather", sorted(METHODS.keys() - {"local"})))
 def test_a_method_survives_power_cuts_latecomers_leavers_and_a_broker_that_forgets(
     tmp_path: Path, method: str
 ) -> None:

@@ -16,6 +16,6 @@ WIRE = {"part_bytes": 1024}
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_wire_gives_the_bytes_of_the_run_without_a_network(tmp_path: Path, method: str) -> None:
-    scene = scenario(method, wire=WIRE)
+    scene = scenario(method, wire=WIRE, rounds={"count": 2})
     run = over_the_wire(tmp_path / "wire", scene, **HABITS)
     assert fingerprint(run) == fingerprint(in_process(tmp_path / "alone", scene))

@@ -29,9 +29,11 @@ from tests.coordinator.test_secure_runs import OPTIONS, Watch, rows, sums
 from tests.coordinator.test_shards import ShardedFleet, played
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_run import clients, fingerprint, in_process, scenario, setup
+from tests.methods import of_each_kind
 
 TOPICS = Topics("default")
 ALL = {"count": 2, "participation": 1.0}
+WITH_PHASES = ("fedclust", "pacfl", "ifca", "kin", "fednova", "feddane")
 
 
 class AggregatedFleet(ShardedFleet):
@@ -100,8 +102,7 @@ def test_a_run_with_aggregators_has_the_bytes_of_one_without(method: str, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "method",
-    ["fedavg", "fedprox", "fedclust", "pacfl", "ifca", "ditto", "lg", "kin", "fednova", "feddane"],
+    "method", of_each_kind("masked sums", ("fedavg", "fedprox", "ditto", "lg", *WITH_PHASES))
 )
 def test_masked_reports_are_added_up_near_each_broker_in_groups_of_its_own_as_plain_integers(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

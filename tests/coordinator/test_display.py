@@ -174,7 +174,9 @@ STATUS = {
     "rounds": 2,
     "phase": "train",
 }
-LEFT = "no coordinator is running: this is what the last one left"
+LEFT = (
+    "no coordinator is running: agents state this themselves, but for the columns of the last run"
+)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,7 @@ LEFT = "no coordinator is running: this is what the last one left"
 def test_the_status_marks_a_roster_that_an_earlier_coordinator_left(
     changes: dict[str, Any], lines: list[str]
 ) -> None:
-    assert status_lines({"status": {**STATUS, **changes}}) == lines
+    assert status_lines({"status": {**STATUS, **changes}, "devices": {}}) == lines
 
 
 def test_a_roster_from_a_folder_shows_its_time_and_whether_the_run_is_finished(
@@ -338,7 +340,7 @@ def test_the_roster_of_a_regression_has_figures_and_no_classes() -> None:
     assert "classes" not in heading
     assert "rejected" in heading
     assert "19.84" in line
-    assert "c0ffee12 round 59" in line
+    assert "c0ffee12@59" in line
 
 
 @pytest.mark.parametrize(

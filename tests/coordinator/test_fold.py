@@ -32,6 +32,7 @@ from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import ReportContent
 from tests.coordinator.test_recovery import half_reported, report_of
 from tests.kit.small_run import fingerprint, in_process, scenario, setup
+from tests.methods import of_each_kind
 
 SIZE = 5
 STATE = Single(np.zeros(SIZE, np.float32))
@@ -150,7 +151,7 @@ def test_any_order_of_accepting_excluding_repeating_and_restarting_gives_the_byt
     )
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", of_each_kind("arrivals", METHODS))
 def test_a_run_that_adds_up_arrivals_has_the_bytes_of_one_that_reads_the_spool(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: list[ClientId]
 ) -> None:

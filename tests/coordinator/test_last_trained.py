@@ -18,7 +18,7 @@ from covey.shared.wire.messages import OrderMessage
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients
 from tests.kit.small_run import clients, in_process, local_for, samples_of, scenario
-from tests.methods import METHODS
+from tests.methods import of_each_kind
 
 BEFORE_THE_ROUNDS = {
     "fedclust",
@@ -70,7 +70,7 @@ def played(
     return driver, latest
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", sorted({*of_each_kind("last"), *BEFORE_THE_ROUNDS}))
 def test_an_agent_holds_the_model_of_its_latest_training_in_whichever_phase(
     tmp_path: Path, method: str
 ) -> None:

@@ -12,11 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from covey.coordinator.cli.program import app
-from covey.coordinator.deploy.publish import InForce, Published
-from covey.coordinator.deploy.registry import note
-from covey.coordinator.disk.versions import ModelVersion
+from covey.coordinator.deploy.registry import Publication, note
+from covey.coordinator.record.audit_trail import Trail
 from covey.coordinator.run.result import write_all
-from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.describe import dump
 from covey.shared.storage.files import folder_lock
 from tests.kit import small_run
@@ -42,9 +40,10 @@ def runs(tmp_path: Path) -> Path:
 def published(runs: Path, *acts: tuple[str, Sequence[str], str]) -> None:
     """Publications of these runs: devices of a candidate, and a name of the version."""
     for serial, (name, devices, alias) in enumerate(acts, start=1):
-        version = ModelVersion(name, 2, {}, Layout((), 0), (), {}, {})
-        of = Published(serial, InForce(), tuple(devices))
-        note(runs / name, "promote", version, of, "default", {}, alias)
+        line = Publication(
+            "promote", 2, serial, name, "default", devices=tuple(devices), alias=alias
+        )
+        note(Trail(runs / name, name), line)
 
 
 def typed(*words: object) -> Any:
@@ -66,8 +65,8 @@ def test_runs_are_listed_with_what_they_have_done_the_newest_first(runs: Path) -
     }
     by_name = {line["title"]: line for line in lines}
     assert [by_name[name]["published"] for name in ("b", "d", "e")] == [
-        ["champion@2", "summer@2"],
-        ["candidate@2"],
+        ["summer (champion)"],
+        ["d@2 (candidate)"],
         [],
     ]
     first = by_name["a"]

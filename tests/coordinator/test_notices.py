@@ -105,8 +105,8 @@ EXAMPLES: list[tuple[Notice, str]] = [
     (notices.DiskRemark("full"), '{"event": "disk", "why": "full"}'),
     (notices.ProcessFrozen(6.0, "frozen"), '{"event": "frozen", "seconds": 6.0, "why": "frozen"}'),
     (
-        notices.ModelsPublished(3, 2, 17),
-        '{"event": "published", "round": 3, "models": 2, "serial": 17}',
+        notices.ModelsPublished("a@3", 3, 2, 17),
+        '{"event": "published", "version": "a@3", "round": 3, "models": 2, "serial": 17}',
     ),
     (notices.ModelsNotPublished("no broker"), '{"event": "not published", "why": "no broker"}'),
     (notices.RunWaits("too few"), '{"event": "waiting", "why": "too few", "seconds": 0}'),

@@ -17,7 +17,7 @@ from covey.shared.scenario.describe import dump
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.storage.files import write_atomically
 from tests.kit import small_run
-from tests.methods import METHODS
+from tests.methods import of_each_kind
 
 PERSONAL = {"fedbabu", "fedbn", "fedrep", "fedsoft", "local"}
 
@@ -45,8 +45,8 @@ def continued(folder: Path, scene: Scenario, before: Path) -> Run:
     return Run.start(folder, scene, setup, small_run.rules(scene), "in-process", 0.0, origin=origin)
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
-def test_every_method_continues_with_its_models_and_clusters_or_names_the_reason(
+@pytest.mark.parametrize("method", sorted({*of_each_kind("origin"), *PERSONAL}))
+def test_a_method_of_each_kind_continues_with_its_models_and_clusters_or_names_the_reason(
     method: str, tmp_path: Path
 ) -> None:
     scene = small_run.scenario(method, rounds={"count": 2})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from covey.coordinator.cli.program import app
+from covey.coordinator.deploy.outcome import sample
 from covey.coordinator.deploy.registry import publications
-from covey.coordinator.deploy.uptake import sample
 from covey.coordinator.disk.versions import last_version, round_name, save_version
 from covey.coordinator.record.audit_trail import FILE
 from covey.coordinator.run.result import write_all, write_models
-from covey.shared.mqtt.link import Link
 from covey.shared.scenario.describe import dump
 from covey.shared.storage.files import folder_lock
 from covey.shared.wire.deployments import Deployment
@@ -34,27 +32,15 @@ Typed = Callable[..., Result]
 
 
 @pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> MemoryBroker:
-    """The broker that the commands reach, whatever address is typed."""
-    broker = MemoryBroker()
-
-    def link(_url: object, *, client_id: str, **_: object) -> AbstractAsyncContextManager[Link]:
-        return broker.link(client_id)
-
-    monkeypatch.setattr("covey.coordinator.serve.connect.MqttLink", link)
-    monkeypatch.setattr("covey.shared.mqtt.retained.QUIET_S", 0.05)
-    return broker
-
-
-@pytest.fixture
 def finished(tmp_path: Path) -> Path:
     """The folder of a finished run of two rounds, whose audit log is signed; it kept round 1 too."""
     return finish(tmp_path / "run")
 
 
-def finish(folder: Path) -> Path:
+def finish(folder: Path, key: str | None = KEY) -> Path:
     scene = small_run.scenario("ifca", rounds={"count": 2})
-    run = small_run.in_process(folder, scene, audit_key=KEY.encode())
+    secret = None if key is None else key.encode()
+    run = small_run.in_process(folder, scene, audit_key=secret)
     np.savez(
         folder / "start.npz",
         starts=np.stack(run.setup.starts),
@@ -97,12 +83,11 @@ def test_promotions_and_a_rollback_reach_devices_and_the_signed_log(
     shown = typed("promote", f"{finished}@1", "--json", *signed)
     assert json.loads(shown.stdout)["round"] == deployed(broker).round == 1
     back = typed("rollback", "--runs", finished.parent, *signed)
-    assert back.stdout.startswith("round 2 of run ")
+    assert back.stdout.startswith("rollback: run@1 -> run@2 on all devices")
     assert deployed(broker).round == 2
     assert len(deployed(broker).models) == 2
     acts = [(one.act, one.round) for one in publications(finished)]
     assert acts == [("promote", 2), ("promote", 1), ("rollback", 2)]
-    assert [(event, fields["round"]) for event, fields in events(finished)[-3:]] == acts
 
     shown = typed("lab", "audit", finished, "--json", "--key", key)
     audit = json.loads(shown.stdout)
@@ -181,9 +166,9 @@ def test_a_promotion_prints_who_took_it_who_rejected_it_and_who_is_not_there_yet
     assert shown.exit_code == 1
     assert shown.stdout.endswith(
         "devices: 1 took it over, 1 rejected it (pi-2), 1 have not answered yet (pi-3), 1 are offline (pi-4); "
-        "--force overrides their check\n"
+        "`coordinator promote run@2 --force` overrides their check\n"
     )
-    found = json.loads(typed("promote", finished, "--json", *waited).stdout)["uptake"]
+    found = json.loads(typed("promote", finished, "--json", *waited).stdout)["outcome"]
     assert found == {
         "taken": ["pi-1"],
         "rejected": {"pi-2": "rejected: it"},
@@ -206,7 +191,7 @@ def test_force_is_published_and_noted_in_the_audit_log(
         typed("rollback", "--runs", finished.parent, "--force", "--audit-key", key).exit_code == 0
     )
     assert (deployed(broker).round, deployed(broker).force) == (2, True)
-    assert [fields.get("force") for _, fields in events(finished)[-3:]] == [None, True, True]
+    assert [one.force for one in publications(finished)] == [False, True, True]
 
 
 def run_of(folder: Path) -> str:
@@ -229,16 +214,18 @@ def test_a_rollback_after_a_retrain_goes_to_the_models_of_the_run_before(
     assert (deployed(broker).run, deployed(broker).round) == (run_of(new), 2)
     assert typed("rollback", "--runs", tmp_path, *signed).exit_code == 0
     assert (deployed(broker).run, deployed(broker).round) == (run_of(old), 2)
-    assert events(old)[-1] == ("rollback", {**events(old)[-1][1], "round": 2})
+    assert publications(old)[-1].act == "rollback"
     again = typed("rollback", "--runs", tmp_path, *signed)
     assert again.exit_code == 2
-    assert "nothing was published before a@2" in again.stderr
+    assert "nothing was in force before a@2" in again.stderr
     assert typed("promote", new, *signed).exit_code == 0
     run = run_of(old)
     shutil.rmtree(old)
     lost = typed("rollback", "--runs", tmp_path, *signed)
     assert lost.exit_code == 2
-    assert f"round 2 of run {run} was in use before b@2" in lost.stderr.replace("\n", " ")
+    assert f"before b@2 is not in {tmp_path}: round 2 of run {run}" in lost.stderr.replace(
+        "\n", " "
+    )
 
 
 def test_a_publication_of_the_future_is_named_and_replaced_by_force(
@@ -255,7 +242,8 @@ def test_a_publication_of_the_future_is_named_and_replaced_by_force(
     assert refused.exit_code == 2
     assert "more than a day ahead" in refused.stderr
     assert deployed(broker).serial == 2**53 - 1
-    assert typed("promote", finished, "--force", *signed).exit_code == 0
+    again = typed("promote", finished, "--force", *signed)
+    assert again.exit_code == 0, again.stderr
     assert deployed(broker).serial < 2**50
 
 
@@ -278,36 +266,39 @@ def test_a_candidate_is_for_the_devices_that_it_names_until_it_is_for_all_or_tak
     key.write_text(KEY)
     signed = ["--audit-key", key, "--runs", tmp_path]
     for name in ("pi-1", "pi-2"):
-        in_use(broker, name, ModelInUse(run=run_of(finished), round=1, serial=2**50))
-    assert typed("promote", finished, *signed).exit_code == 1
-    unknown = typed("promote", f"{finished}@1", "--to", "pi-9", *signed)
+        in_use(broker, name, ModelInUse(run=run_of(finished), round=2, serial=2**50))
+    assert typed("promote", finished, *signed).exit_code == 0
+    in_use(broker, "pi-1", ModelInUse(run=run_of(finished), round=1, serial=2**50))
+    unknown = typed("promote", f"{finished}@1", "--on", "pi-9", *signed)
     assert unknown.exit_code == 2
-    assert "--to pi-9: no agent of this id has been connected" in unknown.stderr
-    tried = typed("promote", f"{finished}@1", "--to", "pi-1", "--as", "careful", *signed)
+    assert "--on pi-9: no agent of this id has been connected" in unknown.stderr
+    tried = typed("promote", f"{finished}@1", "--on", "pi-1", "--as", "careful", *signed)
     assert tried.exit_code == 0, "the others are not asked"
-    assert "published for pi-1 of federation default; devices: 1 took it over" in tried.stdout
+    assert "promote: run@2 -> careful on pi-1" in tried.stdout
+    assert "devices: 1 took it over" in tried.stdout
     trial = candidate(broker)
     assert trial is not None
     assert (trial.round, trial.devices) == (1, ["pi-1"])
     assert deployed(broker).round == 2, "what all others use stays"
     assert keys(broker) == {"deployed-0", "deployed-1", "candidate-0", "candidate-1"}
-    other = typed("promote", finished, "--to", "pi-2", *signed)
+    other = typed("promote", finished, "--on", "pi-2", *signed)
     assert other.exit_code == 2
-    assert "pi-1 try another candidate, round 1 of run" in other.stderr.replace("\n", " ")
-    wider = typed("promote", "candidate", "--to", "pi-2", "--json", *signed)
+    assert "pi-1 try another candidate, careful" in other.stderr.replace("\n", " ")
+    wider = typed("promote", "candidate", "--on", "pi-2", "--json", *signed)
     assert json.loads(wider.stdout)["devices"] == ["pi-1", "pi-2"]
 
     listed = json.loads(typed("versions", tmp_path, "--json").stdout)["versions"]
     assert [(one["title"], one["names"]) for one in listed] == [
-        (f"{finished.name}@1", ["candidate", "careful"]),
+        ("careful", ["candidate"]),
         (f"{finished.name}@2", ["champion"]),
     ]
-    assert typed("rollback", *signed).exit_code == 1, "these devices stay at round 1"
+    assert typed("rollback", *signed).exit_code == 1, "this device stays at round 1"
     assert candidate(broker) is None
     assert keys(broker) == {"deployed-0", "deployed-1"}
     assert deployed(broker).round == 2
-    assert events(finished)[-2][1]["devices"] == ["pi-1", "pi-2"]
+    assert publications(finished)[-2].devices == ["pi-1", "pi-2"]
 
+    in_use(broker, "pi-2", ModelInUse(run=run_of(finished), round=1, serial=2**50))
     assert typed("promote", "careful", "--share", "50%", *signed).exit_code == 0
     trial = candidate(broker)
     assert trial is not None
@@ -323,7 +314,7 @@ def test_a_candidate_is_for_the_devices_that_it_names_until_it_is_for_all_or_tak
         (["--share", "10"], "expected a share of the devices, such as 10%"),
         (["--share", "0%"], "expected a share"),
         (["--share", "5%"], "no device is online that keeps a model"),
-        (["--share", "5%", "--to", "pi"], "give one of them"),
+        (["--share", "5%", "--on", "pi"], "give one of them"),
         (["--as", "champion"], "none of champion"),
     ],
 )
@@ -360,7 +351,7 @@ def test_a_rollback_refuses_what_was_published_from_elsewhere(
     broker.retained.keep(Topics("default").deployment, foreign.to_bytes())
     refused = typed("rollback", "--runs", tmp_path, *signed)
     assert refused.exit_code == 2
-    assert "round 1 of run elsewhere, which was published from" in refused.stderr.replace("\n", " ")
+    assert "should use run@1, which was published from" in refused.stderr.replace("\n", " ")
 
 
 def test_the_versions_are_listed_with_their_figures_and_the_devices_that_use_them(

@@ -19,7 +19,7 @@ from covey.shared.work.client import decode_model, execute_order, model_for_use
 from tests.kit import small_run
 from tests.kit.small_fleet import over_the_wire
 from tests.kit.small_run import clients, fingerprint, local_for, samples_of, setup
-from tests.methods import METHODS
+from tests.methods import METHODS, of_each_kind
 
 MLP = {"model": {"name": "mlp"}}  # fc1, fc2 and out
 HEAD = {"keep": ["out"]}
@@ -47,7 +47,10 @@ def tensors(run: Run, model: Any) -> dict[str, Any]:
     return run.setup.whole.named(model)
 
 
-@pytest.mark.parametrize("method", sorted(set(METHODS) - WITHOUT - {"fesem_ma-fedma"}))
+SPLIT = sorted(set(METHODS) - WITHOUT - {"fesem_ma-fedma"})
+
+
+@pytest.mark.parametrize("method", of_each_kind("split", SPLIT))
 def test_a_method_trains_what_is_shared_and_kept_and_leaves_the_rest_as_it_was(
     tmp_path: Path, method: str
 ) -> None:

@@ -10,29 +10,27 @@ import numpy as np
 import pytest
 
 from covey.coordinator.cli import promote
-from covey.coordinator.deploy.publish import InForce, Published
 from covey.coordinator.deploy.registry import (
-    FILE,
     Act,
     Entry,
     Publication,
     Registry,
     note,
+    operator,
     publications,
     registry,
 )
 from covey.coordinator.disk.versions import (
     BEST,
-    ModelVersion,
     best_version,
     last_version,
     round_name,
     save_version,
     version_of_round,
 )
+from covey.coordinator.record.audit_trail import FILE, Trail
 from covey.coordinator.run.result import write_all, write_models
 from covey.shared.errors import UserError
-from covey.shared.numerics.vectors import Layout
 from tests.kit import small_run
 
 
@@ -113,7 +111,7 @@ def known(*lines: Line, folder: Path = Path("runs")) -> Registry:
     for serial, (act, run, number) in enumerate(lines, start=1):
         devices = ("pi-1",) if run.endswith("!") else ()
         name = run.removesuffix("!")
-        line = Publication("2026-01-01T00:00:00Z", act, number, serial, name, devices=devices)
+        line = Publication(act, number, serial, name, "default", devices=devices)
         entries.append(Entry(line, folder / name, name))
     return Registry(folder, tuple(entries))
 
@@ -121,20 +119,20 @@ def known(*lines: Line, folder: Path = Path("runs")) -> Registry:
 @pytest.mark.parametrize(
     ("lines", "champion", "before"),
     [
-        ([("finish", "a", 3), ("promote", "a", 7)], "a@7", "a@3"),
-        ([("finish", "a", 3), ("promote", "a", 7), ("rollback", "a", 3)], "a@3", None),
-        ([("finish", "a", 3), ("finish", "b", 3)], "b@3", "a@3"),
-        ([("finish", "a", 3), ("finish", "b", 3), ("promote", "b", 1)], "b@1", "b@3"),
+        ([("publish", "a", 3), ("promote", "a", 7)], "a@7", "a@3"),
+        ([("publish", "a", 3), ("promote", "a", 7), ("rollback", "a", 3)], "a@3", None),
+        ([("publish", "a", 3), ("publish", "b", 3)], "b@3", "a@3"),
+        ([("publish", "a", 3), ("publish", "b", 3), ("promote", "b", 1)], "b@1", "b@3"),
         (
-            [("finish", "a", 3), ("finish", "b", 3), ("promote", "b", 1), ("rollback", "b", 3)],
+            [("publish", "a", 3), ("publish", "b", 3), ("promote", "b", 1), ("rollback", "b", 3)],
             "b@3",
             "a@3",
         ),
-        ([("finish", "a", 3), ("finish", "a", 3), ("promote", "a", 3)], "a@3", None),
+        ([("publish", "a", 3), ("publish", "a", 3), ("promote", "a", 3)], "a@3", None),
         ([("rollback", "a", 3)], "a@3", None),
-        ([("finish", "a", 3), ("promote", "b!", 9)], "a@3", "a@3"),
-        ([("finish", "a", 3), ("promote", "b!", 9), ("rollback", "a", 3)], "a@3", None),
-        ([("finish", "a", 3), ("promote", "b!", 9), ("promote", "b", 9)], "b@9", "a@3"),
+        ([("publish", "a", 3), ("promote", "b!", 9)], "a@3", "a@3"),
+        ([("publish", "a", 3), ("promote", "b!", 9), ("rollback", "a", 3)], "a@3", None),
+        ([("publish", "a", 3), ("promote", "b!", 9), ("promote", "b", 9)], "b@9", "a@3"),
         ([("promote", "b!", 9)], None, None),
     ],
 )
@@ -153,10 +151,10 @@ def test_a_rollback_takes_back_the_newest_publication_of_any_run(
 def test_a_version_that_some_devices_try_is_the_candidate_until_the_next_publication_to_all() -> (
     None
 ):
-    trial = [("finish", "a", 3), ("promote", "b!", 9)]
+    trial = [("publish", "a", 3), ("promote", "b!", 9)]
     assert str(known(*trial).candidate) == "b@9"  # type: ignore[arg-type]
     assert known(*trial).names() == {("a", 3): ["champion"], ("b", 9): ["candidate"]}  # type: ignore[arg-type]
-    for act in ("promote", "finish", "rollback"):
+    for act in ("promote", "publish", "rollback"):
         assert known(*trial, (act, "a", 3)).candidate is None  # type: ignore[arg-type]
 
 
@@ -169,9 +167,9 @@ def test_the_registry_has_the_publications_of_all_runs_of_a_federation_by_their_
         folder = tmp_path / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "scenario.yaml").touch()
-        version = ModelVersion(name, serial, {}, Layout((), 0), (), {}, {})
-        published = Published(serial, InForce())
-        note(folder, "promote", version, published, federation, {}, "mine" if serial == 3 else "")
+        alias = "mine" if serial == 3 else ""
+        line = Publication("promote", serial, serial, name, federation, who=operator(), alias=alias)
+        note(Trail(folder, name), line)
     (tmp_path / "notes").mkdir()
     of = registry(tmp_path, "north")
     assert list(map(str, of.entries)) == ["a@1", "all/b/seed-1@3", "a@4"]
@@ -179,14 +177,14 @@ def test_the_registry_has_the_publications_of_all_runs_of_a_federation_by_their_
     assert of.named("yours") is None
     assert "@" in publications(tmp_path / "a")[0].who
     assert registry(tmp_path / "nowhere", "north").champion is None
-    with (tmp_path / "a" / FILE).open("a") as file:
-        file.write("{")
+    log = tmp_path / "a" / FILE
+    log.write_text(log.read_text().replace('"serial":1', '"serial": 1'))
     with pytest.raises(UserError, match="damaged"):
         registry(tmp_path, "north")
 
 
 def test_a_run_whose_folder_is_gone_is_named_by_a_rollback() -> None:
-    line = Publication("", "finish", 3, 9, "b", before_run="a", before_round=20)
+    line = Publication("publish", 3, 9, "b", "default", before_run="a", before_round=20)
     of = Registry(Path("runs"), (Entry(line, Path("runs/b"), "b"),))
-    with pytest.raises(UserError, match="round 20 of run a was in use before b@3"):
+    with pytest.raises(UserError, match="before b@3 is not in runs: round 20 of run a"):
         of.before()

@@ -1,4 +1,4 @@
-"""Three devices over MQTT: a model is delivered, used, replaced, rejected by a device's own check, and rolled back.
+"""Three devices over MQTT: a model is delivered, used, and replaced, also on one that comes late.
 
 The agents, the coordinator and the commands are the real ones, all in one process: the worker's jobs run in a thread, so
 that torch is imported once.
@@ -24,13 +24,13 @@ from covey.agent.kept.model_dir import Index, read_index
 from covey.agent.training.predict import model_in_use, predict
 from covey.agent.worker.start import write_start
 from covey.agent.worker.worker import answer
-from covey.coordinator.cli import promote, status
+from covey.coordinator.cli import promote
 from covey.coordinator.cli import run as command
-from covey.coordinator.cli.promote import Promoted, Wish
-from covey.coordinator.deploy.registry import Registry, publications, registry
+from covey.coordinator.cli.promote import Deployed, Way
+from covey.coordinator.deploy.decide import Command
+from covey.coordinator.deploy.registry import publications
 from covey.coordinator.disk.versions import last_version, round_name, save_version
 from covey.coordinator.record.notices import Notice
-from covey.coordinator.report.roster import roster_table
 from covey.coordinator.run.options import Options
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.mqtt_link import MqttLink
@@ -130,11 +130,6 @@ class Devices:
             found.append(-1 if kept is None else kept.version.round)
         return found
 
-    def runs(self) -> set[str]:
-        """The runs whose models are in use on the devices."""
-        kept = [self.index(name).in_use for name in SITES]
-        return {"" if one is None else one.version.run for one in kept}
-
     def predicted(self, name: str) -> str | float:
         """What the device's model makes of a large first feature, in a file without targets."""
         new = self.folder / "new.csv"
@@ -149,15 +144,8 @@ async def devices(folder: Path, url: BrokerUrl) -> AsyncIterator[Devices]:
         yield Devices(folder, url, stack)
 
 
-async def sent_to(urls: Sequence[BrokerUrl], version: str, *, force: bool = False) -> Promoted:
-    chosen = promote.chosen(version, Registry(Path("runs"), ()))
-    return await promote.send(chosen, urls, Wish(force=force, wait_s=20))
-
-
-async def rolled_back(urls: Sequence[BrokerUrl], runs: Path, *, force: bool = False) -> Promoted:
-    known = registry(runs, "default")
-    wish = Wish("rollback", force=force, wait_s=20, replaces=known.serial)
-    return await promote.send(promote.before(known), urls, wish)
+async def published(urls: Sequence[BrokerUrl], runs: Path, version: str) -> Deployed:
+    return await promote.deploy(Command(), version, Way(urls, runs, wait_s=20))
 
 
 async def until(condition: Callable[[], Any], within_s: float = 20.0) -> None:
@@ -167,7 +155,7 @@ async def until(condition: Callable[[], Any], within_s: float = 20.0) -> None:
 
 
 @pytest.mark.usefixtures("single_thread")
-async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(tmp_path: Path) -> None:
+async def test_a_model_is_delivered_used_and_replaced(tmp_path: Path) -> None:
     port = free_port()
     run = tmp_path / "run"
     url = BrokerUrl.parse(f"mqtt://127.0.0.1:{port}")
@@ -182,7 +170,7 @@ async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(tmp_p
             # delivered by the run's own orders, and used
             assert fleet.rounds() == [ROUNDS] * len(SITES)
             assert [fleet.predicted(name) for name in SITES] == ["worn", "worn", "ok"]
-            assert [one.act for one in publications(run)] == ["finish"]
+            assert [one.act for one in publications(run)] == ["publish"]
             assert "published" in {notice.event for notice in seen}
 
             # a device that was never there gets the model that fits its data, after the run has ended
@@ -194,55 +182,19 @@ async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(tmp_p
             last = last_version(run)
             other = replace(last, round=7, models=tuple(2 * model for model in last.models))
             save_version(run, round_name(7), other)
-            sent = await sent_to([url], f"{run}@7")
-            assert sent.uptake.taken == ["late", *SITES]
+            sent = await published([url], tmp_path, f"{run}@7")
+            assert sent.outcome.taken == ["late", *SITES]
             assert fleet.rounds() == [7] * len(SITES)
             assert fleet.index("north-1").pinned
-
-            # rejected: the opposite is worse on every device
-            wrong = replace(last, round=8, models=tuple(-model for model in last.models))
-            save_version(run, round_name(8), wrong)
-            sent = await sent_to([url], f"{run}@8")
-            assert list(sent.uptake.rejected) == list(SITES)
-            assert fleet.rounds() == [7] * len(SITES)
-            assert fleet.predicted("south-1") == "ok"
-            assert "rejected: run" in fleet.index("south-1").note
-
-            # the operator insists
-            await sent_to([url], f"{run}@8", force=True)
-            assert fleet.rounds() == [8] * len(SITES)
-            assert fleet.predicted("south-1") == "worn"
-
-            # rolled back: first to the version before it, then to the run's own last round
-            for expected in (7, ROUNDS):
-                await rolled_back([url], tmp_path)
-                assert fleet.rounds() == [expected] * len(SITES)
-            shown = await status.from_broker(url, "default")
-            models = {name: row["model"] for name, row in shown["roster"]["agents"].items()}
-            assert {name: models[name]["round"] for name in SITES} == dict.fromkeys(SITES, ROUNDS)
-            assert models["south-1"]["rejected"] == fleet.index("south-1").rejected
-            assert "model in use" in roster_table(shown["roster"]).headers
-            previous = fleet.index("north-1").previous
-            assert [kept.version.round for kept in previous] == [7], (
-                "of this run the one before stays"
-            )
-
-            # trained again: the models of the new run replace those of the old one, and a rollback brings these back
-            options = Options(tmp_path / "next", brokers=(url,), origin=run)
-            await command.run(load(started_alike(tmp_path)), options, seen.append)
-            await until(lambda: fleet.runs().isdisjoint({last.run}))
-            sent = await rolled_back([url], tmp_path, force=True)
-            assert (sent.run, sent.round) == (last.run, ROUNDS)
-            assert sent.uptake.taken == ["late", *SITES]
+            for name in SITES:
+                kept = fleet.index(name)
+                assert kept.note.startswith("in use: run@7")
+                assert kept.in_use is not None
+                assert kept.in_use.version.name == "run@7"
+                assert [one.version.name for one in kept.previous] == [f"run@{ROUNDS}"], (
+                    "the run's publication has named what its last order delivered"
+                )
     acts = [(one.act, one.round) for one in publications(run)]
-    assert acts == [
-        ("finish", 3),
-        ("promote", 7),
-        ("promote", 8),
-        ("promote", 8),
-        ("rollback", 7),
-        ("rollback", 3),
-        ("rollback", 3),
-    ]
+    assert acts == [("publish", 3), ("promote", 7)]
     result = json.loads((run / "result.json").read_text())
     assert result["clusters"] == 2

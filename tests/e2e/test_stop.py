@@ -58,8 +58,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory, numpy_learner: None) -> dict
     return folders
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "moment"),
+    [("over a broker", "in mid-run"), *(("in process", moment) for moment in MOMENTS)],
+)
 def test_a_terminated_run_shows_how_to_resume_it_and_resumes(
     tmp_path: Path, whole: dict[str, Path], way: str, moment: str
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -32,7 +33,7 @@ NAMES = ("gw-1", "gw-2", "gw-3")
 CAREFUL = "gw-3"  # its owner does not let an operator override the check
 ROUNDS = 2
 NEAR_S = 0.4
-Used = dict[str, str]  # the version that each device uses, as FOLDER@ROUND
+Used = dict[str, str]  # the name of the version that each device uses
 
 SCENE = Scenes.of(
     "gateways",
@@ -51,7 +52,7 @@ class Site:
     broker: str
     stack: ExitStack
     agents: dict[str, Program] = field(default_factory=dict)
-    runs: dict[str, str] = field(default_factory=dict)  # the id of each run, by its folder
+    runs: set[str] = field(default_factory=set)  # the id of each run
 
     def data(self, name: str) -> Path:
         return self.folder / f"{name}.csv"
@@ -94,13 +95,19 @@ class Site:
         with program(*command, log=self.folder / f"{name}.log") as run:
             until(lambda: run.process.poll() is not None, 120, of=run)
         assert run.process.returncode == 0, run.output
-        self.runs[last_version(self.folder / "runs" / name).run] = name
+        self.runs.add(last_version(self.folder / "runs" / name).run)
 
     def published(self, *words: object) -> int:
         """The exit code of `promote` or `rollback`."""
         done = self.called(*words)
-        assert done.exit_code in (0, 1, 3), done.stderr
+        assert done.exit_code in (0, 1, 3), done.stderr or done.stdout
         return done.exit_code
+
+    def operator(self, *words: object) -> Program:
+        """The same at another terminal, not waited for."""
+        arguments = [*map(str, words), "--broker", self.broker, "--runs", str(self.folder / "runs")]
+        started = program("covey.coordinator.cli", *arguments, log=self.folder / "operator.log")
+        return self.stack.enter_context(started)
 
     def used(self) -> Used:
         """What the devices' own folders name."""
@@ -108,7 +115,7 @@ class Site:
         for name in NAMES:
             kept = read_index(self.folder / f"models-{name}").in_use
             if kept is not None:
-                found[name] = f"{self.runs.get(kept.version.run)}@{kept.version.round}"
+                found[name] = kept.version.name
         return found
 
     def listed(self) -> tuple[Used, dict[str, list[str]]]:
@@ -157,9 +164,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 def test_at_every_moment_it_is_known_which_version_each_device_uses(site: Site) -> None:
+    """Two months of a fleet. No coordinator runs but for the three trainings."""
     site.trained("march")
     assert site.used() == {}, "a run that publishes nothing changes no device"
-
     assert site.published("promote", "march") == 0
     site.expects("march@2", {"march@2": ["champion"]})
 
@@ -167,43 +174,68 @@ def test_at_every_moment_it_is_known_which_version_each_device_uses(site: Site) 
     site.new_rows(2)
     site.trained("april", begin="march")
     site.expects("march@2")
-    assert site.published("promote", "april", "--to", "gw-1") == 0
-    site.expects("march@2", {"april@2": ["candidate"], "march@2": ["champion"]}, gw_1="april@2")
+    assert site.published("promote", "april", "--on", "gw-1", "--as", "june") == 0
+    site.expects("march@2", {"june": ["candidate"], "march@2": ["champion"]}, gw_1="june")
     assert site.published("promote", "candidate") == 0
-    site.expects("april@2", {"april@2": ["champion"]})
-
-    # back across runs
+    site.expects("june", {"june": ["champion"]})
     assert site.published("rollback") == 0
     site.expects("march@2", {"march@2": ["champion"]})
+    assert site.published("promote", "june") == 0
 
-    # a version that is wrong on every device
+    # a version that is wrong on every device: none takes it, so it is not in force
     last = last_version(site.folder / "runs/april")
     wrong = replace(last, round=9, models=tuple(-model for model in last.models))
     save_version(site.folder / "runs/april", round_name(9), wrong)
     assert site.published("promote", "april@9") == 1
-    site.expects("march@2", {"april@9": ["champion"]})
+    site.expects("june", {"june": ["champion"]})
     assert site.published("promote", "april@9", "--force") == 1, "one owner does not allow it"
-    site.expects("april@9", gw_3="march@2")
-    assert site.published("rollback", "--force") == 0
+    site.expects("april@9", {"april@9": ["champion"]}, gw_3="june")
+    assert site.published("promote", "june") == 0
+    site.expects("june")
+
+    # on the way back the devices refuse; what the message advises, and a repetition, go to the same version
+    refused = site.called("rollback")
+    assert refused.exit_code == 1
+    assert refused.stdout.startswith("rollback: june -> april@9 on all devices")
+    assert "`coordinator rollback --to april@9 --force`" in refused.stdout
+    site.expects("june")
+    assert site.published("rollback", "--to", "april@9", "--force") == 1
+    site.expects("april@9", gw_3="june")
+    assert site.published("rollback", "--force") == 1
+    site.expects("april@9", {"april@9": ["champion"]}, gw_3="june")
+    assert site.published("rollback", "--to", "june") == 0
+    site.expects("june", {"june": ["champion"]})
+
+    # two operators at once
+    slow = site.agents["gw-2"].process
+    slow.send_signal(signal.SIGSTOP)
+    first = site.operator("promote", "march", "--wait", 60)
+    until(lambda: "june -> march@2" in first.output, of=first)
+    second = site.called("promote", "june")
+    assert second.exit_code == 2
+    assert "another `coordinator promote` or `rollback` is at work" in second.stderr
+    slow.send_signal(signal.SIGCONT)
+    until(lambda: first.process.poll() is not None, of=first)
+    assert first.process.returncode == 0, first.output
     site.expects("march@2", {"march@2": ["champion"]})
 
     # a device that is away takes the version when it is back, also after a kill
     site.agents["gw-2"].stop()
-    assert site.published("promote", "april", "--wait", 30) == 3
-    site.expects("april@2", gw_2="march@2", away="gw-2")
+    assert site.published("promote", "june") == 3
+    site.expects("june", gw_2="march@2", away="gw-2")
     site.start("gw-2")
-    site.expects("april@2")
+    site.expects("june")
     site.agents["gw-2"].kill()
     site.start("gw-2")
-    site.expects("april@2")
+    site.expects("june")
 
     # trained again, published at the end of the run, and taken back
     site.new_rows(3)
     site.trained("may", publish="end", begin="april")
     site.expects("may@2", {"may@2": ["champion"]})
     assert site.published("rollback") == 0
-    site.expects("april@2", {"april@2": ["champion"]})
+    site.expects("june", {"june": ["champion"]})
     kept = {name: read_index(site.folder / f"models-{name}") for name in NAMES}
     for index in kept.values():
         assert index.accepted == index.in_use, "a person chose it"
-        assert {one.version.run for one in index.previous} <= set(site.runs)
+        assert {one.version.run for one in index.previous} <= site.runs

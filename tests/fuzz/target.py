@@ -14,8 +14,8 @@ class Target:
     """One reader of bytes that others wrote.
 
     `make` gives one input from a randomness. `ready` gets an empty folder and gives the function that takes an input;
-    that function returns the name of the outcome ("" for accepted) or raises one of `allowed`. `share` is its weight
-    among all targets when a campaign divides its inputs.
+    that function returns the name of the outcome ("" for accepted) or raises one of `allowed`. `share` is its number
+    of inputs, as a multiple of the number that a property test has.
     """
 
     name: str

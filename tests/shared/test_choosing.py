@@ -63,11 +63,11 @@ def test_planted_clusters_are_found_balanced_or_not(sizes: list[int], noise: flo
     )
 
 
-@pytest.mark.parametrize("size", [1, 2, 10, 850])
+@pytest.mark.parametrize("size", [1, 850])
 def test_a_test_at_5_percent_rarely_splits_a_cloud_without_clusters(size: int) -> None:
     rng = np.random.default_rng(size)
-    found = [by_silhouette(matrix_of(rng.standard_normal((24, size)))).clusters for _ in range(12)]
-    assert found.count(1) >= 9  # fewer than 1 in 300 where each misses with 5 %
+    found = [by_silhouette(matrix_of(rng.standard_normal((24, size)))).clusters for _ in range(6)]
+    assert found.count(1) >= 4  # 1 in 400 where each misses with 5 %
 
 
 def test_a_longish_cloud_is_one_cluster() -> None:
@@ -145,8 +145,9 @@ def test_dimensions_of_a_longish_cloud_are_its_participation_ratio() -> None:
 # -- the gap statistic against rotations --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("noise", [0.5, 2.0])
-@pytest.mark.parametrize("sizes", [[10] * 2, [20, 4], [30, 10, 5, 3], [6] * 8], ids=str)
+@pytest.mark.parametrize(
+    ("sizes", "noise"), [([10] * 2, 2.0), ([20, 4], 0.5), ([30, 10, 5, 3], 2.0), ([6] * 8, 0.5)]
+)
 def test_rotations_find_planted_clusters_balanced_or_not(sizes: list[int], noise: float) -> None:
     points, truth = planted(sizes, noise)
     choice = by_rotations(matrix_of(points))
@@ -166,11 +167,11 @@ def test_rotations_find_two_groups_that_silhouettes_and_the_gap_miss() -> None:
     assert np.array_equal(agglomerative(matrix, "ward", n_clusters=2).labels, truth)
 
 
-@pytest.mark.parametrize("size", [1, 2, 10, 850])
+@pytest.mark.parametrize("size", [1, 850])
 def test_a_test_at_5_percent_by_rotations_rarely_splits_a_cloud(size: int) -> None:
     rng = np.random.default_rng(size)
-    found = [by_rotations(matrix_of(rng.standard_normal((18, size)))).clusters for _ in range(12)]
-    assert found.count(1) >= 9  # fewer than 1 in 300 where each misses with 5 %
+    found = [by_rotations(matrix_of(rng.standard_normal((18, size)))).clusters for _ in range(6)]
+    assert found.count(1) >= 4  # 1 in 400 where each misses with 5 %
 
 
 def test_rotations_keep_a_longish_cloud_together() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from covey.shared.numerics import clustering
 from covey.shared.numerics.clustering import (
     Linkage,
+    Matrix,
     across,
     agglomerative,
     bipartition_min_cross,
@@ -23,7 +25,6 @@ from covey.shared.numerics.clustering import (
     kmeans,
     largest_gap,
     orthonormal,
-    principal_angles,
     refill,
     sketch,
 )
@@ -293,6 +294,19 @@ def test_inner_products_are_taken_around_the_origin_given(monkeypatch: pytest.Mo
     moved = np.array(rows, np.float64) - origin
     assert gram(rows, origin) == pytest.approx(moved @ moved.T)
     assert gram(rows) == pytest.approx(np.array(rows) @ np.array(rows).T, abs=1e-5)
+
+
+def principal_angles(u: npt.NDArray[Any], v: npt.NDArray[Any]) -> Matrix:
+    """The angles between the spans of the columns of two matrices, in degrees, ascending.
+
+    Args:
+        u: columns (d, p).
+        v: columns (d, q).
+    """
+    cosines = np.linalg.svd(orthonormal(u).T @ orthonormal(v), compute_uv=False)
+    clipped = np.clip(cosines, -1.0, 1.0)  # rounding can exceed 1
+    angles: Matrix = np.degrees(np.arccos(clipped))
+    return angles
 
 
 def test_principal_angles_are_those_of_the_subspaces() -> None:

@@ -31,7 +31,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "1ab2fd27fa91fe35",
+    "7976334bf813b044",
 )  # the format number, and the digest of the fields that it stands for
 
 

@@ -76,3 +76,18 @@ def test_losses_have_the_same_number_of_decimals() -> None:
 def test_figures_are_shown_in_their_units() -> None:
     assert (ACCURACY.text(0.8123), ACCURACY.title) == ("81.23", "accuracy in %")
     assert (RMSE.text(12.3456), RMSE.title) == ("12.35", "RMSE in units of the target")
+
+
+@pytest.mark.parametrize(
+    ("figure", "text"),
+    [
+        (0.12344, "0.1234"),
+        (5290.4, "5290"),
+        (10_660.2, "10 660"),
+        (9_999.9, "10 000"),
+        (-5.8e6, "-5 800 000"),
+        (1e-7, "1e-07"),
+    ],
+)
+def test_a_large_figure_is_shown_without_an_exponent(figure: float, text: str) -> None:
+    assert RMSE.text(figure) == text.replace(" ", "\u00a0")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from covey.shared.strategies import ifca
 from covey.shared.strategies.base import Phase, Report, Training, factor_in
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedsgd import FedSgd
@@ -49,9 +50,12 @@ def test_a_round_without_reports_that_count_is_one_of_the_schedule() -> None:
     assert (after.round, after.model is begun.model) == (1, True)
 
 
-def test_a_hypothesis_that_is_seeded_again_moves_with_the_rate_of_its_round() -> None:
+def test_a_hypothesis_that_is_seeded_again_moves_with_the_rate_of_its_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ifca, "DEAD_AFTER", 1)
     training = Training(epochs=1, batch=100, lr=0.5, lr_steps=((0.5, 0.1),))
-    strategy = Ifca(averaging="gradient", dead_after=1, reseed_dead=True)
+    strategy = Ifca(averaging="gradient", reseed_dead=True)
     end = run(
         strategy, {"a": Bowl(flat(8.0, 8.0), 20)}, training, flat(0, 0), flat(-90, -90), rounds=1
     )

@@ -55,17 +55,16 @@ def a_run(
 
 @every
 def test_the_order_of_arrival_does_not_change_a_byte(case: dict[str, Any]) -> None:
-    first, *others = (a_run(case, shuffle=shuffle).rounds(5) for shuffle in (0, 1, 2))
-    for other in others:
-        assert fingerprint(other.state) == fingerprint(first.state)
-        assert fingerprint(sorted(other.client_states.items())) == fingerprint(
-            sorted(first.client_states.items())
-        )
+    first, other = (a_run(case, shuffle=shuffle).rounds(5) for shuffle in (0, 1))
+    assert fingerprint(other.state) == fingerprint(first.state)
+    assert fingerprint(sorted(other.client_states.items())) == fingerprint(
+        sorted(first.client_states.items())
+    )
 
 
 @every
 def test_another_seed_makes_another_run(case: dict[str, Any]) -> None:
-    runs = [a_run(case, seed=seed).rounds(5) for seed in (5, 6)]
+    runs = [a_run(case, seed=seed).rounds(2) for seed in (5, 6)]
     ends = [
         [model.tobytes() for client in run.locals for _, model in run.personal(client)]
         for run in runs
@@ -84,22 +83,16 @@ def test_a_run_lowers_every_agents_loss(case: dict[str, Any]) -> None:
 
 
 @every
-def test_a_state_holds_only_what_a_checkpoint_can(case: dict[str, Any]) -> None:
+def test_a_checkpoint_can_hold_a_state_and_json_its_notes_and_orders(case: dict[str, Any]) -> None:
     run = a_run(case)
     for count in (0, 1, 5):
-        for leaf in leaves(run.rounds(count).state):
+        state = run.rounds(count).state
+        for leaf in leaves(state):
             assert (
                 leaf is None
                 or isinstance(leaf, np.ndarray)
                 or type(leaf) in (str, int, float, bool)
             ), type(leaf)
-
-
-@every
-def test_notes_and_orders_can_be_written_as_json(case: dict[str, Any]) -> None:
-    run = a_run(case)
-    for count in (0, 1, 5):
-        state = run.rounds(count).state
         assert (
             json.loads(json.dumps(dict(run.strategy.shown(state).notes), allow_nan=False))
             is not None
@@ -107,11 +100,10 @@ def test_notes_and_orders_can_be_written_as_json(case: dict[str, Any]) -> None:
         for order in (run.strategy.order(state, Phase(), "c0"), run.strategy.serve(state, "c0")):
             json.dumps(dict(order.numbers), allow_nan=False)
             assert all(run.strategy.model(state, key).dtype == np.float32 for key in order.models)
+    each_cluster_of_an_assignment_has_a_model(run)
 
 
-@every
-def test_a_cluster_in_the_assignment_is_a_cluster_with_a_model(case: dict[str, Any]) -> None:
-    end = a_run(case).rounds(5)
+def each_cluster_of_an_assignment_has_a_model(end: Run) -> None:
     models, assignment = end.strategy.clusters(end.state), end.strategy.assignment(end.state)
     assert all(
         model.shape == end.part.starts[0].shape and model.dtype == np.float32 for model in models

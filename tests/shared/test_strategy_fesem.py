@@ -142,14 +142,6 @@ def test_fesem_warm_up_is_clustered_by_the_distance_that_was_asked_for(
     assert [*at.state.assign.values()] == groups
 
 
-def test_fesem_warm_up_takes_epochs_of_its_own() -> None:
-    for warmup_epochs, left in ((None, 0.5), (3, 0.5**3)):
-        at = Run(Fesem(mu=0.0, warmup_epochs=warmup_epochs), setup(two_groups()), two_groups())
-        at.phase(0)
-        assert at.state.stored["c00"] == pytest.approx([5 * (1 - left)] * 2)
-        assert at.rounds(1).state.stored["c00"][0] > 5 * (1 - left)
-
-
 def test_fesem_seeds_an_empty_cluster_with_the_client_farthest_from_its_centre() -> None:
     strategy = Fesem(n_clusters=2, mu=0.0)
     at = Run(strategy, setup(two_groups(2)), bowls((1, 1), (1.2, 1), (0.9, 1), (9, 9))).rounds(0)

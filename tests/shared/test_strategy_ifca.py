@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from covey.shared.privacy.settings import SecureSettings
+from covey.shared.strategies import ifca
 from covey.shared.strategies.base import Phase, Report, Training, View
 from covey.shared.strategies.ifca import Ifca
 from covey.shared.strategies.reading import folded
@@ -97,14 +98,12 @@ def test_hypotheses_with_a_shared_trunk_begin_with_that_of_the_first(initial: st
 def test_ifca_hypothesis_without_choosers_stays_is_called_dead_and_may_be_seeded_again() -> None:
     locals_ = bowls((5, 5), (5, 5), (-3, -3))
     starts = [flat(1, 1), flat(-90, 90)]
-    dead = run(Ifca(initial="random", dead_after=3), locals_, ONE, *starts, rounds=3)
+    dead = run(Ifca(initial="random"), locals_, ONE, *starts, rounds=10)
     assert dead.state.models[1].tolist() == [-90, 90]
     assert dead.strategy.shown(dead.state).notes["dead"] == [1]
     assert "no agent chose" in dead.strategy.shown(dead.state).notes["warning"]
-    assert dead.strategy.shown(dead.rounds(4).state).notes.get("warning") is None  # said once
-    alive = run(
-        Ifca(initial="random", dead_after=3, reseed_dead=True), locals_, ONE, *starts, rounds=12
-    )
+    assert dead.strategy.shown(dead.rounds(11).state).notes.get("warning") is None  # said once
+    alive = run(Ifca(initial="random", reseed_dead=True), locals_, ONE, *starts, rounds=19)
     assert alive.state.assign == {"c00": 0, "c01": 0, "c02": 1}
     assert alive.state.models[1] == pytest.approx([-3, -3], rel=1e-2)
 
@@ -118,10 +117,13 @@ def test_ifca_round_without_a_valid_choice_does_not_count_against_anybody() -> N
     assert at.rounds(3).state.idle == (0, 3)
 
 
-def test_ifca_hypothesis_that_was_seeded_again_is_given_as_long_as_the_first_time() -> None:
+def test_ifca_hypothesis_that_was_seeded_again_is_given_as_long_as_the_first_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ifca, "DEAD_AFTER", 3)
     locals_ = bowls((5, 5), (5, 5), (-3, -3))
     drop = lambda phase, round_, client: client == "c02" and round_ >= 3  # noqa: E731  who was to use it is gone
-    strategy = Ifca(dead_after=3, reseed_dead=True)
+    strategy = Ifca(reseed_dead=True)
     ends = [
         run(strategy, locals_, ONE, flat(1, 1), flat(-90, 90), rounds=r, drop=drop).state
         for r in (3, 5, 6)

@@ -17,8 +17,6 @@ from covey.shared.numerics.clustering import Labels, Matrix
 from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.strategies.base import (
-    A_COUNT,
-    ENTRY,
     MODEL,
     WARMUP,
     ClientId,
@@ -51,10 +49,7 @@ C = TypeVar("C", bound=Centred)
 class MultiCentre(Numbered, Gated[C], Generic[C]):
     """A method writes what it keeps of reports (`keep`) and how it compares models with centres (`nearest_centres`)."""
 
-    order_numbers: ClassVar[OrderNumbers] = {
-        WARMUP: {**WHOLE_CARD_ASKED, "epochs": A_COUNT},
-        ENTRY: {"epochs": A_COUNT},
-    }
+    order_numbers: ClassVar[OrderNumbers] = {WARMUP: WHOLE_CARD_ASKED}
 
     squares: ClassVar[bool] = True
     individual: ClassVar[bool] = True
@@ -64,11 +59,6 @@ class MultiCentre(Numbered, Gated[C], Generic[C]):
         20,
         ge=1,
         description="The number of K-means runs after the warm-up. The one with the smallest distances is used.",
-    )
-    warmup_epochs: int | None = Field(
-        None,
-        ge=1,
-        description="The epochs of the warm-up, and of a newcomer's first training; null: as many as in a round.",
     )
 
     @abstractmethod
@@ -87,11 +77,6 @@ class MultiCentre(Numbered, Gated[C], Generic[C]):
 
     def entry_sizes(self, state: C) -> Mapping[str, int]:
         return {MODEL: state.start.size}
-
-    @property
-    def entry_epochs(self) -> dict[str, int]:
-        """The numbers of an entry's order."""
-        return {"epochs": self.warmup_epochs} if self.warmup_epochs else {}
 
     def model(self, state: C, key: str) -> Vector:
         if key == MEAN_OF_CENTRES:

@@ -12,6 +12,7 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import Local, Settings, TaskData
 
 PROFILE = "profile"  # vector of a report
+WARMUP_ROUNDS = 3  # of FedAvg, before profiles are made
 COMMON = "common"  # key of the model whose outputs are summarised
 MOST_ROWS = 50  # classes with means of their own; more share that number
 

@@ -1,0 +1,99 @@
+"""The rows of a SQLite database: of a table, or of a query that only reads."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+from urllib.parse import quote
+
+from covey.agent.data.cells import BadCells
+from covey.agent.data.notation import plain
+from covey.agent.data.table_rows import BLOCK_ROWS, Block, TableFile, check_columns, listed
+from covey.agent.data_place import SqlitePath
+from covey.shared.errors import DataError
+from covey.shared.scenario.columns import Notation
+
+WAIT_S = 5.0  # for another program that writes
+READING = {
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+}
+# parts of SQLite's messages -> what to do
+ADVICE = {
+    "locked": "another program writes to it; try again, or let that program end its transactions",
+    "busy": "another program writes to it; try again, or let that program end its transactions",
+    "prohibited": "a query may only read: begin it with SELECT",
+    "not authorized": "a query may only read: begin it with SELECT",
+    "readonly": "a query may only read: begin it with SELECT",
+    "one statement": "give one query",
+    "not a database": "check the file, or copy it again",
+    "malformed": "check the file, or copy it again",
+    "unable to open": "check that this user may read the file and its folder",
+}
+
+
+class _SqliteTable(TableFile):
+    def __init__(self, cursor: sqlite3.Cursor, columns: tuple[str, ...], notation: Notation):
+        self.columns = columns
+        self._cursor = cursor
+        self._notation = notation
+
+    def blocks(self, names: Sequence[str], faults: BadCells) -> Iterator[Block]:
+        number = 0
+        while found := self._cursor.fetchmany(BLOCK_ROWS):
+            rows = range(number + 1, number + len(found) + 1)
+            number += len(found)
+            by_position = list(zip(*found, strict=True))
+            cells = {
+                name: plain(by_position[self.positions[name]], self._notation) for name in names
+            }
+            yield Block(rows, [0] * len(found), cells)
+
+
+@contextmanager
+def open_sqlite(place: SqlitePath, least: int, notation: Notation) -> Iterator[TableFile]:
+    """A database, open for reading alone while its rows are read.
+
+    Raises:
+        DataError: there is no such file or table, the query writes, or another program has locked the database.
+    """
+    if not place.file.is_file():
+        raise DataError(f"{place}: no such file {place.file}", public="the database does not exist")
+    address = f"file:{quote(str(place.file.resolve()))}?mode=ro"
+    try:
+        with closing(sqlite3.connect(address, uri=True, timeout=WAIT_S)) as base:
+            query = place.query or _whole(base, place)
+            base.set_authorizer(_only_reading)
+            cursor = base.execute(query)
+            if cursor.description is None:
+                raise sqlite3.OperationalError("the query gives no rows: not authorized")
+            columns = tuple(name for name, *_ in cursor.description)
+            check_columns(place, columns, least)
+            yield _SqliteTable(cursor, columns, notation)
+    except sqlite3.Error as error:
+        text = str(error)
+        advice = next((one for part, one in ADVICE.items() if part in text), "correct the query")
+        raise DataError(
+            f"{place}: {text}; {advice}", public=f"the database cannot be read; {advice}"
+        ) from None
+
+
+def _only_reading(action: int, *_: Any) -> int:
+    return sqlite3.SQLITE_OK if action in READING else sqlite3.SQLITE_DENY
+
+
+def _whole(base: sqlite3.Connection, place: SqlitePath) -> str:
+    """The query of all rows of a table or a view, in the order of the database."""
+    kinds = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
+    names = [name for (name,) in base.execute(kinds)]
+    if place.table not in names:
+        raise DataError(
+            f"{place}: no table {place.table!r}; the database has {listed(names) or 'none'}",
+            public="the database has no such table",
+        )
+    quoted = place.table.replace('"', '""')
+    return f'SELECT * FROM "{quoted}"'  # noqa: S608 - the name is one of the database
