@@ -25,7 +25,7 @@ from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
 from covey.shared.sentences import some
-from covey.shared.strategies.base import ClientState, Local, Mixture, Training
+from covey.shared.strategies.base import ClientState, Fold, Local, Mixture, Training
 from covey.shared.strategies.bases.hard import lowest_loss
 from covey.shared.strategies.part_local import tuned
 from covey.shared.wire.deployments import Deployment
@@ -226,7 +226,10 @@ def adopt(
         split = None
         if checked.share or checked.freeze or layout.frozen:
             split = Split.by_patterns(layout, checked.share, checked.keep, checked.freeze)
-        parts = (with_prior(local_of(part), prior) for part in folds(dataset, 0, deployment.run))
+        parts = (
+            Fold(with_prior(local_of(part), prior), units)
+            for part, units in folds(dataset, 0, deployment.run)
+        )
         at_home = is_better_at_home(mixture, training.epochs, split, parts, checked.measure or "")
         if at_home:
             mixture = tuned(with_prior(local, prior), mixture, training.epochs, split)

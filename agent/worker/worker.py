@@ -629,7 +629,7 @@ def _locals(
     from covey.agent.data.dataset import folds, hold_back
     from covey.agent.data.survey import DataSurvey
     from covey.shared.scenario.fleet_statistics import resolved
-    from covey.shared.strategies.base import HOLD_BACK
+    from covey.shared.strategies.base import HOLD_BACK, Fold
     from covey.shared.work.client import shuffle
     from covey.shared.work.order_settings import settings_of, task_of
 
@@ -650,8 +650,8 @@ def _locals(
     local = local_of(data)
     if work.phase not in (EVALUATE, VOTE):
         return local, None, ()
-    parts = folds(data, work.seed, client)
-    return local, held and local_of(held), (local_of(part) for part in parts)
+    own = (Fold(local_of(part), units) for part, units in folds(data, work.seed, client))
+    return local, held and local_of(held), own
 
 
 def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:

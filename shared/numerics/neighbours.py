@@ -5,8 +5,8 @@ are mixed with those of the k nearest training samples, by the inputs of the mod
 chosen on samples that are held back from the memory.
 
 Our deviations: weights are exp(-distance) relative to the nearest neighbour, so that they never all vanish, which changes
-nothing else because they are normalised; every third training sample chooses the share, and all are remembered then. The
-model has trained on them, which favours the model.
+nothing else because they are normalised; every third unit of training samples chooses the share, and all are remembered then.
+The model has trained on them, which favours the model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy.typing as npt
 Float64 = npt.NDArray[np.float64]
 
 ROWS = 256  # of queries at once
-EVERY = 3  # of the training samples chooses
+EVERY = 3  # of the units chooses
 SHARES = np.linspace(0, 1, 11)
 
 
@@ -49,23 +49,34 @@ def remembered(memory: Float64, targets: Float64, queries: Float64, k: int) -> F
     return found
 
 
+def judging(units: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which samples (m,) choose the share: those of every third unit."""
+    judges: npt.NDArray[np.bool_] = units % EVERY == 0
+    return judges
+
+
 def share_of_memory(
-    features: Float64, targets: Float64, served: Float64, errors: Callable[[Float64], float], k: int
+    features: Float64,
+    targets: Float64,
+    served: Float64,
+    judges: npt.NDArray[np.bool_],
+    errors: Callable[[Float64], float],
+    k: int,
 ) -> float:
-    """The share of the neighbours in an answer, by the errors of every third sample with the others as memory.
+    """The share of the neighbours in an answer, by the errors of the samples that judge with the others as memory.
 
     Args:
         features: of the training samples (m, width).
         targets: (m, outputs).
         served: the model's answers to them (m, outputs).
-        errors: the mean error of answers to every third sample.
+        judges: which of them judge (m,).
+        errors: the mean error of answers to these.
         k: neighbours.
 
     Returns:
-        0 without a sample to remember; of equally good shares the smallest.
+        0 without a sample to remember or one that judges; of equally good shares the smallest.
     """
-    judges = np.arange(len(features)) % EVERY == 0
-    if judges.all():
+    if judges.all() or not judges.any():
         return 0.0
     own = remembered(features[~judges], targets[~judges], features[judges], k)
     losses = [errors(share * own + (1 - share) * served[judges]) for share in SHARES]

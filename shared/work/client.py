@@ -37,8 +37,9 @@ from covey.shared.numerics.figures import (
     or_diverged,
     weighted_mean,
 )
-from covey.shared.numerics.neighbours import EVERY, remembered, share_of_memory
+from covey.shared.numerics.neighbours import judging, remembered, share_of_memory
 from covey.shared.numerics.split import Split
+from covey.shared.numerics.units import means_of_units
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.votes import LEAST, Vote, is_clearly_better
 from covey.shared.own_code.plugins import door
@@ -56,6 +57,7 @@ from covey.shared.strategies.base import (
     ClientState,
     DataSplit,
     Featured,
+    Fold,
     Job,
     Local,
     Mixture,
@@ -138,7 +140,7 @@ def execute_order(
     clock: Callable[[], float] = time.perf_counter,
     noise: Noise | None = None,
     held_back: Local | None = None,
-    folds: Iterable[Local] = (),
+    folds: Iterable[Fold] = (),
     secure: Any = None,
 ) -> tuple[ReportContent, ClientState]:
     """Run the work of one order.
@@ -181,7 +183,9 @@ def execute_order(
         strategy = door("secure work").OnDevice(strategy, secure, work, models, evaluate)
     elif _is_summed(work):
         raise PublicError("an order to evaluate asks for a vector without secure sums")
-    choice = (with_prior(fold, prior) for fold in folds) if _chooses(order, work) else None
+    choice = None
+    if _chooses(order, work):
+        choice = (replace(fold, local=with_prior(fold.local, prior)) for fold in folds)
     report, state = _run_phase(strategy, job, local, client_state, work, noise, choice)
     seconds = clock() - started
     vectors, unsent = _encode_vectors(report, job, work, client_state)
@@ -257,7 +261,7 @@ def _run_phase(
     client_state: ClientState,
     work: Work,
     noise: Noise | None,
-    folds: Iterable[Local] | None,
+    folds: Iterable[Fold] | None,
 ) -> tuple[Report, ClientState]:
     if job.phase == MOMENTS:
         if not isinstance(local, Surveyed):
@@ -412,7 +416,7 @@ def _evaluate(
     client_state: ClientState,
     *,
     work: Work,
-    folds: Iterable[Local] | None,
+    folds: Iterable[Fold] | None,
 ) -> Report:
     """Figures in the modes E-server, E-tuned and E-last, those of the baseline, the agent's vote and its choice if they are
     asked for."""
@@ -477,21 +481,25 @@ def _served(
 
 
 def is_better_at_home(
-    mixture: Mixture, epochs: int, split: Split | None, folds: Iterable[Local], measured_by: str
+    mixture: Mixture, epochs: int, split: Split | None, folds: Iterable[Fold], measured_by: str
 ) -> bool:
-    """Whether fine-tuning helps on training samples that it has not seen. The served models may have seen them, which is for
-    the served ones: an agent leaves them only for a clear gain."""
+    """Whether fine-tuning helps on training samples that it has not seen, each unit of which counts once. The served models may
+    have seen them, which is for the served ones: an agent leaves them only for a clear gain."""
     pairs = []
+    units = []
     with np.errstate(all="ignore"):
         for fold in folds:
-            truth = fold.targets("test")
-            at_home = tuned(fold, mixture, epochs, split)
-            pairs.append(
-                [errors(truth, _outputs(one, fold), measured_by) for one in (at_home, mixture)]
-            )
+            truth = fold.local.targets("test")
+            at_home = tuned(fold.local, mixture, epochs, split)
+            found = [_outputs(one, fold.local) for one in (at_home, mixture)]
+            pairs.append([errors(truth, one, measured_by) for one in found])
+            units.append(fold.units)
     if not pairs:
         return False
-    other, served = (np.concatenate(of_all) for of_all in zip(*pairs, strict=True))
+    other, served = (
+        means_of_units(np.concatenate(of_all), np.concatenate(units))
+        for of_all in zip(*pairs, strict=True)
+    )
     return is_clearly_better(other, served)
 
 
@@ -530,11 +538,13 @@ def _with_neighbours(local: Featured, mixture: Mixture, k: int) -> Figures:
         rows = np.eye(of_model.shape[1])[known] if kind_of(known) == "classes" else known
         targets = rows.reshape(len(known), -1).astype(np.float64)
         features, queries = local.features(model, "train"), local.features(model, "test")
+        judges = judging(local.units())
         share = share_of_memory(
             features,
             targets,
             on_train,
-            lambda found: float(errors(known[::EVERY], found, "loss").mean()),
+            judges,
+            lambda found: float(errors(known[judges], found, "loss").mean()),
             k,
         )
         found = share * remembered(features, targets, queries, k) + (1 - share) * of_model

@@ -16,7 +16,7 @@ from covey.agent.light.numpy_learner import NumpyLocal
 from covey.agent.training.learner import TorchLocal
 from covey.coordinator.run.result import result_of
 from covey.shared.numerics.figures import errors, figures_of
-from covey.shared.numerics.neighbours import remembered, share_of_memory
+from covey.shared.numerics.neighbours import judging, remembered, share_of_memory
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
@@ -66,9 +66,26 @@ def test_the_share_is_the_best_one_for_held_back_samples_and_the_smallest_of_equ
     def error(found: np.ndarray[Any, Any]) -> float:
         return float(((found - targets[::3]) ** 2).mean())
 
-    assert share_of_memory(features, targets, served, error, 2) == 1.0
-    assert share_of_memory(features, targets, served, lambda found: 1.0, 2) == 0.0
-    assert share_of_memory(features[:1], targets[:1], served[:1], error, 2) == 0.0
+    third = judging(np.arange(9))
+    assert share_of_memory(features, targets, served, third, error, 2) == 1.0
+    assert share_of_memory(features, targets, served, third, lambda found: 1.0, 2) == 0.0
+    assert share_of_memory(features[:1], targets[:1], served[:1], third[:1], error, 2) == 0.0
+
+
+def test_a_copy_neither_judges_the_sample_that_it_copies_nor_is_its_neighbour() -> None:
+    """Each target twice at one spot: memory would know every answer."""
+    units = np.repeat(np.arange(30), 2)
+    targets = generator(1, "noise").normal(size=30)[units][:, None]
+    features, served = units[:, None].astype(float), np.zeros((60, 1))
+    for numbers, share in ((np.arange(60), 1.0), (units, 0.1)):
+        judges = judging(numbers)
+
+        def error(found: np.ndarray[Any, Any], judges: Any = judges) -> float:
+            return float(((found - targets[judges]) ** 2).mean())
+
+        assert share_of_memory(features, targets, served, judges, error, 1) == pytest.approx(
+            share, abs=0.3
+        )
 
 
 def test_features_are_what_the_last_layer_reads_in_both_learners(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.agent.data.dataset import RawColumns, folds, take
+from covey.agent.data.dataset import Dataset, RawColumns, folds, take
 from covey.agent.kept.model_dir import ModelDir
 from covey.agent.kept.model_file import read_model
 from covey.shared.numerics.votes import is_clearly_better
+from covey.shared.strategies.base import Fold, TrainingResult
 from covey.shared.wire.messages import ReportContent
+from covey.shared.work.client import is_better_at_home
 from tests.agent.test_held_back import numbered, numbers
 from tests.agent.test_kept import BAD, GOOD, LAYOUT, perform
 
 TRAINING = {"epochs": 1, "batch": 5, "lr": 1.0}
+
+
+def parts_of(data: Dataset, seed: int, client: str) -> Iterator[Dataset]:
+    return (part for part, _ in folds(data, seed, client))
 
 
 # -- the samples -------------------------------------------------------------------------------------------------------
@@ -28,31 +35,61 @@ def test_each_training_sample_is_once_among_those_that_choose_and_no_test_sample
     data = numbered(60)
     tests: Any = object()  # of other rows
     data = replace(data, targets=np.repeat([0, 1], [45, 15]), shared_tests=tests)
-    parts = list(folds(data, 3, "pi-1"))
+    parts = list(parts_of(data, 3, "pi-1"))
     held = [part.test_features[:, 0].astype(int).tolist() for part in parts]
     assert sorted(itertools.chain.from_iterable(held)) == list(range(60))
     for part, own in zip(parts, held, strict=True):
         assert sorted([*numbers(part), *own]) == list(range(60))
         assert part.test_targets.tolist().count(1) == 5, "of each class its share"
         assert part.shared_tests is None
-    assert [part.test_features.tolist() for part in folds(data, 3, "pi-1")] == [
+    assert [part.test_features.tolist() for part in parts_of(data, 3, "pi-1")] == [
         part.test_features.tolist() for part in parts
     ]
 
 
-def test_the_latest_third_of_rows_and_windows_in_time_order_chooses() -> None:
+def test_of_rows_and_windows_in_time_order_each_third_of_the_time_chooses_in_turn() -> None:
     moments = np.arange(60)[::-1].astype(float)  # the first row is the latest
     rows = replace(numbered(60), columns=RawColumns(moments=moments))
-    [part] = folds(take(rows, np.arange(30)), 3, "pi-1")
-    assert sorted(part.test_features[:, 0].astype(int)) == list(range(10))
-    [part] = folds(replace(numbered(60), overlap=3), 3, "pi-1")
-    assert part.test_features[:, 0].astype(int).tolist() == list(range(40, 60))
-    assert numbers(part) == list(range(37))
+    parts = list(parts_of(rows, 3, "pi-1"))
+    assert [numbers(part)[:1] for part in parts] == [[0], [0], [20]]
+    assert [part.test_features[0, 0] for part in parts] == [40, 20, 0]
+    parts = list(parts_of(replace(numbered(120), overlap=1), 3, "pi-1"))
+    assert parts[1].test_features[:, 0].astype(int).tolist() == list(range(40, 80))
+    assert numbers(parts[1]) == [*range(39), *range(81, 120)]
 
 
-def test_few_samples_choose_nothing() -> None:
+def test_few_units_choose_nothing() -> None:
     assert not list(folds(numbered(24), 3, "pi-1"))
     assert not list(folds(replace(numbered(60), overlap=60), 3, "pi-1"))
+    copies = take(numbered(24), np.arange(48) % 24)
+    assert not list(folds(copies, 3, "pi-1"))
+
+
+@pytest.mark.parametrize("copies", [1, 20])
+def test_copies_of_a_sample_do_not_make_a_gain_clear(copies: int) -> None:
+    """Of thirty points the served model has one wrong, and training at home has none: that may be chance."""
+    data = take(numbered(30), np.repeat(np.arange(30), copies))
+    data = replace(data, targets=(data.features[:, 0] >= 15).astype(np.int64))
+    served, at_home = (np.array([0, 1, shift, 0], np.float32) for shift in (-13.5, -14.5))
+
+    class Knows:
+        """Training at home finds the border."""
+
+        def __init__(self, data: Dataset) -> None:
+            self.data = data
+
+        def targets(self, split: str) -> Any:
+            return self.data.test_targets
+
+        def train(self, *_: Any, **options: Any) -> Any:
+            return TrainingResult(at_home, 1, 0.0)
+
+        def predict(self, model: Any, split: str) -> Any:
+            score = self.data.test_features[:, 0] + model[2]
+            return np.column_stack([-score, score])
+
+    parts: Any = (Fold(Knows(part), units) for part, units in folds(data, 3, "pi-1"))  # type: ignore[arg-type]
+    assert not is_better_at_home(((1.0, served),), 1, None, parts, "")
 
 
 @pytest.mark.parametrize(
