@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from covey.agent.training.predict import Predictor
     from covey.agent.training.serve import Models
 
+NO_MODEL = (
+    "no model is better than the constant for the samples of this device: the answers are its most frequent class, or the mean "
+    "of its values"
+)
 WATCH_S = 1.0  # between two looks at a folder
 
 
@@ -118,6 +122,8 @@ def predict(
         return
     assert data is not None  # noqa: S101 - one of the two was given
     with _whole_file(data) as path, models.ready() as predictor:
+        if predictor.uses_none:
+            print(NO_MODEL, file=sys.stderr)
         if score:
             found = predictor.score(path, label)
             print(json_text.dumps(found.to_json()) if as_json else found.sentence)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,22 @@ class Trees:
     model: Any  # of scikit-learn; None: all targets are of one class
     classes: npt.NDArray[np.int64]  # by column of what it answers; empty: values
     outputs: int
+    rows: npt.NDArray[np.float32]  # that they were fitted to
+    targets: npt.NDArray[Any]
+
+    @classmethod
+    def of(cls, rows: npt.NDArray[np.float32], targets: npt.NDArray[Any], outputs: int) -> Self:
+        """Those of some rows: the same rows always give the same trees."""
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+        if targets.dtype.kind == "f":
+            model = HistGradientBoostingRegressor(random_state=0).fit(rows, targets)
+            return cls(model, np.empty(0, np.int64), 1, rows, targets)
+        classes = np.unique(targets)
+        model = None
+        if len(classes) > 1:
+            model = HistGradientBoostingClassifier(random_state=0).fit(rows, targets)
+        return cls(model, classes, outputs, rows, targets)
 
     def answers(self, local: Local, split: DataSplit) -> Float64:
         rows = cast(DataOfLocal, local).rows(split)
@@ -49,19 +65,6 @@ def trees_for(task: Task) -> Callable[[Local], Trees] | None:
         return None
     if task.kind == "values" and task.outputs != 1:
         return None
-    return lambda local: _fitted(local, task.outputs)
-
-
-def _fitted(local: Local, outputs: int) -> Trees:
-    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-
-    rows, targets = cast(DataOfLocal, local).rows("train"), local.targets("train")
-    if targets.dtype.kind == "f":
-        model = HistGradientBoostingRegressor(random_state=0).fit(rows, targets)
-        return Trees(model, np.empty(0, np.int64), 1)
-    classes = np.unique(targets)
-    if len(classes) == 1:
-        return Trees(None, classes, outputs)
-    return Trees(
-        HistGradientBoostingClassifier(random_state=0).fit(rows, targets), classes, outputs
+    return lambda local: Trees.of(
+        cast(DataOfLocal, local).rows("train"), local.targets("train"), task.outputs
     )

@@ -54,6 +54,7 @@ from covey.coordinator.disk.versions import (
 )
 from covey.coordinator.record.audit_check import trail_of_finished
 from covey.coordinator.record.audit_trail import Trail
+from covey.coordinator.record.records import finished
 from covey.coordinator.run.early_stop import figure_after
 from covey.coordinator.serve.connect import connected, fitted
 from covey.coordinator.serve.placement import Sharded
@@ -62,12 +63,14 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.link import Link
+from covey.shared.numerics.mixture import Fleet as Weighed
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.storage import json_text
 from covey.shared.storage.audit import read_key
 from covey.shared.storage.files import folder_lock
 from covey.shared.wire.topics import Topics
+from covey.shared.work.judge import of_deployment
 
 CLIENT_DIGITS = 8  # of the MQTT client id
 BEST = "best"  # after @: the round with the best evaluation
@@ -421,6 +424,15 @@ class Job:
     trail: Trail  # the audit log of the run
 
 
+def _known_fleet(folder: Path) -> Weighed | None:
+    """What the run knew of its fleet's weights when it ended."""
+    try:
+        known = finished(folder).get("fleet")
+    except UserError:
+        return None
+    return Weighed(**known) if known else None
+
+
 async def _publish(job: Job, link: Link, fleet: Fleet, way: Way) -> Deployed:
     """Publish what was decided, and note it and its outcome."""
     folder, version, decided = job.choice.folder, job.choice.version, job.plan
@@ -434,6 +446,7 @@ async def _publish(job: Job, link: Link, fleet: Fleet, way: Way) -> Deployed:
         origin="operator",
         part_bytes=fitted(scenario, way.urls).wire.part_bytes,
         tune=scenario.tuning_at_home,
+        judge=of_deployment(scenario.evaluation, _known_fleet(folder)),
         name=decided.target,
         force=decided.force,
         devices=decided.devices,

@@ -11,6 +11,7 @@ from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Link
 from covey.shared.wire.topics import Topics
+from covey.shared.work.judge import of_deployment
 
 
 async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
@@ -35,6 +36,7 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
             origin="run",
             part_bytes=run.scenario.wire.part_bytes,
             tune=run.scenario.tuning_at_home,
+            judge=of_deployment(run.scenario.evaluation, run.facts.fleet),
             name=name,
         )
         figure = early_stop.figure_after(

@@ -6,7 +6,7 @@ import contextlib
 import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -18,10 +18,11 @@ from covey.coordinator.record.records import counted, mbit_per_agent, one_device
 from covey.coordinator.run.run import Run
 from covey.shared.numerics import metrics
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
+from covey.shared.numerics.mixture import in_words
 from covey.shared.programs.version import version
 from covey.shared.storage.files import atomic_replace, model_file, write_atomically
 from covey.shared.strategies.base import ClientId
-from covey.shared.work.client import AT_HOME
+from covey.shared.work.judge import DELIVERED, USES
 
 Figures = dict[str, Any]  # of one agent, by mode
 Truth = Mapping[ClientId, int]  # the true cluster of each agent
@@ -88,7 +89,10 @@ class RunResult:
     failures: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState`
     fell_back: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState.fallen`
     measure: str | None = None  # what models were chosen by; None: the usual one
-    at_home: Sequence[ClientId] = ()  # agents that use the served model after fine-tuning
+    uses: Mapping[ClientId, Mapping[str, float]] = field(
+        default_factory=dict
+    )  # weights by candidate
+    fleet: Mapping[str, Any] | None = None  # what was known of it when agents chose
 
     def to_json(self) -> dict[str, Any]:
         """The document, with its keys in their order."""
@@ -103,7 +107,8 @@ class RunResult:
             "fell_back",
             "origin",
             "measure",
-            "at_home",
+            "uses",
+            "fleet",
         ):
             if not document[key]:
                 del document[key]
@@ -169,11 +174,12 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
         failures=_failures(run),
         fell_back=dict(sorted(run.facts.fallen.items())),
         measure=scenario.task.measure,
-        at_home=[
-            client
+        uses={
+            client: modes[DELIVERED][USES]
             for client, modes in sorted(run.facts.evaluation.items())
-            if modes.get("delivered", {}).get(AT_HOME)
-        ],
+            if DELIVERED in modes
+        },
+        fleet=None if facts.fleet is None else asdict(facts.fleet),
     )
 
 
@@ -344,6 +350,8 @@ def _write_table(path: Path, run: Run, truth: Truth | None) -> None:
             figures = modes.get(mode) or {}
             for figure in kept:
                 row[f"{mode}_{figure}"] = figures.get(figure)
+        if delivered := modes.get(DELIVERED):
+            row["uses"] = in_words(delivered[USES])
         rows.append(row)
     table = Table.from_pylist(rows)
     with atomic_replace(path) as written:

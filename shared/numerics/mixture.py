@@ -26,6 +26,17 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from covey.shared.numerics.candidate_names import (
+    CANDIDATES,
+    COMMON,
+    HOME,
+    NEAR,
+    NONE,
+    OWN,
+    SERVED,
+    SOUP,
+    TREES,
+)
 from covey.shared.numerics.figures import errors, kind_of, weighted_mean
 from covey.shared.numerics.units import means_of_units
 from covey.shared.numerics.votes import counted, difference
@@ -34,26 +45,6 @@ Float64 = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 Weights = Mapping[str, float]  # by candidate; they sum to 1
 Gain = tuple[float, float]  # a mean, and its variance
-
-NONE = "none"  # the constant
-SERVED = "served"  # the model of the agent's cluster, or the one for all
-COMMON = "common"  # the last model for all, where the agent is served another one
-HOME = "home-"  # followed by the epochs of a training at home
-OWN = "own"  # what the method keeps for the agent
-NEAR = "near"  # its nearest training samples
-SOUP = "soup"  # the mean of the parameters of the served model and those after training at home
-TREES = "trees"  # boosted trees on the agent's own table
-HOMES = (1, 5, 20)
-CANDIDATES = (
-    NONE,
-    SERVED,
-    COMMON,
-    *(f"{HOME}{epochs}" for epochs in HOMES),
-    OWN,
-    NEAR,
-    SOUP,
-    TREES,
-)
 
 FEWEST = 25  # units: an agent with fewer uses the fleet's weights
 ALIKE = 5.0  # units of the uniform prior for each candidate
@@ -400,6 +391,8 @@ def _largest(weights: Weights, most: int) -> dict[str, float]:
 
 def in_words(weights: Weights) -> str:
     """For people: "60 % served, 30 % after 20 epochs at home, 10 % neighbours"."""
+    if set(weights) == {NONE}:
+        return "no model, but the constant"
     texts = []
     for name in sorted(weights, key=lambda name: -weights[name]):
         epochs = name.removeprefix(HOME)

@@ -134,8 +134,8 @@ def check_secure(
         "wire.codec other than float32": (wire.codec != "float32", "masks have all their bits"),
         "wire.delta": (wire.delta, "masks have all their bits"),
         "evaluation.track": (evaluation.track, ""),
-        "evaluation.deliver best": (
-            evaluation.deliver == "best",
+        "evaluation.deliver other than served": (
+            evaluation.judges,
             "set it to served: all devices use the model that was summed",
         ),
         "statistics of the fleet (task.standardise: federated and its like)": (

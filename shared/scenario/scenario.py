@@ -405,11 +405,8 @@ class Scenario(Section):
 
     @property
     def tuning_at_home(self) -> dict[str, Any]:
-        """The training settings with which devices may fine-tune a published model; empty if they use it as it is."""
-        if self.evaluation.deliver == "served" or not self.evaluation.tune_epochs:
-            return {}
-        settings = self.tuning.model_copy(update={"epochs": self.evaluation.tune_epochs})
-        return settings.model_dump(mode="json")
+        """The training settings with which devices train a published model at home; empty if they use it as it is."""
+        return self.tuning.model_dump(mode="json") if self.evaluation.judges else {}
 
     @property
     def sketch(self) -> int:

@@ -14,28 +14,19 @@ judge another candidate of that name.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from covey.shared.errors import PublicError
+from covey.shared.numerics.candidate_names import COMMON, HOME, HOMES, NEAR, NONE, SERVED, SOUP
 from covey.shared.numerics.figures import answers, kind_of, weighted_mean
-from covey.shared.numerics.mixture import (
-    COMMON,
-    HOME,
-    HOMES,
-    NEAR,
-    NONE,
-    SERVED,
-    SOUP,
-    Float64,
-    Judged,
-    Weights,
-)
+from covey.shared.numerics.mixture import Float64, Judged, Weights
 from covey.shared.numerics.neighbours import remembered
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Vector
@@ -45,6 +36,7 @@ NEIGHBOURS = 10
 PER_EPOCH = 3  # epochs of work for each epoch at home: on all samples, and on two thirds of them three times
 
 Clock = Callable[[], float]
+Snapshots = Mapping[int, Mixture]  # the served models after some epochs at home, by the epochs
 
 
 class Candidate(Protocol):
@@ -138,23 +130,50 @@ def fitted(
         budget_s: seconds for the training at home, folds included; None: as long as it takes.
         clock: seconds.
     """
-    found: dict[str, Candidate] = {
-        NONE: Constant.of(local.targets("train"), given.outputs),
-        SERVED: OfModels(given.served),
+    return made(local, given, at_home(local, given, homes, budget_s=budget_s, clock=clock))
+
+
+def made(
+    local: Local, given: Given, snapshots: Snapshots, wanted: Container[str] | None = None
+) -> dict[str, Candidate]:
+    """The candidates of an agent that has trained at home, by name.
+
+    Args:
+        local: the samples that train.
+        given: what the agent has.
+        snapshots: of the training at home.
+        wanted: the names of those that are made; None: all.
+    """
+    _, largest = max(given.served, key=lambda pair: pair[0])
+    makers: dict[str, Make] = {
+        NONE: lambda one: Constant.of(one.targets("train"), given.outputs),
+        SERVED: lambda _: OfModels(given.served),
     }
     if given.common is not None:
-        found[COMMON] = OfModels(given.common)
-    snapshots = at_home(local, given, homes, budget_s=budget_s, clock=clock)
-    found |= {f"{HOME}{epochs}": OfModels(mixture) for epochs, mixture in snapshots.items()}
-    _, largest = max(given.served, key=lambda pair: pair[0])
+        common = given.common
+        makers[COMMON] = lambda _: OfModels(common)
+    for epochs, mixture in snapshots.items():
+        makers[f"{HOME}{epochs}"] = partial(_of_models, mixture)
     if hasattr(local, "features"):
-        with suppress(PublicError):  # training of the user's own shows no last layer
-            found[NEAR] = Near.of(local, largest, given.outputs)
+        makers[NEAR] = lambda one: Near.of(one, largest, given.outputs)
     if len(given.served) == 1 and snapshots:
         models = [largest, *(mixture[0][1] for mixture in snapshots.values())]
-        mean = np.asarray(np.mean(models, axis=0, dtype=np.float64), np.float32)
-        found[SOUP] = OfModels(((1.0, mean),))
-    return found | {name: make(local) for name, make in given.others.items()}
+        makers[SOUP] = lambda _: OfModels(((1.0, _mean(models)),))
+    found: dict[str, Candidate] = {}
+    for name, make in (makers | dict(given.others)).items():
+        if wanted is not None and name not in wanted:
+            continue
+        with suppress(PublicError):  # training of the user's own shows no last layer
+            found[name] = make(local)
+    return found
+
+
+def _of_models(mixture: Mixture, _: Local) -> Candidate:
+    return OfModels(mixture)
+
+
+def _mean(models: Sequence[Vector]) -> Vector:
+    return np.asarray(np.mean(models, axis=0, dtype=np.float64), np.float32)
 
 
 def at_home(
@@ -183,9 +202,7 @@ def at_home(
                 for model, velocity in zip(models, momenta, strict=True)
             ]
         except PublicError:
-            if not found:
-                raise
-            break  # the owner allows fewer epochs, or fewer steps
+            break  # the owner allows fewer epochs or steps, or training of the user's own cannot do it
         models = [result.end for result in results]
         momenta = [result.velocity for result in results]
         if not all(np.isfinite(model).all() for model in models):
@@ -193,6 +210,17 @@ def at_home(
         found[epochs] = tuple(zip(weights, models, strict=True))
         done = epochs
     return found
+
+
+def with_models(candidate: Candidate, changed: Callable[[Mixture], Mixture]) -> Candidate:
+    """The candidate with its models as they are used elsewhere."""
+    match candidate:
+        case OfModels(mixture):
+            return OfModels(changed(mixture))
+        case Near(model, memory, targets):
+            [(_, used)] = changed(((1.0, model),))
+            return Near(used, memory, targets)
+    return candidate
 
 
 # -- out of fold -------------------------------------------------------------------------------------------------------

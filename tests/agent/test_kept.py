@@ -186,7 +186,9 @@ def samples(folder: Path) -> Path:
     return folder / "data.npz"
 
 
-def perform(folder: Path, vector: Vector, models: ModelDir, **changes: Any) -> dict[str, Any]:
+def perform(
+    folder: Path, vector: Vector, models: ModelDir, data: str = "", **changes: Any
+) -> dict[str, Any]:
     """Do the work of an order with this model, and make the model in use of what the worker accepted."""
     content = encode_model(vector, LAYOUT.digest, Codec(), generator(0, "down"))
     (folder / "model").write_bytes(content)
@@ -196,7 +198,7 @@ def perform(folder: Path, vector: Vector, models: ModelDir, **changes: Any) -> d
     done = answer(
         {
             "job": "perform",
-            "source": {"data": str(samples(folder)), "label": None},
+            "source": {"data": str(folder / data if data else samples(folder)), "label": None},
             "client": "pi",
             "order": message.to_bytes(),
             "models": [str(folder / "model")],

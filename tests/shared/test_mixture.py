@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from covey.shared.numerics.candidate_names import CANDIDATES, NONE, SERVED
 from covey.shared.numerics.mixture import (
-    CANDIDATES,
     FEWEST,
-    NONE,
-    SERVED,
     Choice,
     Fleet,
     Judged,
