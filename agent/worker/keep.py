@@ -265,9 +265,8 @@ def adopt(
     force = deployment.force and rules.policy.forced_models == "taken"
     candidate = Candidate(version, task, served(mixture, prior), layout)
     current = _read(place, place.current)
-    if current is not None and current.version is not None and current.version.uses:
-        if _is_judged_again(candidate, current):
-            return None  # in its evaluation
+    if current is not None and _is_judged_again(candidate, current) and _has_judged(current):
+        return None
     can_judge = not isinstance(local, Measured) and checked.anomalies is None
     if deployment.tune and can_judge:
         split = None
@@ -348,6 +347,11 @@ def _is_judged_again(candidate: Candidate, current: ModelFile) -> bool:
         and _has_same_task(candidate, current)
         and _has_same_models(candidate.mixture, candidate.layout, current)
     )
+
+
+def _has_judged(current: ModelFile) -> bool:
+    """Whether the judge decided how the model in use is used."""
+    return current.version is not None and bool(current.version.uses)
 
 
 def _has_same_task(candidate: Candidate, current: ModelFile) -> bool:

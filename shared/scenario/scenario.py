@@ -406,7 +406,9 @@ class Scenario(Section):
     @property
     def tuning_at_home(self) -> dict[str, Any]:
         """The training settings with which devices train a published model at home; empty if they use it as it is."""
-        return self.tuning.model_dump(mode="json") if self.evaluation.judges else {}
+        if not self.evaluation.judges:
+            return {}
+        return self.tuning.model_copy(update={"epochs": 1}).model_dump(mode="json")
 
     @property
     def sketch(self) -> int:

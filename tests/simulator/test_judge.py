@@ -33,7 +33,7 @@ def folds(local: Softmax) -> Iterator[Fold]:
     for third in range(3):
         tests = np.arange(len(local.y)) % 3 == third
         yield Fold(
-            _Fold(replace(local, x=local.x[~tests], y=local.y[~tests]), local, tests),  # type: ignore[arg-type]
+            _Fold(replace(local, x=local.x[~tests], y=local.y[~tests]), local, tests),
             np.flatnonzero(tests),
         )
 
