@@ -29,6 +29,7 @@ from covey.coordinator.deploy.decide import (
     check_known,
     plan,
 )
+from covey.coordinator.deploy.finished import withheld
 from covey.coordinator.deploy.outcome import Outcome, outcome_of
 from covey.coordinator.deploy.publish import publish
 from covey.coordinator.deploy.registry import (
@@ -386,6 +387,8 @@ async def deploy(
                 if not words:
                     check_known(known, fleet.held)
                 choice = chosen(words, known) if words else kept(known.before(), known)
+                if words and not command.force:
+                    _check_worth(choice.folder, choice.version)
                 decided = plan(command, choice.target, known, fleet.held, fleet.statuses)
                 show(decided)
                 if way.dry_run:
@@ -422,6 +425,18 @@ class Job:
     command: Command
     federation: str
     trail: Trail  # the audit log of the run
+
+
+def _check_worth(folder: Path, version: ModelVersion) -> None:
+    """UserError for the models of a run that are worse than none on most devices."""
+    try:
+        result = finished(folder)
+    except UserError:
+        return
+    worse, compared = result.get("worse_than_none", []), result["accuracy"].get("baseline", {})
+    why = withheld(worse, compared.get("agents", 0)) if version.round == result["rounds"] else ""
+    if why:
+        raise UserError(f"{why}; --force overrides this")
 
 
 def _known_fleet(folder: Path) -> Weighed | None:

@@ -93,6 +93,9 @@ class RunResult:
         default_factory=dict
     )  # weights by candidate
     fleet: Mapping[str, Any] | None = None  # what was known of it when agents chose
+    worse_than_none: Sequence[
+        ClientId
+    ] = ()  # agents where the constant is better than the served model
 
     def to_json(self) -> dict[str, Any]:
         """The document, with its keys in their order."""
@@ -109,6 +112,7 @@ class RunResult:
             "measure",
             "uses",
             "fleet",
+            "worse_than_none",
         ):
             if not document[key]:
                 del document[key]
@@ -179,8 +183,24 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
             for client, modes in sorted(run.facts.evaluation.items())
             if DELIVERED in modes
         },
+        worse_than_none=worse_than_none(run)[0],
         fleet=None if facts.fleet is None else asdict(facts.fleet),
     )
+
+
+def worse_than_none(run: Run) -> tuple[list[ClientId], int]:
+    """The agents where the constant is better than the served model, by their test rows; and how many have both figures."""
+    measure = run.scenario.task.main_measure
+    worse, compared = [], 0
+    for client, modes in sorted(run.facts.evaluation.items()):
+        served, constant = modes.get("server", {}), modes.get("baseline", {})
+        if measure.name not in constant:
+            continue
+        compared += 1
+        is_lost = "diverged" in served or measure.name not in served
+        if is_lost or measure.is_better(constant[measure.name], served[measure.name]):
+            worse.append(client)
+    return worse, compared
 
 
 def _assignment(run: Run) -> dict[ClientId, int]:
