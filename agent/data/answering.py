@@ -78,7 +78,7 @@ class Answering:
         )
 
     def candidates(self, outputs: int) -> list[tuple[float, Candidate]]:
-        """What is mixed, with its weight. Trees are fitted here.
+        """Each part that is mixed, with its weight. Trees are fitted here.
 
         Args:
             outputs: of the model.

@@ -165,10 +165,10 @@ def _read(path: Path) -> tuple[dict[str, Any], Named]:
     return facts, arrays
 
 
-def _parts(told: Any, arrays: Named) -> tuple[Part, ...]:
-    """What else is mixed; its arrays are taken out of those of the file. Raises KeyError if one is missing."""
+def _parts(rows: Any, arrays: Named) -> tuple[Part, ...]:
+    """The other parts that are mixed; their arrays are taken out of those of the file. Raises KeyError if one is missing."""
     parts = []
-    for one in told:
+    for one in rows:
         begin = f"{PARTS}/{one['name']}/"
         own = {
             key.removeprefix(begin): arrays.pop(key) for key in [*arrays] if key.startswith(begin)

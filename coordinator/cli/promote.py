@@ -388,7 +388,7 @@ async def deploy(
                     check_known(known, fleet.held)
                 choice = chosen(words, known) if words else kept(known.before(), known)
                 if words and not command.force:
-                    _check_worth(choice.folder, choice.version)
+                    check_worth(choice.folder, choice.version)
                 decided = plan(command, choice.target, known, fleet.held, fleet.statuses)
                 show(decided)
                 if way.dry_run:
@@ -427,7 +427,7 @@ class Job:
     trail: Trail  # the audit log of the run
 
 
-def _check_worth(folder: Path, version: ModelVersion) -> None:
+def check_worth(folder: Path, version: ModelVersion) -> None:
     """UserError for the models of a run that are worse than none on most devices."""
     try:
         result = finished(folder)

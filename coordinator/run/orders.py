@@ -350,7 +350,7 @@ class OrderBook:
         return with_own(order, self._setup, client, self._facts.owners)
 
     def _for_the_judge(self) -> dict[str, Any]:
-        """What the last evaluation tells the judge on a device; empty for any other evaluation."""
+        """What the last evaluation states for the judge on a device; empty for any other evaluation."""
         is_last = self._engine.round >= self._engine.rules.rounds
         if not is_last or not self._scenario.evaluation.judges:
             return {}

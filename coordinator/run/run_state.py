@@ -112,9 +112,9 @@ class RunState:
 
     @property
     def fleet(self) -> Fleet | None:
-        """What the newest order of the last evaluation has told agents of the fleet; None before there is anything."""
-        told = self.fleets[:REFITS]
-        return Fleet(**told[-1]) if told else None
+        """What the newest order of the last evaluation states of the fleet; None before there is anything."""
+        stated = self.fleets[:REFITS]
+        return Fleet(**stated[-1]) if stated else None
 
     def forget(self, client: ClientId) -> None:
         """Forget all about an agent but its newest accepted step, which orders repeat should it come back."""

@@ -56,7 +56,7 @@ def order_numbers(judge: int, fleet: Fleet | None) -> dict[str, Any]:
 
 
 def of_deployment(evaluation: Evaluation, fleet: Fleet | None) -> dict[str, Any]:
-    """What a publication tells the judge; empty where devices use models as they are."""
+    """What a publication states for the judge; empty where devices use models as they are."""
     if evaluation.deliver == "served":
         return {}
     return {**evaluation.deliver.model_dump(mode="json"), **order_numbers(REFITS, fleet)}

@@ -121,7 +121,7 @@ def test_files_that_no_run_left_are_refused(tmp_path: Path) -> None:
     assert done.exit_code == 2
 
 
-# -- what a device uses ------------------------------------------------------------------------------------------------
+# -- the mixture of a device ------------------------------------------------------------------------------------------------
 
 
 def used(folder: Path, task: Task, *parts: Part, weights: tuple[float, ...] = (1.0,)) -> Path:
@@ -165,7 +165,7 @@ def test_a_program_of_classes_has_the_mixture_of_their_probabilities(tmp_path: P
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_what_needs_the_rows_of_a_device_is_left_out_and_named(tmp_path: Path) -> None:
+def test_parts_that_need_the_rows_of_a_device_are_left_out_and_named(tmp_path: Path) -> None:
     path = used(tmp_path, VALUES, ROWS, weights=(0.5,))
     assert export(path, tmp_path / "model.pt2") == "50 % trees"
     alone = used(tmp_path, VALUES, replace(ROWS, weight=1.0), weights=(0.0,))

@@ -1,4 +1,4 @@
-"""What a device uses: what its judge chooses, kept, predicted with and told."""
+"""What a device uses: what its judge chooses, kept, and predicted with."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_device_uses_the_served_model_where_a_mixture_is_no_better(
     assert LAYOUT.vector(first).tolist() == GOOD.tolist()
 
 
-def test_a_device_without_anything_better_than_the_constant_answers_with_it_and_tells_so(
+def test_a_device_without_anything_better_than_the_constant_answers_with_it_and_states_this(
     tmp_path: Path, single_thread: None
 ) -> None:
     generator = np.random.default_rng(0)

@@ -78,7 +78,7 @@ def test_a_run_names_how_much_better_models_are_that_no_agent_uses() -> None:
     assert tables.own_models(judged) == "", "the agents have weighed them"
 
 
-def test_a_run_says_in_words_what_its_agents_use_and_who_uses_no_model() -> None:
+def test_a_run_states_in_words_what_its_agents_use_and_who_uses_no_model() -> None:
     uses = {
         "pi-1": {"served": 0.6, "home-20": 0.4},
         "pi-2": {"home-20": 0.8, "near": 0.2},

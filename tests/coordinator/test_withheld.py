@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.cli.promote import _check_worth
+from covey.coordinator.cli.promote import check_worth
 from covey.coordinator.deploy.finished import publish_finished, withheld
 from covey.coordinator.record.notices import ModelsNotPublished
 from covey.coordinator.run.result import worse_than_none, write_all, write_models
@@ -19,7 +19,7 @@ from tests.kit import small_run
 
 
 def finished(folder: Path, worse: int) -> Run:
-    """A run of eight agents, on so many of which the constant is better."""
+    """A run of eight agents, on a number of which the constant is better."""
     run = small_run.in_process(folder, small_run.scenario("fedavg"))
     for number, modes in enumerate(dict(sorted(run.facts.evaluation.items())).values()):
         better = 1.0 if number < worse else 0.0
@@ -45,7 +45,7 @@ def test_models_that_are_worse_than_none_on_most_devices_are_withheld(
     document = json.loads((tmp_path / "run" / "result.json").read_text())
     assert document.get("worse_than_none", []) == worse_than_none(run)[0]
     if not why:
-        _check_worth(tmp_path / "run", run.version({}))
+        check_worth(tmp_path / "run", run.version({}))
         return
     asyncio.run(publish_finished(run, Link(), told.append))  # type: ignore[arg-type]
     [notice] = told
@@ -54,7 +54,7 @@ def test_models_that_are_worse_than_none_on_most_devices_are_withheld(
     assert "agent-0, agent-1" in notice.why
     assert "--force" in notice.why
     with pytest.raises(UserError, match=r"worse than none on 5 of 8 devices.*--force overrides"):
-        _check_worth(tmp_path / "run", run.version({}))
+        check_worth(tmp_path / "run", run.version({}))
 
 
 def test_a_device_whose_served_model_diverged_counts_as_worse(tmp_path: Path) -> None:
