@@ -135,7 +135,6 @@ NUMBERS_OF_EVALUATION: Table = {
         within=FIGURES,
     ),
     "tuned": _row("test figures after fine-tuning", *_OF_TRAINING, within=FIGURES),
-    "knn": _row("test figures with training samples", *_OF_TRAINING, within=FIGURES),
     "baseline": _row(
         "test figures of a guess from training samples", *_OF_TRAINING, within=FIGURES
     ),

@@ -344,7 +344,7 @@ class DataOfLocal(ABC):
 
     def _last_inputs(self, model: Vector, features: Array) -> Float32:
         raise PublicError(
-            "evaluation.knn and the method feddbe need a model with a last layer, and the training is a loop of the user's own"
+            "the method feddbe needs a model with a last layer, and the training is a loop of the user's own"
         )
 
     def _weights(self, of_method: Float32 | None) -> Float32 | None:

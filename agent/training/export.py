@@ -88,6 +88,7 @@ class Mixed(nn.Module):
     """Several models, and a constant, whose answers are mixed; its outputs mean the same as those of one model."""
 
     weights: Tensor  # of the models, in the last place of the constant
+    constant: Tensor
 
     def __init__(
         self, modules: Sequence[nn.Module], weights: Sequence[float], constant: Tensor, kind: Kind

@@ -365,8 +365,6 @@ def _write_table(path: Path, run: Run, truth: Truth | None) -> None:
         }
         modes = by_agent.get(client, {})
         for mode in KEPT_MODES:
-            if mode == "knn" and not run.scenario.evaluation.knn:
-                continue
             figures = modes.get(mode) or {}
             for figure in kept:
                 row[f"{mode}_{figure}"] = figures.get(figure)

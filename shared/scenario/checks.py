@@ -223,11 +223,7 @@ def check_figures(
                     f"privacy.client: {key} lets test figures without noise choose models or rounds, which the account does "
                     f"not cover; set {remedy}"
                 )
-    reads = {
-        "tune_epochs": evaluation.tune_epochs > 0,
-        "knn": evaluation.knn > 0,
-        "track": evaluation.track,
-    }
+    reads = {"tune_epochs": evaluation.tune_epochs > 0, "track": evaluation.track}
     if privacy.local is not None:
         for key, is_set in reads.items():
             if is_set:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -63,8 +63,6 @@ class Deliver(Section):
 class Evaluation(Section):
     """Which figures are measured, and when."""
 
-    newer: ClassVar[tuple[str, ...]] = ("knn",)
-
     every: int = Field(
         0,
         ge=0,
@@ -83,13 +81,6 @@ class Evaluation(Section):
         Tune(),
         description="Settings of fine-tuning that differ from the training section, for example {momentum: 0.5}. "
         "training.lr_steps and the training settings of a compared method do not apply to fine-tuning.",
-    )
-    knn: int = Field(
-        0,
-        ge=0,
-        le=1000,
-        description="Neighbours of mode E-knn (kNN-Per): each agent mixes the served model's answers with those of its nearest "
-        "training samples, by the inputs of the last layer. 0: leave the mode out.",
     )
     deliver: Deliver | Literal["served"] = Field(
         Deliver(),

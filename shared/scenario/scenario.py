@@ -304,10 +304,6 @@ class Scenario(Section):
                 f"training.augment needs images, and task.features is {list(self.task.features)}; expected "
                 "[channels, height, width]"
             )
-        if self.evaluation.knn and self.task.anomalies is not None:
-            raise ValueError(
-                "evaluation.knn predicts from the targets of neighbours, which usual samples do not have; leave it out"
-            )
         if weighs and self.task.kind != "classes":
             raise ValueError(
                 f"training.weights: balanced is for classes, and the task has {self.task.kind}; remove it"

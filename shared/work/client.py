@@ -33,13 +33,11 @@ from covey.shared.numerics.figures import (
     Figures,
     answers,
     baseline_figures,
-    errors,
     figures_of,
     kind_of,
     or_diverged,
     weighted_mean,
 )
-from covey.shared.numerics.neighbours import judging, remembered, share_of_memory
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.votes import LEAST, Vote
 from covey.shared.own_code.plugins import door
@@ -56,7 +54,6 @@ from covey.shared.strategies.base import (
     TRAIN,
     ClientState,
     DataSplit,
-    Featured,
     Fold,
     Job,
     Local,
@@ -436,8 +433,6 @@ def _evaluate(
     epochs = int(evaluation.get("tune_epochs", 0))
     if epochs > 0:
         numbers["tuned"] = measure(tuned(on_whole, mixture, epochs, job.split), on_whole)
-    if neighbours := int(evaluation.get("knn", 0)):
-        numbers["knn"] = _with_neighbours(cast(Featured, on_whole), mixture, neighbours)
     if LAST_MODEL in client_state:
         numbers["last"] = measure(((1.0, client_state[LAST_MODEL]),), on_whole)
     if numbers["server"]["n"] and not isinstance(on_whole, Measured):
@@ -537,34 +532,6 @@ def _outputs(mixture: Mixture, local: Local, split: DataSplit = "test") -> npt.N
         [weight for weight, _ in mixture],
         [answers(local.predict(model, split), kind) for _, model in mixture],
     )
-
-
-def _with_neighbours(local: Featured, mixture: Mixture, k: int) -> Figures:
-    """Figures on the test part of the served models together with the k nearest training samples.
-
-    Of a mixture the model with the greatest weight gives the features.
-    """
-    truth = local.targets("test")
-    if not len(truth):
-        return {"n": 0}
-    _, model = max(mixture, key=lambda pair: pair[0])
-    known = local.targets("train")
-    with np.errstate(all="ignore"):
-        of_model, on_train = _outputs(mixture, local), _outputs(mixture, local, "train")
-        rows = np.eye(of_model.shape[1])[known] if kind_of(known) == "classes" else known
-        targets = rows.reshape(len(known), -1).astype(np.float64)
-        features, queries = local.features(model, "train"), local.features(model, "test")
-        judges = judging(local.units())
-        share = share_of_memory(
-            features,
-            targets,
-            on_train,
-            judges,
-            lambda found: float(errors(known[judges], found, "loss").mean()),
-            k,
-        )
-        found = share * remembered(features, targets, queries, k) + (1 - share) * of_model
-        return or_diverged(figures_of(truth, found))
 
 
 def model_for_use(
