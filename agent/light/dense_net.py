@@ -198,7 +198,6 @@ class DebiasedNet:
         self.own = debias.own.astype(np.float32)
         self._net = net
         self._debias = debias
-        self._running: Float32 | None = None  # mean features (width,); None before the first batch
         self._of_own: Float32  # (width,), the derivative by `own`
 
     def outputs(self, inputs: Float32) -> Float32:
@@ -206,18 +205,9 @@ class DebiasedNet:
         return self._net.outputs(inputs) + self._net.last_layer.weight @ self.own
 
     def add_gradient(self, slopes: Float32) -> None:
-        """As `DenseNet.add_gradient`, with the derivative of the term; the batch enters the running mean."""
+        """As `DenseNet.add_gradient`, with the derivative of the term."""
         mean = self._net.last_inputs.mean(axis=0)
-        share = np.float32(1.0 if self._running is None else self._debias.momentum)
-        self._running = (
-            mean if self._running is None else self._running + share * (mean - self._running)
-        )
-        pull = (
-            np.float32(self._debias.kappa)
-            * share
-            * (self._running - self._debias.mean)
-            / np.float32(mean.size)
-        )
+        pull = np.float32(self._debias.kappa) * (mean - self._debias.mean) / np.float32(mean.size)
         self._net.add_gradient(slopes, pull / np.float32(len(slopes)))
         last = self._net.last_layer
         by_weight = last.weight_gradient

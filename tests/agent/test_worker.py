@@ -239,6 +239,7 @@ async def test_a_worker_inspects_and_works_over_its_pipes(tmp_path: Path) -> Non
         "fresh": True,
         "memory_digest": done["memory_digest"],
         "failed": None,
+        "examples": 32,
     }
     assert (report(tmp_path).examples, report(tmp_path).steps) == (32, 4)
     with pytest.raises(ProcessLookupError):
