@@ -25,6 +25,7 @@ from covey.shared.strategies.phase_names import CARD, EVALUATE, EXCHANGES, MOMEN
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.parts import part_count
 
+EPOCHS_OF_FOLDS = 2  # three folds train on two thirds of the samples each
 FLOAT64_BYTES = 8
 
 # bytes besides values: of a part with its packet and topic, of a model, of a report, and of each vector in it
@@ -115,6 +116,8 @@ class Plan:
     parts: tuple[Part, ...] = ()  # of the model; empty where all of it travels
     brokers: tuple[BrokerSeconds, ...] = ()  # of managed brokers that limit their clients' rates
     sums: SumsPlan | None = None  # without secure sums
+    evaluation_epochs: int = 0  # that each agent trains in an evaluation, besides all rounds
+    round_epochs: int = 1  # that it trains in a round
 
     @property
     def down_bytes(self) -> int:
@@ -162,6 +165,10 @@ class Plan:
             of = f"{sums.groups} of up to {sums.members} agents, of whom {sums.threshold} must answer"
             chances = [f"{chance:.2g} if {gone} are gone" for gone, chance in sums.void.items()]
             rows += [("secure sums, a round", of), ("chance of a void", ", ".join(chances))]
+        if epochs := self.evaluation_epochs:
+            as_rounds = f"as in {epochs / self.round_epochs:.3g} rounds"
+            epochs_of_it = "1 epoch" if epochs == 1 else f"{epochs} epochs"
+            rows.append(("an evaluation trains", f"{epochs_of_it} at each agent, {as_rounds}"))
         return [
             *rows,
             ("a round, all agents", _both_ways(self.round_down_bytes, self.round_up_bytes)),
@@ -333,7 +340,16 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
             if profile.messages_per_s < UNLIMITED
         ),
         sums=sums,
+        evaluation_epochs=_evaluation_epochs(scenario),
+        round_epochs=scenario.training.epochs,
     )
+
+
+def _evaluation_epochs(scenario: Scenario) -> int:
+    """The last evaluation fine-tunes, and where agents choose what to use, again on each fold's part of their samples."""
+    evaluation = scenario.evaluation
+    chooses = evaluation.deliver != "served"
+    return evaluation.tune_epochs * (1 + (EPOCHS_OF_FOLDS if chooses else 0))
 
 
 def _kept(strategy: Strategy[Any], models: int) -> str:

@@ -64,6 +64,21 @@ def packet(topic: str, payload: bytes) -> int:
     return 1 + 3 + 2 + len(topic) + 2 + len(payload)
 
 
+@pytest.mark.parametrize(
+    ("evaluation", "said"),
+    [
+        ({}, "3 epochs at each agent, as in 1.5 rounds"),
+        ({"deliver": "served"}, "1 epoch at each agent, as in 0.5 rounds"),
+        ({"tune_epochs": 0, "deliver": "served"}, None),
+    ],
+)
+def test_a_plan_names_what_agents_train_in_an_evaluation(
+    evaluation: dict[str, object], said: str | None
+) -> None:
+    scene = scenario("fedavg", evaluation=evaluation, training={"epochs": 2})
+    assert dict(planned(scene).rows()).get("an evaluation trains") == said
+
+
 def test_fedavg_on_lenet_costs_one_vector_down_and_one_up_per_invited_agent() -> None:
     figures = planned(scenario("fedavg"))
     train = phase(figures, "train")
