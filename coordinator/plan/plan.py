@@ -15,6 +15,7 @@ from typing import Any
 from covey.coordinator.engine.cohort import cohort_size
 from covey.shared.mqtt.profiles import PROFILES, UNLIMITED, Profile
 from covey.shared.numerics import kinship
+from covey.shared.numerics.candidate_names import HOMES
 from covey.shared.numerics.split import FLOAT32_BYTES, Part
 from covey.shared.numerics.vectors import BLOCK
 from covey.shared.privacy.settings import SecureSettings
@@ -116,7 +117,8 @@ class Plan:
     parts: tuple[Part, ...] = ()  # of the model; empty where all of it travels
     brokers: tuple[BrokerSeconds, ...] = ()  # of managed brokers that limit their clients' rates
     sums: SumsPlan | None = None  # without secure sums
-    evaluation_epochs: int = 0  # that each agent trains in an evaluation, besides all rounds
+    evaluation_epochs: int = 0  # that each agent trains in the last evaluation, besides all rounds
+    budget_s: float = 0.0  # of a real device for the most of these; 0: it judges nothing
     round_epochs: int = 1  # that it trains in a round
 
     @property
@@ -167,8 +169,9 @@ class Plan:
             rows += [("secure sums, a round", of), ("chance of a void", ", ".join(chances))]
         if epochs := self.evaluation_epochs:
             as_rounds = f"as in {epochs / self.round_epochs:.3g} rounds"
-            epochs_of_it = "1 epoch" if epochs == 1 else f"{epochs} epochs"
-            rows.append(("an evaluation trains", f"{epochs_of_it} at each agent, {as_rounds}"))
+            within = f", within {self.budget_s:g} s on a device" if self.budget_s else ""
+            text = f"at most {epochs} epochs of each agent's samples, {as_rounds}{within}"
+            rows.append(("the last evaluation trains", text))
         return [
             *rows,
             ("a round, all agents", _both_ways(self.round_down_bytes, self.round_up_bytes)),
@@ -341,15 +344,17 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
         ),
         sums=sums,
         evaluation_epochs=_evaluation_epochs(scenario),
+        budget_s=0.0
+        if scenario.evaluation.deliver == "served"
+        else scenario.evaluation.deliver.budget_s,
         round_epochs=scenario.training.epochs,
     )
 
 
 def _evaluation_epochs(scenario: Scenario) -> int:
-    """The last evaluation fine-tunes, and where agents choose what to use, again on each fold's part of their samples."""
+    """For mode E-tuned, and where devices judge, to the longest training at home, then again for each fold."""
     evaluation = scenario.evaluation
-    chooses = evaluation.deliver != "served"
-    return evaluation.tune_epochs * (1 + (EPOCHS_OF_FOLDS if chooses else 0))
+    return evaluation.tune_epochs + (max(HOMES) * (1 + EPOCHS_OF_FOLDS) if evaluation.judges else 0)
 
 
 def _kept(strategy: Strategy[Any], models: int) -> str:
