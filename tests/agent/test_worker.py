@@ -530,8 +530,12 @@ def test_a_job_that_waits_is_done_before_torch_is_loaded(monkeypatch: pytest.Mon
             done.append("loaded")
             os.close(ours)
 
+    def answer_of(job: frames.Job, options: Options) -> frames.Job:
+        done.append(job["job"])
+        return {}
+
     monkeypatch.setattr(worker, "load_learner", lambda name: Learner())
-    monkeypatch.setattr(worker, "answer", lambda job, options: done.append(job["job"]) or {})
+    monkeypatch.setattr(worker, "answer", answer_of)
     theirs, ours = os.pipe()
     os.write(ours, frames.pack({"job": "partition"}))
     with os.fdopen(theirs, "rb") as jobs:
