@@ -46,7 +46,7 @@ from covey.agent.worker.memory_file import (
     unwritten,
 )
 from covey.agent.worker.process import Options, memory_limited, prepared
-from covey.shared.disclosures import Promise, cleared
+from covey.shared.disclosures import NUMBERS_OF_EVALUATION, Promise, cleared
 from covey.shared.errors import CoveyError, DataError, UserError, public_text
 from covey.shared.own_code.consent import AllowedCode, consented, framework_of
 from covey.shared.own_code.faults import OwnCodeError, own_code
@@ -471,6 +471,8 @@ def _work(
     if at_home and job.get("keep") is not None:  # trained again, with the same draws
         local, held_back, _ = _locals(source, work, layout, client, rules, threads)
     kept = _kept(job, order, models, local, held_back, memory, at_home=at_home)
+    if kept is not None:  # whether a status may have its figure
+        kept["tells"] = NUMBERS_OF_EVALUATION["tuned"].leaves(promises)
     if new is memory:
         return content, b"", kept, frozen_once
     return content, save_memory(memory_out, new, durable=job["durable"]), kept, frozen_once

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
+from covey.coordinator.report.odd_list import moment
 from covey.coordinator.view.devices import is_between_runs, rows_now
 from covey.coordinator.view.state import PRESENT, STATE_WORDS, agent_state, reason
 from covey.coordinator.view.table import NONE, Column, Table
@@ -49,7 +49,7 @@ def status_lines(seen: Mapping[str, Any]) -> list[str]:
     status = seen["status"]
     if "written" in seen:  # read from a run's folder
         ended = "the run is finished; " if seen["finished"] else ""
-        written = _moment(seen["written"])
+        written = moment(seen["written"])
         lines = [f"{ended}this is what its coordinator wrote last, at {written}"]
         if spent:
             lines.append(spent)
@@ -115,9 +115,9 @@ def _cells(agent: str, row: Mapping[str, Any], measure: Measure | None) -> list[
     return [
         agent,
         _state(row),
-        _moment(row.get("since")),
+        moment(row.get("since")),
         NONE if cluster is None else str(cluster),
-        _moment(row["seen"]),
+        moment(row["seen"]),
         f"{row['samples']} / {row['test_samples']}",
         str(row["labels"]) if measure is None else "",
         measure.text(figure) if measure is not None and figure is not None else "",
@@ -161,12 +161,3 @@ def _state(row: Mapping[str, Any]) -> str:
     if state in PRESENT and row.get("failures"):
         return "failing"
     return STATE_WORDS.get(state, state)
-
-
-def _moment(seconds: float | None) -> str:
-    """A time of day, with the date if that is not today's."""
-    if seconds is None:
-        return NONE
-    then = time.localtime(seconds)
-    is_today = then[:3] == time.localtime()[:3]
-    return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", then)

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.disk.array_files import save_arrays
+from covey.coordinator.doctor.odd import Odd
 from covey.coordinator.fold.means import KEPT_MODES, averages, by_mode, last_of_undrawn
 from covey.coordinator.record.records import counted, mbit_per_agent, one_device, sizes
+from covey.coordinator.run.oddities import at_the_end
 from covey.coordinator.run.run import Run
 from covey.shared.numerics import metrics
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
@@ -89,6 +91,7 @@ class RunResult:
     fell_back: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState.fallen`
     measure: str | None = None  # what models were chosen by; None: the usual one
     at_home: Sequence[ClientId] = ()  # agents that use the served model after fine-tuning
+    odd: Sequence[Figures] = ()  # what `coordinator doctor` lists at the end of the run
 
     def to_json(self) -> dict[str, Any]:
         """The document, with its keys in their order."""
@@ -104,14 +107,23 @@ class RunResult:
             "origin",
             "measure",
             "at_home",
+            "odd",
         ):
             if not document[key]:
                 del document[key]
         return document
 
 
-def result_of(run: Run, truth: Truth | None) -> RunResult:
-    """The summary of a run; `truth` are the agents' true clusters, where they are known."""
+def result_of(run: Run, truth: Truth | None, odd: Sequence[Odd] | None = None) -> RunResult:
+    """The summary of a run.
+
+    Args:
+        run: that is over.
+        truth: the agents' true clusters, where they are known.
+        odd: what is odd about its devices; None: what its reports show.
+    """
+    if odd is None:
+        odd = at_the_end(run, {})
     scenario = run.scenario
     strategy = run.strategy
     engine = run.engine
@@ -174,6 +186,7 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
             for client, modes in sorted(run.facts.evaluation.items())
             if modes.get("delivered", {}).get(AT_HOME)
         ],
+        odd=[one.to_json() for one in odd],
     )
 
 
@@ -303,13 +316,15 @@ def write_models(run: Run) -> None:
         save_arrays(model_file(models, k), layout.named(model), facts)
 
 
-def write_all(run: Run, truth: Truth | None, partition: str | None = None) -> dict[str, Any]:
+def write_all(
+    run: Run, truth: Truth | None, partition: str | None = None, odd: Sequence[Odd] | None = None
+) -> dict[str, Any]:
     """Leave the table of agents and the result in the run's folder; returns the result as its file has it. Models: `write_models`.
 
-    `partition` names who held which samples of a simulated fleet.
+    `partition` names who held which samples of a simulated fleet, `odd` is as `result_of` takes it.
     """
     folder = run.folder
-    document = {**result_of(run, truth).to_json(), "partition": partition}
+    document = {**result_of(run, truth, odd).to_json(), "partition": partition}
     _write_table(folder / "agents.parquet", run, truth)
     content = json.dumps(document, indent=1, allow_nan=False).encode()
     write_atomically(folder / "result.json", content)

@@ -103,6 +103,9 @@ class RunState:
     # Buffered rounds: whether agents get orders during an evaluation. It holds for the whole run, and for its replay.
     trains_on: bool = False
 
+    # Devices whose data differs, as their sums before the first round have shown: see `Odd.to_json`.
+    odd: list[Json] = field(default_factory=list)
+
     # The privacy account, as `private_sums.Ledger` keeps it; empty without a `privacy` section.
     ledger: dict[str, Json] = field(default_factory=dict)
 
@@ -120,6 +123,7 @@ class RunState:
         )
         for kept in of_agents:
             kept.pop(client, None)
+        self.odd = [one for one in self.odd if client not in one["devices"]]
 
     def count_failure(self, client: ClientId, round_: int, why: str) -> None:
         """An agent could not do its work in a round, counted from 1."""
@@ -148,7 +152,7 @@ class RunState:
             key = name
             if name == "clock" and value is None:
                 continue
-            if name in ("events", "fallen", "owners", "trains_on") and not value:
+            if name in ("events", "fallen", "odd", "owners", "trains_on") and not value:
                 continue
             if name == "incarnation":
                 key = "again"
@@ -222,6 +226,7 @@ def note_outcome(
         circumstances: of the reports.
     """
     facts.scaling = outcome.scaling or facts.scaling
+    facts.odd = list(outcome.odd) or facts.odd
     if phase.is_evaluation:
         facts.evaluated = round_
         facts.evaluation |= outcome.evaluation
