@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -16,7 +14,8 @@ from covey.coordinator.cli.options import READERS, ensure_role, out
 from covey.coordinator.deploy.uptake import Fleet
 from covey.coordinator.doctor.devices import Broker, Seen
 from covey.coordinator.doctor.examine import Facts, examine
-from covey.coordinator.doctor.odd import OF_REPORTS, Odd, ranked, read_odd
+from covey.coordinator.doctor.odd import Odd, ranked, read_odd
+from covey.coordinator.doctor.retained import of_retained
 from covey.coordinator.record import records
 from covey.coordinator.record.roster_files import read_roster, roster_file
 from covey.coordinator.report.odd_list import show_odd
@@ -31,7 +30,6 @@ from covey.shared.wire.topics import Topics
 
 WITHIN_S = 3.0
 MOST_S = 60.0  # to read the statuses of a whole fleet
-LAST_RUN = (*OF_REPORTS, "reports", "work")  # kinds that no status shows between runs
 
 
 @with_connection(broker_option(f"{DEFAULT_BROKER}; none with a folder"))
@@ -99,7 +97,22 @@ async def of_broker(url: BrokerUrl, federation: str) -> list[Odd]:
             further = fleet.pages.further_topics(topics) if message.topic == topics.roster else []
             if further:
                 await link.subscribe(further)
-        return of_retained(fleet, time.time(), link.certificate_until)
+        return of_fleet(fleet, time.time(), link.certificate_until)
+
+
+def of_fleet(fleet: Fleet, now: float, until: float | None = None) -> list[Odd]:
+    """The list from all that was read at a broker."""
+    caller = fleet.coordinator
+    return of_retained(
+        now,
+        fleet.statuses,
+        fleet.pages.message,
+        caller,
+        between_runs=is_between_runs(None if caller is None else caller.model_dump()),
+        deployment=fleet.held.all_devices,
+        elsewhere=fleet.elsewhere,
+        until=until,
+    )
 
 
 def _filters(topics: Topics) -> list[str]:
@@ -110,34 +123,3 @@ def _filters(topics: Topics) -> list[str]:
         topics.deployment,
         topics.candidate,
     ]
-
-
-def of_retained(fleet: Fleet, now: float, until: float | None = None) -> list[Odd]:
-    """The list from what a broker retains: the devices' own word, and what the coordinator knows besides.
-
-    Args:
-        fleet: all that was read.
-        now: in seconds since 1970.
-        until: when the certificate of the broker ends.
-    """
-    roster = fleet.pages.message
-    known = [] if roster is None else read_odd(roster.odd)
-    rows: dict[str, Any] = {} if roster is None else roster.agents
-    caller = fleet.coordinator
-    if is_between_runs(None if caller is None else caller.model_dump()):
-        known = _remembered(known)
-    seen = Seen(
-        now,
-        fleet.statuses,
-        {agent: {"seen": row.get("seen")} for agent, row in rows.items()},
-        caller,
-        fleet.held.all_devices,
-        fleet.elsewhere,
-        Broker(until=until),
-    )
-    return examine(Facts(seen=seen, known=known))
-
-
-def _remembered(known: Sequence[Odd]) -> list[Odd]:
-    """Of the coordinator's list, all that no device states itself, marked as of the last run."""
-    return [replace(one, what=f"{one.what} (last run)") for one in known if one.kind in LAST_RUN]

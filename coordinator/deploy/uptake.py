@@ -7,13 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from covey.coordinator.deploy.publish import InForce, deployment_in, in_force_of, subscribed
+from covey.coordinator.view.devices import status_in
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Link, Message
 from covey.shared.mqtt.retained import until_quiet
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.roster_view import RosterView
-from covey.shared.wire.topics import AgentTopic, Topics
+from covey.shared.wire.topics import Topics
 
 MOST_S = 60.0  # to read the statuses of a whole fleet
 
@@ -90,15 +91,3 @@ async def follow(
     """Take what arrives, until there was silence and nothing is awaited, or the time is over."""
     async for message in until_quiet(link, within_s, is_awaited=is_awaited):
         fleet.take(message)
-
-
-def status_in(message: Message, topics: Topics) -> AgentStatus | None:
-    """The status of an agent in a message; None if it holds none."""
-    try:
-        match topics.parse(message.topic):
-            case AgentTopic(agent, "status"):
-                status = AgentStatus.from_bytes(message.payload)
-                return status if status.agent == agent else None
-    except DecodeError:  # cleared, or of another version
-        pass
-    return None

@@ -22,6 +22,7 @@ CLOCKS_DIFFER_S = 600.0
 FIRST_S = 1.6e9  # a clock that shows an earlier time (2020) was never set
 ROLL_S = 120.0  # after a roll call, besides its spread, an agent that lives has answered
 LEAST_FREE = 64 << 20  # bytes: less than a small model, its report and a log need
+LEAST_FREE_RUNS = 1_000_000_000  # bytes on the coordinator's disk: a full one pauses the run
 MANY_LINKS = 10  # connections of one session beyond those of the others
 
 Row = Mapping[str, Any]  # of a roster
@@ -95,7 +96,7 @@ def _broker(seen: Seen) -> Iterator[Odd]:
     broker = seen.broker
     if broker.why:
         yield Odd((BROKER,), "broker", broker.why, "`broker doctor`", since=broker.since, weight=9)
-    if seen.free is not None and seen.free < LEAST_FREE:
+    if seen.free is not None and seen.free < LEAST_FREE_RUNS:
         what = f"{megabytes(seen.free)} free on the disk of its runs"
         yield Odd((COORDINATOR,), "disk", what, "`coordinator prune`", weight=9)
 

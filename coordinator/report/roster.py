@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
+from covey.coordinator.doctor.devices import megabytes
 from covey.coordinator.report.odd_list import moment
 from covey.coordinator.view.devices import is_between_runs, rows_now
 from covey.coordinator.view.state import PRESENT, STATE_WORDS, agent_state, reason
 from covey.coordinator.view.table import NONE, Column, Table
 from covey.coordinator.view.words import epsilons
-from covey.shared.numerics.measures import Measure, main_measure
+from covey.shared.numerics.measures import MEASURES, Measure, main_measure, measured
 from covey.shared.sentences import counted, some
 
 RUN_CHARACTERS = 8  # of a run's id, for a model that no publication has named
@@ -31,7 +33,10 @@ COLUMNS = (
     "classes",
     "figure",
     "version in use",
+    "its figure",
     "rejected",
+    "certificate",
+    "disk free",
     "refusals",
     "reason",
 )
@@ -122,9 +127,12 @@ def _cells(agent: str, row: Mapping[str, Any], measure: Measure | None) -> list[
         str(row["labels"]) if measure is None else "",
         measure.text(figure) if measure is not None and figure is not None else "",
         _model(row.get("model")),
+        _own_figure(row.get("model")),
         _rejected(row.get("model")),
+        _until(row.get("certificate")),
+        "" if row.get("disk_free") is None else megabytes(row["disk_free"]),
         ", ".join(counts),
-        reason(row) or _refused(row.get("model")),
+        reason(row) or row.get("refused") or _refused(row.get("model")),
     ]
 
 
@@ -138,6 +146,19 @@ def _model(model: Mapping[str, Any] | None) -> str:
     if model["hook_failures"]:
         words.append(f"command failed {model['hook_failures']} times")
     return ", ".join(words) or NONE
+
+
+def _own_figure(model: Mapping[str, Any] | None) -> str:
+    """The figure of the model in use on the device's own test data, as the device states it."""
+    measure = MEASURES.get((model or {}).get("measure", ""))
+    if model is None or measure is None or model.get("figure") is None:
+        return ""
+    return measured(measure, model["figure"])
+
+
+def _until(seconds: float | None) -> str:
+    """The day on which a certificate ends."""
+    return "" if seconds is None else time.strftime("%Y-%m-%d", time.localtime(seconds))
 
 
 def _refused(model: Mapping[str, Any] | None) -> str:

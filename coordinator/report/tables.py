@@ -15,6 +15,7 @@ from covey.shared.numerics.measures import (
     PERCENT,
     SHOWN_OF_REGRESSION,
     Measure,
+    plain,
     shown_measure,
 )
 from covey.shared.sentences import counted, some
@@ -253,7 +254,7 @@ def regression(result: Result) -> str:
                 measure = MEASURES[name]
                 words.append(f"{measure.label} {_averages(measure, figures[name])}")
         if figures.get("maes"):
-            steps = ", ".join(f"{mae:.4g}" for mae in figures["maes"])
+            steps = ", ".join(plain(mae) for mae in figures["maes"])
             words.append(f"MAE by step {steps} (macro)")
         if words:
             listed = ", ".join(words)

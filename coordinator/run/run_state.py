@@ -63,7 +63,7 @@ class RunState:
     # The finished run that this one continues, and its rounds; empty where it continues none.
     origin: Json = field(default_factory=dict)
 
-    # Of each evaluation between rounds: the number of complete rounds, and its figure (`early_stop`).
+    # Of each evaluation between rounds: the number of complete rounds, its figure, and the mean (`early_stop`).
     history: list[list[float]] = field(default_factory=list)
 
     # Of each agent that fell back to another model, the newest time: round, left, cluster and why, as `AgentFellBack` has them.
@@ -232,7 +232,11 @@ def note_outcome(
         facts.evaluation |= outcome.evaluation
         newcomers = simulated_agents.newcomers(scenario)
         value = early_stop.value_after(scenario, outcome.evaluation, newcomers, outcome.means)
-        early_stop.note(scenario, facts.history, round_, value)
+        mean = early_stop.mean_of(
+            {one: own for one, own in outcome.evaluation.items() if one not in newcomers},
+            early_stop.measure_of(scenario),
+        )
+        early_stop.note(scenario, facts.history, round_, value, mean)
         facts.evaluated_in |= dict.fromkeys(outcome.evaluation, round_)
     if phase.name == TRAIN:
         facts.trained |= dict.fromkeys([client for client, _ in reports], round_)

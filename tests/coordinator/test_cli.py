@@ -314,8 +314,6 @@ def test_a_run_without_evaluated_agents_does_not_end_well(
     assert result.exit_code == 1
     assert "error: no agent was evaluated" in result.stderr
     assert "agent-0 could not do its work 3 times, last in round 2" in result.stdout
-    said = " ".join(result.stdout.split())
-    assert "agent-2 (its reports were refused: the loss is nan)" in said
     assert typed(*line, "--json").exit_code == 1
 
 

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.agent.cli.program import app as agent_app
+from covey.agent.cli.program import AgentCommands
 from covey.agent.data.proposal_data import describe
 from covey.agent.device.events import CoordinatorSeen, Inspected, OwnStatusSeen, VitalsSeen
 from covey.agent.device.session import Session
-from covey.broker.cli.program import app as broker_app
-from covey.coordinator.cli.doctor import of_retained
+from covey.broker.cli.program import BrokerCommands
+from covey.coordinator.cli.doctor import of_fleet
 from covey.coordinator.cli.init import odd_among
-from covey.coordinator.cli.program import app
+from covey.coordinator.cli.program import CoordinatorCommands
 from covey.coordinator.deploy.uptake import Fleet
 from covey.coordinator.doctor import columns, devices, examine, figures
 from covey.coordinator.doctor.devices import Broker, Seen
@@ -166,9 +166,9 @@ def status(agent: str, made: Session | None = None, **changes: Any) -> AgentStat
     return newest.model_copy(update={"clock": NOW - 5, **changes})
 
 
-def fleet(count: int = 10, **changed: AgentStatus) -> dict[str, AgentStatus]:
-    """The statuses of gateways, of which some are others."""
-    names = [f"gw-{number}" for number in range(count)]
+def fleet(**changed: AgentStatus) -> dict[str, AgentStatus]:
+    """The statuses of ten gateways, of which some are others."""
+    names = [f"gw-{number}" for number in range(10)]
     found = {name: status(name) for name in names}
     for name, one in changed.items():
         found[name.replace("_", "-")] = one
@@ -313,7 +313,7 @@ def test_a_liar_is_listed_first_while_the_run_lives_and_after_it(tmp_path: Path)
             return small.service.odd
 
     assert first(clock.run(whole(), within_s=36_000.0)) == ("agent-2", "reports")
-    after = of_retained(retained(broker), time.time())
+    after = of_fleet(retained(broker), time.time())
     assert first(after) == ("agent-2", "reports")
     assert after[0].what.endswith("(last run)")
 
@@ -324,7 +324,7 @@ def test_an_agent_of_a_federation_without_a_coordinator_is_found(tmp_path: Path)
         topics = Topics("defualt") if name == FAULTY else TOPICS
         found.take(Message(topics.status(name), one.to_bytes(), retained=True))
     found.take(Message(TOPICS.coordinator_status, caller().to_bytes(), retained=True))
-    assert first(of_retained(found, NOW)) == (FAULTY, "federation")
+    assert first(of_fleet(found, NOW)) == (FAULTY, "federation")
 
 
 # -- healthy fleets --------------------------------------------------------------------------------------------------
@@ -417,9 +417,8 @@ def test_the_list_is_the_same_after_it_was_stored_and_whatever_its_order() -> No
 def commands() -> set[str]:
     """All commands of the three programs."""
     found: set[str] = set()
-    for program in ("agent", "broker", "coordinator"):
-        group = {"agent": agent_app, "broker": broker_app, "coordinator": app}[program]
-        kind = group.info.cls
+    kinds = (AgentCommands, BrokerCommands, CoordinatorCommands)
+    for program, kind in zip(("agent", "broker", "coordinator"), kinds, strict=True):
         found |= {f"{program} {name}" for name in kind.front}
         found |= {f"{program} lab {name}" for name in kind.lab}
     return found
