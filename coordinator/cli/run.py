@@ -51,6 +51,7 @@ from covey.coordinator.report.tables import (
     regression,
     results,
     unevaluated,
+    used,
 )
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import prepared
@@ -207,6 +208,7 @@ def run_command(
             regression(result),
             baseline(result),
             own_models(result),
+            used(result),
             participation(result),
             newcomers(result),
         ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from covey.coordinator.doctor.devices import excluded, reports_of
@@ -10,12 +11,18 @@ from covey.coordinator.doctor.examine import Facts, examine
 from covey.coordinator.doctor.odd import Odd, read_odd
 from covey.coordinator.fold.means import by_mode
 from covey.coordinator.run.run import Run
+from covey.shared.work.judge import DELIVERED, USES
 
 
 def of_reports(run: Run) -> Facts:
     """The newest evaluation of each agent, and what the sums of its data have shown. Under secure sums there is neither."""
     evaluation = {agent: by_mode(numbers) for agent, numbers in run.facts.evaluation.items()}
-    return Facts(evaluation=evaluation, known=read_odd(run.facts.odd))
+    weights = {
+        agent: modes[DELIVERED][USES]
+        for agent, modes in evaluation.items()
+        if USES in modes.get(DELIVERED, {})
+    }
+    return Facts(evaluation=evaluation, weights=weights, known=read_odd(run.facts.odd))
 
 
 def at_the_end(run: Run, left_out: Mapping[str, str]) -> list[Odd]:
@@ -37,4 +44,4 @@ def at_the_end(run: Run, left_out: Mapping[str, str]) -> list[Odd]:
     for agent, row in sorted(rows.items()):
         known += reports_of(agent, row)
     facts = of_reports(run)
-    return examine(Facts(evaluation=facts.evaluation, known=[*known, *facts.known]))
+    return examine(replace(facts, known=[*known, *facts.known]))

@@ -31,7 +31,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "dca0ea599cb59bed",
+    "43b6585e730260fe",
 )  # the format number, and the digest of the fields that it stands for
 
 
