@@ -1,7 +1,7 @@
 """Odd figures: what each device's newest evaluation shows next to those of the other devices. Pure.
 
-A figure is judged by the device's own constant answer (`baseline`) and by the medians of the fleet. Where many devices are
-worse than nothing the method is at fault, and no device is odd.
+A figure is judged by the device's own constant answer (`baseline`) and by the medians of the fleet. If many devices are
+worse than nothing, the method is at fault, and no device is odd.
 """
 
 from __future__ import annotations
