@@ -147,6 +147,12 @@ ENTRIES = (
             "model": "the model that the device uses itself; left out if it keeps none",
             "brief": "true if orders may have a `brief`; left out otherwise",
             "bench": "how fast the device trains; left out if it was not measured",
+            "certificate": "when the first certificate ends that its connection needs, in seconds since 1970; a last will has it too",
+            "disk_free": "bytes on the disk of the agent's state",
+            "clock": "the device's time when it published this, in seconds since 1970",
+            "links": "connections of this session so far",
+            "twins": "times that another program with its id was heard; left out without any",
+            "refused": "why the coordinator refused its newest report; left out if it did not",
         },
         documents.AgentStatus(
             agent="pi-7",
@@ -176,6 +182,8 @@ ENTRIES = (
             "rejected": "models that the device's own check kept out",
             "hook_failures": "failures of the command that runs after a change",
             "note": "the newest decision",
+            "figure": "of that model on the device's test part; left out where reports of its runs have no such figure either",
+            "measure": "of the figure",
         },
         None,
     ),
@@ -391,6 +399,7 @@ ENTRIES = (
             "agents": "by agent: online, takes_part, cluster, seen, samples, problem, quarantined, silent, failing, ...",
             "refusals": "refused messages by reason",
             "pages": "how many pages the roster has; left out if this is the only one",
+            "odd": "what `coordinator doctor` lists, on the first page; left out if nothing is odd",
         },
         documents.RosterMessage(
             run="pilot-1a2b3c4d", agents={"pi-7": {"online": True, "takes_part": True}}

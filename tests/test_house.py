@@ -50,7 +50,7 @@ STAIRS = {
     "coordinator": [
         "engine",
         "disk",
-        "checks",
+        "checks doctor",
         "fold",
         "record",
         "plan run",

@@ -47,7 +47,7 @@ from covey.agent.worker.memory_file import (
     unwritten,
 )
 from covey.agent.worker.process import Options, memory_limited, prepared
-from covey.shared.disclosures import Promise, cleared
+from covey.shared.disclosures import NUMBERS_OF_EVALUATION, Promise, cleared
 from covey.shared.errors import CoveyError, DataError, UserError, public_text
 from covey.shared.own_code.consent import AllowedCode, consented, framework_of
 from covey.shared.own_code.faults import OwnCodeError, own_code
@@ -490,6 +490,8 @@ def _work(
     frozen_once = getattr(local, "frozen_once", 0)
     judged = new if uses else memory
     kept = _kept(job, order, models, local, held_back, judged, uses=uses, others=others)
+    if kept is not None:  # whether a status may have its figure
+        kept["tells"] = NUMBERS_OF_EVALUATION["delivered"].leaves(promises)
     if has_judge(work) and is_last(work):
         new = forgotten(new)
     if new is memory:

@@ -16,6 +16,7 @@ from covey.shared.numerics.measures import (
     PERCENT,
     SHOWN_OF_REGRESSION,
     Measure,
+    plain,
     shown_measure,
 )
 from covey.shared.numerics.mixture import in_words
@@ -256,7 +257,7 @@ def regression(result: Result) -> str:
                 measure = MEASURES[name]
                 words.append(f"{measure.label} {_averages(measure, figures[name])}")
         if figures.get("maes"):
-            steps = ", ".join(f"{mae:.4g}" for mae in figures["maes"])
+            steps = ", ".join(plain(mae) for mae in figures["maes"])
             words.append(f"MAE by step {steps} (macro)")
         if words:
             listed = ", ".join(words)
