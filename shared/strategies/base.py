@@ -615,7 +615,7 @@ class Strategy(BaseModel, Generic[S]):
     Example:
         >>> from typing import Literal
         >>> from pydantic import Field
-        >>> from covey.shared.strategies.bases.single import AveragedOnly
+        >>> from covey.methods import AveragedOnly
         >>> class Patient(AveragedOnly):
         ...     name: Literal["patient"] = "patient"
         ...     rounds: int = Field(3, ge=1, description="Rounds to wait.")
@@ -868,7 +868,7 @@ class Strategy(BaseModel, Generic[S]):
         """The state without a client, where more than `client_fields` names it."""
         return state
 
-    # -- robust aggregation: docs/aggregation.md ---------------------------------------------------
+    # -- robust aggregation: docs/security.md ---------------------------------------------------
 
     def refuses(self, settings: Settings) -> str:
         """Why a setting makes no sense with this method; empty: it does.
