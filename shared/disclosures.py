@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from covey.shared.candidate_names import CANDIDATES
 from covey.shared.errors import PublicError
-from covey.shared.numerics.candidate_names import CANDIDATES
 from covey.shared.strategies.phase_names import CARD, EVALUATE, MOMENTS, SIGNATURE
 from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.messages import ReportContent

@@ -681,6 +681,8 @@ def _locals(
 
 def _others(task: Any) -> Mapping[str, Any]:
     """What makes candidates that need more than models, by name."""
+    if len(task.features) != 1:  # no table
+        return {}
     from covey.agent.data.trees import trees_for
 
     trees = trees_for(task)

@@ -1,8 +1,9 @@
 """What a run will cost, before anything starts: traffic, memory and disk, from sizes alone.
 
 A method states what agents get and send (`Strategy.exchanges`); nothing trains here, and nothing is encoded. Not counted are
-orders, statuses, acknowledgements, newcomers, drop-outs and repeated rounds, nor what depends on what agents report: votes, and
-CFL's rounds of all members before a split. Where a method chooses its number of clusters, the largest it may choose counts.
+orders, statuses, acknowledgements, newcomers, drop-outs and repeated rounds, nor what depends on what agents report: votes, the
+orders with the weights of the fleet, and CFL's rounds of all members before a split. Where a method chooses its number of
+clusters, the largest it may choose counts.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 from covey.coordinator.view.table import NONE, Table, columns_of
 from covey.coordinator.view.words import MODE_TITLES, epsilons
-from covey.shared.numerics.candidate_names import NONE as NO_MODEL
+from covey.shared.candidate_names import NONE as NO_MODEL
 from covey.shared.numerics.measures import (
     ACCURACY,
     MEASURES,
