@@ -349,6 +349,7 @@ def _perform(job: frames.Job, options: Options) -> frames.Job:
         "fresh": bool(memory_digest),
         "memory_digest": memory_digest,
         "failed": detail,
+        "examples": content.examples,
     }
     if frozen_once:
         done["frozen_once"] = frozen_once

@@ -398,13 +398,12 @@ Reports = Sequence[tuple[ClientId, Report]]  # in ascending order of client id
 class Debias:
     """An offset of the agent's own to what the last layer reads, which trains too, and a pull of mean features.
 
-    The loss has the term kappa / 2 * mean((m - mean)^2), with the running mean m of the features of the batches.
+    The loss has the term kappa / 2 * mean((m - mean)^2), with the mean features m of the batch.
     """
 
     own: Vector  # (width,)
     mean: Vector  # (width,)
     kappa: float
-    momentum: float  # of the running mean: the share of a batch
 
 
 @dataclass(frozen=True)

@@ -747,7 +747,7 @@ def test_an_owner_can_refuse_orders_without_secure_sums() -> None:
     votes = secure.model_copy(update={"phase": "vote"})
     assert "secure_clear" in (demand.refuses(votes) or "")
     assert PrivacyDemand(secure_least=4, secure_clear=True).refuses(votes) is None
-    assert demand.of_sums() == OwnersPolicy(required=True, least=4)
+    assert demand.of_sums() == OwnersPolicy(least=4)
     bounds = PrivacyDemand(secure_epsilon=1.0, local_delta=1e-5, secure_known=("a",)).of_sums()
     rho = bounds.most_spent or 0.0
     assert rho + 2 * np.sqrt(rho * np.log(1e5)) == pytest.approx(1.0)  # Bun and Steinke 2016
