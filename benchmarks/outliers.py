@@ -49,7 +49,7 @@ def fleet(agents: int, groups: int, outliers: int, seed: int) -> tuple[Matrix, l
     if groups > 1:
         points += APART * np.sqrt(dimensions / 8) * centres[truth]
     points[:outliers] += APART * draw.standard_normal((outliers, dimensions))
-    return euclidean(points), truth.tolist()
+    return euclidean([*points]), truth.tolist()
 
 
 def measured(agents: int, groups: int, outliers: int, seeds: Sequence[int]) -> dict[str, int]:
