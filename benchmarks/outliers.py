@@ -1,4 +1,4 @@
-"""What cuts make of a few agents that are unlike all others, with groups of any size and of three or more. Prints a table, writes JSON.
+"""A few agents that are unlike all others, and the cuts with groups of any size and of three or more. Prints a table, writes JSON.
 
     python -m benchmarks.outliers
 
