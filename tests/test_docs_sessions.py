@@ -34,8 +34,8 @@ from tests.processes import free_port
 from tests.test_docs import PAGES, ROOT
 
 USUAL_PORTS = ("1883", "8883")
-WITH_CODE = ("your-own-loop.md", "your-own-method.md")
-WITH_TORCH = ("quickstart.md", "unusual-samples.md")
+WITH_CODE = ("from-flower.md", "your-own-method.md")
+WITH_TORCH = ("quickstart.md",)
 LIMIT_S = 420.0  # for all commands of one block
 INTERVAL_S = 0.02  # of the looks after a program
 # `pip install ./folder` reaches no index, takes the setuptools that are here, and leaves this environment as it is

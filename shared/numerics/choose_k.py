@@ -68,7 +68,7 @@ def by_rotations(
     Perry and Owen 2010: random ones replace the left singular vectors of the points. If the points
     come from one Gaussian distribution, of whatever shape and dimension, such a cloud is just
     another draw from it. If some points are noisier than others, as signatures of agents with fewer
-    samples are, they do not, and fleets without groups are split: see docs/choosing-k.md.
+    samples are, they do not, and fleets without groups are split: see benchmarks/results/choosing_k.md.
 
     K is 1 unless the largest Gap(K) / s(K) is among the best 5 of 100. Otherwise it is the least K
     of 2 or more with Gap(K) >= Gap(K+1) - s(K+1). A cluster has three rows or more on average: six

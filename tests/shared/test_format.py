@@ -31,7 +31,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "427dd1d11b3f3993",
+    "2c55556d44ed81cd",
 )  # the format number, and the digest of the fields that it stands for
 
 
