@@ -211,6 +211,11 @@ def advice(
     verb = "differs" if shifts in (["style"], ["concept"]) else "differ"
     differ = f"{' and '.join(shifts)} {verb} between agents"
     remedy = FOR_LABELS.get(kind, "") if "labels" in shifts else ""
+    if kind == "values" and shifts == ["labels"]:
+        return replace(
+            found,
+            sentence=f"do not cluster: the level of the targets differs between agents, and nothing else; take fedavg, and {remedy}",
+        )
     if silhouette is not None and silhouette >= CLEAR:
         other = f"; or try one model: {remedy}" if remedy else ""
         return replace(

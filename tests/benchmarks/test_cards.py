@@ -23,7 +23,7 @@ def test_a_small_fleet_costs_a_card_of_five_kilobytes() -> None:
 @pytest.mark.parametrize(
     ("made", "record", "page"),
     [
-        (card_costs.table, card_costs.OUT, "docs/kin.md"),
+        (card_costs.table, card_costs.OUT, "benchmarks/results/kin.md"),
         (card_leakage.table, card_leakage.OUT, "benchmarks/results/privacy.md"),
     ],
 )

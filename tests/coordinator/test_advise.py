@@ -69,10 +69,8 @@ def test_the_advice_follows_from_the_tests_and_from_how_clear_the_groups_are(
             "classes",
             "groups; set task.label_prior: on, let agents finish at home, or take kin",
         ),
-        (0.3, "values", "groups; keep the bias of the last layer on each device (task.keep), let"),
         (0.3, "labels", "groups; let agents finish at home, or take kin"),
         (0.8, "classes", "for the cards too; or try one model: set task.label_prior: on"),
-        (0.8, "values", "or try one model: keep the bias of the last layer on each device"),
     ],
 )
 def test_where_labels_differ_the_advice_names_what_helps_without_groups(
@@ -81,6 +79,19 @@ def test_where_labels_differ_the_advice_names_what_helps_without_groups(
     assert sentence in advice(notes(silhouette, labels=0.001), 4, GROUPS, kind).sentence
     other = advice(notes(silhouette, style=0.001), 4, GROUPS, kind).sentence
     assert "task." not in other
+
+
+def test_values_that_differ_by_their_level_alone_need_a_bias_on_each_device_and_no_groups() -> None:
+    keep = "keep the bias of the last layer on each device (task.keep)"
+    for silhouette in (0.3, 0.8):
+        level = advice(notes(silhouette, labels=0.001), 4, GROUPS, "values")
+        assert level.kind == "one model"
+        assert level.sentence.startswith("do not cluster: the level of the targets differs")
+        assert level.sentence.endswith(f"take fedavg, and {keep}")
+    both = advice(notes(0.8, labels=0.001, concept=0.001), 4, GROUPS, "values")
+    assert both.sentence.endswith(f"or try one model: {keep}")
+    few = advice(notes(0.3, labels=0.001, style=0.001), 4, GROUPS, "values")
+    assert f"groups; {keep}, let agents finish at home" in few.sentence
 
 
 def test_a_run_that_stops_after_the_cards_trains_and_tests_nothing_and_has_the_groups(
