@@ -46,6 +46,7 @@ NAVIGATION = {
     "How to": [
         "your-data",
         "operations",
+        "three-am",
         "brokers",
         "devices",
         "comparisons",

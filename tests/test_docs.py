@@ -28,7 +28,8 @@ PAGES += sorted((ROOT / "benchmarks" / "results").glob("*.md"))  # the laborator
 PASSES_ON = {"agent lab service": "start"}  # takes the options of that command too
 PROGRAMS = ("agent", "broker", "coordinator")
 FENCE = re.compile(
-    r"^( *)```(sh|console)( run(?: in the background)?)?[ ]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL
+    r"^( *)```(sh|console)( run(?: in the background|, refused)?)?[ ]*\n(.*?)^\1```",
+    re.MULTILINE | re.DOTALL,
 )
 
 

@@ -42,7 +42,7 @@ WIDE = 78
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done to a device, or to what all of them need: two rounds after all was well again."""
+    """Something is done to a device, or to what all of them need, two rounds after all was well again."""
 
     kind: str
     device: int = 0
@@ -115,7 +115,7 @@ class PilotSite(Site):
     def scenario(
         self, method: str, *, fleet: bool = False, init: Path | None = None
     ) -> dict[str, Any]:
-        """Two clusters of gateways; a round does not wait for ever for one that is away."""
+        """Two clusters of gateways; a round does not wait long for one that is away."""
         return {
             "name": "pilot",
             "seed": 5,
