@@ -21,6 +21,7 @@ import signal
 import socketserver
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -34,11 +35,11 @@ from tests.processes import free_port
 from tests.test_docs import PAGES, ROOT
 
 USUAL_PORTS = ("1883", "8883")
-WITH_CODE = ("your-own-loop.md", "your-own-method.md")
-WITH_TORCH = ("quickstart.md", "unusual-samples.md")
-POLL_S = 0.02  # between two looks at a program
+WITH_CODE = ("from-flower.md", "your-own-method.md")
+WITH_TORCH = ("quickstart.md",)
 REFUSED = 77  # of a block whose last command was refused
 LIMIT_S = 420.0  # for all commands of one block
+INTERVAL_S = 0.02  # of the looks after a program
 # `pip install ./folder` reaches no index, takes the setuptools that are here, and leaves this environment as it is
 OFFLINE_PIP = {
     "PIP_NO_INDEX": "1",
@@ -141,18 +142,20 @@ OVER = Event()  # the page has ended
 
 
 class Asked(socketserver.StreamRequestHandler):
-    """A stand-in asks for its program, whose output goes where its own would, and which dies when it does."""
+    """A stand-in asks for its program, whose output goes where its own would, and which ends with it."""
 
     def handle(self) -> None:
         this = Forked(Start(*json.loads(self.rfile.readline())))
-        try:
-            while (code := this.poll()) is None:
-                is_gone, _, _ = select.select([self.connection], [], [], POLL_S)
-                if is_gone or OVER.is_set():
-                    return
-            self.wfile.write(b"%d\n" % code)
-        finally:
-            this.kill()
+        is_gone = select.poll()
+        is_gone.register(self.connection, select.POLLIN | select.POLLHUP)
+        end = time.monotonic() + LIMIT_S
+        while this.poll() is None and time.monotonic() < end and not OVER.is_set():
+            if is_gone.poll(INTERVAL_S * 1000):  # it sends nothing more
+                break
+        if this.poll() is None:
+            ended(this)
+            return
+        self.wfile.write(b"%d\n" % this.wait())
 
 
 @contextmanager

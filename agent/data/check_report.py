@@ -13,7 +13,7 @@ from covey.agent.data.check import Finding, inspect, note_on_testing, read_local
 from covey.agent.data.dataset import with_test
 from covey.agent.data.fit import fit
 from covey.agent.data.load import tables_at
-from covey.agent.data.proposal_data import describe
+from covey.agent.data.proposal_data import describe, describe_all
 from covey.agent.data_place import place_of
 from covey.shared.errors import DataError, UserError
 from covey.shared.numerics.split import Part
@@ -131,7 +131,7 @@ def show_proposal(
         UserError: the data cannot be read, or no column can be its target.
     """
     asked = [*words, *([] if target is None else [target])]
-    descriptions = [describe(data, asked) for data in sources]
+    descriptions = describe_all(sources, asked)
     if as_json:
         for description in descriptions:
             print(description.model_dump_json())

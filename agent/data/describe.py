@@ -33,7 +33,7 @@ MOSTLY = 0.8  # of the words of a column are numbers with something around them
 AROUND = re.compile(r"[^\w\s]{0,3}\s*\d[\d.,' ]*\s*\D{0,8}")
 
 Kind = Literal["whole", "number", "boolean", "time", "word", "bytes", "empty"]
-Steps = Literal["", "ones", "rising", "falling"]
+Steps = Literal["", "ones", "rising", "falling", "runs"]
 
 
 @dataclass(frozen=True)
@@ -125,13 +125,16 @@ class TableDescription:
         raise KeyError(name)
 
 
-def describe_table(path: Path, *more: Path, words: Collection[str] = ()) -> TableDescription:
+def describe_table(
+    path: Path, *more: Path, words: Collection[str] = (), marks: Collection[str] = ()
+) -> TableDescription:
     """Describe a `.csv`, `.tsv` or `.parquet` file. Nothing is refused except a file that is no table.
 
     Args:
         path: the file.
         more: other parts of the same data, such as a test part.
         words: columns whose values are all listed, up to MAX_DISTINCT.
+        marks: texts that stand for missing cells, besides those that the file shows.
 
     Raises:
         DataError: the file cannot be read, has no header, or a second one.
@@ -140,7 +143,7 @@ def describe_table(path: Path, *more: Path, words: Collection[str] = ()) -> Tabl
     faulty_rows = 0
     nameless = 0
     columns: dict[str, _Column] = {}
-    found = found_notation(path)
+    found = found_notation(path, marks)
     for part in (path, *more):
         faults = BadCells(part)
         with open_table(part, least=1, notation=found.notation) as file:
@@ -162,8 +165,8 @@ def describe_table(path: Path, *more: Path, words: Collection[str] = ()) -> Tabl
     return TableDescription(rows, faulty_rows, described, targets, found, nameless)
 
 
-def found_notation(path: Path) -> FoundNotation:
-    """The notation of a table, by its bytes and its first rows."""
+def found_notation(path: Path, marks: Collection[str] = ()) -> FoundNotation:
+    """The notation of a table, by its bytes and its first rows; `marks` stand for missing cells."""
     encoding: str | None = None
     if (place := text_of(path)) is not None:
         encoding = (
@@ -177,7 +180,7 @@ def found_notation(path: Path) -> FoundNotation:
                 texts[name] = [
                     text for cell in first if isinstance(cell, str) and (text := cell.strip())
                 ]
-        return notation_of(texts, file.separator, encoding)
+        return notation_of(texts, file.separator, encoding, marks)
 
 
 def _check_lines(path: Path, rows: int, faults: BadCells) -> None:
@@ -201,7 +204,9 @@ def _check_first_row(
     above = [
         one for one in described if one.kind == "word" and one.numbers + 1 == one.words.cells > 2
     ]
-    if above and 2 * len(above) >= len(described):
+    # a sign such as % counts as a mark of missing cells by now
+    signs = [one for one in described if one.kind in ("whole", "number") and one.missing == 1]
+    if above and 2 * (len(above) + len(signs)) >= len(described):
         words = ", ".join(repr(one.strange[0]) for one in above[:3])
         raise DataError(
             f"{path}: the line below the column names seems to be a second header ({words}); remove it",
@@ -311,7 +316,9 @@ class _Column:
             return "ones"
         if self._rising == steps:
             return "rising"
-        return "falling" if self._falling == steps else ""
+        if self._falling == steps:
+            return "falling"
+        return "runs" if not self._falling and self._rising > FEW_VALUES else ""
 
     def _kind(self) -> Kind:
         if not self._present:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
@@ -33,12 +33,16 @@ GROUPED = re.compile(
 UNIT_NUMBER = re.compile(
     r"(?P<before>[^\d\s.,+-]{0,4})\s*(?P<number>[+-]?[\d.,' ]*\d)\s*(?P<after>[^\d\s.,:;+][^\d\s.,:;]{0,7})?"
 )
-DAYS = ("%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d")
+DAYS = (
+    "%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%d/%m/%y", "%m/%d/%Y", "%m/%d/%y", "%d-%m-%Y", "%d-%m-%y",
+    "%m-%d-%Y", "%m-%d-%y", "%Y/%m/%d", "%y/%m/%d", "%y-%m-%d",
+)  # fmt: skip
 CLOCKS = ("", " %H:%M", " %H:%M:%S")
 NUMBER_SIGNS = frozenset("0123456789+-.,' ")
 MOSTLY = 0.8  # of a column's cells have a form: the others may be faults
 HALF = 0.5  # of a column's cells are numbers: the others may be marks
 MAX_MARKS = 3  # of one column
+MANY_NUMBERS = 20  # different ones among which one word is no class
 # of a missing cell in a column of numbers or times, besides texts without letters and digits
 MARK_WORDS = frozenset({"none", "nil", "nat", "missing", "unknown", "undefined", "n.a.", "n.d."})
 EVERYWHERE = re.compile(
@@ -166,15 +170,22 @@ class _Column:
 
 
 def notation_of(
-    texts: dict[str, list[str]], separator: str = "", encoding: str | None = None
+    texts: dict[str, list[str]],
+    separator: str = "",
+    encoding: str | None = None,
+    known_marks: Collection[str] = (),
 ) -> FoundNotation:
-    """The notation of columns of texts, by name; a decimal comma is unlikely in a file with commas between its cells."""
+    """The notation of columns of texts, by name; a decimal comma is unlikely in a file with commas between its cells.
+
+    `known_marks` stand for missing cells too: another device of the fleet shows them.
+    """
     remarks: list[str] = []
-    missing: dict[str, None] = {}
+    missing: dict[str, None] = dict.fromkeys(known_marks)
+    known = {mark.casefold() for mark in known_marks}
     columns: list[_Column] = []
     for name, cells in texts.items():
         present = [cell for cell in cells if value_of(cell).kind != "missing"]
-        marks = _marks(present)
+        marks = known | _marks([cell for cell in present if cell.casefold() not in known])
         missing |= {cell: None for cell in present if cell.casefold() in marks and is_word(cell)}
         columns.append(_column(name, [cell for cell in present if cell.casefold() not in marks]))
     numeric = [column for column in columns if column.are_numbers]
@@ -204,7 +215,7 @@ def _column(name: str, cells: Sequence[str]) -> _Column:
     with_units: list[tuple[str, str]] = []
     for cell in cells:
         text = _one_sign(without_disguise(cell))
-        if any(form.fullmatch(text) for form in (NUMBER, COMMA_NUMBER, GROUPED)):
+        if _is_number(text):
             plain_ones.append(text)
         elif (found := _with_unit(text)) is not None:
             with_units.append(found)
@@ -227,7 +238,14 @@ def _with_unit(text: str) -> tuple[str, str] | None:
     is_code = (
         before and not is_money and not (before.isupper() and len(before) == 3 and " " in text)
     )
-    return None if is_code else (sign + found["number"], before or after)
+    if is_code or not _is_number(number := found["number"]):
+        return None
+    return sign + number, before or after
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text without a unit is a number in any of the spellings."""
+    return any(form.fullmatch(text) for form in (NUMBER, COMMA_NUMBER, GROUPED))
 
 
 def _marks(cells: Sequence[str]) -> set[str]:
@@ -243,8 +261,9 @@ def _marks(cells: Sequence[str]) -> set[str]:
         return marks
     signs = {cell for cell in left if _is_sign(cell) or cell in MARK_WORDS}
     left -= signs
-    if len(left) == 1 and values >= MOSTLY * len(cells):
-        signs |= {cell for cell in left if others[cell] > 1}  # again and again, such as offline
+    are_many = values >= MOSTLY * len(cells) or len({*cells}) > MANY_NUMBERS
+    if len(left) == 1 and are_many:  # again and again, such as offline; <0.006 is a value
+        signs |= {cell for cell in left if others[cell] > 1 and not any(map(str.isdigit, cell))}
     return marks | signs if len(signs) <= MAX_MARKS else marks
 
 

@@ -195,12 +195,35 @@ NUMBERS = ("whole", "number")
 CLASS_FOLDERS = "the name of the folder"  # stands for the target column of images
 
 
-def describe(data: str, words: Collection[str] = ()) -> DataDescription:
+def describe_all(sources: Sequence[str], words: Collection[str] = ()) -> list[DataDescription]:
+    """Describe the data of several devices. What stands for a missing cell on one of them does so on all.
+
+    Args:
+        sources: the data of each device.
+        words: as for `describe`.
+
+    Raises:
+        DataError: the data cannot be read.
+    """
+    found = [describe(data, words) for data in sources]
+    marks = dict.fromkeys(mark for one in found for mark in one.read.missing)
+    return [
+        one
+        if {*one.read.missing} == {*marks} or one.kind != "table"
+        else describe(one.source, words, marks)
+        for one in found
+    ]
+
+
+def describe(
+    data: str, words: Collection[str] = (), marks: Collection[str] = ()
+) -> DataDescription:
     """Describe the data of `agent start --data`.
 
     Args:
         data: a path, or code of the user's own.
         words: columns of a table whose words its owner takes for classes: all of them are listed.
+        marks: texts that stand for missing cells, besides those that a table shows.
 
     Raises:
         DataError: the data cannot be read.
@@ -209,7 +232,7 @@ def describe(data: str, words: Collection[str] = ()) -> DataDescription:
     if len(tables) == 1 and image_column(tables[0]) is not None:
         return _image_table(data, tables[0])
     if tables:
-        return _tables(data, tables, words)
+        return _tables(data, tables, words, marks)
     if has_images(Path(data)):
         return _images(data)
     return describe_arrays(load(data, allowed=AllowedCode.for_data(data)), data)
@@ -272,9 +295,11 @@ def _described_images(
     )
 
 
-def _tables(data: str, tables: Sequence[Path], words: Collection[str]) -> DataDescription:
+def _tables(
+    data: str, tables: Sequence[Path], words: Collection[str], marks: Collection[str]
+) -> DataDescription:
     """One table, or a training and a test table."""
-    found = describe_table(*tables, words=words)
+    found = describe_table(*tables, words=words, marks=marks)
     if found.rows < 2:
         fault = f"{found.rows} rows below the header; expected at least two"
         raise DataError(f"{data}: {fault}", public=fault)

@@ -211,6 +211,9 @@ OTHER_FILES = {
     b"\x1f\x8b": "compressed with gzip; unpack it",
     b"<!doctype html": "a web page, perhaps of a login; download the table itself",
     b"<html": "a web page, perhaps of a login; download the table itself",
+    **dict.fromkeys(
+        (b"<head", b"<body", b"<meta", b"<table", b"<!--"), "a web page; download the table itself"
+    ),
     b"<?xml": "an XML document; export its table as CSV",
     b"[{": "JSON; save it as CSV",
     b'{"': "JSON; save it as CSV",

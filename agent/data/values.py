@@ -20,6 +20,7 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 ENDLESS = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 LEADING_ZERO = re.compile(r"[+-]?0\d")  # of a code: 007 is not the word 7
 AS_FORMULA = re.compile(r'="([^"]*)"')  # how spreadsheets keep leading zeros
+AS_DEBIT = re.compile(r"\(([^\w\s():]{0,3}\d[\d.,' ]*%?)\)")  # how accountants write a minus
 MINUS_SIGNS = str.maketrans({"\u2212": "-", "\u2012": "-", "\u2013": "-"})
 DURATION = re.compile(
     r"(?:(?P<days>[+-]?\d+)\s*days?,?\s*\+?)?"
@@ -122,6 +123,8 @@ def without_disguise(text: str) -> str:
     """A text without what spreadsheets put around it, and with the minus of a keyboard."""
     if formula := AS_FORMULA.fullmatch(text):
         text = formula[1].strip()
+    if debit := AS_DEBIT.fullmatch(text):
+        text = f"-{debit[1].strip()}"
     return text.translate(MINUS_SIGNS)
 
 
@@ -167,14 +170,14 @@ MONTHS = (
 )  # fmt: skip
 WEEKDAYS = re.compile(r"\b(mon|tue|wed|thu|fri|sat|sun)[a-z]*\b\.?,?", re.IGNORECASE)
 CLOCK = re.compile(
-    r"(?P<gap>^|[Tt\s])(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<part>\d+))?)?"
+    r"(?P<gap>^|[Tt\s]|(?<=\d{4}):)(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<part>\d+))?)?"
     r"(?:\s*(?P<half>[AaPp])\.?[Mm]\.?)?"
     r"(?:\s*(?:(?P<offset>[+-]\d\d:?\d\d|[+-]\d\d(?!\d))|[A-Z]{1,5}\b))?(?:\[[\w/+-]+\])?(?=\s|$)"
 )
 YEAR_FIRST = re.compile(r"(\d{4})([-/.])(\d{1,2})(?:\2(\d{1,2}))?")
 NAMED_MONTHS = (
     re.compile(r"(?P<m>[a-z]{3,9})\.?[\s-](?P<d>\d{1,2})(?:st|nd|rd|th)?,?[\s-]\s*(?P<y>\d{4}|\d\d)"),
-    re.compile(r"(?P<d>\d{1,2})(?:st|nd|rd|th)?\.?[\s-]*(?P<m>[a-z]{3,9})\.?,?[\s-]*(?P<y>\d{4}|\d\d)"),
+    re.compile(r"(?P<d>\d{1,2})(?:st|nd|rd|th)?\.?[\s/-]*(?P<m>[a-z]{3,9})\.?,?[\s/-]*(?P<y>\d{4}|\d\d)"),
     re.compile(r"(?P<m>[a-z]{3,9})\.?[\s,-]+(?P<y>\d{4})"),
     re.compile(r"(?P<y>\d{4})[\s-](?P<m>[a-z]{3,9})(?:[\s-](?P<d>\d{1,2}))?"),
 )  # fmt: skip

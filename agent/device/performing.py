@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +92,10 @@ class Done:
     order: OrderMessage
     answer: Mapping[str, Any]
 
+    def known(self) -> Done:
+        """The same where its number of samples is not compared any more."""
+        return replace(self, answer={**self.answer, "examples": 0})
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -172,6 +176,11 @@ class Performer:
             await self.disk.wait(why)
         answer = {"digest": digest(content), "size": len(content), "fresh": False, "failed": None}
         return Done(order, answer)
+
+    def has_more_than_known(self, done: Done) -> bool:
+        """Whether the work had more samples than the newest inspection of a device's own data: they came since."""
+        found = done.answer.get("examples", 0)
+        return self._identity.data is not None and 0 < self._samples < found
 
     def settle(self, done: Done) -> e.WorkDone | e.WorkFailed | e.ModelDamaged:
         """Put the report of an order into the outbox."""

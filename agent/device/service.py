@@ -336,6 +336,9 @@ class Agent:
                 else:
                     if event is not None:
                         self._happens(event)
+            case Done() if self._performer.has_more_than_known(item):
+                self._read_data_again()
+                self._effects.append(Start(WORK, partial(self._once_inspected, item)))
             case Done(order):
                 event = self._performer.settle(item)
                 if isinstance(event, e.WorkDone):
@@ -578,6 +581,11 @@ class Agent:
         """Do the work once others know how many samples there are now."""
         await self._is_inspected.wait()
         return await self._performer.perform(order)
+
+    async def _once_inspected(self, done: Done) -> Done:
+        """The work, once others know of samples that came while it was done: they refuse a report with more."""
+        await self._is_inspected.wait()
+        return done.known()
 
     def _adopt(self, deployment: Deployment, clusters: tuple[int, ...]) -> None:
         keeper, store = self.keeper, self._deployed

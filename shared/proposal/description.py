@@ -40,8 +40,8 @@ class ColumnFacts(Section):
     length: float = Field(0.0, ge=0)  # characters of a value, on average
     mixed: float = Field(0.0, ge=0)  # the share of values with letters and digits
     asked: bool = False  # the owner of the device takes its words for classes
-    # whole numbers without gaps: each one more than the one before, or rising, or falling
-    steps: Literal["", "ones", "rising", "falling"] = ""
+    # whole numbers, none missing: each one more than the one before, or rising, or falling, or rising after runs of one number
+    steps: Literal["", "ones", "rising", "falling", "runs"] = ""
     smallest: float | None = None  # of numbers
     largest: float | None = None
     dates_only: bool = False  # of times: all are at 0:00

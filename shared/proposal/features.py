@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from covey.shared.errors import UserError
 from covey.shared.proposal.fleet_columns import FleetColumn, spelled_alike
-from covey.shared.proposal.words import why_no_classes
+from covey.shared.proposal.words import name_parts, why_no_classes
 from covey.shared.scenario.columns import MAX_COLUMNS, ColumnName, is_word
 from covey.shared.sentences import counted, some
 
@@ -18,7 +17,13 @@ from covey.shared.sentences import counted, some
 MAX_LISTED = 64
 EXACT_BITS = 53  # of whole numbers that a float64 holds
 FIRST_YEAR, LAST_YEAR = 1500, 2200
-KEY_NAMES = ("id", "index", "key", "row", "nr", "no", "number", "uuid")
+SECONDS = (631_152_000, 4_102_444_800)  # since 1970: from the year 1990 to 2100
+THING_NAMES = frozenset({"id", "key", "uuid"})
+KEY_NAMES = THING_NAMES | {"index", "row", "nr", "no", "number"}
+MANY_THINGS = 20  # of fewer things, such as shops, their numbers may be an input
+CALENDAR = frozenset(
+    ("second", "minute", "hour", "day", "week", "weekday", "wday", "month", "quarter", "of", "in", "the", "year")
+)  # fmt: skip
 VALID_NAME: TypeAdapter[str] = TypeAdapter(ColumnName)
 
 Category = tuple[str, ...]
@@ -142,17 +147,34 @@ def key_reason(column: FleetColumn) -> str:
         reason = "" if column.is_asked_for else why_no_classes(column.name, column.words)
         return reason or ("" if column.known_words else "no words that may leave their device")
     if column.is_row_number and not is_year(column):
-        return "counts the rows: whole numbers in the order of the file, or without a gap"
+        return "counts the rows: whole numbers in the order of the file, or without a gap" + (
+            ", or seconds since 1970: then list it in task.times" if _may_be_seconds(column) else ""
+        )
     if (
         column.unique
         and column.whole
         and max([facts.bits or 0 for facts in column.facts]) > EXACT_BITS
     ):
         return f"whole numbers of more than {EXACT_BITS} bits: keys"
-    last_part = column.name.strip().lower().replace(" ", "_").rpartition("_")[2]
-    if column.unique and column.whole and last_part in KEY_NAMES and column.kinds == ("number",):
+    last_part = name_parts(column.name)[-1:]
+    if column.kinds != ("number",) or not column.whole or not KEY_NAMES.issuperset(last_part):
+        return ""
+    if column.unique:
         return "a different whole number in every row, and the name of a key"
+    if column.distinct > MANY_THINGS and THING_NAMES.issuperset(last_part):
+        return "whole numbers with the name of a key: they name things"
     return ""
+
+
+def _may_be_seconds(column: FleetColumn) -> bool:
+    """Whether all numbers of a column could be seconds since 1970 of a likely year."""
+    first, last = SECONDS
+    return all(
+        first <= one <= last
+        for facts in column.facts
+        for one in (facts.smallest, facts.largest)
+        if one is not None
+    )
 
 
 def is_number(column: FleetColumn) -> bool:
@@ -162,7 +184,7 @@ def is_number(column: FleetColumn) -> bool:
 
 def is_year(column: FleetColumn) -> bool:
     """Whether whole numbers are years, which rise too: by their size and the column's name."""
-    is_named = not {"year", "yr", "jahr"}.isdisjoint(re.split(r"[^a-z]+", column.name.lower()))
+    is_named = not {"year", "yr", "jahr"}.isdisjoint(name_parts(column.name))
     numbers = [
         one for facts in column.facts for one in (facts.smallest, facts.largest) if one is not None
     ]
@@ -172,6 +194,12 @@ def is_year(column: FleetColumn) -> bool:
         and bool(numbers)
         and all(FIRST_YEAR <= one <= LAST_YEAR for one in numbers)
     )
+
+
+def is_part_of_time(name: str) -> bool:
+    """Whether a column has the name of a part of a time, such as minute or day_of_week."""
+    parts = name_parts(name)
+    return bool(parts) and CALENDAR.issuperset(parts)
 
 
 def _is_plain(name: str) -> bool:

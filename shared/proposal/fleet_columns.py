@@ -119,7 +119,9 @@ class FleetColumn:
             return False
         if all(facts.steps == "ones" and facts.cells >= LEAST_ONES for facts in filled):
             return True
-        if all(facts.steps and facts.cells >= LEAST_RISING for facts in filled):
+        if not self.is_in_runs and all(
+            facts.steps and facts.cells >= LEAST_RISING for facts in filled
+        ):
             return True
         if not self.unique or not self.whole:
             return False
@@ -128,6 +130,12 @@ class FleetColumn:
         )
         largest = max([facts.largest for facts in filled if facts.largest is not None], default=0)
         return largest - smallest < DENSE * sum(facts.present for facts in filled)
+
+    @property
+    def is_in_runs(self) -> bool:
+        """Whether whole numbers rise over the rows of every device, each of them in one run of rows."""
+        filled = [facts.steps for facts in self.facts if facts.present]
+        return bool(filled) and "runs" in filled and all(filled)
 
     @property
     def is_constant_everywhere(self) -> bool:

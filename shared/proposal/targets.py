@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from covey.shared.errors import UserError
-from covey.shared.proposal.features import is_year, key_reason
+from covey.shared.proposal.features import is_part_of_time, is_year, key_reason
 from covey.shared.proposal.fleet_columns import FleetColumn
 from covey.shared.scenario.columns import LABEL_NAMES
 from covey.shared.sentences import counted, some
@@ -154,6 +154,10 @@ def _why_no_target(column: FleetColumn) -> str:
         return "holds bytes"
     if column.is_constant_everywhere:
         return "has one value on each device"
+    if column.distinct < 2:
+        return "has fewer than two different values"
+    if is_part_of_time(column.name):
+        return "is a part of a time"
     if is_year(column):
         return "holds years"
     if reason := key_reason(column):

@@ -9,7 +9,7 @@ from typing import Any
 from covey.shared.errors import UserError
 from covey.shared.proposal.choices import Choice, Proposal, autoencoder, table_model, window_model
 from covey.shared.proposal.description import DataDescription, SeriesFacts
-from covey.shared.proposal.features import Features, find_features, is_number, key_reason
+from covey.shared.proposal.features import Features, find_features, is_number, is_year, key_reason
 from covey.shared.proposal.fleet_columns import FleetColumn, fleet_columns, spelled_alike
 from covey.shared.proposal.targets import Target, find_labels, find_target, find_usual
 from covey.shared.proposal.words import why_no_classes
@@ -49,6 +49,12 @@ def table_task(
     Raises:
         UserError: the target is not clear, or no column can be a feature.
     """
+    if not anomalies and all(len(device.columns) == 1 for device in devices):
+        raise UserError(
+            f"{devices[0].source}: one column only ({devices[0].columns[0].name!r:.60}); expected a target and at least one "
+            "feature, with commas, semicolons, tabs or bars between the cells of each line; unusual rows of one column are "
+            "found with --anomalies"
+        )
     columns = fleet_columns(devices)
     wish = next(iter(wishes), None)
     if len(wishes) > 1:
@@ -295,6 +301,10 @@ def _name_differences(
             proposal.differences.append(_words_that_stay(column, reason))
         if is_number(column) and not key_reason(column):
             proposal.differences += _odd_numbers(column)
+            if column.name != target.name and (seems := _seems_a_key(column)):
+                proposal.differences.append(
+                    f"{column.name!r}: {seems}; if they name rows, people or things, move it to task.ignore"
+                )
         if column.kinds == ("time",) and all(facts.dates_only for _, facts in column.by_device):
             proposal.differences.append(
                 f"{column.name!r}: all times are at 0:00, so that their hour means nothing; task.elapsed counts their days"
@@ -302,6 +312,19 @@ def _name_differences(
     proposal.differences += _spelled_differently(columns)
     _name_orders(devices, proposal)
     _name_missing_classes(columns, target, proposal)
+
+
+def _seems_a_key(column: FleetColumn) -> str:
+    """Why numbers may name something, as far as one sees without their name; empty if they do not seem to."""
+    if is_year(column) or not column.whole:
+        return ""
+    if column.unique:
+        return "a different whole number in every row"
+    return (
+        "whole numbers in the order of the file, each in one run of rows"
+        if column.is_in_runs
+        else ""
+    )
 
 
 def _words_that_stay(column: FleetColumn, reason: str) -> str:

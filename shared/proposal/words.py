@@ -71,9 +71,14 @@ def why_no_classes(name: str, facts: WordFacts) -> str:
     return ""
 
 
+def name_parts(name: str) -> list[str]:
+    """The words in the name of a column, in lower case: of AirlineID or airline_id, airline and id."""
+    return re.findall("[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
+
+
 def is_personal(name: str) -> bool:
     """Whether a column's name is that of names, addresses or texts of people."""
-    parts = re.findall("[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
+    parts = name_parts(name)
     is_name = {"name", "names"} & {*parts} and WHOSE_NAME.issuperset(parts)
     return bool(is_name) or not PERSONAL.isdisjoint(parts)
 

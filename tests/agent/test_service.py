@@ -566,6 +566,35 @@ def test_data_that_changed_just_before_the_work_is_compared_first(tmp_path: Path
     assert clock.run(program()) == ["inspect", "inspect", "perform"]
 
 
+def test_others_know_of_samples_that_came_during_the_work_before_its_report_arrives(
+    tmp_path: Path,
+) -> None:
+    class Grows(FakePool):
+        """A sensor writes ten rows between two looks at the data."""
+
+        samples = 70
+
+        async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+            self.samples += 10
+            answer = await super().call(job, weight=weight)
+            name = "samples" if job["job"] == "inspect" else "examples"
+            return {**answer, name: self.samples}
+
+    async def program() -> list[int]:
+        async with World.open(tmp_path, pool=Grows()) as world, world.living(data="x"):
+            await world.publish(TOPICS.coordinator_status, status(task=True).to_bytes())
+            await asyncio.sleep(2.0)
+            await world.model()
+            await world.order(order(1, ref()))
+            await asyncio.sleep(5.0)
+            assert world.parts
+            jobs = [job["job"] for job in world.pool.jobs]
+            assert jobs == ["inspect", "perform", "inspect"]
+            return [one.samples for one in world.statuses if one.samples]
+
+    assert clock.run(program())[-1] == 100, "the work had 90"
+
+
 def test_an_agent_without_a_coordinator_shows_what_it_waits_for(tmp_path: Path) -> None:
     async def program() -> list[dict[str, Any]]:
         async with World.open(tmp_path) as world, world.living():
