@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak methods
+.PHONY: help run test quick docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak methods pilot
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -54,6 +54,9 @@ fuzz: $(READY) ## a million hostile inputs to everything that reads bytes
 
 chaos: $(READY) mosquitto ## 200 runs under faults on seeds, and the table of what came of them: runs/chaos
 	$(BIN)/python -m tests.chaos --runs 200 --seed $(BASE) --out runs/chaos
+
+pilot: $(READY) mosquitto chromium ## a pilot of ten devices to watch, minutes: faults on a timeline, dashboard, table: runs/pilot
+	$(BIN)/python -m tests.chaos.pilot --out runs/pilot
 
 soak: $(READY) mosquitto ## 20 minutes of rounds under small faults: memory and descriptors must be flat: runs/soak
 	$(BIN)/python -m tests.chaos.soak --minutes 20 --out runs/soak

@@ -35,7 +35,8 @@ PAGES += sorted(RESULTS.glob("*.md"))  # the laboratory books
 PASSES_ON = {"agent lab service": "start"}  # takes the options of that command too
 PROGRAMS = ("agent", "broker", "coordinator")
 FENCE = re.compile(
-    r"^( *)```(sh|console)( run(?: in the background)?)?[ ]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL
+    r"^( *)```(sh|console)( run(?: in the background|, refused)?)?[ ]*\n(.*?)^\1```",
+    re.MULTILINE | re.DOTALL,
 )
 
 

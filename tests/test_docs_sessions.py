@@ -3,6 +3,7 @@
 All blocks of a page marked `console run` are run in order, in one folder that has the scenarios at first. Programs of a
 block marked `console run in the background` start together and live until the page ends: a reader has terminals for
 them. A block whose first line is a comment with a path (`# first.yaml`) is a file that the reader saves.
+Of one marked `console run, refused` the last command must end with an error.
 A block marked `text printed` or `yaml printed` holds lines that the commands before it print, in this order; `...` in a
 line stands for any characters. The broker's usual ports become free ones, and the home folder a new one.
 
@@ -25,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
@@ -35,6 +36,7 @@ from tests.test_docs import PAGES, ROOT
 
 USUAL_PORTS = ("1883", "8883")
 WITH_CODE = ("from-flower.md", "your-own-method.md")
+REFUSED = 77  # of a block whose last command was refused
 LIMIT_S = 420.0  # for all commands of one block
 INTERVAL_S = 0.02  # of the looks after a program
 # `pip install ./folder` reaches no index, takes the setuptools that are here, and leaves this environment as it is
@@ -45,7 +47,7 @@ OFFLINE_PIP = {
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     "PIP_ROOT_USER_ACTION": "ignore",
 }
-LANGUAGES = r"text printed|yaml printed|console run in the background|console run|yaml|python|toml"
+LANGUAGES = r"text printed|yaml printed|console run in the background|console run, refused|console run|yaml|python|toml"
 FENCE = re.compile(rf"^```({LANGUAGES})[ ]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# ([\w/.-]+\.(?:yaml|py|toml))\n")
 
@@ -63,7 +65,8 @@ class Commands:
     """The commands of one block."""
 
     lines: tuple[str, ...]
-    in_background: bool
+    in_background: bool = False
+    is_refused: bool = False  # the last one ends with another exit code than 0
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,11 @@ def steps(markdown: str) -> Iterator[Step]:
         elif language.startswith("console"):
             lines = body.replace("\\\n", " ").splitlines()
             commands = tuple(line[2:] for line in lines if line.startswith("$ "))
-            yield Commands(commands, in_background=language.endswith("background"))
+            yield Commands(
+                commands,
+                in_background=language.endswith("background"),
+                is_refused=language.endswith("refused"),
+            )
         elif name is not None:
             yield SavedFile(name[1], body)
 
@@ -130,6 +137,9 @@ os._exit(code if code >= 0 else 128 - code)
 """
 
 
+OVER = Event()  # the page has ended
+
+
 class Asked(socketserver.StreamRequestHandler):
     """A stand-in asks for its program, whose output goes where its own would, and which ends with it."""
 
@@ -138,7 +148,7 @@ class Asked(socketserver.StreamRequestHandler):
         is_gone = select.poll()
         is_gone.register(self.connection, select.POLLIN | select.POLLHUP)
         end = time.monotonic() + LIMIT_S
-        while this.poll() is None and time.monotonic() < end:
+        while this.poll() is None and time.monotonic() < end and not OVER.is_set():
             if is_gone.poll(INTERVAL_S * 1000):  # it sends nothing more
                 break
         if this.poll() is None:
@@ -159,10 +169,12 @@ def stand_ins(folder: Path) -> Iterator[None]:
         )
         path.chmod(0o755)
     with socketserver.ThreadingUnixStreamServer(str(address), Asked) as server:
+        OVER.clear()
         Thread(target=server.serve_forever, args=(0.05,)).start()
         try:
             yield
         finally:
+            OVER.set()  # what still runs in the background of a block ends with the page
             server.shutdown()
 
 
@@ -220,14 +232,20 @@ def test_the_sessions_of_a_page_run(
                     for line in lines:
                         stack.callback(ended, started(line, tmp_path, log))
                 case Commands(lines):
-                    output = stripped(run(lines, tmp_path, log))
+                    output = stripped(run(lines, tmp_path, log, is_refused=step.is_refused))
                 case Printed(lines):
                     assert_printed(lines, output)
 
 
-def run(lines: tuple[str, ...], folder: Path, log: Path) -> str:
-    """Run the commands of one block; the first one that fails fails the test. Returns what they print."""
-    script = "\n".join(["set -euo pipefail", *lines])
+def run(lines: tuple[str, ...], folder: Path, log: Path, *, is_refused: bool = False) -> str:
+    """Run the commands of one block; the first one that fails fails the test, but for a last one that is to be refused.
+
+    Returns what they print.
+    """
+    *before, last = lines
+    if is_refused:
+        last = f"{{ {last}; }} && exit 0 || exit {REFUSED}"
+    script = "\n".join(["set -euo pipefail", *before, last])
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=folder,
@@ -237,7 +255,8 @@ def run(lines: tuple[str, ...], folder: Path, log: Path) -> str:
         text=True,
         timeout=LIMIT_S,
     )
-    assert done.returncode == 0, f"{done.stdout}\n{log.read_text('utf-8')[-3000:]}"
+    expected = REFUSED if is_refused else 0
+    assert done.returncode == expected, f"{done.stdout}\n{log.read_text('utf-8')[-3000:]}"
     return done.stdout
 
 

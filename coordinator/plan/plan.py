@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from covey.coordinator.engine.cohort import cohort_size
+from covey.shared.candidate_names import HOMES
 from covey.shared.mqtt.profiles import PROFILES, UNLIMITED, Profile
 from covey.shared.numerics import kinship
-from covey.shared.numerics.candidate_names import HOMES
 from covey.shared.numerics.split import FLOAT32_BYTES, Part
 from covey.shared.numerics.vectors import BLOCK
 from covey.shared.privacy.settings import SecureSettings

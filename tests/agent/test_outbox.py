@@ -437,7 +437,7 @@ def test_a_folder_of_another_format_is_refused_with_the_version_that_wrote_it(
     assert {path.name for path in tmp_path.iterdir()} == files
 
 
-def test_what_an_agent_had_before_its_upgrade_is_kept_aside_and_it_begins_empty(
+def test_an_agent_that_was_upgraded_keeps_its_former_state_aside_and_begins_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = with_a_report(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,6 +13,7 @@ from tests.chaos.packets import CONNECT, Packets, client_id, kind, once_more
 
 Party = Literal["coordinator", "agents", "all"]
 READ_BYTES = 1 << 16
+RESEND_S = 0.2  # after which TCP sends a lost packet again, and then twice as long
 
 
 @dataclass(eq=False)
@@ -44,6 +46,8 @@ class Proxy:
     _stalled: dict[Party, asyncio.Event] = field(default_factory=dict)
     _rates: dict[Party, float] = field(default_factory=dict)
     _doubled: set[Party] = field(default_factory=set)
+    _lost: float = 0.0  # share of the packets
+    _dice: random.Random = field(default_factory=lambda: random.Random("loss"))  # noqa: S311 - bad luck, no secrets
     _server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -89,6 +93,12 @@ class Proxy:
         self._rates[party] = rate
         await asyncio.sleep(seconds)
         self._rates.pop(party, None)
+
+    async def lose(self, share: float, seconds: float) -> None:
+        """Lose this share of the packets for a while. TCP sends what was lost again, so a program sees it late: so does this."""
+        self._lost = share
+        await asyncio.sleep(seconds)
+        self._lost = 0.0
 
     async def duplicate(self, party: Party, seconds: float) -> None:
         """Repeat every PUBLISH at QoS 1 for a while, in both directions."""
@@ -144,6 +154,11 @@ class Proxy:
             if connection.of(party):
                 self.counts["stall"] += 1
                 await gate.wait()
+        again_s = RESEND_S
+        while self._dice.random() < self._lost:
+            self.counts["lost"] += 1
+            await asyncio.sleep(again_s)
+            again_s *= 2
         for party, rate in list(self._rates.items()):
             if connection.of(party):
                 self.counts["throttle"] += 1

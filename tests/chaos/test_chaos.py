@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.chaos import check
+from tests.chaos import check, pilot
 from tests.chaos.__main__ import main, never_hit
 from tests.chaos.faults import Injector
 from tests.chaos.one import EQUAL, Outcome, calm, disturbed
@@ -82,6 +82,33 @@ async def test_a_disk_fills_up_once_the_run_has_begun_and_never_before(
     link = 'echo \'{"event": "link"}\''
     assert await found(f"sleep 0.2; {link}; exec sleep 60") == (True, b'{"event": "link"}\n')
     assert await found("exit 2") == (False, b""), "of a command before it the log has a link"
+
+
+@pytest.mark.processes
+@pytest.mark.broker
+@needs_mosquitto
+async def test_a_short_pilot_ends_as_it_should_and_shows_each_fault(tmp_path: Path) -> None:
+    printed: list[str] = []
+    is_good = await pilot.rehearsal(
+        tmp_path, pilot.SHORT, devices=3, rounds=16, pictures=None, show=printed.append
+    )
+    assert is_good, "\n".join(printed)
+    rows = [line for line in printed[-1].splitlines() if line.startswith("| ")]
+    assert [row.split("|")[2].strip() for row in rows[1:]] == [
+        "power cut of gw-02",
+        "the broker moves",
+    ]
+    assert "back in round" in rows[1] or "in every round" in rows[1]
+    assert "the connection was lost" in rows[2]
+    assert any("Watch: http://127.0.0.1" in line for line in printed)
+
+
+def test_a_pilot_in_which_a_fault_was_not_shown_has_failed(tmp_path: Path) -> None:
+    one = pilot.Pilot(pilot.PilotSite(tmp_path, 2, 0), pilot.SHORT, None, print)
+    one.seen = [pilot.Seen(pilot.SHORT[0], 1.0), pilot.Seen(pilot.SHORT[1], 2.0, "it moved", 3.0)]
+    one.judge()
+    assert one.problems == ["power cut: the product showed nothing"]
+    assert "| **nothing** | never |" in pilot.table(one.seen, one.problems)
 
 
 def test_a_seed_always_gives_the_same_plan_and_seeds_differ() -> None:

@@ -87,7 +87,7 @@ def test_a_renewal_cuts_nobody_and_an_end_in_mid_run_is_named_and_healed(
 
 
 def _downs(programs: list[Program]) -> list[str]:
-    """What they have told about ends of their connections."""
+    """Their reports about ends of their connections."""
     lines = [line for this in programs for line in this.output.splitlines()]
     return [line for line in lines if DOWN in line or '"up": false' in line]
 
