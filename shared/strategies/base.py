@@ -598,6 +598,9 @@ class Featured(Local, Protocol):
     def features(self, model: Vector, split: DataSplit) -> npt.NDArray[np.float64]:
         """What the last layer of the model reads (n, width), for each sample of a part of the data."""
 
+    def units(self) -> SampleIndices:
+        """The unit (n_i,) of each training sample; samples of one unit belong together."""
+
 
 class Strategy(BaseModel, Generic[S]):
     """A training method with its hyper-parameters.
@@ -891,3 +894,11 @@ class Strategy(BaseModel, Generic[S]):
 
 def _name_of(strategy: Strategy[Any]) -> str:
     return str(getattr(strategy, "name", type(strategy).__name__))
+
+
+@dataclass(frozen=True)
+class Fold:
+    """An agent's training samples, of which a part tests and the others train."""
+
+    local: Local
+    units: SampleIndices  # the unit of each sample that tests

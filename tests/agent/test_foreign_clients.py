@@ -195,7 +195,6 @@ def test_any_other_method_is_refused_at_start_with_those_that_work(
         ({"strategy": {"n_clusters": None}}, "strategy.gate: cards"),
         ({"fleet": {"agents": 8, "partition": "iid"}}, "fleet: a client loads its own data"),
         ({"task": {"standardise": "federated"}}, "task.standardise"),
-        ({"evaluation": {"knn": 3}}, "evaluation.knn"),
         ({"training": {"weights": "balanced"}}, "training.weights"),
     ],
 )
