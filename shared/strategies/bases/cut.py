@@ -2,7 +2,7 @@
 
 *Whether*: each agent sends a card with its signature (numerics/kinship.py), and at least one of
 three tests on the cards must find a shift: the gate. *How many*: the cut of the merge tree with the
-largest mean silhouette, in which no group is small (`least_of`): a few outliers beside one loose group
+largest mean silhouette, in which no group is small (`least_of`): a few outliers next to one loose group
 have a large silhouette, and are no groups. A cut that the scenario gives needs neither, and no card is
 sent for it.
 Methods that form clusters again and again from models or losses have no tree: for them the cards
@@ -117,7 +117,7 @@ MinGroup = Annotated[
     ),
 ]
 SMALL_FLEET = 9  # agents; with fewer, a third of them is a group
-LEAST_GROUP, LEAST_SHARE = 3, 10  # agents, and one in so many of the fleet
+LEAST_GROUP, LEAST_SHARE = 3, 10  # agents, and one in this number of the fleet
 EVIDENCE = {"silhouette": "silhouette", "rotations": "gap_statistic"}  # its name in the notes
 Chances = tuple[float, ...]  # of labels, style and concept; () where fewer than four cards came
 Classes = tuple[tuple[int, int], ...]  # of each class: training samples, and agents that have some
