@@ -194,7 +194,7 @@ def test_a_fleet_without_two_groups_that_are_large_enough_is_one() -> None:
         lambda: Fesem(gate="none", min_group=1),
     ],
 )
-def test_the_least_size_of_a_group_beside_a_cut_that_is_given_is_refused(given: Any) -> None:
+def test_the_least_size_of_a_group_next_to_a_cut_that_is_given_is_refused(given: Any) -> None:
     with pytest.raises(ValueError, match=r"leave (it|min_group) out"):
         given()
 
