@@ -3,7 +3,7 @@
 The facts in the header are those of a run's `models/cluster-0.safetensors`: the task with its class names, its scale and
 the means and deviations that the fleet found. A kept model adds its version, and the weights if it mixes several models or has
 other parts: a constant, what nearest samples are found in, and the rows to which trees are fitted when the file is used. These
-are samples of the device, which never leave it; `agent export` leaves them out.
+are samples of the device, which never leave it; `agent lab export` leaves them out.
 `agent lab export` and `task.init` therefore accept both kinds of file.
 """
 
