@@ -104,7 +104,7 @@ class JoinedRows:
         self._newest = 0  # row of the present file
 
     def enter(self, part: Path, columns: Sequence[str]) -> None:
-        """Go on to the next file. DataError unless it has the columns of the first one, in their order."""
+        """Begin the next file. DataError unless it has the columns of the first one, in their order."""
         self._before += self._newest
         self._newest = 0
         if self._columns is None:
