@@ -9,11 +9,9 @@ READY := .venv/.ready
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-run: $(READY) ## the digits scenario with FedClust, then with FedAvg, then both side by side: runs/, runs/digits.html
-	rm -rf runs/digits runs/digits-fedavg runs/digits.html
-	$(BIN)/coordinator run scenarios/digits.yaml --out runs/digits
-	$(BIN)/coordinator run scenarios/digits.yaml --set strategy.name=fedavg --out runs/digits-fedavg
-	$(BIN)/coordinator report runs/digits runs/digits-fedavg --html runs/digits.html
+run: $(READY) ## each agent alone, one model for all, a model for each group: runs/try, runs/try/report.html
+	rm -rf runs/try
+	$(BIN)/coordinator compare scenarios/try.yaml --out runs/try --html
 
 test: $(READY) mosquitto chromium ## everything: format, lint, types, then all tests
 	@$(MAKE) --no-print-directory check

@@ -125,7 +125,6 @@ class PrivacyDemand(BaseModel):
 
         bound = self.secure_epsilon
         return OwnersPolicy(
-            required=self.secure_least is not None,
             least=self.secure_least or 3,
             colluders=self.secure_colluders,
             clip=self.secure_clip,

@@ -6,7 +6,7 @@ Three agents train in the userland and three on this machine, and the same six a
 torch. Each group of labels has an agent of both kinds, so that every mean is one over both.
 
 The userland is made if the folder does not exist yet: a Debian with Python, and in it Covey, installed with the commands of
-docs/boards.md. It needs Debian, root, indexes of packages, `debootstrap`, `qemu-user-static`, 2 GB of disk and half an hour; the
+benchmarks/results/boards.md. It needs Debian, root, indexes of packages, `debootstrap`, `qemu-user-static`, 2 GB of disk and half an hour; the
 kernel must know the emulator, which that package sees to where systemd runs (`/proc/sys/fs/binfmt_misc/qemu-aarch64`). Programs
 have a mount namespace of their own, so nothing is left when they have ended but the folder, which you remove.
 """
@@ -62,7 +62,7 @@ SCENARIO = {
 PACKAGES = "ca-certificates,git,python3-venv"
 CLONE = "root/covey"  # in the userland
 PYTHON = "/opt/covey/bin/python"
-# in the clone, with the commands of docs/boards.md
+# in the clone, with the commands of docs/devices.md
 INSTALL = (
     "sed 's/^torch==.*/torch==2.10.0/' constraints.txt > board.txt",
     "python3 -m venv /opt/covey",
@@ -188,7 +188,7 @@ def figures(run: Path) -> dict[str, Any]:
 
 
 def table(found: Found) -> str:
-    """The table of docs/boards.md."""
+    """The table of benchmarks/results/boards.md."""
     lines = [
         "| learner | computed on | accuracy, E-server, micro / macro | clusters | a round | the models differ by |",
         "|---|---|---:|---:|---:|---:|",

@@ -21,6 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import rounds as ours
+from benchmarks.bare import AGENTS
 from benchmarks.measuring import OUT, Cost, Row, cpu_s_of, foreign_load, median, show
 from tests.processes import Program, free_port, listens, until
 
@@ -44,7 +45,7 @@ def flower(python: str, kind: ours.Kind, rounds: int) -> tuple[Cost, dict[str, f
         settings = (str(port), str(kind.parameters), str(rounds))
         server = start("server", *settings, "0")
         until(lambda: listens(port), LIMIT_S, server)
-        clients = [start("client", str(port), str(number)) for number in range(ours.AGENTS)]
+        clients = [start("client", str(port), str(number)) for number in range(AGENTS)]
         pids = {
             "server": [server.process.pid],
             "clients": [client.process.pid for client in clients],

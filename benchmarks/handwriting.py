@@ -1,6 +1,6 @@
 """What the agents of each cluster write: samples of a finished run's simulated fleet, a row of images for each agent.
 
-    python -m benchmarks.handwriting runs/writers --out docs/figures/handwriting.png
+    python -m benchmarks.handwriting runs/writers --out benchmarks/results/figures/handwriting.png
 
 FeSEM's authors show such samples as a case study of their clusters (Long et al. 2023). A coordinator has no samples: this
 program reads the data set of a simulated fleet, as its workers do, and is therefore no part of a run's report.

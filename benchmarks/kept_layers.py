@@ -90,7 +90,7 @@ class Setting:
     lr: float = 0.1
     agents: int = 20
     partitions: tuple[str, ...] = SKEWED
-    neighbours: int = 0  # for E-knn
+    neighbours: int = 0  # of a mode that the stored rows still have
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -163,7 +163,6 @@ def scenario(cell: Cell) -> Scenario:
             "training": {"epochs": 2, "batch": 10, "lr": setting.lr},
             "strategy": METHODS[cell.method.removesuffix(PRIOR)],
             "rounds": {"count": setting.rounds, "participation": 0.5},
-            "evaluation": {"knn": setting.neighbours},
             "fleet": {
                 "agents": setting.agents,
                 "partition": PARTITIONS[cell.partition],

@@ -266,12 +266,7 @@ def measured(cell: Cell, data_root: Path | None = None) -> dict[str, Any]:
     }
     if scene.strategy.name == "kin":
         state = run.state
-        figures |= {
-            "chances": list(state.chances),
-            "basis": state.basis,
-            "votes": state.outcomes,
-            "alone": state.finishes_alone,
-        }
+        figures |= {"chances": list(state.chances), "basis": state.basis, "votes": state.outcomes}
     return figures
 
 
@@ -437,16 +432,18 @@ def margin(found: Found, fleet: str, method: str, mode: str) -> float:
 def decisions(found: Found, fleet: str, method: str) -> str:
     """What Kin found and decided, seed by seed."""
     words = []
-    keys = ("chances", "sizes", "ari", "alone")
-    for chances, sizes, ari, alone in zip(
-        *[of(found, fleet, method, key) for key in keys], strict=True
-    ):
+    keys = ("chances", "sizes", "ari")
+    figures = zip(*[of(found, fleet, method, key) for key in keys], strict=True)
+    alone = of(
+        found, fleet, method, "alone"
+    )  # of records from the time when agents could finish alone
+    for place, (chances, sizes, ari) in enumerate(figures):
         if min(chances) >= 0.01:
             words.append("FedAvg")
             continue
         groups = str(max(len(sizes), 1))
         groups += "" if ari is None else f" ({ari:.2f})"
-        words.append(f"{groups}, own" if alone else groups)
+        words.append(f"{groups}, own" if alone and alone[place] else groups)
     return "; ".join(words)
 
 

@@ -213,7 +213,7 @@ def show(name: str, title: str, rows: Sequence[Row], load: Mapping[str, float], 
     mark = "; the machine was busy" if foreign > BUSY else ""
     table = Table(title=f"{title} (others used {foreign:.0%} of the machine{mark})")
     table.add_column("what")
-    for column in ("floor ms", "product ms", "ratio", "floor CPU", "product CPU", "CPU ratio"):
+    for column in ("floor CPU", "product CPU", "CPU ratio", "floor ms", "product ms", "ratio"):
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(row.what, *_cells(row))
@@ -230,8 +230,8 @@ def show(name: str, title: str, rows: Sequence[Row], load: Mapping[str, float], 
 def _cells(row: Row) -> list[str]:
     figures = []
     for floor_s, product_s, ratio in (
-        (row.floor.wall_s, row.product.wall_s, row.wall_ratio),
         (row.floor.cpu_s, row.product.cpu_s, row.cpu_ratio),
+        (row.floor.wall_s, row.product.wall_s, row.wall_ratio),
     ):
         figures += [f"{floor_s * 1e3:.1f}", f"{product_s * 1e3:.1f}", f"{ratio:.1f}x"]
     return figures

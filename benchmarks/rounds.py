@@ -4,17 +4,15 @@
 
 Ten agents have eight samples each, so a round is one step of SGD for each of them: what remains is the cost of orders,
 processes, files and messages. `fleet` simulates the agents in one process, `agents` starts ten times `agent start`, and
-`wide` has a model of 11.2 M parameters; for this one, the PUBLISH packets are counted that carry parts of contents. The floor is aiomqtt alone: one client publishes the model and ten orders, ten
-clients answer with a report of the same size, in the same parts.
+`wide` has a model of 11.2 M parameters; for this one, the PUBLISH packets are counted that carry parts of contents. There are
+two floors (`benchmarks.bare`): aiomqtt that exchanges the same bytes, and the same with the promises of a round.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import re
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,18 +21,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import aiomqtt
 import numpy as np
 import psutil
 import yaml
 
+from benchmarks.bare import AGENTS, PART_BYTES, parts_of
 from benchmarks.measuring import OUT, Cost, Row, cpu_s_of, foreign_load, median, show
 from tests.processes import Program, free_port, mosquitto, rows, until
 
-AGENTS = 10
 SAMPLES = 10  # of an agent; two of them are its test part
-ORDER_BYTES = 2500
-PART_BYTES = 512 * 1024
 PACKET = re.compile(r"Received PUBLISH from .*'[^']*/(model|report)/\d+'")
 ROLES = ("coordinator", "fleet", "workers", "broker")
 
@@ -186,70 +181,21 @@ def _processes(coordinator: int, broker: int, devices: list[int]) -> dict[str, l
 # -- the floor ---------------------------------------------------------------------------------------------------------
 
 
-def parts_of(size: int) -> list[int]:
-    """The sizes of the parts of a content."""
-    whole, rest = divmod(size, PART_BYTES)
-    return [PART_BYTES] * whole + [rest] * (rest > 0)
-
-
-async def answer(port: int, number: int, sizes: list[int]) -> None:
-    """A bare agent: publish a report for each order."""
-    async with aiomqtt.Client("127.0.0.1", port, timeout=60) as client:
-        await client.subscribe([("model/#", 1), (f"order/{number}", 1)])
-        # retained: the bare coordinator may subscribe later
-        await client.publish(f"ready/{number}", b"here", qos=1, retain=True)
-        async for message in client.messages:
-            if message.topic.value.startswith("order"):
-                for index, size in enumerate(sizes):
-                    await client.publish(f"report/{number}/{index}", bytes(size), qos=1)
-
-
-async def play(port: int, size: int) -> None:
-    """All bare agents."""
-    sizes = parts_of(size)
-    async with asyncio.TaskGroup() as group:
-        for number in range(AGENTS):
-            group.create_task(answer(port, number, sizes))
-
-
-async def lead(port: int, size: int, rounds: int) -> float:
-    """A bare coordinator. Returns the seconds of one round."""
-    sizes = parts_of(size)
-    async with aiomqtt.Client("127.0.0.1", port, timeout=60) as client:
-        await client.subscribe([("report/#", 1), ("ready/#", 1)])
-        messages = client.messages
-        for _ in range(AGENTS):
-            await anext(messages)
-        began = 0.0
-        for number in range(rounds + 1):  # the first one warms up
-            if number == 1:
-                began = time.perf_counter()
-            for index, part in enumerate(sizes):
-                await client.publish(f"model/{index}", bytes(part), qos=1, retain=True)
-            for agent in range(AGENTS):
-                await client.publish(f"order/{agent}", bytes(ORDER_BYTES), qos=1, retain=True)
-            for _ in range(AGENTS * len(sizes)):
-                await anext(messages)
-        return (time.perf_counter() - began) / rounds
-
-
-def floor(kind: Kind, rounds: int) -> Cost:
+def floor(kind: Kind, rounds: int, promise: str = "plain") -> Cost:
     """The cost of one round of bare clients."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         port = free_port()
         broker = stack.enter_context(mosquitto(folder, port))
-        size = str(kind.payload_bytes)
+        numbers = [str(port), str(kind.parameters), str(rounds)]
         programs = []
         for role in ("play", "lead"):
-            command = ["benchmarks.rounds", f"--{role}", str(port), size, str(rounds)]
-            this = Program(command, folder / role)
+            this = Program(["benchmarks.bare", role, *numbers, promise], folder / role)
             stack.callback(this.stop)
             programs.append(this)
         pids = [broker.process.pid, *[this.process.pid for this in programs]]
         lead_of_all = programs[-1]
-        # the processor time includes the start of Python: it is taken off as what a floor without rounds would use
-        until(lambda: "began" in lead_of_all.output, 60, lead_of_all)
+        until(lambda: "began" in lead_of_all.output, 120, lead_of_all)  # after a round to warm up
         before = cpu_s_of(pids)
         until(lambda: "seconds" in lead_of_all.output, 600, lead_of_all)
         used = cpu_s_of(pids) - before
@@ -260,14 +206,16 @@ def floor(kind: Kind, rounds: int) -> Cost:
 # -- both --------------------------------------------------------------------------------------------------------------
 
 
-def measure(kind: Kind, times: int, rounds: int) -> Row:
-    """Floor and product in turns."""
-    floors: list[Cost] = []
+def measure(kind: Kind, times: int, rounds: int) -> list[Row]:
+    """Both floors and the product in turns."""
+    promises = ("plain", "durable" if kind.devices else "kept")
+    floors: dict[str, list[Cost]] = {promise: [] for promise in promises}
     products: list[Cost] = []
     by_role: list[dict[str, float]] = []
     packets: list[float] = []
     for _ in range(times):
-        floors.append(floor(kind, rounds))
+        for promise in promises:
+            floors[promise].append(floor(kind, rounds, promise))
         cost, used, sent = product(kind, rounds)
         products.append(cost)
         by_role.append(used)
@@ -278,7 +226,10 @@ def measure(kind: Kind, times: int, rounds: int) -> Row:
     detail = {}
     for role in ROLES:
         detail[role] = round(statistics.median(used[role] for used in by_role), 1)
-    return Row(kind.name, median(floors), median(products), times, detail)
+    return [
+        Row(f"{kind.name}, {promise} floor", median(costs), median(products), times, detail)
+        for promise, costs in floors.items()
+    ]
 
 
 def main() -> None:
@@ -288,23 +239,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40, help="of the small model")
     parser.add_argument("--wide-rounds", type=int, default=6)
     parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--play", nargs=3, type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--lead", nargs=3, type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.play:
-        asyncio.run(play(*options.play[:2]))
-        return
-    if options.lead:
-        print("began", flush=True)
-        print("seconds", asyncio.run(lead(*options.lead)), flush=True)
-        time.sleep(5)  # until its processor time was read; then it is ended
-        sys.exit()
     found = []
     with foreign_load() as load:
         for name in options.kinds:
             kind = KINDS[name]
             count = options.wide_rounds if name == "wide" else options.rounds
-            found.append(measure(kind, options.times, count))
+            found += measure(kind, options.times, count)
     name = "rounds-" + "-".join(options.kinds)
     show(name, "a round of ten agents", found, load, options.out)
 

@@ -23,7 +23,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ from covey.broker.programs.options import Options
 from covey.shared.errors import UserError, install
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import PORTS, SYSTEM_TLS, BrokerUrl
-from covey.shared.mqtt.credentials import COORDINATOR
+from covey.shared.mqtt.credentials import COORDINATOR, Credentials
 from covey.shared.storage import json_text
 from covey.shared.storage.audit import AuditLog
 from covey.shared.storage.files import private_folder, write_private
@@ -57,6 +57,17 @@ LOCK_WITHIN_S = 60.0
 LOCK_POLL_S = 0.02
 AUDIT_OWNER = "broker folder"
 MISSING_LIBRARY = f"certificates need cryptography: {install('broker')}"
+
+
+@dataclass(frozen=True)
+class Renewed:
+    """What `BrokerFolder.renew` has done."""
+
+    until: datetime.datetime  # the end of the broker's new certificate, in UTC
+    former: datetime.datetime | None = None  # of the authority's former one; None: it was kept
+    files: Mapping[str, bool] = field(
+        default_factory=dict
+    )  # by user: do the credentials here have the new one
 
 
 @dataclass(frozen=True)
@@ -360,28 +371,43 @@ class BrokerFolder:
         _, expelled = self.expelled().get(known.federation, ([], b""))
         if (entry, expelled) == (own.entry, own.expelled):
             return False
+        self._write(user, replace(own, entry=entry, fleet=fleet, expelled=expelled))
+        return True
+
+    def _written_again(self, user: str) -> bool:
+        """Write a user's credentials again. False where they are not here any more."""
+        try:
+            self._write(user, credentials.read(self.file(user)))
+        except (FileNotFoundError, UserError):
+            return False
+        return True
+
+    def _write(self, user: str, own: Credentials) -> None:
+        """Write a user's credentials again, with the authority's present certificate."""
         text = credentials.render(
-            user,
+            own.id,
             BrokerUrl.parse(own.broker),
             (self.folder / "ca.pem").read_text(),
             role=own.role,
             federation=own.federation,
-            entry=entry,
-            fleet=fleet,
-            expelled=expelled,
+            entry=own.entry,
+            fleet=own.fleet,
+            expelled=own.expelled,
         )
         write_private(self.file(user), text.encode())
-        return True
 
-    def renew(self, days: int = SERVER_DAYS, hosts: Sequence[str] = ()) -> datetime.datetime:
+    def renew(self, days: int = SERVER_DAYS, hosts: Sequence[str] = ()) -> Renewed:
         """Replace the broker's certificate and key, by the same authority. Users' credentials stay valid.
+
+        An authority that would end before the new certificate, and has more than half of its time behind it, is renewed as
+        well: with the same key, so that devices need their new credentials files only before the former certificate ends.
 
         Args:
             days: how long the certificate is valid.
             hosts: names and addresses in it; empty: those of the present certificate.
 
         Returns:
-            When the new certificate expires, in UTC.
+            When the new certificate expires, and what happened to the authority.
         """
         from covey.broker.access.authority import expiry, hosts_of
 
@@ -390,13 +416,21 @@ class BrokerFolder:
             present = (self.folder / "server.pem").read_bytes()
             _check_hosts(hosts)
             names = list(hosts) or hosts_of(present)
+            former = authority.until
+            now = datetime.datetime.now(datetime.UTC)
+            files: dict[str, bool] = {}
+            if authority.is_old(now) and (former - now).days < days:
+                authority = authority.renewed()
+                write_private(self.folder / "ca.pem", authority.own.certificate)
+                files = {user: self._written_again(user) for user in sorted(self.entries())}
+                log.append("renew authority", until=authority.until.isoformat(timespec="seconds"))
             server = _server_certificate(authority, names, days)
             # a broker that starts between the two writes refuses the pair; a running one reads both later
             write_private(self.folder / "server.key", server.key)
             write_private(self.folder / "server.pem", server.certificate)
             until = expiry(server.certificate)
             log.append("renew", hosts=names, until=until.isoformat(timespec="seconds"))
-        return until
+        return Renewed(until, former if files else None, files)
 
     def certificates(self) -> dict[str, str]:
         """When the certificates expire, as dates by file; empty if cryptography is not installed."""
@@ -418,7 +452,10 @@ class BrokerFolder:
         expiries = self._expiries()
         for name, cure in (
             ("server.pem", f"run `broker lab renew --home {self._typed}`"),
-            ("ca.pem", "create a new folder with `broker init` and enroll every user again"),
+            (
+                "ca.pem",
+                f"run `broker lab renew --home {self._typed}` and copy the files in users/ to their devices",
+            ),
         ):
             if name not in expiries:
                 continue

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from covey.shared.errors import DecodeError
+from covey.shared.numerics.candidate_names import CANDIDATES
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.vectors import Vector, blocks
 from covey.shared.numerics.votes import LEAST
@@ -26,7 +27,8 @@ from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import LARGEST, Expected, Phase, Report, is_list, is_number
 from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import ReportContent
-from covey.shared.work.client import AT_HOME, VOTE
+from covey.shared.work.client import VOTE
+from covey.shared.work.judge import DELIVERED, GAIN, USES, WEIGHTS
 
 # of a vector: its square is still a float32, so training on it need not end in infinity
 LARGEST_VALUE = 1e18
@@ -47,6 +49,7 @@ VOTE_NUMBERS = {
     "variance": Expected(most=LARGEST**2),
     "naught": Expected(least=-LARGEST, most=LARGEST),
 }
+ROUNDED = 1e-4  # by which weights may miss a sum of 1
 QUANTILES = len(QUANTILE_LEVELS)
 MOMENT_NAMES = ("count", "sum", "square")
 
@@ -194,11 +197,32 @@ def _evaluation(numbers: Numbers, scenario: Scenario) -> Kept:
         for name, expected in VOTE_NUMBERS.items():
             _check_number(name, vote, expected, MAX_SAMPLES, of=f"{VOTE}: ")
         kept[VOTE] = _those_of(vote, VOTE_NUMBERS)
-    if AT_HOME in numbers and "tuned" in kept:
-        if not is_number(numbers[AT_HOME], 0, 1, whole=True):
-            _refuse(f"{AT_HOME} is {numbers[AT_HOME]!r:.60}; expected 0 or 1")
-        kept[AT_HOME] = numbers[AT_HOME]
+    is_noised = scenario.privacy is not None and scenario.privacy.local is not None
+    if DELIVERED in numbers and scenario.evaluation.judges and not is_noised:
+        kept[DELIVERED] = _figures(DELIVERED, numbers[DELIVERED], task)
+        kept[USES] = _weights(USES, numbers.get(USES))
+        if WEIGHTS in numbers:
+            kept[WEIGHTS] = _weights(WEIGHTS, numbers[WEIGHTS])
+        if GAIN in numbers:
+            _check_gain(numbers[GAIN])
+            kept[GAIN] = numbers[GAIN]
     return kept
+
+
+def _weights(name: str, value: Any) -> dict[str, float]:
+    """Weights by candidate, which sum to 1."""
+    if not isinstance(value, Mapping) or not value or not value.keys() <= set(CANDIDATES):
+        _refuse(f"{name} is {value!r:.60}; expected a weight by candidate")
+    if not _all_within(value, value, 1) or abs(sum(value.values()) - 1) > ROUNDED:
+        _refuse(f"{name} is {value!r:.60}; expected weights from 0 to 1 that sum to 1")
+    return {candidate: value[candidate] for candidate in CANDIDATES if candidate in value}
+
+
+def _check_gain(value: Any) -> None:
+    """A mean, and its variance."""
+    right = is_list(value, 2, -LARGEST, LARGEST**2, whole=False)
+    if not right or abs(value[0]) > LARGEST or value[1] < 0:
+        _refuse(f"{GAIN} is {value!r:.60}; expected a mean and its variance")
 
 
 def _figures(mode: str, value: Any, task: Task) -> Kept:
@@ -273,11 +297,7 @@ def _modes(scenario: Scenario) -> tuple[str, ...]:
     """The modes that agents report."""
     evaluation = scenario.evaluation
     without_noise = scenario.privacy is None or scenario.privacy.local is None
-    asked = {
-        "tuned": without_noise and evaluation.tune_epochs > 0,
-        "knn": without_noise and evaluation.knn > 0,
-        "baseline": without_noise,
-    }
+    asked = {"tuned": without_noise and evaluation.tune_epochs > 0, "baseline": without_noise}
     return tuple(mode for mode in phase_names.MODES if asked.get(mode, True))
 
 

@@ -10,32 +10,33 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
-from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from docs_markdown import cell, code, table
 from pydantic import BaseModel
 
 import covey
+from covey import learners, methods
 
-# what a method of a user's own is written against, where `covey` does not export it
-BASE = "covey.shared.strategies.base"
-METHOD_INTERFACE = {
-    "Strategy": BASE,
-    "Setup": BASE,
-    "View": BASE,
-    "Phase": BASE,
-    "Order": BASE,
-    "Job": BASE,
-    "Local": BASE,
-    "GradientCorrection": BASE,
-    "TrainingResult": BASE,
-    "Report": BASE,
-    "trained_report": BASE,
-    "SingleModel": "covey.shared.strategies.bases.single",
-    "averaged": "covey.shared.strategies.bases.single",
-    "HardClustered": "covey.shared.strategies.bases.hard",
-}
+# the names of these modules that the page describes in full; the others are listed
+METHOD_INTERFACE = (
+    "Strategy",
+    "Setup",
+    "View",
+    "Phase",
+    "Order",
+    "Job",
+    "Local",
+    "GradientCorrection",
+    "TrainingResult",
+    "Report",
+    "trained_report",
+    "SingleModel",
+    "averaged",
+    "HardClustered",
+    "Clustered",
+)
 
 SECTION = re.compile(
     r"^(Args|Attributes|Returns|Raises|Yields|Example|Examples):\s*$", re.MULTILINE
@@ -52,17 +53,34 @@ def page() -> str:
         lines += ["", "## covey", ""]
         for name in public:
             lines += _entry(f"covey.{name}", getattr(covey, name))
-    lines += ["", "## The parts of a method", ""]
+    lines += ["", "## covey.methods", ""]
     lines += [
-        "A training method is written against the names above and against these. "
-        "[Write your own method](../tutorials/your-own-method.md) shows them in use.",
+        "A training method of your own is written with these names; "
+        "[Your own method](../tutorials/your-own-method.md) shows it in use. "
+        "The module has:",
         "",
+        *_names(methods),
     ]
-    for name, module in METHOD_INTERFACE.items():
+    for name in METHOD_INTERFACE:
         if name not in public:
-            lines += _entry(name, getattr(import_module(module), name))
-            lines[-1:] = [f"Import it from `{module}`.", ""]
+            lines += _entry(name, getattr(methods, name))
+    lines += ["", "## covey.learners", ""]
+    lines += [
+        "A training loop of your own is written with these names "
+        "([how](../from-flower.md#a-training-loop-of-your-own)):",
+        "",
+        *_names(learners),
+    ]
+    for name in learners.__all__:
+        thing = getattr(learners, name)
+        if name not in methods.__all__ and getattr(thing, "__module__", "").startswith("covey"):
+            lines += _entry(name, thing)
     return "\n".join(lines)
+
+
+def _names(module: ModuleType) -> list[str]:
+    """The public names of a module in one line."""
+    return [", ".join(code(name) for name in module.__all__) + ".", ""]
 
 
 def _entry(title: str, thing: Any) -> list[str]:

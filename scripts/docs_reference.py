@@ -23,6 +23,7 @@ import docs_python
 from docs_markdown import as_sentence, cell, code, table, type_text
 from typer.main import get_command
 
+from covey.shared.cli import LAB
 from covey.shared.scenario.describe import methods, schema
 
 Json = dict[str, Any]
@@ -90,7 +91,7 @@ def _strategy_section() -> list[str]:
         "## strategy",
         "",
         "The training method: `name`, and the hyper-parameters of that method as further keys. "
-        "[Hyper-parameters](methods.md) lists them.",
+        "[Methods](../methods.md#keys-of-each-method) lists them.",
     ]
 
 
@@ -192,19 +193,28 @@ def _unit(key: str, described: Json) -> str:
 
 
 def commands_page() -> str:
-    """Every command of the three programs with its arguments and options."""
+    """Every command of the three programs with its arguments and options: first those that people type most."""
+    trees: dict[str, Any] = {
+        program: get_command(import_module(f"covey.{program}.cli.program").app)
+        for program in PROGRAMS
+    }
     lines: list[str] = []
-    for program in PROGRAMS:
-        tree: Any = get_command(import_module(f"covey.{program}.cli.program").app)
+    for program, tree in trees.items():
         lines += ["", f"## {program}", "", _help_text(tree)]
-        lines += _commands(program, tree)
+        lines += _commands(program, tree, skip=LAB)
+    for program, tree in trees.items():
+        lab = tree.commands[LAB]
+        lines += ["", f"## {program} {LAB}", "", _help_text(lab)]
+        lines += _commands(f"{program} {LAB}", lab)
     return "\n".join(lines)
 
 
-def _commands(before: str, group: Any) -> list[str]:
-    """The commands of a group, and those of the groups in it."""
+def _commands(before: str, group: Any, skip: str = "") -> list[str]:
+    """The commands of a group but one, and those of the groups in it."""
     lines: list[str] = []
     for name, command in group.commands.items():
+        if name == skip:
+            continue
         typed = f"{before} {name}"
         is_group = hasattr(command, "commands")
         lines += _commands(typed, command) if is_group else _command(typed, command)
@@ -298,8 +308,8 @@ def methods_page() -> str:
     lines = []
     for method in methods():
         name = method["name"]
-        lines += ["", f"## {name}", "", as_sentence(method["summary"])]
-        lines += ["", f"Source: {method['source']}. [When to use it](../methods.md#{name})."]
+        lines += ["", f"### Keys of {name}", "", as_sentence(method["summary"])]
+        lines += ["", f"Source: {method['source']}. [When to use it](#{name})."]
         lines += [""]
         rows = [_parameter_cells(parameter) for parameter in method["parameters"]]
         if rows:

@@ -24,68 +24,32 @@ from sphinx.cmd.build import main as sphinx_build
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs"
 
-# files of the repository's root that are pages of the site
-ROOT_PAGES = {
-    "README.md": "index.md",
-    "CONTRIBUTING.md": "contributing.md",
-    "CHANGELOG.md": "changelog.md",
-    "SECURITY.md": "security-policy.md",
-}
+ROOT_PAGES = {"README.md": "index.md"}  # files of the repository's root that are pages of the site
+OFF_SITE = (
+    "architecture.md",
+    "decisions.md",
+)  # for people who change Covey, in the repository alone
 
-# the sidebar: captions with their pages
+# the sidebar: captions with their pages; the pages that it lacks are reached from these
 NAVIGATION = {
-    "Get started": [
-        "quickstart",
-        "tutorials/your-fleet",
-        "tutorials/your-own-method",
-        "tutorials/your-own-loop",
-        "tutorials/flower-clients",
-        "tutorials/unusual-samples",
-        "glossary",
-    ],
+    "Learn": ["quickstart", "tutorials/your-fleet", "tutorials/your-own-method"],
+    "When something happens": ["events", "three-am"],
     "How to": [
-        "your-data",
         "operations",
-        "brokers",
         "devices",
-        "comparisons",
-        "deployment",
-        "boards",
-        "devices-without-torch",
-        "dashboard",
-        "reports",
+        "brokers",
+        "your-data",
         "model-in-use",
-        "choosing-k",
-        "kin",
-        "asynchronous",
-        "privacy",
-        "secure-sums",
-        "aggregation",
-        "security",
-        "figures",
+        "comparisons",
+        "from-flower",
     ],
-    "Methods": ["methods", "evaluation-and-models", "reference/methods"],
-    "Reference": [
-        "reference/scenario",
-        "reference/commands",
-        "reference/python",
-        "protocol",
-        "reference/messages",
-        "mistakes",
-    ],
-    "Evidence": ["results", "performance", "chaos", "fuzzing"],
-    "Project": [
-        "architecture",
-        "decisions",
-        "contributing",
-        "style",
-        "changelog",
-        "security-policy",
-    ],
+    "Understand": ["how-a-round-works", "should-i-cluster", "privacy", "security"],
+    "Look up": ["reference/commands", "reference/scenario", "methods", "reference/python"],
 }
+ORPHAN = "---\norphan: true\n---\n\n"  # Sphinx expects every other page in the sidebar
 
 MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
-UNFILLED = re.compile(r"(?<!`)<!-- generated:")  # style.md shows a mark as code
+UNFILLED = re.compile(r"<!-- generated:")
 FOR_CODE_HOSTS = re.compile(r"On a code host this page ends here:[^.]*?\.\s*(?=<!-- generated)")
 LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
@@ -94,10 +58,14 @@ FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 def assemble(sources: Path) -> None:
     """Fill the folder `sources` with all pages of the site; what was there before is removed."""
     shutil.rmtree(sources, ignore_errors=True)
-    shutil.copytree(PAGES, sources, ignore=shutil.ignore_patterns("conf.py", "__pycache__"))
+    left_out = shutil.ignore_patterns("conf.py", "__pycache__", *OFF_SITE)
+    shutil.copytree(PAGES, sources, ignore=left_out)
+    shown = {page for pages in NAVIGATION.values() for page in pages}
     for page in sorted(sources.rglob("*.md")):
-        source = PurePosixPath("docs") / page.relative_to(sources).as_posix()
-        page.write_text(site_text(page.read_text("utf-8"), source), "utf-8")
+        place = page.relative_to(sources)
+        text = site_text(page.read_text("utf-8"), PurePosixPath("docs") / place.as_posix())
+        is_shown = place.with_suffix("").as_posix() in shown
+        page.write_text(text if is_shown else ORPHAN + text, "utf-8")
     for name, page_name in ROOT_PAGES.items():
         text = site_text((ROOT / name).read_text("utf-8"), PurePosixPath(name))
         if page_name == "index.md":
@@ -145,7 +113,7 @@ def _relinked_link(label: str, target: str, source: PurePosixPath) -> str:
         raise ValueError(f"{source}: the link to {target} leads nowhere")
     if name in ROOT_PAGES:
         on_site = PurePosixPath(ROOT_PAGES[name])
-    elif in_repository.parts[0] == "docs":
+    elif in_repository.parts[0] == "docs" and in_repository.name not in OFF_SITE:
         on_site = in_repository.relative_to("docs")
     else:
         return label if name in label else f"{label} (`{name}`)"

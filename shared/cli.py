@@ -179,10 +179,18 @@ class Level(TyperGroup):
     """Commands in the order of a list. The help shows a line for each, without importing it."""
 
     front: ClassVar[Entries] = NOTHING
+    moved: ClassVar[Entries] = NOTHING  # commands of the level above, which have been here
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands: Any = _Loaded(self.front, {})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of the first word. One of the level above is named with its place."""
+        if args[0] in self.moved and args[0] not in self.front and not ctx.resilient_parsing:
+            path = ctx.command_path
+            raise UserError(f"`{path} {args[0]}` is now `{path.removesuffix(f' {LAB}')} {args[0]}`")
+        return super().resolve_command(ctx, args)
 
     def rows(self) -> list[tuple[str, str]]:
         """The lines of the list."""
@@ -204,7 +212,7 @@ class Commands(Level):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        kind = type("Lab", (Level,), {"front": self.lab})
+        kind = type("Lab", (Level,), {"front": self.lab, "moved": self.front})
         lab = kind(name=LAB, help=ABOUT_LAB, no_args_is_help=True, rich_markup_mode=None)
         self.commands = _Loaded(self.front, {LAB: lab})
 

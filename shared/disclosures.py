@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from covey.shared.errors import PublicError
+from covey.shared.numerics.candidate_names import CANDIDATES
 from covey.shared.strategies.phase_names import CARD, EVALUATE, MOMENTS, SIGNATURE
 from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.messages import ReportContent
@@ -114,6 +115,7 @@ VOTED = {
     "variance": "of the differences",
     "naught": "mean loss of a model of zeros",
 }
+WEIGHED = dict.fromkeys(CANDIDATES, "weight of this candidate")
 MOMENTS_OF_TARGET = {"count": "samples", "sum": "of the targets", "square": "sum of squares"}
 
 NUMBERS_OF_EVALUATION: Table = {
@@ -133,12 +135,14 @@ NUMBERS_OF_EVALUATION: Table = {
         within=FIGURES,
     ),
     "tuned": _row("test figures after fine-tuning", *_OF_TRAINING, within=FIGURES),
-    "knn": _row("test figures with training samples", *_OF_TRAINING, within=FIGURES),
     "baseline": _row(
         "test figures of a guess from training samples", *_OF_TRAINING, within=FIGURES
     ),
     "vote": _row("losses on samples held back", *_OF_TRAINING, within=VOTED),
-    "at_home": _row("whether fine-tuning helps here", *_OF_TRAINING),
+    "delivered": _row("test figures of what the device uses", *_OF_TRAINING, within=FIGURES),
+    "weights": _row("how much each candidate counts here", *_OF_TRAINING, within=WEIGHED),
+    "gain": _row("how much better than the served model, and its variance", *_OF_TRAINING),
+    "uses": _row("the weights of what the device uses", *_OF_TRAINING, within=WEIGHED),
 }
 
 NUMBERS_OF_STATISTICS: Table = {

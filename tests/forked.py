@@ -18,6 +18,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -32,12 +33,12 @@ import numpy as np
 import covey
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = ("covey.coordinator.cli", "covey.agent.cli", "covey.broker.cli")
+PROGRAMS: tuple[str, ...] = ("covey.coordinator.cli", "covey.agent.cli", "covey.broker.cli")
 # These need other libraries, and no program imports them unless a user asks it to.
 LEFT_OUT = ("covey.agent.training", "covey.coordinator.track", "covey.examples")
-# A module may look at any other variable when it is imported. Those of KMP_ are scikit-learn's own. The last two are set by
-# our learner for torch, which the server does not import.
-MAY_DIFFER = ("COVEY_", "KMP_", "PYTEST_", "CUBLAS_", "TORCH")
+# A module may look at any other variable when it is imported. Those of KMP_ are scikit-learn's own. CUBLAS_ and TORCH are
+# set by our learner for torch, which the server does not import. The last three are read where a folder is asked for.
+MAY_DIFFER = ("COVEY_", "KMP_", "PYTEST_", "CUBLAS_", "TORCH", "HOME", "TMPDIR", "XDG_")
 # Commands import these when they run. (pyarrow starts a thread.)
 LIBRARIES = ("cloudpickle", "scipy.cluster.hierarchy", "scipy.optimize")
 
@@ -79,6 +80,14 @@ class Start:
     environment: dict[str, str]
     cwd: str
     log: str  # receives the output
+    umask: int = 0o22
+
+    @classmethod
+    def here(cls, command: list[str], environment: dict[str, str], cwd: str, log: str) -> Self:
+        """As a child of this process would begin."""
+        umask = os.umask(0o77)
+        os.umask(umask)
+        return cls(command, environment, cwd, log, umask)
 
 
 class Server:
@@ -196,6 +205,8 @@ def become(start: Start) -> str:
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.environ.clear()
     os.environ.update(start.environment)
+    os.umask(start.umask)
+    tempfile.tempdir = None  # it is looked up once
     os.chdir(start.cwd)
     sys.path[0] = str(Path.cwd())
     module, *sys.argv[1:] = start.command

@@ -22,7 +22,9 @@ from tests.browser import Page, browser
 SETTLES_S = 0.4  # after its text is there, a page still draws its canvas
 DESK = (1280, 900)
 PHONE = (390, 844)
-# Words of drawings that are cut off at an edge, or that lie on other words. Both cannot be read.
+LEAST_TEXT_PX = 12
+# Words of drawings that are cut off at an edge, that lie on other words, or that are too small, however the drawing is
+# scaled. None of them can be read.
 FLAWS = """(() => {
   const found = [];
   for (const svg of document.querySelectorAll('svg')) {
@@ -30,6 +32,11 @@ FLAWS = """(() => {
     const boxes = [...svg.querySelectorAll('text')].map((one) => [one.textContent, one.getBoundingClientRect()]);
     for (const [words, box] of boxes) {
       if (box.left < frame.left - 1 || box.right > frame.right + 1) found.push(`cut off: ${words}`);
+    }
+    for (const one of svg.querySelectorAll('text')) {
+      if (!one.getClientRects().length) continue;
+      const size = one.getScreenCTM().a * parseFloat(getComputedStyle(one).fontSize);
+      if (size < LEAST - 0.01) found.push(`${size.toFixed(1)} px: ${one.textContent}`);
     }
     boxes.forEach(([words, box], place) => {
       for (const [others, other] of boxes.slice(place + 1)) {
@@ -43,7 +50,7 @@ FLAWS = """(() => {
     if (!plot.childElementCount) found.push('an empty drawing');
   }
   return found;
-})()"""
+})()""".replace("LEAST", str(LEAST_TEXT_PX))
 
 
 @dataclass(frozen=True)

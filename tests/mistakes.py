@@ -1,6 +1,6 @@
 """Mistakes that users make, and the message that each must get: what happened, what was expected, what to do.
 
-    python -m tests.mistakes            # print docs/mistakes.md
+    python -m tests.mistakes            # print benchmarks/results/mistakes.md
     python -m tests.mistakes --write    # write it
 
 `tests/test_mistakes.py` makes every one of them and compares the messages with the page.
@@ -27,7 +27,7 @@ from covey.broker.cli.program import app as broker
 from covey.broker.folder import BrokerFolder
 from covey.coordinator.cli.program import app as coordinator
 
-PAGE = Path(__file__).parents[1] / "docs" / "mistakes.md"
+PAGE = Path(__file__).parents[1] / "benchmarks" / "results" / "mistakes.md"
 PROGRAMS: dict[str, typer.Typer] = {"agent": agent, "broker": broker, "coordinator": coordinator}
 
 
@@ -728,7 +728,7 @@ def message(mistake: Mistake, port: int) -> str:
 
 
 def page() -> str:
-    """docs/mistakes.md: a table with the message of each mistake."""
+    """benchmarks/results/mistakes.md: a table with the message of each mistake."""
     lines = [
         "# Mistakes and their messages",
         "",
@@ -752,7 +752,7 @@ def _cell(words: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--write", action="store_true", help="write docs/mistakes.md")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/mistakes.md")
     parser.add_argument("--messages", action="store_true", help="print the messages themselves")
     options = parser.parse_args()
     if options.messages:

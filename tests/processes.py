@@ -81,7 +81,7 @@ class Program:
         self.process: subprocess.Popen[bytes] | Forked
         environment = {**os.environ, **path_of_tests(os.environ), **(settings or {})}
         if module and not fresh and is_usual(command, environment):
-            self.process = Forked(Start(list(command), environment, str(cwd), str(log)))
+            self.process = Forked(Start.here(list(command), environment, str(cwd), str(log)))
             return
         arguments = [sys.executable, "-m", *command] if module else list(command)
         with log.open("ab") as file:

@@ -112,6 +112,8 @@ def test_it_runs_under_the_event_loop_of_a_notebook(result: covey.Result) -> Non
     inside = asyncio.run(cell())
     assert inside.assignment == result.assignment
     assert inside.summary["accuracy"] == result.summary["accuracy"]
+    assert inside._repr_html_().count("<table>") == 1
+    assert inside._repr_html_().count("</svg>") == 1
     assert "phase" in {event.to_json()["event"] for event in events}
     rounds = [event for event in reached if isinstance(event, covey.RoundEnded)]
     assert [event.round for event in rounds] == list(range(1, inside.summary["rounds"] + 1))

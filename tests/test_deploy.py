@@ -98,7 +98,7 @@ COMMANDS = list(commands())
 @pytest.mark.parametrize(("where", "line"), COMMANDS, ids=[where for where, _ in COMMANDS])
 def test_every_command_of_ours_exists_with_its_options(where: str, line: str) -> None:
     assert mistake(line) == ""
-    wrong = line.replace(" --", " --no-such-", 1)
+    wrong = line.replace(" --", " --no-such-", 1) if " --" in line else f"{line} --no-such"
     assert "no option" in mistake(wrong)
 
 

@@ -14,11 +14,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import shlex
 import signal
 import socketserver
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -32,9 +34,10 @@ from tests.processes import free_port
 from tests.test_docs import PAGES, ROOT
 
 USUAL_PORTS = ("1883", "8883")
-WITH_CODE = ("your-own-loop.md", "your-own-method.md")
-WITH_TORCH = ("quickstart.md", "unusual-samples.md")
+WITH_CODE = ("from-flower.md", "your-own-method.md")
+WITH_TORCH = ("quickstart.md",)
 LIMIT_S = 420.0  # for all commands of one block
+INTERVAL_S = 0.02  # of the looks after a program
 # `pip install ./folder` reaches no index, takes the setuptools that are here, and leaves this environment as it is
 OFFLINE_PIP = {
     "PIP_NO_INDEX": "1",
@@ -129,14 +132,20 @@ os._exit(code if code >= 0 else 128 - code)
 
 
 class Asked(socketserver.StreamRequestHandler):
-    """A stand-in asks for its program, whose output goes where its own would."""
+    """A stand-in asks for its program, whose output goes where its own would, and which ends with it."""
 
     def handle(self) -> None:
         this = Forked(Start(*json.loads(self.rfile.readline())))
-        try:
-            self.wfile.write(b"%d\n" % this.wait(LIMIT_S))
-        finally:
-            this.kill()
+        is_gone = select.poll()
+        is_gone.register(self.connection, select.POLLIN | select.POLLHUP)
+        end = time.monotonic() + LIMIT_S
+        while this.poll() is None and time.monotonic() < end:
+            if is_gone.poll(INTERVAL_S * 1000):  # it sends nothing more
+                break
+        if this.poll() is None:
+            ended(this)
+            return
+        self.wfile.write(b"%d\n" % this.wait())
 
 
 @contextmanager

@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from covey.agent.cli.data import EXAMPLES, copy_examples
+from covey.agent.cli.data import EXAMPLES, copy_device, copy_examples
+from covey.agent.cli.options import resolve_data
+from covey.agent.cli.program import app
 from covey.agent.data.check import load_local
 from covey.agent.data.proposal_data import describe
 from covey.shared.errors import UserError
 from covey.shared.proposal.proposal import checked, propose
+from covey.shared.scenario.load import load
 
 MAX_BYTES = 300_000
 NAMES = ("breast-cancer", "diabetes", "digits", "wine")
@@ -21,7 +25,7 @@ def test_the_examples_are_small_and_all_are_documented() -> None:
     files = [path for path in EXAMPLES.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < MAX_BYTES
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir()}
-    assert folders == set(NAMES)
+    assert folders == {*NAMES, "my_method"}
     text = (EXAMPLES / "README.md").read_text("utf-8")
     assert all(f"| `{name}` |" in text for name in NAMES)
 
@@ -51,3 +55,27 @@ def test_copies_for_those_who_installed_a_wheel(tmp_path: Path) -> None:
     assert len(copies) == 3 * len(NAMES)
     with pytest.raises(UserError, match="exists already"):
         copy_examples(tmp_path / "mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "device"), [("local", "device-1"), ("local-2", "device-2"), ("at-home3", "device-3")]
+)
+def test_an_example_of_one_device_fits_the_scenario_for_devices(
+    name: str, device: str, tmp_path: Path
+) -> None:
+    assert copy_device(tmp_path / name) == device
+    task = load(EXAMPLES.resolve().parent / "scenarios" / "devices.yaml").task
+    assert len(load_local(tmp_path / name, task=task).targets) == 80  # and 20 that test
+    with pytest.raises(UserError, match="exists already"):
+        copy_device(tmp_path / name)
+
+
+def test_data_that_is_missing_names_the_command_that_makes_some() -> None:
+    with pytest.raises(UserError, match=r"`agent examples \./local`$"):
+        resolve_data("./local")
+
+
+def test_a_command_that_left_the_lab_is_named_with_its_place() -> None:
+    done = CliRunner().invoke(app, ["lab", "examples"])
+    assert done.exit_code == 2
+    assert done.stderr == "error: `agent lab examples` is now `agent examples`\n"

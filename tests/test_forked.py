@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -95,6 +96,23 @@ def test_a_fork_ends_as_a_program_does(tmp_path: Path, end: str) -> None:
     assert ("Traceback" in forked) is ("Traceback" in fresh)
 
 
+def test_a_fork_keeps_its_files_and_its_temporary_files_where_a_program_does(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import os, tempfile; from pathlib import Path\n"
+        "print(Path.home(), tempfile.gettempdir(), os.umask(0))"
+    )
+    (tmp_path / "probe.py").write_text(code)
+    (tmp_path / "tmp").mkdir()
+    environment = surroundings() | {"HOME": "/home/a", "TMPDIR": str(tmp_path / "tmp")}
+    before, log = os.umask(0o27), tmp_path / "log"
+    start = Start.here(["probe"], environment, str(tmp_path), str(log))
+    os.umask(before)
+    assert Forked(start).wait(60) == 0
+    assert log.read_text().split() == ["/home/a", str(tmp_path / "tmp"), str(0o27)]
+
+
 def test_no_two_forks_draw_the_same_random_numbers(tmp_path: Path) -> None:
     random.seed(1)
     np.random.seed(1)  # a state of the test's, which no program has
@@ -132,7 +150,7 @@ def test_a_mistake_of_a_user_ends_a_fork_with_2_and_no_traceback(tmp_path: Path)
 def test_a_program_whose_imports_may_differ_starts_afresh(tmp_path: Path, name: str) -> None:
     command = ["covey.broker.cli", "--version"]
     usual = surroundings()
-    assert is_usual(command, usual | {"COVEY_BROKER": "mqtt://localhost"})
+    assert is_usual(command, usual | {"COVEY_BROKER": "mqtt://localhost", "HOME": "/home/a"})
     assert not is_usual(command, usual | {name: "17"})
     assert not is_usual(["tests.attacks.flood"], usual)
     for this in (

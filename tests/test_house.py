@@ -35,7 +35,7 @@ STAIRS = {
         "secure",
         "strategies mqtt",
         "scenario cli",
-        "work disclosures",
+        "work disclosures models",
         "proposal",
     ],
     "broker": [

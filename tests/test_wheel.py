@@ -164,6 +164,6 @@ def test_all_three_programs_work_together(environment: Path, tmp_path: Path) -> 
 
 
 def test_examples_travel_with_the_wheel(environment: Path, tmp_path: Path) -> None:
-    printed = run(environment, tmp_path, "agent", "lab", "examples", "--out", "mine")
-    assert files_below(tmp_path / "mine") == files_below(ROOT / "examples")
+    printed = run(environment, tmp_path, "agent", "examples")
+    assert files_below(tmp_path / "examples") == files_below(ROOT / "examples")
     assert "mine/wine/device-1.csv" in printed.splitlines()

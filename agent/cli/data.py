@@ -102,14 +102,42 @@ def _parts_of_model(scenario: Path) -> Sequence[Part]:
 
 
 def examples(
-    out: Annotated[Path, typer.Option(help="the folder to make")] = Path("examples"),
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="the folder to make, with the data of one device; without it all examples are copied to `examples`",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Copy small real data sets, each divided among three devices, and a scenario. Needs no network."""
-    for data in copy_examples(out):
+    """Make a folder of real data, for a first `agent start --data FOLDER`. Needs no network.
+
+    The folder has scans of handwritten digits, which fit scenarios/devices.yaml. Folders whose names end in 1, 2 and 3
+    have different ones. Without a name, the folder `examples` gets four data sets, each divided among three devices.
+    """
+    if folder is not None:
+        device = copy_device(folder)
+        print(f"{folder} has the scans of {device}; `agent check --data {folder}` shows them")
+        return
+    for data in copy_examples(Path("examples")):
         print(data)
 
 
 EXAMPLES = Path(covey.__file__).parent / "examples"  # in a checkout a link to its folder `examples`
+
+
+def copy_device(folder: Path) -> str:
+    """Copy the digits of one device into a new folder: that of the last figure of its name, or the first one.
+
+    Returns:
+        The name of the device among the examples.
+
+    Raises:
+        UserError: the folder exists, or this installation has no examples.
+    """
+    device = f"device-{folder.name[-1:] if folder.name[-1:] in ('2', '3') else 1}"
+    _copied(EXAMPLES / "digits" / device, folder)
+    return device
 
 
 def copy_examples(folder: Path) -> list[Path]:
@@ -121,9 +149,14 @@ def copy_examples(folder: Path) -> list[Path]:
     Raises:
         UserError: the folder exists, or this installation has no examples.
     """
-    if not EXAMPLES.is_dir():
-        raise UserError(f"{EXAMPLES} does not exist: install Covey again")
-    if folder.exists():
-        raise UserError(f"{folder} exists already; choose another folder with --out")
-    shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    _copied(EXAMPLES, folder)
     return sorted(folder.glob("*/device-*"))
+
+
+def _copied(source: Path, folder: Path) -> None:
+    """Copy a folder of the examples to a new place."""
+    if not source.is_dir():
+        raise UserError(f"{source} does not exist: install Covey again")
+    if folder.exists():
+        raise UserError(f"{folder} exists already; name another folder")
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__"))

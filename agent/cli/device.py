@@ -206,13 +206,20 @@ def _check_places(identities: Sequence[Identity], policy: Policy, state: Path | 
 
 
 def _take_entry(folder: Path, file: Path) -> None:
-    """Keep the entry for secure sums, if the credentials have one."""
+    """Keep the entry for secure sums, if the credentials have one. Raises UserError for the entry of another key: the other
+    devices would refuse all that this one signs."""
     from covey.shared.mqtt.credentials import read
 
     own = read(file)
     if own.entry:
         from covey.agent.kept.secure_folder import SecureFolder
 
+        if not SecureFolder.is_of(folder, own.entry):
+            raise UserError(
+                f"{file}: its entry for secure sums is for a signing key that is not in {folder}: this disk is new, or another device's. "
+                f"Enroll the device again: `broker expel {own.id}` on the broker's machine, `agent lab keys --id {own.id}` here, "
+                f"then `broker enroll {own.id} --key KEY`"
+            )
         SecureFolder.take_entry(folder, own.entry, own.fleet, own.expelled)
 
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from covey.agent.training.predict import Predictor
     from covey.agent.training.serve import Models
 
+NO_MODEL = (
+    "no model is better than the constant for the samples of this device: the answers are its most frequent class, or the mean "
+    "of its values"
+)
 WATCH_S = 1.0  # between two looks at a folder
 
 
@@ -118,6 +122,8 @@ def predict(
         return
     assert data is not None  # noqa: S101 - one of the two was given
     with _whole_file(data) as path, models.ready() as predictor:
+        if predictor.uses_none:
+            print(NO_MODEL, file=sys.stderr)
         if score:
             found = predictor.score(path, label)
             print(json_text.dumps(found.to_json()) if as_json else found.sentence)
@@ -305,13 +311,23 @@ def reset(
 
 def export(
     model: Annotated[
-        Path, typer.Argument(help="models/cluster-0.safetensors of a finished run", exists=True)
+        Path,
+        typer.Argument(
+            help="models/cluster-0.safetensors of a finished run, or a kept model of a device",
+            exists=True,
+        ),
     ],
     out: Annotated[Path, typer.Option(help="the .pt2 or .onnx file to write")],
     allow: Allow = None,
 ) -> None:
-    """Write a cluster's model as a program that runs without Covey. It maps raw features to logits or values."""
+    """Write a cluster's model, or the mixture that a device uses, as a program that runs without Covey.
+
+    It maps raw features to logits or values. Neighbours and trees need the rows of the device: they are left out, and named.
+    """
     from covey.agent.training.export import export as written
     from covey.shared.own_code.consent import AllowedCode
 
-    written(model, out, AllowedCode.parse(allow))
+    if left_out := written(model, out, AllowedCode.parse(allow)):
+        print(
+            f"left out, for it needs this device's rows: {left_out}; the rest counts in proportion"
+        )

@@ -287,7 +287,7 @@ def resolve_data(data: str, learner: str = "") -> str:
         return data
     raise UserError(
         f"--data {data}: no such file or folder; expected a table, an .npz file, a folder, {FORM}, module:function, "
-        "or a data source that an installed package adds"
+        f"or a data source that an installed package adds; to try it without data of your own: `agent examples {data}`"
     )
 
 

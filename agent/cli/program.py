@@ -14,12 +14,12 @@ class AgentCommands(Commands):
         "start": Entry("covey.agent.cli.device:start", "Stay connected, and train when asked"),
         "join": Entry("covey.agent.cli.device:join", "Get credentials with a one-time code"),
         "check": Entry("covey.agent.cli.data:check", "Look for faults in this machine's data"),
+        "examples": Entry("covey.agent.cli.data:examples", "Make a folder of data to try it"),
         "predict": Entry("covey.agent.cli.models:predict", "Predict with the model in use"),
         "serve": Entry("covey.agent.cli.models:serve", "Answer other programs with predictions"),
     }
     lab: ClassVar[Entries] = {
         "bench": Entry("covey.agent.cli.device:bench", "Measure the work of a round here"),
-        "examples": Entry("covey.agent.cli.data:examples", "Copy small real data sets"),
         "export": Entry("covey.agent.cli.models:export", "Write a model as a program"),
         "fleet": Entry("covey.agent.cli.simulation:fleet", "Run the agents of a simulated fleet"),
         "keys": Entry("covey.agent.cli.device:keys", "Print the signing key for secure sums"),

@@ -18,6 +18,7 @@ from covey.agent.data.values import number_written
 from covey.agent.data.windows import apart_from, earlier_and_latest
 from covey.shared.errors import DataError
 from covey.shared.numerics.figures import kind_of
+from covey.shared.numerics.units import JUDGING, STRETCHES, Split, Ties
 from covey.shared.numerics.votes import LEAST
 from covey.shared.seeds import generator
 
@@ -26,7 +27,7 @@ Indices = npt.NDArray[np.int64]
 
 SMALL_TYPES = ("uint8", "int8", "int16", "float32")
 HELD_BACK = 0.1  # of the training samples, for votes
-VOTING = 5 * LEAST  # samples: `LEAST` of fewer would be more than a fifth
+VOTING = 5 * LEAST  # units: `LEAST` of fewer would be more than a fifth
 FOLDS = 3  # of the training samples, to compare ways to use a model
 MAX_EXACT = 2**53  # float64 holds all whole numbers below this
 
@@ -233,12 +234,15 @@ def _with_unusual(data: Dataset, share: float, seed: int) -> Dataset:
     )
 
 
-def _drawn(data: Dataset, held: int, rng: np.random.Generator) -> Indices:
-    """Random samples: of each class its share, up to one sample more or less."""
-    order = rng.permutation(len(data.targets))
+def _drawn(
+    data: Dataset, held: int, rng: np.random.Generator, some: Indices | None = None
+) -> Indices:
+    """Random samples, of all or of `some`: of each class its share, up to one sample more or less. Their places in `some`."""
+    strata = _strata(data) if some is None else _strata(data)[some]
+    order = rng.permutation(len(strata))
     if data.regression:
         return order[:held]
-    by_class = order[np.argsort(_strata(data)[order], kind="stable")]
+    by_class = order[np.argsort(strata[order], kind="stable")]
     return by_class[((np.arange(held) + 0.5) * len(order) / held).astype(np.int64)]
 
 
@@ -249,24 +253,34 @@ def _strata(data: Dataset) -> Array:
     return np.unique(data.targets, axis=0, return_inverse=True)[1].reshape(-1)
 
 
+def ties_of(data: Dataset) -> Ties:
+    """What ties the training samples of a data set to each other."""
+    moments = None if data.columns is None else data.columns.moments
+    return Ties.of(data.features, data.groups, moments, data.overlap)
+
+
+def units_of(data: Dataset, stretches: int = STRETCHES) -> Indices:
+    """The unit (n,) of each training sample; samples of one unit belong together. Of a series about as many as `stretches`."""
+    return ties_of(data).units(data.targets, stretches)
+
+
 def hold_back(data: Dataset, seed: int, client: str) -> tuple[Dataset, Dataset | None]:
     """What an agent trains on where it compares models on data of its own, and the samples that it holds back for that.
 
-    The same samples in every phase of a run, none of the test part. Of windows over rows the latest ones of each series.
-    A data set of fewer than `VOTING` samples, or of windows that all share rows, holds nothing back: its agent has no vote.
+    The same samples in every phase of a run, none of the test part, each once, and none with a copy in training. Of samples in
+    time order the latest ones of each series. A data set of fewer than `VOTING` units, or of windows that all share rows, holds
+    nothing back: its agent has no vote.
     """
     n = len(data.targets)
     if n < VOTING:
         return data, None
-    amount = max(round(HELD_BACK * n), LEAST)
-    if data.overlap is not None:
-        groups = np.zeros(n) if data.groups is None else data.groups
-        train, held = earlier_and_latest(groups, data.overlap, amount / n)
-        if not len(train):
-            return data, None
+    ties = ties_of(data)
+    if ties.places is not None:
+        train, held = ties.latest(max(round(HELD_BACK * n), LEAST) / n)
     else:
-        held = np.sort(_drawn(data, amount, generator(seed, "held back", client)))
-        train = np.setdiff1d(np.arange(n), held)
+        train, held = _units_held(data, ties, generator(seed, "held back", client))
+    if not len(train) or len(held) < LEAST:
+        return data, None
     alone = replace(
         data,
         test_features=data.test_features[:0],
@@ -277,39 +291,59 @@ def hold_back(data: Dataset, seed: int, client: str) -> tuple[Dataset, Dataset |
     return take(data, train), take(alone, held)
 
 
-def folds(data: Dataset, seed: int, client: str) -> Iterator[Dataset]:
-    """The training samples in three ways, each time with another third as test part: to compare models that train on the rest.
+def _units_held(data: Dataset, ties: Ties, rng: np.random.Generator) -> tuple[Indices, Indices]:
+    """What trains, and a tenth of the units, each sample of them once. Units that have more than a tenth of the samples train:
+    a model would miss them."""
+    units = ties.units(data.targets)
+    _, first, of_sample, sizes = np.unique(
+        units, return_index=True, return_inverse=True, return_counts=True
+    )
+    amount = max(round(HELD_BACK * len(first)), LEAST)
+    small = np.flatnonzero(sizes <= max(HELD_BACK * len(units), LEAST))
+    if len(first) < VOTING or len(small) < amount:
+        return np.arange(len(units)), np.empty(0, np.int64)
+    chosen = small[_drawn(data, amount, rng, first[small])]
+    is_held = np.isin(of_sample, chosen)
+    return np.flatnonzero(~is_held), ties.once(np.flatnonzero(is_held))
 
-    Of samples in time order only the latest third tests. Samples of the test part have no part in this. Fewer than `VOTING`
-    samples give nothing.
+
+def folds(data: Dataset, seed: int, client: str) -> Iterator[tuple[Dataset, Indices]]:
+    """The training samples in three ways, each time with another third of the units as test part: to compare models that train
+    on the rest.
+
+    Of samples in time order a third of the time tests. Samples of the test part have no part in this. Fewer than `VOTING`
+    units give nothing.
+
+    Yields:
+        The data set of a fold, and the unit of each sample of its test part.
     """
-    n = len(data.targets)
-    if n < VOTING:
-        return
-    moments = None if data.columns is None else data.columns.moments
-    parts: list[tuple[Indices, Indices]] = []
-    if data.overlap is not None:
-        groups = np.zeros(n) if data.groups is None else data.groups
-        train, latest = earlier_and_latest(groups, data.overlap, 1 / FOLDS)
-        if len(train):
-            parts.append((train, latest))
-    elif moments is not None:
-        in_order = np.argsort(moments, kind="stable")
-        cut = n - n // FOLDS
-        parts.append((in_order[:cut], in_order[cut:]))
-    else:
-        order = generator(seed, "folds", client).permutation(n)
-        by_class = order[np.argsort(_strata(data)[order], kind="stable")]
-        thirds = [by_class[place::FOLDS] for place in range(FOLDS)]
-        parts += [(np.setdiff1d(order, third), third) for third in thirds]
-    for train, test in parts:
-        yield replace(
-            take(data, np.sort(train)),
+    units = units_of(data, JUDGING)
+    for train, test in splits(data, seed, client):
+        fold = replace(
+            take(data, train),
             test_features=data.features[test],
             test_targets=data.targets[test],
             test_groups=None,
             shared_tests=None,
         )
+        yield fold, units[test]
+
+
+def splits(data: Dataset, seed: int, client: str) -> list[Split]:
+    """The samples that train and those that judge, in each fold."""
+    ties = ties_of(data)
+    units = ties.units(data.targets, JUDGING)
+    _, first, of_sample = np.unique(units, return_index=True, return_inverse=True)
+    if len(first) < VOTING:
+        return []
+    if ties.places is not None:
+        found = list(ties.parts_in_time(FOLDS))
+    else:
+        order = generator(seed, "folds", client).permutation(len(first))
+        by_class = order[np.argsort(_strata(data)[first][order], kind="stable")]
+        thirds = [by_class[place::FOLDS] for place in range(FOLDS)]
+        found = [ties.split(np.flatnonzero(np.isin(of_sample, third))) for third in thirds]
+    return [(train, test) for train, test in found if len(train) and len(test)]
 
 
 def held_out(n: int, share: float) -> int:

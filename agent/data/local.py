@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from covey.agent.data.dataset import Array, Dataset
+from covey.agent.data.dataset import Array, Dataset, Indices, units_of
 from covey.agent.data.scaling import (
     centres_of,
     in_units_of_the_data,
@@ -256,6 +256,7 @@ class DataOfLocal(ABC):
     """
 
     device: str  # the kind of device that computes: "cpu", "cuda" or "mps"
+    units: Callable[[], Indices]  # the unit (n_i,) of each training sample
     _samples: Mapping[DataSplit, Samples]
     _batching: Batching  # draws the mini-batches and counts the steps of this order
 
@@ -271,7 +272,7 @@ class DataOfLocal(ABC):
     ) -> None:
         if not len(dataset.targets):
             raise DataError(f"{dataset.source}: no training samples", public="no training samples")
-        self._units = partial(units_of, dataset)
+        self.units = partial(units_of, dataset)
         dataset = prepared(dataset, task)
         self._task = task
         self._training = training
@@ -293,7 +294,11 @@ class DataOfLocal(ABC):
 
     def inputs(self) -> Float32:
         """Training samples (n_i, values of one) as their file has them."""
-        features = self._samples["train"].features
+        return self.rows("train")
+
+    def rows(self, split: DataSplit) -> Float32:
+        """The samples of a part of the data (n, values of one) as their file has them."""
+        features = self._samples[split].features
         return features.reshape(len(features), -1).astype(np.float32, copy=False)
 
     def targets(self, split: DataSplit) -> Array:
@@ -304,7 +309,7 @@ class DataOfLocal(ABC):
         """The summary of the training samples by which a fleet is tested for shifts."""
         samples = self._samples["train"]
         pieces = (self._scaled_rows(raw) for raw in chunks(samples.features, CHUNK))
-        units = self._units()
+        units = self.units()
         return card_of(pieces, samples.values, units, self._task, seed, client, min_cell, blocks)
 
     def batches(self, epochs: int | None = None) -> Iterator[list[SampleIndices]]:
@@ -339,7 +344,7 @@ class DataOfLocal(ABC):
 
     def _last_inputs(self, model: Vector, features: Array) -> Float32:
         raise PublicError(
-            "evaluation.knn and the method feddbe need a model with a last layer, and the training is a loop of the user's own"
+            "the method feddbe needs a model with a last layer, and the training is a loop of the user's own"
         )
 
     def _weights(self, of_method: Float32 | None) -> Float32 | None:
@@ -371,57 +376,7 @@ def chunks(rows: Array, size: int) -> Iterator[Array]:
         yield rows[start : start + size]
 
 
-# -- the card of an agent: the classes of its samples, and the units of samples that belong together. Pure -------------
-
-
-Indices = npt.NDArray[np.int64]
-STRETCHES = 2 * kinship.BLOCKS  # of a series, about
-
-
-def units_of(data: Dataset) -> Indices:
-    """The unit (n,) of each training sample; samples of one unit belong together.
-
-    A unit is a stretch of time where samples are windows that share rows. Otherwise it is a group of the data (a recording,
-    a person), or the sample itself if the agent has one group.
-    """
-    n = len(data.targets)
-    groups = np.zeros(n, np.int64)
-    if data.groups is not None:
-        _, groups = np.unique(data.groups, return_inverse=True)
-    if data.overlap is not None:
-        return _stretches(groups, data.targets, data.overlap)
-    if groups.any():
-        return groups
-    return np.arange(n)
-
-
-def _stretches(groups: Indices, targets: Array, overlap: int) -> Indices:
-    """Stretches (n,) of the windows of each series, which are in time order.
-
-    A stretch ends where the class changes, so that no run of a class is in two of them: shares of classes would agree
-    between blocks by chance. It is as long as an eighth of the series, and twice as long at most if the class stays.
-    Windows at the two sides of a border may share rows, so it is also longer than the windows that overlap.
-
-    Args:
-        groups: (n,) the series of each window.
-        targets: (n,) its class, or a value.
-        overlap: how many windows before a window share rows with it.
-    """
-    units = np.zeros(len(groups), np.int64)
-    unit = -1
-    for group in np.unique(groups):
-        rows = np.flatnonzero(groups == group)
-        usual = max(-(-len(rows) // STRETCHES), 2 * overlap, 1)
-        unit += 1
-        length = 0
-        for before, row in zip([rows[0], *rows], rows, strict=False):
-            changes = np.any(targets[row] != targets[before])
-            if length >= 2 * usual or (length >= usual and changes):
-                unit += 1
-                length = 0
-            units[row] = unit
-            length += 1
-    return units
+# -- the card of an agent: the classes of its samples. Pure ------------------------------------------------------------
 
 
 def card_of(

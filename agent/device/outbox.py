@@ -249,8 +249,11 @@ class Outbox:
     def _read(self) -> tuple[State, State | None]:
         """The state and the one aside, without files that are missing or damaged."""
         number, wrote = self._wrote()
-        if number not in (NONE, FORMAT):
+        if number > FORMAT:
             raise self._other_format(number, wrote)
+        if NONE < number < FORMAT:
+            self._set_aside(number, wrote)
+            return State(), None
         is_whole = False
         try:
             tree: dict[str, Any] = json.loads(read_replaced(self._path))
@@ -296,6 +299,19 @@ class Outbox:
         except OSError as error:
             if not obstacle(error, self._folder):
                 raise
+
+    def _set_aside(self, number: int, wrote: str) -> None:
+        """Keep a state from before this agent was upgraded, for the way back, and begin with an empty one: no coordinator of this
+        format continues a run of an older one, so nothing in it counts."""
+        aside = self._folder / f"format-{number}"
+        private_folder(aside, durable=self._durable)
+        for path in [*self._contents(), self._path, self._format]:  # the last one names them
+            if path.exists():
+                path.replace(aside / path.name)
+        self.damaged.append(
+            f"{self._folder}: this agent was upgraded from Covey {wrote} (format {number}); what it had for an earlier run is kept "
+            f"in {aside.name}"
+        )
 
     @property
     def _format(self) -> Path:
@@ -344,7 +360,7 @@ class Outbox:
 
     def _contents(self) -> Iterator[Path]:
         """Reports and memories, except damaged ones that are kept for a person."""
-        for path in self._folder.iterdir():
+        for path in list(self._folder.iterdir()):
             is_content = path.name.startswith(("report-", "memory-"))
             if is_content and path.suffix != ".damaged":
                 yield path

@@ -147,7 +147,7 @@ class ModelDir:
                 in_use=kept,
                 previous=_staying(kept, earlier, self.runs),
                 accepted=kept if is_first or before.accepted is None else before.accepted,
-                note=f"in use: {version}",
+                note=f"in use: {version.title}",
                 why=why,
             )
         )
@@ -157,7 +157,7 @@ class ModelDir:
     def reject(self, version: Version, why: str) -> None:
         """Note that the local check kept a model out."""
         before = self.index
-        note = f"rejected: {version}"
+        note = f"rejected: {version.title}"
         count = before.rejected + 1
         self._write(replace(before, rejected=count, last_rejected=version, note=note, why=why))
         self._sweep()
@@ -171,7 +171,7 @@ class ModelDir:
         in_use, note = before.in_use, before.note
         if in_use is not None and published is not None and published.is_same_model(in_use.version):
             named = replace(in_use.version, name=published.name)
-            if note == f"in use: {in_use.version}":
+            if note == f"in use: {in_use.version.title}":
                 note = f"in use: {named}"
             in_use = replace(in_use, version=named)
         accepted = in_use if pinned else before.accepted

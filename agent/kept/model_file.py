@@ -1,14 +1,16 @@
 """The file of a kept model: safetensors, with everything that a prediction needs.
 
 The facts in the header are those of a run's `models/cluster-0.safetensors`: the task with its class names, its scale and
-the means and deviations that the fleet found. A kept model adds its version, and the weights if it mixes several models.
+the means and deviations that the fleet found. A kept model adds its version, and the weights if it mixes several models or has
+other parts: a constant, what nearest samples are found in, and the rows to which trees are fitted when the file is used. These
+are samples of the device, which never leave it; `agent export` leaves them out.
 `agent lab export` and `task.init` therefore accept both kinds of file.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from safetensors.numpy import save_file
 
 from covey.agent.kept.versions import Version
 from covey.shared.errors import UserError
+from covey.shared.numerics.candidate_names import NEAR, NONE, TREES
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.task import Task
@@ -30,6 +33,18 @@ from covey.shared.strategies.base import Mixture
 
 Named = dict[str, npt.NDArray[Any]]  # arrays by the name of their tensor
 SINGLE = (1.0,)
+PARTS = "parts"  # begins the names of arrays of what is no model
+ARRAYS_OF = {NONE: ("answer",), NEAR: ("memory", "targets"), TREES: ("rows", "targets")}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something else than a model that a device mixes with its models."""
+
+    name: str  # of the candidate
+    weight: float
+    arrays: Named
+    model: int = 0  # of the file's, that it reads
 
 
 @dataclass(frozen=True)
@@ -41,6 +56,7 @@ class ModelFile:
     weights: tuple[float, ...]  # of the models whose outputs are mixed; (1.0,) for a single one
     models: tuple[Named, ...]  # one per weight
     version: Version | None  # None: a file that a run left in its folder
+    parts: tuple[Part, ...] = ()
 
     @property
     def values(self) -> int:
@@ -49,7 +65,12 @@ class ModelFile:
 
 
 def save_model(
-    path: Path, version: Version, task: Mapping[str, Any], mixture: Mixture, layout: Layout
+    path: Path,
+    version: Version,
+    task: Mapping[str, Any],
+    mixture: Mixture,
+    layout: Layout,
+    parts: Sequence[Part] = (),
 ) -> None:
     """Write a kept model, whole or not at all.
 
@@ -59,19 +80,27 @@ def save_model(
         task: the task as a run's model file has it.
         mixture: one or more models (d,) with their weights.
         layout: of every model.
+        parts: what else is mixed.
 
     Raises:
         OSError: the disk is full, for instance.
     """
     weights: list[float] = []
     arrays: Named = {}
-    is_single = len(mixture) == 1
+    is_single = len(mixture) == 1 and not parts
     for number, (weight, model) in enumerate(mixture):
         weights.append(float(weight))
         for name, array in layout.named(model).items():
             key = name if is_single else f"{number}/{name}"
             arrays[key] = np.ascontiguousarray(array)
     facts = {"task": dict(task), **version.to_json(), "weights": weights}
+    if parts:
+        facts["parts"] = [
+            {"name": part.name, "weight": part.weight, "model": part.model} for part in parts
+        ]
+    for part in parts:
+        for name, array in part.arrays.items():
+            arrays[f"{PARTS}/{part.name}/{name}"] = np.ascontiguousarray(array)
     metadata = {"facts": json.dumps(facts, allow_nan=False)}
     with atomic_replace(path) as temporary:
         save_file(arrays, temporary, metadata=metadata)
@@ -101,14 +130,15 @@ def read_model(path: Path) -> ModelFile:
         version = None
         if "run" in facts:
             version = Version.from_json(facts)
-        models = _models(arrays, len(weights))
+        parts = _parts(facts.get("parts", []), arrays)
+        models = _models(arrays, len(weights), is_single=len(weights) == 1 and not parts)
     except (SafetensorError, OSError, ValidationError, ValueError, KeyError, TypeError) as error:
         first_line = str(error).splitlines()[0]
         raise UserError(
             f"{path}: expected a model file of a finished run or of --model-dir, such as "
             f"models/cluster-0.safetensors; {first_line}"
         ) from None
-    return ModelFile(path, task, tuple(weights), models, version)
+    return ModelFile(path, task, tuple(weights), models, version, parts)
 
 
 def read_weights(path: Path) -> Named:
@@ -135,9 +165,23 @@ def _read(path: Path) -> tuple[dict[str, Any], Named]:
     return facts, arrays
 
 
-def _models(arrays: Named, count: int) -> tuple[Named, ...]:
+def _parts(rows: Any, arrays: Named) -> tuple[Part, ...]:
+    """The other parts that are mixed; their arrays are taken out of those of the file. Raises KeyError if one is missing."""
+    parts = []
+    for one in rows:
+        begin = f"{PARTS}/{one['name']}/"
+        own = {
+            key.removeprefix(begin): arrays.pop(key) for key in [*arrays] if key.startswith(begin)
+        }
+        for key in ARRAYS_OF[one["name"]]:
+            own[key]
+        parts.append(Part(str(one["name"]), float(one["weight"]), own, int(one["model"])))
+    return tuple(parts)
+
+
+def _models(arrays: Named, count: int, *, is_single: bool) -> tuple[Named, ...]:
     """The arrays of each model. Raises KeyError for a name without its number."""
-    if count == 1:
+    if is_single:
         return (arrays,)
     models: list[Named] = [{} for _ in range(count)]
     for key, array in arrays.items():

@@ -95,6 +95,17 @@ class SecureFolder:
         write_private(folder / FLEET, fleet)
         write_private(folder / ENTRY, entry)
 
+    @staticmethod
+    def is_of(folder: Path, entry: bytes) -> bool:
+        """Whether an entry is for the signing key that lies in this folder."""
+        from covey.shared.secure import fleet_key, primitives
+
+        try:
+            own = primitives.signing_key((folder / SIGNING_KEY).read_bytes())
+        except FileNotFoundError:
+            return False
+        return own == fleet_key.key_of_entry(entry)
+
     @property
     def token(self) -> Token:
         return os.urandom

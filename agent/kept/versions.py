@@ -134,7 +134,7 @@ class Version:
     cluster: int | None = None  # None: the method has no clusters, or mixes their models
     # order: the device got it to train or to test it; run: the finished run published it; operator: `promote` did
     origin: Origin = "order"
-    at_home: bool = False  # the device fine-tuned it, because that was better on its own samples
+    uses: str = ""  # what the device mixes, for people; "": the served model
     name: str = ""  # for people, as its publication has it; "" before that has come
 
     @property
@@ -146,10 +146,13 @@ class Version:
         return "-".join(words) + SUFFIX
 
     def __str__(self) -> str:
+        return f"{self.title}: {self.uses}" if self.uses else self.title
+
+    @property
+    def title(self) -> str:
+        """Which models it came with."""
         text = self.name or f"run {self.run}, round {self.round}"
-        if self.cluster is not None:
-            text += f", cluster {self.cluster}"
-        return f"{text}, fine-tuned here" if self.at_home else text
+        return text if self.cluster is None else f"{text}, cluster {self.cluster}"
 
     def is_same_model(self, other: Version | None) -> bool:
         """Whether both name the same round of the same run, wherever they came from."""
@@ -170,7 +173,6 @@ class Version:
                 "cluster": int() | None as cluster,
                 "origin": str(origin),
             } if is_name(run) and round_ >= 0 and origin in ORIGINS:
-                at_home = data.get("at_home") is True  # earlier versions had none
-                name = str(data.get("name", ""))
-                return cls(run, round_, cluster, origin, at_home, name)
+                uses, name = str(data.get("uses", "")), str(data.get("name", ""))
+                return cls(run, round_, cluster, origin, uses, name)
         raise ValueError("expected run, round, cluster and origin of a model")

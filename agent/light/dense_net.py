@@ -18,7 +18,6 @@ import numpy.typing as npt
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.scenario.task import Task
-from covey.shared.seeds import entropy
 from covey.shared.strategies.base import Debias
 
 MAX_LAYERS = 64
@@ -45,32 +44,6 @@ def layout_of_task(task: Task) -> Layout:
     for name, (before, after) in zip(names, pairwise(widths), strict=True):
         tensors += [Tensor(f"{name}.weight", (after, before)), Tensor(f"{name}.bias", (after,))]
     return Layout(tuple(tensors), len(tensors))
-
-
-def drawn(layout: Layout, seed: int) -> Vector:
-    """Initial weights (d,), each uniform within 1 / sqrt(inputs of its layer): the bytes that torch draws on this seed.
-
-    He, Zhang, Ren, Sun 2015, Delving Deep into Rectifiers, with the slope of torch's layers: a bound of
-    sqrt(3) * sqrt(2 / (1 + 5)) / sqrt(inputs). Values are multiples of 2^-24, scaled in one rounding.
-
-    Args:
-        layout: of the model, as `layout_of_task` makes it.
-        seed: determines the weights.
-    """
-    draws = np.random.RandomState(
-        entropy(seed, "weights") % 2**32
-    )  # a Mersenne twister, as torch has
-    values: list[Float32] = []
-    for weight, bias in zip(layout.tensors[::2], layout.tensors[1::2], strict=True):
-        inputs = weight.shape[1]
-        of_weights = math.sqrt(3.0) * (
-            math.sqrt(2.0 / (1 + math.sqrt(5.0) ** 2)) / math.sqrt(inputs)
-        )
-        for entry, bound in ((weight, of_weights), (bias, 1 / math.sqrt(inputs))):
-            least = np.float32(-bound)
-            units = draws.randint(0, 1 << 24, math.prod(entry.shape), dtype=np.uint32) * 2.0**-24
-            values.append((units * float(-2 * least) + float(least)).astype(np.float32))
-    return np.concatenate(values)
 
 
 def _layer_names(model: str, layers: int) -> list[str]:
@@ -225,7 +198,6 @@ class DebiasedNet:
         self.own = debias.own.astype(np.float32)
         self._net = net
         self._debias = debias
-        self._running: Float32 | None = None  # mean features (width,); None before the first batch
         self._of_own: Float32  # (width,), the derivative by `own`
 
     def outputs(self, inputs: Float32) -> Float32:
@@ -233,18 +205,9 @@ class DebiasedNet:
         return self._net.outputs(inputs) + self._net.last_layer.weight @ self.own
 
     def add_gradient(self, slopes: Float32) -> None:
-        """As `DenseNet.add_gradient`, with the derivative of the term; the batch enters the running mean."""
+        """As `DenseNet.add_gradient`, with the derivative of the term."""
         mean = self._net.last_inputs.mean(axis=0)
-        share = np.float32(1.0 if self._running is None else self._debias.momentum)
-        self._running = (
-            mean if self._running is None else self._running + share * (mean - self._running)
-        )
-        pull = (
-            np.float32(self._debias.kappa)
-            * share
-            * (self._running - self._debias.mean)
-            / np.float32(mean.size)
-        )
+        pull = np.float32(self._debias.kappa) * (mean - self._debias.mean) / np.float32(mean.size)
         self._net.add_gradient(slopes, pull / np.float32(len(slopes)))
         last = self._net.last_layer
         by_weight = last.weight_gradient

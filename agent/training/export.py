@@ -1,4 +1,4 @@
-"""A cluster's model as a program that runs without Covey and without its data.
+"""A cluster's model, or what a device uses, as a program that runs without Covey and without its data.
 
 Its inputs are features (n, *task.features) float32 as the agents' files have them: `task.scale` and standardisation are
 part of the program. Its outputs are logits (n, classes), or values (n, 1) in the units of the data for a regression
@@ -12,7 +12,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -27,6 +27,9 @@ from covey.agent.training.input_scaling import InputScaling
 from covey.agent.training.models import build, check_claims, layout_of, tensors_of
 from covey.shared.cli import ProgramFormat
 from covey.shared.errors import UserError, install
+from covey.shared.numerics.candidate_names import NONE
+from covey.shared.numerics.measures import Kind
+from covey.shared.numerics.mixture import in_words
 from covey.shared.own_code.consent import NO_CODE, AllowedCode
 from covey.shared.own_code.faults import said
 from covey.shared.scenario.task import Task
@@ -81,13 +84,51 @@ class Deployed(nn.Module):
         return outputs * self._target_scale.std + self._target_scale.mean
 
 
-def export(model: Path, out: Path, allowed: AllowedCode = NO_CODE) -> None:
-    """Write the model of a finished run as .pt2 (PyTorch) or .onnx.
+class Mixed(nn.Module):
+    """Several models, and a constant, whose answers are mixed; its outputs mean the same as those of one model."""
+
+    weights: Tensor  # of the models, in the last place of the constant
+    constant: Tensor
+
+    def __init__(
+        self, modules: Sequence[nn.Module], weights: Sequence[float], constant: Tensor, kind: Kind
+    ) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(modules)
+        self.kind = kind
+        self.register_buffer("weights", torch.tensor(weights, dtype=torch.float32))
+        self.register_buffer("constant", constant)
+
+    def forward(self, features: Tensor) -> Tensor:
+        answers = [self._answers(model(features)) for model in self.models]
+        mixed = self.weights[-1] * self.constant.expand_as(answers[0])
+        for place, answer in enumerate(answers):
+            mixed = mixed + self.weights[place] * answer
+        if self.kind == "values":
+            return mixed
+        least = torch.finfo(mixed.dtype).tiny
+        logs = torch.log(mixed.clamp_min(least))
+        return logs if self.kind == "classes" else logs - torch.log((1 - mixed).clamp_min(least))
+
+    def _answers(self, outputs: Tensor) -> Tensor:
+        match self.kind:
+            case "classes":
+                return torch.softmax(outputs, dim=1)
+            case "labels":
+                return torch.sigmoid(outputs)
+        return outputs
+
+
+def export(model: Path, out: Path, allowed: AllowedCode = NO_CODE) -> str:
+    """Write the model of a finished run, or what a device uses, as .pt2 (PyTorch) or .onnx.
 
     Args:
         model: the run's `cluster-<k>.safetensors`.
         out: the file to write; its suffix names the format.
         allowed: which code of the user's own may be imported for the model.
+
+    Returns:
+        What the device uses besides, which no program can have; empty for nothing.
 
     Raises:
         UserError: `model` was not left by a run, or its module cannot be exported.
@@ -97,35 +138,47 @@ def export(model: Path, out: Path, allowed: AllowedCode = NO_CODE) -> None:
     if kind not in formats:
         suffixes = " or ".join(f".{one}" for one in formats)
         raise UserError(f"--out {out}: give a name that ends in {suffixes}")
-    task, module = load(model, allowed)
+    task, module, left_out = load(model, allowed)
     example = torch.zeros(2, *task.features)  # two: a batch of one would be taken for a constant
     try:
         program = torch.export.export(
-            Deployed(module, task).eval(),
-            (example,),
-            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+            module.eval(), (example,), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},)
         )
     except (Exception, SystemExit) as error:  # the user's own module may do what no program can
         raise UserError(f"{task.model.name} cannot be exported: {said(error)}") from error
     content = _pt2(program, task) if kind == "pt2" else _onnx(program, task)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, content)
+    return left_out
 
 
-def load(model: Path, allowed: AllowedCode = NO_CODE) -> tuple[Task, nn.Module]:
-    """The task in a model's file, and its module with the weights, adapters merged into them.
+def load(model: Path, allowed: AllowedCode = NO_CODE) -> tuple[Task, nn.Module, str]:
+    """The task in a model's file, a module of it with scaling and standardisation, adapters merged, and what is left out.
 
     Raises:
-        UserError: the file is not a model's, it mixes several models, or its tensors are not those of its model.
+        UserError: the file is not a model's, there is no model in use in it, or its tensors are not those of its model.
         ConsentError: its model is not built in, and `allowed` does not name it.
     """
     file = read_model(model)
-    if len(file.models) > 1:
+    task = file.task
+    used = [place for place, weight in enumerate(file.weights) if weight]
+    constants = [part for part in file.parts if part.name == NONE]
+    left_out = {part.name: part.weight for part in file.parts if part.name != NONE}
+    if not used:
+        what = in_words({part.name: part.weight for part in file.parts})
         raise UserError(
-            f"{model}: it mixes the outputs of {len(file.models)} models, and a program has one; "
-            "export the clusters' models of the run instead"
+            f"{model}: this device uses no model that a program can have ({what}); export the clusters' models of the run instead"
         )
-    return file.task, merged(module_of(file, 0, allowed))
+    modules = [Deployed(merged(module_of(file, place, allowed)), task) for place in used]
+    if len(modules) == 1 and not constants:
+        return task, modules[0], in_words(left_out) if left_out else ""
+    weights = [file.weights[place] for place in used] + [sum(part.weight for part in constants)]
+    shares = [weight / sum(weights) for weight in weights]
+    constant = torch.zeros(1)
+    if constants:
+        constant = torch.from_numpy(constants[0].arrays["answer"].astype("float32"))
+    mixed = Mixed(modules, shares, constant, task.kind)
+    return task, mixed, in_words(left_out) if left_out else ""
 
 
 def _pt2(program: torch.export.ExportedProgram, task: Task) -> bytes:

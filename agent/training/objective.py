@@ -40,7 +40,6 @@ class Debiased:
         self._last = last
         self._consensus = torch.from_numpy(debias.mean.copy()).to(device)
         self._batch: Tensor  # mean features (width,) of the latest forward pass
-        self._running: Tensor | None = None  # without gradient; None before the first batch
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -56,13 +55,9 @@ class Debiased:
         return (inputs[0] + self.own,)
 
     def term(self) -> Tensor:
-        """The term of the latest batch, which enters the running mean."""
+        """The term of the latest batch."""
         self.own.grad = None  # of the step before
-        mean = self._batch
-        if self._running is not None:
-            mean = self._running + self._debias.momentum * (mean - self._running)
-        self._running = mean.detach()
-        return self._debias.kappa / 2 * (mean - self._consensus).square().mean()
+        return self._debias.kappa / 2 * (self._batch - self._consensus).square().mean()
 
     def step(self, rate: float) -> None:
         """Change the offset by its gradient."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from covey.agent.data.answering import Answering, mixed_answers
 from covey.agent.data.fit import FLAGS
 from covey.agent.data.load import TABLES
 from covey.agent.data.unlabelled import Samples, cells_of, load_unlabelled
@@ -22,13 +23,7 @@ from covey.agent.learner_choice import TORCH
 from covey.agent.learning import SAME_VERSION, learner_for
 from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.shared.errors import DataError, PublicError, UserError
-from covey.shared.numerics.figures import (
-    HALF,
-    anomaly_figures,
-    answers,
-    label_figures,
-    weighted_mean,
-)
+from covey.shared.numerics.figures import HALF, anomaly_figures, label_figures
 from covey.shared.numerics.measures import plain
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.task import Task
@@ -158,6 +153,14 @@ class Predictor:
         self._rules = rules
         self._layout = _layout(self.file, rules)
         self._learner = learner_for(self.file.task, rules)
+        answering = Answering.of_file(self.file, self._layout)
+        self.uses_none = not answering.uses_models  # the judge of this device found nothing better
+        self._candidates = answering.candidates(self.file.task.outputs)
+
+    @property
+    def uses(self) -> str:
+        """What it answers with, for people; empty for the served model."""
+        return "" if self.file.version is None else self.file.version.uses
 
     def __repr__(self) -> str:
         return f"<Predictor {self.file.path}>"
@@ -231,11 +234,8 @@ class Predictor:
             np.random.default_rng(0),
             self._rules,
         )
-        outputs: list[Outputs] = []
-        for named in self.file.models:
-            raw = local.predict(self._layout.vector(named), "train")
-            outputs.append(answers(raw[: len(samples.rows)], self.file.task.kind))
-        mixed = weighted_mean(list(self.file.weights), outputs)
+        mixed = mixed_answers(self._candidates, local, "train", self.file.task.kind)
+        mixed = mixed[: len(samples.rows)]
         finite = np.isfinite(mixed).reshape(len(mixed), -1).all(axis=1)
         if not finite.all():
             row = samples.rows[int(np.argmin(finite))]

@@ -25,6 +25,8 @@ from urllib.parse import parse_qs, urlsplit
 from covey.agent.policy import Rules
 from covey.agent.training.predict import Predictor, model_in_use
 from covey.shared.errors import CoveyError, UserError
+from covey.shared.numerics.candidate_names import SERVED
+from covey.shared.numerics.mixture import in_words
 from covey.shared.programs.bounded_http import BoundedOnThisMachine, body_length
 from covey.shared.storage import json_text
 from covey.shared.storage.files import naming
@@ -52,15 +54,19 @@ class Models:
         self._rules = rules
         self._lock = threading.Lock()
         self._predictor: Predictor | None = None
+        self._changed = 0  # when its file was written, ns
 
     @contextmanager
     def ready(self) -> Iterator[Predictor]:
         """The model, for one request at a time. Raises UserError if there is none."""
         with self._lock:
             path = self._model or model_in_use(self._folder)
-            if self._predictor is None or self._predictor.file.path != path:
-                self._predictor = Predictor(path, self._rules)
-            yield self._predictor
+            changed = path.stat().st_mtime_ns if path.exists() else 0
+            found = self._predictor
+            if found is None or found.file.path != path or self._changed != changed:
+                found = Predictor(path, self._rules)
+                self._predictor, self._changed = found, changed
+            yield found
 
 
 def described(predictor: Predictor) -> dict[str, Any]:
@@ -72,6 +78,7 @@ def described(predictor: Predictor) -> dict[str, Any]:
         "run": None if version is None else version.run,
         "round": None if version is None else version.round,
         "cluster": None if version is None else version.cluster,
+        "uses": predictor.uses or in_words({SERVED: 1.0}),
         "columns": list(task.columns),
         "features": list(task.features),
         "classes": list(task.classes) if isinstance(task.classes, tuple) else task.classes,

@@ -6,31 +6,38 @@ writes, and its answer lets the agent's process name the new file.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from covey.agent.data import Dataset
+from covey.agent.data.answering import Answering
 from covey.agent.data.dataset import folds
+from covey.agent.data.trees import trees_for
 from covey.agent.kept.model_file import ModelFile, Named, read_model, save_model, task_with_scaling
 from covey.agent.kept.versions import Figure, Figures, Verdict, Version, judge, main_figure
 from covey.agent.learning import learner_for
 from covey.agent.policy import PolicyError, Rules
 from covey.agent.worker.sources import Source
 from covey.shared.errors import CoveyError
+from covey.shared.numerics.mixture import in_words
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
 from covey.shared.sentences import some
-from covey.shared.strategies.base import ClientState, Local, Mixture, Training
+from covey.shared.strategies.base import ClientState, Fold, Local, Mixture, Training
 from covey.shared.strategies.bases.hard import lowest_loss
-from covey.shared.strategies.part_local import tuned
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import OrderMessage
-from covey.shared.work.client import decode_model, is_better_at_home, measure, model_for_use
+from covey.shared.work.candidates import Candidate as Answerer
+from covey.shared.work.candidates import Given, Make, with_models
+from covey.shared.work.client import Measured, candidates_for_use, decode_model, model_for_use
+from covey.shared.work.judge import Judgement, fleet_of
 from covey.shared.work.label_prior import own_prior, served, with_prior
 
 # what a task asks does not depend on these keys: models that differ in them alone can be compared
@@ -72,8 +79,15 @@ class Candidate:
 
     version: Version
     task: Mapping[str, Any]  # as the model's file has it
-    mixture: Mixture
+    mixture: Mixture  # the served models
     layout: Layout
+    uses: Mapping[str, float] = field(default_factory=dict)  # what the judge chose; empty: no judge
+    candidates: Mapping[str, Answerer] = field(default_factory=dict)  # by the same names
+
+    @property
+    def answering(self) -> Answering:
+        """What the device answers with."""
+        return Answering.of(self.mixture, self.uses, self.candidates)
 
 
 def keep_of_order(
@@ -84,7 +98,8 @@ def keep_of_order(
     *,
     client: str,
     held_back: Local | None,
-    at_home: bool,
+    uses: Mapping[str, float],
+    others: Mapping[str, Make],
     dataset: Dataset,
     place: Place,
     rules: Rules,
@@ -92,7 +107,10 @@ def keep_of_order(
     """Keep the model that an order gives this agent; None if it gives none.
 
     Args:
-        order, models, local, client_state, client, held_back, at_home: as `model_for_use` takes them.
+        order, models, local, client_state, client, held_back: as `model_for_use` takes them; the state is the one after the
+            work.
+        uses: what the judge chose, by candidate; empty: it was not asked.
+        others: as `execute_order` takes them.
         dataset: the samples behind `local`.
         place: where kept models lie.
         rules: of this device, for the model in use.
@@ -100,15 +118,28 @@ def keep_of_order(
     work = order.work
     if work is None:
         return None
-    mixture = model_for_use(
-        order, models, local, client_state, client=client, held_back=held_back, at_home=at_home
-    )
+    mixture = model_for_use(order, models, local, client_state, client=client, held_back=held_back)
     if mixture is None:
         return None
+    candidates: Mapping[str, Answerer] = {}
+    if uses:
+        candidates = candidates_for_use(
+            order,
+            models,
+            local,
+            client_state,
+            uses,
+            client=client,
+            held_back=held_back,
+            others=others,
+        )
+    if not candidates:  # it has no judge
+        uses = {}
     cluster = order.cluster if work.cluster is None else work.cluster
-    version = Version(order.run, work.round, cluster, at_home=at_home)
+    version = Version(order.run, work.round, cluster, uses=in_words(uses) if uses else "")
     task = task_with_scaling(work.task, work.scaling)
-    candidate = Candidate(version, task, mixture, Layout.from_wire(work.layout))
+    layout = Layout.from_wire(work.layout)
+    candidate = Candidate(version, task, mixture, layout, uses, candidates)
     return keep(candidate, local, dataset, place, rules)
 
 
@@ -130,21 +161,27 @@ def keep(
         cannot be compared with what a person accepted. None if the very same model is in use already.
     """
     current = _read(place, place.current)
-    if current is not None and _is_same(candidate, current):
+    answering = candidate.answering
+    if current is not None and _is_same(candidate, answering, current):
         return None
-    new = measure(candidate.mixture, local)
     task = Task.model_validate(candidate.task)
+    new = answering.figures(local, task.outputs)
     old = _figures(current, task, dataset, rules)
     accepted = old
     if place.accepted != place.current:
         accepted = _figures(_read(place, place.accepted), task, dataset, rules)
     verdict = judge(new, old, place.margin, accepted, task.measure)
+    same = current is not None and _is_judged_again(candidate, current)
+    if same and not new.get("diverged"):
+        verdict = Verdict(True, "the same models, weighed again with what is known of the fleet")
     if force and not verdict.accepted:
         verdict = Verdict(True, f"the operator overrides the check: {verdict.why}")
     version = candidate.version
     if verdict.accepted:
         path = place.folder / version.file
-        save_model(path, version, candidate.task, candidate.mixture, candidate.layout)
+        save_model(
+            path, version, candidate.task, answering.mixture, candidate.layout, answering.parts
+        )
     figure = main_figure(new, task.measure)
     return _answer(version, verdict, figure, is_first=accepted is None)
 
@@ -172,8 +209,8 @@ def adopt(
 ) -> Answer | None:
     """Judge models that were published for use. Of several, the one with the smallest training loss is the candidate.
 
-    The values of tensors that each device keeps for itself (`task.keep`) come from the model in use. The device chooses
-    between the candidate and the same after fine-tuning as at the end of a run (`evaluation.deliver`).
+    The values of tensors that each device keeps for itself (`task.keep`) come from the model in use. The judge
+    decides what the device answers with, as at the end of a run (`evaluation.deliver`).
 
     Args:
         deployment: what was published.
@@ -221,22 +258,49 @@ def adopt(
     if len(models) > 1:
         number = lowest_loss(models, with_prior(local, prior))
     mixture: Mixture = ((1.0, models[number]),)
-    at_home = False
-    if deployment.tune:
+    cluster = clusters[number] if len(deployment.models) > 1 else None
+    version = Version(
+        deployment.run, deployment.round, cluster, deployment.origin, name=deployment.name
+    )
+    force = deployment.force and rules.policy.forced_models == "taken"
+    candidate = Candidate(version, task, served(mixture, prior), layout)
+    current = _read(place, place.current)
+    if current is not None and _is_judged_again(candidate, current) and _has_judged(current):
+        return None
+    can_judge = not isinstance(local, Measured) and checked.anomalies is None
+    if deployment.tune and can_judge:
         split = None
         if checked.share or checked.freeze or layout.frozen:
             split = Split.by_patterns(layout, checked.share, checked.keep, checked.freeze)
-        parts = (with_prior(local_of(part), prior) for part in folds(dataset, 0, deployment.run))
-        at_home = is_better_at_home(mixture, training.epochs, split, parts, checked.measure or "")
-        if at_home:
-            mixture = tuned(with_prior(local, prior), mixture, training.epochs, split)
-    cluster = clusters[number] if len(deployment.models) > 1 else None
-    version = Version(
-        deployment.run, deployment.round, cluster, deployment.origin, at_home, deployment.name
-    )
-    mixture = served(mixture, prior)
-    force = deployment.force and rules.policy.forced_models == "taken"
-    candidate = Candidate(version, task, mixture, layout)
+        parts = (
+            Fold(with_prior(local_of(part), prior), units)
+            for part, units in folds(dataset, 0, deployment.run)
+        )
+        trees = trees_for(checked)
+        given = Given(
+            mixture, checked.outputs, split=split, others={} if trees is None else {"trees": trees}
+        )
+        known, found = Judgement.made(
+            with_prior(local, prior),
+            given,
+            parts,
+            {},
+            measure=checked.measure or "",
+            budget_s=deployment.judge.get("budget_s"),
+            clock=time.perf_counter,
+        )
+        choice = known.choice(
+            fleet_of(deployment.judge), single=bool(deployment.judge.get("single"))
+        )
+        as_used = partial(served, found=prior)
+        candidate = Candidate(
+            replace(version, uses=in_words(choice.weights)),
+            task,
+            candidate.mixture,
+            layout,
+            choice.weights,
+            {name: with_models(found[name], as_used) for name in choice.weights},
+        )
     return keep(candidate, local, dataset, place, rules, force=force)
 
 
@@ -246,7 +310,7 @@ def _own_values(
     """The tensors that this device keeps for itself, as its model in use has them, and the names of those that it lacks."""
     shapes = {tensor.name: tensor.shape for tensor in layout.tensors}
     has: Named = {}
-    if current is not None and len(current.models) == 1:
+    if current is not None:
         has = current.models[0]
     own = {name: has[name] for name in names if name in has and has[name].shape == shapes.get(name)}
     return own, [name for name in names if name in shapes and name not in own]
@@ -262,22 +326,45 @@ def _read(place: Place, file: str) -> ModelFile | None:
         return None
 
 
-def _is_same(candidate: Candidate, current: ModelFile) -> bool:
+def _is_same(candidate: Candidate, answering: Answering, current: ModelFile) -> bool:
     """Same version, same task, same values."""
-    if not candidate.version.is_same_model(current.version):
+    if not _has_same_task(candidate, current) or len(answering.mixture) != len(current.models):
         return False
-    if Task.model_validate(candidate.task) != current.task:
+    if tuple(float(weight) for weight, _ in answering.mixture) != current.weights:
         return False
-    if len(candidate.mixture) != len(current.models):
+    before = {part.name: part for part in current.parts}
+    if before.keys() != {part.name for part in answering.parts}:
         return False
-    if tuple(float(weight) for weight, _ in candidate.mixture) != current.weights:
-        return False
-    for (_, model), named in zip(candidate.mixture, current.models, strict=True):
-        if not candidate.layout.fits(named):
-            return False
-        if not np.array_equal(model, candidate.layout.vector(named)):
-            return False
-    return True
+    same = all(before[part.name].weight == part.weight for part in answering.parts)
+    return same and _has_same_models(answering.mixture, candidate.layout, current)
+
+
+def _is_judged_again(candidate: Candidate, current: ModelFile) -> bool:
+    """Whether the model in use came with the same served models."""
+    fits = len(candidate.mixture) <= len(current.models)
+    return (
+        fits
+        and _has_same_task(candidate, current)
+        and _has_same_models(candidate.mixture, candidate.layout, current)
+    )
+
+
+def _has_judged(current: ModelFile) -> bool:
+    """Whether the judge decided how the model in use is used."""
+    return current.version is not None and bool(current.version.uses)
+
+
+def _has_same_task(candidate: Candidate, current: ModelFile) -> bool:
+    same = candidate.version.is_same_model(current.version)
+    return same and Task.model_validate(candidate.task) == current.task
+
+
+def _has_same_models(mixture: Mixture, layout: Layout, current: ModelFile) -> bool:
+    """Whether the file begins with these models."""
+    return all(
+        layout.fits(named) and np.array_equal(model, layout.vector(named))
+        for (_, model), named in zip(mixture, current.models, strict=False)
+    )
 
 
 def _figures(kept: ModelFile | None, task: Task, dataset: Dataset, rules: Rules) -> Figures | None:
@@ -287,12 +374,12 @@ def _figures(kept: ModelFile | None, task: Task, dataset: Dataset, rules: Rules)
     try:
         learner = learner_for(kept.task, rules)
         layout = learner.layout(kept.task, rules.allowed)
-        models = [layout.vector(named) for named in kept.models]
+        answering = Answering.of_file(kept, layout)
         generator = np.random.default_rng(0)
         local = learner.local(dataset, kept.task, layout, Training(), generator, rules)
     except (CoveyError, ValueError):
         return None
-    return measure(tuple(zip(kept.weights, models, strict=True)), local)
+    return answering.figures(local, kept.task.outputs)
 
 
 def _question(task: Task) -> dict[str, Any]:

@@ -1,53 +1,30 @@
-"""The initial models of a scenario: with NumPy where it knows the model, so that neither coordinator nor device needs torch."""
+"""The initial models of a scenario: with NumPy where the model is built in, so that a device needs no torch for them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
-from covey.agent.light import dense_net
 from covey.agent.light.own_loop import SEEDS, start_of
 from covey.agent.own_code import loop_of
-from covey.shared.errors import PublicError
+from covey.shared.models.sketch import seeds_of, starts_of, write_starts
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.consent import NO_CODE, AllowedCode, framework_of
 from covey.shared.scenario.code import check_training
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy
-from covey.shared.storage import json_text
-from covey.shared.storage.files import atomic_replace
 
 
 def write_start(scenario: Scenario, out: Path, allowed: AllowedCode = NO_CODE) -> None:
-    """Draw the initial weights on the scenario's seed and write them as .npz.
-
-    The file holds `starts`, float32 (strategy.starts, d), and `layout`, a text of JSON.
+    """Draw the initial weights on the scenario's seed and write them, see `write_starts`.
 
     Raises:
         UserError: the model cannot be built, lacks the strategy's head, or is not allowed on this machine.
     """
-    seeds = [entropy(scenario.seed, "init", start) for start in range(scenario.strategy.starts)]
+    seeds = seeds_of(scenario)
     starts, layout = (
-        _drawn(scenario, seeds)
-        or _begun(scenario, seeds, allowed)
-        or _built(scenario, seeds, allowed)
+        starts_of(scenario) or _begun(scenario, seeds, allowed) or _built(scenario, seeds, allowed)
     )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_replace(out) as temporary, temporary.open("wb") as file:
-        np.savez(file, starts=np.stack(starts), layout=np.array(json_text.dumps(layout.to_wire())))
-
-
-def _drawn(scenario: Scenario, seeds: list[int]) -> tuple[list[Vector], Layout] | None:
-    """The models as NumPy draws them; None for a model that it does not know, and for one that begins with given weights."""
-    task = scenario.task
-    if task.init is not None or task.base is not None or scenario.strategy.projection_head:
-        return None
-    try:
-        layout = dense_net.layout_of_task(task)
-    except PublicError:
-        return None
-    return [dense_net.drawn(layout, seed) for seed in seeds], layout
+    write_starts(out, starts, layout)
 
 
 def _begun(

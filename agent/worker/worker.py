@@ -27,7 +27,7 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -401,7 +401,8 @@ def _work(
     from covey.shared.privacy.noise import Noise
     from covey.shared.privacy.settings import AgentPrivacy, Budget, Trainings
     from covey.shared.wire.messages import device_name, is_base
-    from covey.shared.work.client import AT_HOME, PRIVACY_LEDGER, execute_order, simulated_noise
+    from covey.shared.work.client import PRIVACY_LEDGER, execute_order, simulated_noise
+    from covey.shared.work.judge import USES, forgotten, has_judge, is_last
     from covey.shared.work.order_settings import layout_of, settings_of, task_of
 
     work = order.work
@@ -436,6 +437,12 @@ def _work(
         folds: Iterable[Any] = ()
     else:
         local, held_back, folds = _locals(source, work, layout, client, rules, threads)
+    others: Mapping[str, Any] = {}
+    budget_s = None
+    if has_judge(work):
+        others = _others(task_of(work))
+        if not simulated:
+            budget_s = work.evaluation["deliver"].get("budget_s")
     privacy = AgentPrivacy.from_wire(work.privacy)
     demand = rules.policy.privacy
     promises = _promises(rules.policy, work, strategy)
@@ -457,6 +464,8 @@ def _work(
         noise=noise,
         held_back=held_back,
         folds=folds,
+        others=others,
+        budget_s=budget_s,
         secure=_secure(job, work, rules, simulated=simulated),
     )
     circumstances = {
@@ -466,12 +475,13 @@ def _work(
         ),
     }
     content = content.model_copy(update=circumstances)
-    at_home = content.numbers.get(AT_HOME) == 1
+    uses = content.numbers.get(USES, {})
     content = cleared(content, work.phase, promises)
     frozen_once = getattr(local, "frozen_once", 0)
-    if at_home and job.get("keep") is not None:  # trained again, with the same draws
-        local, held_back, _ = _locals(source, work, layout, client, rules, threads)
-    kept = _kept(job, order, models, local, held_back, memory, at_home=at_home)
+    judged = new if uses else memory
+    kept = _kept(job, order, models, local, held_back, judged, uses=uses, others=others)
+    if has_judge(work) and is_last(work):
+        new = forgotten(new)
     if new is memory:
         return content, b"", kept, frozen_once
     return content, save_memory(memory_out, new, durable=job["durable"]), kept, frozen_once
@@ -565,7 +575,8 @@ def _kept(
     held_back: Any,
     memory: ClientState,
     *,
-    at_home: bool,
+    uses: Mapping[str, float],
+    others: Mapping[str, Any],
 ) -> frames.Job | None:
     """Keep the model of an order for the device's own use. A failure is an answer: it must not cost the report."""
     if job.get("keep") is None or order.work is None:
@@ -583,7 +594,8 @@ def _kept(
             memory,
             client=job["client"],
             held_back=held_back,
-            at_home=at_home,
+            uses=uses,
+            others=others,
             dataset=source_of(job["source"]).dataset(task, order.work.round),
             place=Place.of(job["keep"]),
             rules=Rules.from_wire(job),
@@ -630,7 +642,7 @@ def _locals(
     from covey.agent.data.dataset import folds, hold_back
     from covey.agent.data.survey import DataSurvey
     from covey.shared.scenario.fleet_statistics import resolved
-    from covey.shared.strategies.base import HOLD_BACK
+    from covey.shared.strategies.base import HOLD_BACK, Fold
     from covey.shared.work.client import shuffle
     from covey.shared.work.order_settings import settings_of, task_of
 
@@ -651,8 +663,16 @@ def _locals(
     local = local_of(data)
     if work.phase not in (EVALUATE, VOTE):
         return local, None, ()
-    parts = folds(data, work.seed, client)
-    return local, held and local_of(held), (local_of(part) for part in parts)
+    own = (Fold(local_of(part), units) for part, units in folds(data, work.seed, client))
+    return local, held and local_of(held), own
+
+
+def _others(task: Any) -> Mapping[str, Any]:
+    """What makes candidates that need more than models, by name."""
+    from covey.agent.data.trees import trees_for
+
+    trees = trees_for(task)
+    return {} if trees is None else {"trees": trees}
 
 
 def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:

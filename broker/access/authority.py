@@ -43,7 +43,10 @@ class Authority:
     def create(cls, name: str, days: int) -> Authority:
         """A new authority, valid for `days`."""
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        return cls._of(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key, days)
+
+    @classmethod
+    def _of(cls, subject: x509.Name, key: ec.EllipticCurvePrivateKey, days: int) -> Authority:
         usage = x509.KeyUsage(
             digital_signature=False,
             content_commitment=False,
@@ -71,6 +74,19 @@ class Authority:
         ):
             raise ValueError("the certificate and the key do not belong together")
         return cls(read, secret)
+
+    @property
+    def days(self) -> int:
+        """For how many days it was made."""
+        return (self.until - self._certificate.not_valid_before_utc - CLOCK_SLACK).days
+
+    def is_old(self, now: datetime.datetime) -> bool:
+        """Whether more than half of its time is over."""
+        return self.until - now < datetime.timedelta(days=self.days) / 2
+
+    def renewed(self) -> Authority:
+        """The same name and key for as many days again: clients trust what it signs by the former certificate too, until that ends."""
+        return self._of(self._certificate.subject, self._key, self.days)
 
     @property
     def own(self) -> Signed:

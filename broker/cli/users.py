@@ -203,11 +203,26 @@ def renew(
         ),
     ] = None,
 ) -> None:
-    """Replace the broker's certificate by the same authority. The devices' credentials stay valid."""
-    until = BrokerFolder(home).renew(days, host or [])
+    """Replace the broker's certificate by the same authority. The devices' credentials stay valid.
+
+    An authority that ends soon is renewed as well, with the same key: copy the credentials files that it prints.
+    """
+    done = BrokerFolder(home).renew(days, host or [])
     print(
-        f"{home / 'server.pem'} is valid until {until:%Y-%m-%d}; a running broker uses it for new connections"
+        f"{home / 'server.pem'} is valid until {done.until:%Y-%m-%d}; a running broker uses it for new connections"
     )
+    if done.former is not None:
+        print(
+            f"{home / 'ca.pem'} was renewed as well; copy these files to their programs before {done.former:%Y-%m-%d}, until "
+            "when the present ones work:"
+        )
+    for user, is_here in done.files.items():
+        if is_here:
+            print(BrokerFolder(home).file(user))
+        else:
+            show(
+                f"note: the credentials of {user} are not here; `broker lab rotate {user}` makes new ones"
+            )
 
 
 def list_users(home: HomeFolder = HOME, as_json: Json = False) -> None:

@@ -49,9 +49,9 @@ from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.sentences import counted, some
 from covey.shared.storage import json_text
 from covey.shared.storage.files import write_atomically
+from covey.shared.strategies.bases.cut import CLEAR
 from covey.shared.strategies.phase_names import SIGNATURE
 
-CLEAR = 0.5  # mean silhouette of groups that are more than a way to divide agents that all differ
 MOST_NAMES = 12  # of a group's members, on a terminal
 
 

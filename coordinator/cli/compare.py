@@ -51,7 +51,7 @@ from covey.coordinator.compare.grid import Cell, chosen, grid
 from covey.coordinator.compare.rows import ComparisonRow
 from covey.coordinator.compare.summaries import summaries
 from covey.coordinator.compare.tables import tables
-from covey.coordinator.compare.verdict import standings, verdicts
+from covey.coordinator.compare.verdict import deciding, standings, verdicts
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.record.notices import Notice, Observer
@@ -62,7 +62,7 @@ from covey.coordinator.run.options import Options
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.simulate.driver import simulate
 from covey.coordinator.track.tracking import check_trackers, tracking
-from covey.coordinator.view.printed import comparison_table, json_line, show_words
+from covey.coordinator.view.printed import comparison_table, json_line, results_table, show_words
 from covey.shared.cli import Allow, Connection, DataRoot, Json, stopped, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import COORDINATOR
@@ -75,6 +75,7 @@ from covey.shared.scenario.scenario import Scenario
 log = logging.getLogger(__name__)
 
 Observing = Callable[[Cell], AbstractContextManager[Observer]]
+SENTENCE_WIDTH = 80  # of the sentences above a short table
 TABLE_WIDTH = 160  # columns of text at least, so that no column of a table is lost
 
 
@@ -254,9 +255,14 @@ def show(scenario: Scenario, rows: Sequence[ComparisonRow], console: Console | N
         judged = [one.to_json() for one in verdicts(scenario, rows)]
         json_line({"event": "compare", "methods": methods, "verdicts": judged})
         return
+    alone = deciding(scenario, rows)
+    width = None if alone is None else min(console.width, SENTENCE_WIDTH)
     for verdict in verdicts(scenario, rows):
         style = "" if verdict.outcome == "worth it" else "yellow"
-        console.print(verdict.sentence, style=style, highlight=False, markup=False)
+        console.print(verdict.sentence, style=style, highlight=False, markup=False, width=width)
+    if alone is not None:  # compare.md and the page have all figures
+        show_words(console, alone, results_table)
+        return
     for words in (*tables(scenario, found), *standings(scenario, rows)):
         show_words(console, words, comparison_table, min_width=TABLE_WIDTH)
 

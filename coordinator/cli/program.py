@@ -55,6 +55,9 @@ class CoordinatorCommands(Commands):
         "export": Entry("covey.coordinator.cli.export:export", "Write a run's models as programs"),
         "forget": Entry("covey.coordinator.cli.control:forget", "Remove an agent from the run"),
         "methods": Entry("covey.coordinator.cli.reference:methods", "List the training methods"),
+        "new-method": Entry(
+            "covey.coordinator.cli.new_method:new_method", "Begin a method of your own"
+        ),
         "pause": Entry("covey.coordinator.cli.control:pause", "Pause the running coordinator"),
         "plan": Entry("covey.coordinator.cli.plan:plan", "Estimate what a run costs"),
         "release": Entry(

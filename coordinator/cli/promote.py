@@ -29,6 +29,7 @@ from covey.coordinator.deploy.decide import (
     check_known,
     plan,
 )
+from covey.coordinator.deploy.finished import withheld
 from covey.coordinator.deploy.outcome import Outcome, outcome_of
 from covey.coordinator.deploy.publish import publish
 from covey.coordinator.deploy.registry import (
@@ -54,6 +55,7 @@ from covey.coordinator.disk.versions import (
 )
 from covey.coordinator.record.audit_check import trail_of_finished
 from covey.coordinator.record.audit_trail import Trail
+from covey.coordinator.record.records import finished
 from covey.coordinator.run.early_stop import figure_after
 from covey.coordinator.serve.connect import connected, fitted
 from covey.coordinator.serve.placement import Sharded
@@ -62,12 +64,14 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.link import Link
+from covey.shared.numerics.mixture import Fleet as Weighed
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.storage import json_text
 from covey.shared.storage.audit import read_key
 from covey.shared.storage.files import folder_lock
 from covey.shared.wire.topics import Topics
+from covey.shared.work.judge import of_deployment
 
 CLIENT_DIGITS = 8  # of the MQTT client id
 BEST = "best"  # after @: the round with the best evaluation
@@ -383,6 +387,8 @@ async def deploy(
                 if not words:
                     check_known(known, fleet.held)
                 choice = chosen(words, known) if words else kept(known.before(), known)
+                if words and not command.force:
+                    check_worth(choice.folder, choice.version)
                 decided = plan(command, choice.target, known, fleet.held, fleet.statuses)
                 show(decided)
                 if way.dry_run:
@@ -421,6 +427,27 @@ class Job:
     trail: Trail  # the audit log of the run
 
 
+def check_worth(folder: Path, version: ModelVersion) -> None:
+    """UserError for the models of a run that are worse than none on most devices."""
+    try:
+        result = finished(folder)
+    except UserError:
+        return
+    worse, compared = result.get("worse_than_none", []), result["accuracy"].get("baseline", {})
+    why = withheld(worse, compared.get("agents", 0)) if version.round == result["rounds"] else ""
+    if why:
+        raise UserError(f"{why}; --force overrides this")
+
+
+def _known_fleet(folder: Path) -> Weighed | None:
+    """What the run knew of its fleet's weights when it ended."""
+    try:
+        known = finished(folder).get("fleet")
+    except UserError:
+        return None
+    return Weighed(**known) if known else None
+
+
 async def _publish(job: Job, link: Link, fleet: Fleet, way: Way) -> Deployed:
     """Publish what was decided, and note it and its outcome."""
     folder, version, decided = job.choice.folder, job.choice.version, job.plan
@@ -434,6 +461,7 @@ async def _publish(job: Job, link: Link, fleet: Fleet, way: Way) -> Deployed:
         origin="operator",
         part_bytes=fitted(scenario, way.urls).wire.part_bytes,
         tune=scenario.tuning_at_home,
+        judge=of_deployment(scenario.evaluation, _known_fleet(folder)),
         name=decided.target,
         force=decided.force,
         devices=decided.devices,

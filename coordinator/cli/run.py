@@ -49,6 +49,7 @@ from covey.coordinator.report.tables import (
     regression,
     results,
     unevaluated,
+    used,
 )
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import prepared
@@ -204,6 +205,7 @@ def run_command(
             regression(result),
             baseline(result),
             own_models(result),
+            used(result),
             participation(result),
             newcomers(result),
             stayed_out.sentence(result["took_part"]),

@@ -22,7 +22,6 @@ MODES = (
     "server",
     "delivered",
     "tuned",
-    "knn",
     "best",
     "newcomers_server",
     "newcomers_tuned",
@@ -33,7 +32,6 @@ TITLES = {
     "server": MODE_TITLES["server"],
     "delivered": MODE_TITLES["delivered"],
     "tuned": MODE_TITLES["tuned"],
-    "knn": MODE_TITLES["knn"],
     "newcomers_server": "newcomers, as served",
     "newcomers_tuned": "newcomers, tuned",
 }

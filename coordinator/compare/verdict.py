@@ -278,6 +278,27 @@ def standings(scenario: Scenario, rows: Sequence[ComparisonRow]) -> list[Table]:
     return found
 
 
+def deciding(scenario: Scenario, rows: Sequence[ComparisonRow]) -> Table | None:
+    """The compared figure alone, a row for each method.
+
+    None for a comparison of several seeds or partitions, with published figures or a target: its tables are for papers.
+    """
+    compare = section(scenario)
+    if len(compare.seeds) > 1 or compare.partitions or compare.published or compare.target:
+        return None
+    for one in fields(scenario, rows):
+        lines = []
+        for method, by_seed in one.rows.items():
+            [row] = by_seed.values()
+            lines.append(
+                [method, one.measure.text(one.figure(method)), str(row["clusters"] or NONE)]
+            )
+        titles = ["method", TITLES[one.mode], "models"]
+        title = f"{one.measure.title}, mean over agents"
+        return Table(title, columns_of(titles), lines)
+    return None
+
+
 def _gain_text(one: Field, method: str, other: str) -> str:
     """A gain with its interval, such as "+1.20 (0.35 to 2.05)"; positive is better whatever the measure."""
     gain = None if method == other else one.gain(method, other)

@@ -14,7 +14,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from covey.coordinator.view import plots
+from covey.coordinator.view import plots, svg
 from covey.coordinator.view.axes import (
     Axis,
     columns_axis,
@@ -30,9 +30,9 @@ from covey.coordinator.view.words import away_words, bytes_text, duration_text, 
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure, plain
 from covey.shared.sentences import counted
 
-DESK = plots.Size(640, 270)  # of the first chart
-PHONE = plots.Size(360, 250)  # of the same in a narrow window
-SMALL = (plots.Size(370, 190),)  # of the others
+DESK = plots.Size(520, 220)  # of the first chart
+PHONE = plots.Size(svg.WIDTH, 230)  # of the same in a narrow window
+SMALL = (plots.Size(svg.WIDTH, 170),)  # of the others
 MISSING = 1  # the colour of reports that did not come
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 LARGEST = 1e30  # value that is drawn

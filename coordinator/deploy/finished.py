@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from covey.coordinator.deploy.publish import publish
 from covey.coordinator.deploy.registry import Publication, note, operator, publications
 from covey.coordinator.disk.versions import BEST, ModelVersion, best_version, is_kept
 from covey.coordinator.record.notices import ModelsNotPublished, ModelsPublished, Observer
 from covey.coordinator.run import early_stop
+from covey.coordinator.run.result import worse_than_none
 from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Link
+from covey.shared.sentences import some
+from covey.shared.strategies.base import ClientId
 from covey.shared.wire.topics import Topics
+from covey.shared.work.judge import of_deployment
 
 
 async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
@@ -27,6 +33,10 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
         version = _version(run, best=wish == "best")
         if not version.models:  # they never left the devices
             return
+        if version.round == run.engine.round and (why := withheld(*worse_than_none(run))):
+            raise UserError(
+                f"{why}; `coordinator promote {run.folder} --force` publishes them all the same"
+            )
         name = f"{run.folder.name}@{version.round}"
         published = await publish(
             link,
@@ -35,6 +45,7 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
             origin="run",
             part_bytes=run.scenario.wire.part_bytes,
             tune=run.scenario.tuning_at_home,
+            judge=of_deployment(run.scenario.evaluation, run.facts.fleet),
             name=name,
         )
         figure = early_stop.figure_after(
@@ -58,6 +69,17 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
         observer(ModelsNotPublished(str(error)))
         return
     observer(ModelsPublished(name, version.round, len(version.models), serial))
+
+
+def withheld(worse: Sequence[ClientId], compared: int) -> str:
+    """Why models are not for use: on most devices they are worse than none. Empty if they are not."""
+    if 2 * len(worse) <= compared:
+        return ""
+    return (
+        f"the models are worse than none on {len(worse)} of {compared} devices, by their test rows: the constant of their own "
+        f"training rows is better on {some(worse)}. Look at these devices' data: scale and unit of the target, constants, "
+        "missing cells"
+    )
 
 
 def _version(run: Run, *, best: bool) -> ModelVersion:

@@ -69,6 +69,7 @@ async def publish(
     origin: Origin,
     part_bytes: int,
     tune: Mapping[str, Any] = MappingProxyType({}),
+    judge: Mapping[str, Any] = MappingProxyType({}),
     name: str = "",
     force: bool = False,
     devices: Sequence[ClientId] = (),
@@ -82,7 +83,8 @@ async def publish(
         version: the models.
         origin: the run that has finished, or an operator.
         part_bytes: the largest part of a model.
-        tune: training settings with which a device may fine-tune its model; empty: it uses the model as it is.
+        tune: training settings with which a device trains the model at home; empty: it uses the model as it is.
+        judge: for the judge on a device, as `scenario.judging_at_home` gives it.
         name: of the version, for people.
         force: ask devices to take the models over without their check.
         devices: that try the version, as a candidate. Empty: it is for all devices, and a candidate is over.
@@ -135,6 +137,7 @@ async def publish(
         models=models,
         force=force,
         tune=dict(tune),
+        judge=dict(judge),
         devices=list(devices),
     )
     topic = topics.candidate if on_trial else topics.deployment

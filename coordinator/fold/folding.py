@@ -23,6 +23,7 @@ from covey.coordinator.fold.means import Means, means_of
 from covey.coordinator.fold.stale_reports import Began, fresh
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
+from covey.shared.numerics.mixture import Fleet
 from covey.shared.numerics.vectors import Vector
 from covey.shared.numerics.votes import Vote
 from covey.shared.own_code.faults import said
@@ -31,7 +32,8 @@ from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy, Sums
 from covey.shared.strategies.reading import alternative, fold, is_whole, sums_of
 from covey.shared.strategies.sums import ExactSums, Terms, fair_terms
-from covey.shared.work.client import AT_HOME, VOTE
+from covey.shared.work.client import VOTE
+from covey.shared.work.judge import DELIVERED, GAIN, REPORTED, USES, WEIGHTS
 
 if TYPE_CHECKING:
     from covey.coordinator.fold.private_sums import PrivateSums
@@ -53,6 +55,7 @@ class Outcome:
     scaling: Figures | None = None  # of the phase that finds moments: see `fleet_statistics`
     evaluation: Mapping[ClientId, Figures] = field(default_factory=dict)  # by mode
     votes: Mapping[ClientId, Vote] = field(default_factory=dict)  # of the evaluation
+    fleet: Fleet | None = None  # of the last evaluation; None: no agent has a judge
 
 
 @dataclass(frozen=True)
@@ -409,7 +412,7 @@ class Folding:
         if votes and fallback is not None:
             against = {client: vote.is_against for client, vote in votes.items()}
             state = fallback.voted(state, against)
-        return Outcome(state, means, evaluation=evaluation, votes=votes)
+        return Outcome(state, means, evaluation=evaluation, votes=votes, fleet=_fleet_of(reports))
 
     def _means(self, reports: Reports) -> Means:
         means = means_of(
@@ -484,9 +487,17 @@ def check_sums(reports: Sequence[Terms], sizes: Mapping[str, int], sums: Accumul
 
 
 def _rows_by_mode(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of an evaluation by mode; E-delivered are those of the model that the agent chose, if it did."""
-    modes = {mode: row for mode, row in numbers.items() if mode not in (VOTE, AT_HOME)}
-    if AT_HOME in numbers:
-        at_home = numbers[AT_HOME]
-        modes["delivered"] = {**modes["tuned" if at_home else "server"], AT_HOME: at_home}
+    """The figures of an evaluation by mode; those of E-delivered have the weights of what the agent uses."""
+    modes = {mode: row for mode, row in numbers.items() if mode not in (VOTE, *REPORTED)}
+    if DELIVERED in numbers:
+        modes[DELIVERED] = {**numbers[DELIVERED], USES: numbers[USES]}
     return modes
+
+
+def _fleet_of(reports: Reports) -> Fleet | None:
+    """What the agents' weights say about the fleet; None without any."""
+    weighed = [report.numbers for _, report in reports if WEIGHTS in report.numbers]
+    if not weighed:
+        return None
+    gains = [tuple(numbers[GAIN]) for numbers in weighed if GAIN in numbers]
+    return Fleet.of([numbers[WEIGHTS] for numbers in weighed], gains)

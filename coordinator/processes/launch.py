@@ -21,6 +21,7 @@ from covey.coordinator.disk.versions import START, read_start
 from covey.coordinator.engine.cohort import expected_share
 from covey.coordinator.run.rules import listed_participants
 from covey.shared.errors import DecodeError, UserError
+from covey.shared.models.sketch import starts_of, write_starts
 from covey.shared.mqtt.broker_url import BrokerUrl, environment_of
 from covey.shared.mqtt.credentials import COORDINATOR, FLEET
 from covey.shared.numerics.vectors import Layout
@@ -182,9 +183,21 @@ async def initial(folder: Path, scenario: Scenario, allowed: AllowedCode = NO_CO
 
 
 def wants_start(folder: Path, scenario: Scenario) -> bool:
-    """Whether the initial models must be built. Not if the folder has a `start.npz`, or the scenario names one."""
+    """Whether a child must build the initial models, which imports torch for them.
+
+    Not if the folder has a `start.npz`, the scenario names one, or the model is built in: then they are written here.
+    """
     path = folder / START
-    return not path.exists() and not _given(scenario, path)
+    return not (path.exists() or _given(scenario, path) or _drawn(scenario, path))
+
+
+def _drawn(scenario: Scenario, path: Path) -> bool:
+    """Draw the initial models of a built-in model."""
+    found = starts_of(scenario)
+    if found is None:
+        return False
+    write_starts(path, *found)
+    return True
 
 
 def started(folder: Path, scenario: Scenario) -> Setup:

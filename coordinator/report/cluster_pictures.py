@@ -25,8 +25,8 @@ from covey.shared.strategies.phase_names import TRAIN
 
 SCATTER_HEIGHT = 300.0
 CELL = 34.0  # height of a cell of counts
-MAP = 250.0  # side of the map of distances
-TREE = 96.0  # width of the tree
+MAP = 204.0  # side of the map of distances
+TREE = 92.0  # width of the tree
 STRIP = 9.0  # width of a strip of colours
 # From near to far: dark blue to pale yellow, in even steps of brightness.
 STOPS = (

@@ -155,14 +155,13 @@ def extent(series: Sequence[Series]) -> list[float]:
 def _final_panels(groups: Sequence[Group], measure: Measure) -> Drawing:
     """The figures of the only evaluation: bars of single runs, dots of seeds with their mean."""
     found: dict[str, list[tuple[int, Group, list[float]]]] = {}  # by mode: number, group, values
-    for mode, title in CURVES.items():
+    for mode, title in MODE_TITLES.items():
         of_mode = []
         for number, group in enumerate(groups):
             values = []
             for run in group.runs:
-                points = run.over_rounds(mode)
-                if points:
-                    _, newest = points[-1]
+                newest = _last_figure(run, mode, measure)
+                if newest is not None:
                     values.append(shown(measure, newest))
             if values:
                 of_mode.append((number, group, values))
@@ -174,6 +173,18 @@ def _final_panels(groups: Sequence[Group], measure: Measure) -> Drawing:
     for title, of_mode in found.items():
         panels.append(_final_dots(title, of_mode, measure))
     return Drawing(panels)
+
+
+def _last_figure(run: Curves, mode: str, measure: Measure) -> float | None:
+    """The newest figure of a mode; that of E-delivered, which follows the last round, unless it is E-server."""
+    if mode == "delivered":
+        delivered, served = (
+            run.result["accuracy"].get(mode, {}).get(measure.name, {}).get("macro")
+            for mode in ("delivered", "server")
+        )
+        return None if delivered == served else delivered
+    points = run.over_rounds(mode)
+    return points[-1][1] if points else None
 
 
 def _final_bars(

@@ -38,7 +38,7 @@ MODES = {
     ),
     "delivered": Term(
         "E-delivered",
-        "what the agent uses: the served model, or the fine-tuned one if its own training samples were for it",
+        "what the agent uses: a mixture of what it can have, weighed on its own training samples",
     ),
     "tuned": Term("E-tuned", "the same after a short fine-tuning on the agent's training data"),
     "last": Term(

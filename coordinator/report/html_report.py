@@ -35,6 +35,7 @@ from covey.coordinator.report.tables import (
     participation,
     results,
     unevaluated,
+    used,
 )
 from covey.coordinator.view.lines import SumLine, phase_line
 from covey.coordinator.view.svg import document
@@ -60,7 +61,7 @@ def shown_modes(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         averages[f"newcomers_{mode}"] = figures
     if not result["never_trained"]:
         averages.pop("last_of_participants", None)  # it is E-last
-    if not result.get("at_home"):
+    if not result.get("uses"):
         averages.pop("delivered", None)  # it is E-server
         averages.pop("newcomers_delivered", None)
     shown = {}
@@ -411,6 +412,7 @@ def _page_of_one(run: Curves, facts: RunFacts) -> Page:
     for sentences in (
         baseline(result),
         own_models(result),
+        used(result),
         participation(result),
         unevaluated(result),
     ):

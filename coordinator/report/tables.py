@@ -8,6 +8,7 @@ from typing import Any
 
 from covey.coordinator.view.table import NONE, Table, columns_of
 from covey.coordinator.view.words import MODE_TITLES, epsilons
+from covey.shared.numerics.candidate_names import NONE as NO_MODEL
 from covey.shared.numerics.measures import (
     ACCURACY,
     MEASURES,
@@ -17,6 +18,7 @@ from covey.shared.numerics.measures import (
     Measure,
     shown_measure,
 )
+from covey.shared.numerics.mixture import in_words
 from covey.shared.sentences import counted, some
 
 Result = Mapping[str, Any]  # as result.json has it
@@ -25,6 +27,7 @@ Words = Callable[[Result], str]  # the text of a result in one column
 
 MAX_NAMES = 20  # agents that a sentence lists
 WORTH_POINTS = 0.01  # a smaller gain of the agents' own models is not worth a sentence
+LEAST_SHOWN = 0.005  # of the answers
 WORTH_TIMES = 1.02  # of an error
 NO_FIGURES: Figures = {}
 
@@ -96,7 +99,7 @@ def _modes(found: Iterable[Result]) -> list[str]:
     for result in found:
         for mode in MODE_TITLES:
             figures = _figures(result, mode)
-            if mode == "delivered" and not result.get("at_home"):
+            if mode == "delivered" and not result.get("uses"):
                 continue  # it is E-server
             if figures.get("agents") or figures.get("diverged"):
                 present.add(mode)
@@ -333,10 +336,10 @@ def baseline(result: Result) -> str:
 
 
 def own_models(result: Result) -> str:
-    """How much better than the served model the agents' own ones are, and how many agents use theirs; empty if neither is."""
+    """How much better than the served model, which all of them use, the agents' own ones are; empty if they are not."""
     served = _figures(result, "server")
     measure = shown_measure(served, result.get("measure"))
-    if measure is None:
+    if measure is None or result.get("uses"):
         return ""
 
     def macro(mode: str) -> float:
@@ -350,21 +353,30 @@ def own_models(result: Result) -> str:
         amount = f"{PERCENT * (own - one):.1f} points"
     elif measure.lower_is_better and own > 0 and one / own >= WORTH_TIMES:
         amount = f"{one / own:.1f} times" if one / own >= 1.5 else f"{100 * (one / own - 1):.0f} %"
-    sentence = ""
-    if amount:
-        sentence = (
-            f"the agents' own models are {amount} better than the served one: {measure.label} {measure.text(own)} "
-            f"({MODE_TITLES[best]}) against {measure.text(one)} (macro)"
-        )
-    at_home = len(result.get("at_home", ()))
-    if at_home:
-        uses = (
-            f"{at_home} of {result['agents']} agents use the served model after fine-tuning: {measure.label} "
-            f"{measure.text(macro('delivered'))} (E-delivered)"
-        )
-        return f"{sentence}; {uses}" if sentence else uses
-    if sentence and "delivered" not in result["accuracy"]:
-        return f"{sentence}; evaluation.deliver: best lets each device choose"
+    if not amount:
+        return ""
+    return (
+        f"the agents' own models are {amount} better than the served one: {measure.label} {measure.text(own)} "
+        f"({MODE_TITLES[best]}) against {measure.text(one)} (macro); without evaluation.deliver: served each device weighs all "
+        "that it can have"
+    )
+
+
+def used(result: Result) -> str:
+    """What the agents use after the run, on average, and those that use no model; empty where all use the served one."""
+    uses: Mapping[str, Mapping[str, float]] = result.get("uses") or {}
+    if not uses:
+        return ""
+    shares: dict[str, float] = {}
+    for weights in uses.values():
+        for name, weight in weights.items():
+            shares[name] = shares.get(name, 0.0) + weight / len(uses)
+    shown = {name: share for name, share in shares.items() if share >= LEAST_SHOWN}
+    sentence = f"the agents use, on average: {in_words(shown)}"
+    without = sorted(agent for agent, weights in uses.items() if set(weights) == {NO_MODEL})
+    if without:
+        what = f"{len(without)} of {len(uses)} agents use no model"
+        sentence += f"; {what}, because none is better than the constant there: {some(without)}"
     return sentence
 
 

@@ -6,9 +6,11 @@ from collections.abc import Set
 from typing import Any
 
 from covey.coordinator.run.run_state import RunState
+from covey.shared.numerics.mixture import REFITS
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, View
 from covey.shared.strategies.phase_names import EVALUATE, MOMENTS
+from covey.shared.work.judge import DELIVERED
 
 
 def next_phase(
@@ -38,7 +40,19 @@ def next_phase(
             phase = sums.plan_evaluation(state, view)
             return phase
         return Phase(EVALUATE, "all", ends_round=False, may_be_empty=True)
+    if phase is None and 0 < len(facts.fleets) <= REFITS:
+        agents = _judges(facts)
+        return Phase(EVALUATE, agents, ends_round=False, may_be_empty=True)
     return phase
+
+
+def _judges(facts: RunState) -> tuple[ClientId, ...]:
+    """The agents that have answered the last evaluation: these get the fleet's weights."""
+    return tuple(
+        client
+        for client, modes in sorted(facts.evaluation.items())
+        if DELIVERED in modes and facts.evaluated_in[client] == facts.evaluated
+    )
 
 
 def _evaluation_is_due(scenario: Scenario, view: View) -> bool:

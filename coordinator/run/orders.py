@@ -7,6 +7,7 @@ with the learning rate, as at an evaluation with settings of its own: an older o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from covey.coordinator.run.effects import DropModel, SendModel, SendOrder
 from covey.coordinator.run.own_orders import OwnOrders, version_key
 from covey.coordinator.run.run_state import MAX_FAILURE_CHARS, RunState
 from covey.shared.errors import DecodeError
+from covey.shared.numerics.mixture import Fleet
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
@@ -38,6 +40,7 @@ from covey.shared.wire.messages import (
 )
 from covey.shared.wire.parts import part_count
 from covey.shared.work.client import decode_model, encode_model
+from covey.shared.work.judge import order_numbers
 
 MAX_WORKS = 256  # that are kept for further agents: a method may have a model for each agent alone
 Addressed = tuple[tuple[str, ...], int | None]  # keys of models, and a cluster
@@ -341,9 +344,18 @@ class OrderBook:
         if phase.name == EVALUATE and not phase.sizes:
             fallback = self._scenario.evaluation.fallback
             order = order_of_evaluation(self._strategy, state, client, fallback=fallback)
+            order = replace(order, numbers={**order.numbers, **self._for_the_judge()})
         else:
             order = self._strategy.order(state, phase, client)
         return with_own(order, self._setup, client, self._facts.owners)
+
+    def _for_the_judge(self) -> dict[str, Any]:
+        """What the last evaluation states for the judge on a device; empty for any other evaluation."""
+        is_last = self._engine.round >= self._engine.rules.rounds
+        if not is_last or not self._scenario.evaluation.judges:
+            return {}
+        told = self._facts.fleets if self._facts.evaluated == self._engine.round else []
+        return order_numbers(len(told), Fleet(**told[-1]) if told else None)
 
     def _model(self, key: str, step: int, state: Any) -> SendModel:
         if key not in self._models:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -18,10 +18,11 @@ from covey.coordinator.record.records import counted, mbit_per_agent, one_device
 from covey.coordinator.run.run import Run
 from covey.shared.numerics import metrics
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
+from covey.shared.numerics.mixture import in_words
 from covey.shared.programs.version import version
 from covey.shared.storage.files import atomic_replace, model_file, write_atomically
 from covey.shared.strategies.base import ClientId
-from covey.shared.work.client import AT_HOME
+from covey.shared.work.judge import DELIVERED, USES
 
 Figures = dict[str, Any]  # of one agent, by mode
 Truth = Mapping[ClientId, int]  # the true cluster of each agent
@@ -88,7 +89,13 @@ class RunResult:
     failures: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState`
     fell_back: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState.fallen`
     measure: str | None = None  # what models were chosen by; None: the usual one
-    at_home: Sequence[ClientId] = ()  # agents that use the served model after fine-tuning
+    uses: Mapping[ClientId, Mapping[str, float]] = field(
+        default_factory=dict
+    )  # weights by candidate
+    fleet: Mapping[str, Any] | None = None  # what was known of it when agents chose
+    worse_than_none: Sequence[
+        ClientId
+    ] = ()  # agents where the constant is better than the served model
 
     def to_json(self) -> dict[str, Any]:
         """The document, with its keys in their order."""
@@ -103,7 +110,9 @@ class RunResult:
             "fell_back",
             "origin",
             "measure",
-            "at_home",
+            "uses",
+            "fleet",
+            "worse_than_none",
         ):
             if not document[key]:
                 del document[key]
@@ -169,12 +178,29 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
         failures=_failures(run),
         fell_back=dict(sorted(run.facts.fallen.items())),
         measure=scenario.task.measure,
-        at_home=[
-            client
+        uses={
+            client: modes[DELIVERED][USES]
             for client, modes in sorted(run.facts.evaluation.items())
-            if modes.get("delivered", {}).get(AT_HOME)
-        ],
+            if DELIVERED in modes
+        },
+        worse_than_none=worse_than_none(run)[0],
+        fleet=None if facts.fleet is None else asdict(facts.fleet),
     )
+
+
+def worse_than_none(run: Run) -> tuple[list[ClientId], int]:
+    """The agents where the constant is better than the served model, by their test rows; and how many have both figures."""
+    measure = run.scenario.task.main_measure
+    worse, compared = [], 0
+    for client, modes in sorted(run.facts.evaluation.items()):
+        served, constant = modes.get("server", {}), modes.get("baseline", {})
+        if measure.name not in constant:
+            continue
+        compared += 1
+        is_lost = "diverged" in served or measure.name not in served
+        if is_lost or measure.is_better(constant[measure.name], served[measure.name]):
+            worse.append(client)
+    return worse, compared
 
 
 def _assignment(run: Run) -> dict[ClientId, int]:
@@ -339,11 +365,11 @@ def _write_table(path: Path, run: Run, truth: Truth | None) -> None:
         }
         modes = by_agent.get(client, {})
         for mode in KEPT_MODES:
-            if mode == "knn" and not run.scenario.evaluation.knn:
-                continue
             figures = modes.get(mode) or {}
             for figure in kept:
                 row[f"{mode}_{figure}"] = figures.get(figure)
+        if delivered := modes.get(DELIVERED):
+            row["uses"] = in_words(delivered[USES])
         rows.append(row)
     table = Table.from_pylist(rows)
     with atomic_replace(path) as written:

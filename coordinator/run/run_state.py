@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from covey.coordinator.disk.spool import Circumstances
 from covey.coordinator.fold.folding import Outcome
 from covey.coordinator.record import records
 from covey.coordinator.run import early_stop
+from covey.shared.numerics.mixture import REFITS, Fleet
 from covey.shared.numerics.votes import Vote
 from covey.shared.scenario import simulated_agents
 from covey.shared.scenario.scenario import Scenario
@@ -69,6 +70,9 @@ class RunState:
     # Of each agent that fell back to another model, the newest time: round, left, cluster and why, as `AgentFellBack` has them.
     fallen: dict[ClientId, Json] = field(default_factory=dict)
 
+    # What was known of the fleet's weights after each phase of the last evaluation, newest last: see `judge`.
+    fleets: list[Json] = field(default_factory=list)
+
     # How many rounds were over at each agent's newest evaluation.
     evaluated_in: Steps = field(default_factory=dict)
 
@@ -105,6 +109,12 @@ class RunState:
 
     # The privacy account, as `private_sums.Ledger` keeps it; empty without a `privacy` section.
     ledger: dict[str, Json] = field(default_factory=dict)
+
+    @property
+    def fleet(self) -> Fleet | None:
+        """What the newest order of the last evaluation states of the fleet; None before there is anything."""
+        stated = self.fleets[:REFITS]
+        return Fleet(**stated[-1]) if stated else None
 
     def forget(self, client: ClientId) -> None:
         """Forget all about an agent but its newest accepted step, which orders repeat should it come back."""
@@ -148,7 +158,7 @@ class RunState:
             key = name
             if name == "clock" and value is None:
                 continue
-            if name in ("events", "fallen", "owners", "trains_on") and not value:
+            if name in ("events", "fallen", "fleets", "owners", "trains_on") and not value:
                 continue
             if name == "incarnation":
                 key = "again"
@@ -223,11 +233,18 @@ def note_outcome(
     """
     facts.scaling = outcome.scaling or facts.scaling
     if phase.is_evaluation:
+        is_first = facts.evaluated < round_  # the others of this round bring the fleet's weights
         facts.evaluated = round_
         facts.evaluation |= outcome.evaluation
-        newcomers = simulated_agents.newcomers(scenario)
-        value = early_stop.value_after(scenario, outcome.evaluation, newcomers, outcome.means)
-        early_stop.note(scenario, facts.history, round_, value)
+        if is_first:
+            facts.fleets = []
+            newcomers = simulated_agents.newcomers(scenario)
+            value = early_stop.value_after(scenario, outcome.evaluation, newcomers, outcome.means)
+            early_stop.note(scenario, facts.history, round_, value)
+        if outcome.fleet is not None:
+            facts.fleets.append(asdict(outcome.fleet))
+        elif facts.fleets:  # nobody has reported
+            facts.fleets.append(facts.fleets[-1])
         facts.evaluated_in |= dict.fromkeys(outcome.evaluation, round_)
     if phase.name == TRAIN:
         facts.trained |= dict.fromkeys([client for client, _ in reports], round_)

@@ -27,7 +27,7 @@ ANSWER_EVERY_S = 1.0  # agents that know another coordinator than this one are a
 
 
 def call_roll_again(desk: Desk) -> None:
-    """Statuses of unknown agents were dropped in a flood: ask all agents to publish theirs again."""
+    """Statuses are lost, or agents are missing: ask all agents to publish theirs again."""
     desk.intake.call_roll_again()
     desk.own_status.call_roll()
     desk.timers.stop(STATUS)
@@ -140,6 +140,11 @@ class Connections:
 
     def __repr__(self) -> str:
         return f"<Connections: {len(self._served)} of {self._desk.shards} brokers served>"
+
+    @property
+    def served(self) -> int:
+        """How many brokers are connected."""
+        return len(self._served)
 
     def up(self, up: Up, now: float) -> list[Effect]:
         """A (re)connected link: call the roll and publish again all that should be retained."""

@@ -1,7 +1,8 @@
 """What agents send: statuses and parts of reports, taken in within the limits of each agent.
 
 A status beyond an agent's limit waits, and the newest one replaces those before it. Statuses of unknown agents
-are dropped in a flood; then `roll_at` gives the time at which to call the roll again. Time is an argument, in seconds.
+are dropped in a flood, and brokers drop what they queue for a coordinator that is slower than a large fleet: while statuses
+were dropped, or agents are missing, `roll_at` gives the time at which to call the roll again. Time is an argument, in seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from covey.shared.wire.parts import Assembler, MemorySink, Sink
 MAX_AGENTS = 100_000
 MAX_REPORTS = 2  # whole reports of one agent that wait to be accepted
 RATE_LINES = 1000  # of this many messages beyond the limits, one is named in the audit log
-# first and longest wait before agents are asked again whose statuses were dropped
+# first and longest wait before agents are asked again that are missing, or whose statuses were dropped
 ROLL_AGAIN_S = (5.0, 60.0)
 FRAME_BYTES = 4096  # of a message with a part, at most, without the part's data
 MOST_HELD_BYTES = 64 << 20  # of reports that wait in memory, all agents together
@@ -82,8 +83,9 @@ class Intake:
             total_bytes=1 << 50,  # on disk: bounded by contents per agent and their size
             max_age_s=max(deadline_s, MIN_AGE_S),
         )
-        # when to call the roll again, because statuses were dropped; None: no need
+        # when to call the roll again; None: no need
         self.roll_at: float | None = None
+        self.asked_again = 0  # calls since agents are missing
         self._roll_wait_s = ROLL_AGAIN_S[0]
 
     def __repr__(self) -> str:
@@ -111,8 +113,7 @@ class Intake:
             if rates.stranger(size, now):
                 return self._read(agent, payload, retained, shard)
             self._drop(agent, "too many statuses of unknown agents")
-            roll_at = now + self._roll_wait_s
-            self.roll_at = self.roll_at or roll_at
+            self._ask_soon(now)
             return None
         late = self._late
         if rates.status(agent, now):
@@ -195,11 +196,23 @@ class Intake:
         return list(self._statuses.pop(agent, {}).values())
 
     def call_roll_again(self) -> None:
-        """The roll is called now. If statuses are dropped again, the next call comes after twice the time."""
+        """The roll is called now. If it has to be called again, the next call comes after twice the time."""
         _, longest_s = ROLL_AGAIN_S
         self.roll_at = None
+        self.asked_again += 1
         doubled_s = 2 * self._roll_wait_s
         self._roll_wait_s = min(doubled_s, longest_s)
+
+    def missing(self, agents: bool, now: float) -> None:
+        """Whether the run waits for agents: their statuses may be lost, and nobody sends one again unasked."""
+        if agents:
+            self._ask_soon(now)
+        elif self.asked_again:
+            self.asked_again = 0
+            self._roll_wait_s = ROLL_AGAIN_S[0]
+
+    def _ask_soon(self, now: float) -> None:
+        self.roll_at = self.roll_at or now + self._roll_wait_s
 
     # -- reports -----------------------------------------------------------------------------------
 

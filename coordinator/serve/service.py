@@ -78,6 +78,7 @@ SWEEP_S = 3.0  # in which an operator clears one retained topic after another
 # A report waits this long (s) for others that are accepted with it, while very many are awaited. A thread, a wait for the
 # disk and a look at all timers then serve several reports. The last reports of a step, and those of a small fleet, do not wait.
 COMPANY_S = 0.02
+SHORT_QUEUE = 500  # agents whose statuses any broker can queue
 
 
 @dataclass(frozen=True)
@@ -335,8 +336,9 @@ class Service:
         """Show why the run waits once it has waited for a while, when the reason changes, and from time to time."""
         desk = self.desk
         why = self.run.engine.waits_for or ""
+        desk.intake.missing(bool(why) and bool(self._connections.served), now)
         if why:
-            hint = self.roster.exclusions() or self.roster.departures()
+            hint = self.roster.exclusions() or self.roster.departures() or self._queues()
             if not hint and not any(entry.status.online for entry in self.roster.entries.values()):
                 hint = desk.elsewhere.sentence
             why = "; ".join(filter(None, (why, hint)))
@@ -350,6 +352,15 @@ class Service:
             desk.timers.set(LOOKED, now + LOOK_S)
             desk.effects.append(Look([EVERY_STATUS]))
         desk.effects.append(Show(RunWaits(reason, round(waited_s))))
+
+    def _queues(self) -> str:
+        """Which limits of a broker may be in the way, where many agents are missing although they were asked again."""
+        if not self.desk.intake.asked_again or self.run.engine.expected <= SHORT_QUEUE:
+            return ""
+        return (
+            "they were asked again; if more are online, the broker drops their answers: its queue for one client must be "
+            "longer than the fleet (Mosquitto: max_queued_messages, 1000 unless set)"
+        )
 
     # -- what it means -----------------------------------------------------------------------------
 

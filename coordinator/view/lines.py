@@ -26,7 +26,7 @@ MAX_COUNT = 1e18  # of bytes, rounds or agents: a run has fewer
 WARNING = "warning"
 DECISION = "decision"  # what the method found or decided
 NOTHING: Row = {}
-SERVED = "server"  # the mode of the models that agents use
+USED = ("delivered", "server")  # modes of what agents use: the first that there is
 AGENTS = "agents"  # a count among figures
 # these end a round, and others interrupt the next one; a loss of lines has no round in the record
 AFTER_A_ROUND = ("stopped", "lost lines", "fell_back")
@@ -81,12 +81,13 @@ class PhaseLine:
     @property
     def measure(self) -> Measure:
         """The main measure of the served models: accuracy, or RMSE of a regression."""
-        return RMSE if RMSE.name in self.evaluation.get(SERVED, {}) else ACCURACY
+        return RMSE if RMSE.name in self.evaluation.get("server", {}) else ACCURACY
 
     @property
     def mean(self) -> float | None:
         """The main figure over all agents; None without an evaluation."""
-        return macro(self.evaluation, self.measure.name).get(SERVED)
+        found = macro(self.evaluation, self.measure.name)
+        return next((found[mode] for mode in USED if mode in found), None)
 
     @property
     def cluster_means(self) -> Values:
@@ -140,7 +141,7 @@ def phase_line(row: Row) -> PhaseLine:
         loss=_number(row.get("loss")),
         evaluation=averages(row.get("evaluation")),
         by_cluster=_means_by_cluster(row),
-        diverged=_length(_mapping(_mapping(row.get("evaluation")).get(SERVED)).get("diverged")),
+        diverged=_length(_mapping(_mapping(row.get("evaluation")).get("server")).get("diverged")),
         sizes=_counts(row.get("cluster_sizes")),
         moved=_count(row.get("moved")),
         traffic=_counts(row.get("traffic")),

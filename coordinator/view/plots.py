@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -211,7 +212,7 @@ def _band(frame: Frame, one: Series) -> Markup:
 
 def _frame(x: Axis, y: Axis, size: Size) -> Frame:
     """The place of a plot next to the ticks of its vertical axis."""
-    left = 8 + svg.LETTER * max(len(y.words(tick)) for tick in y.ticks)
+    left = 8 + svg.DIGIT * max(len(y.words(tick)) for tick in y.ticks)
     return Frame(x, y, left, TOP, size.width - left - RIGHT, size.height - TOP - BOTTOM)
 
 
@@ -233,9 +234,11 @@ def horizontal_axis(
 ) -> Markup:
     """A line with ticks below a plot, and the label below them. The drawing has this width."""
     parts = [svg.line(left, bottom, right, bottom, "axis")]
-    for tick in axis.ticks:
+    for number, tick in enumerate(axis.ticks):
         x = left + (right - left) * axis.share(tick)
         parts.append(svg.line(x, bottom, x, bottom + 4, "axis"))
+        if number % _stride(axis, right - left):
+            continue
         anchor = "middle"
         text_x = x
         if x > width - EDGE:
@@ -247,6 +250,15 @@ def horizontal_axis(
         parts.append(svg.words(text_x, bottom + 17, axis.words(tick), "tick", anchor))
     parts.append(svg.words((left + right) / 2, bottom + 33, axis.label, "tick", "middle"))
     return svg.joined(parts)
+
+
+def _stride(axis: Axis, width: float) -> int:
+    """Of how many neighbouring ticks one has room for its words."""
+    if len(axis.ticks) < 2:
+        return 1
+    apart = width * (axis.share(axis.ticks[1]) - axis.share(axis.ticks[0]))
+    widest = max(svg.DIGIT * len(axis.words(tick)) for tick in axis.ticks)
+    return math.ceil((widest + GAP) / abs(apart))  # an axis may run from right to left
 
 
 # -- rows ------------------------------------------------------------------------------------------

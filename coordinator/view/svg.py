@@ -15,13 +15,14 @@ from covey.coordinator.view import theme
 
 XML = Markup('<?xml version="1.0" encoding="utf-8"?>\n')
 NAMESPACE = "http://www.w3.org/2000/svg"
-WIDTH = 400.0  # of a panel, in its own units; about pixels on a phone
+WIDTH = 330.0  # of a panel, in its own units: pixels on the narrowest phone, so that words are nowhere drawn smaller
 GAP = 24.0  # between the panels of a document
 IN_A_ROW = 3  # panels of a document
 TITLE_HEIGHT = 22.0
 LEGEND_LINE = 18.0
 SWATCH = 22.0  # width of a legend's mark
 LETTER = 6.6  # usual width of a letter of 12 pixels
+DIGIT = 7.7  # of a digit in a wide font
 WIDE_LETTER = 11.8  # and of these:
 WIDE = "mwMW%@"
 
@@ -207,7 +208,7 @@ def _style() -> str:
         if rule.startswith((":root", "@media", "  ", "}", "svg", ".f", ".s")):
             kept.append(rule)
     text = "\n".join(kept)
-    for rule in ("max-width: 34rem;", "width: 100%;", "height: auto;"):
+    for rule in ("max-width: 28rem;", "width: 100%;", "height: auto;"):
         text = text.replace(rule, "")
     return f"{text}\nsvg .title {{ font-weight: 600; }}\n"
 

@@ -15,7 +15,6 @@ MODE_TITLES = {  # in the order of tables
     "server": "E-server",
     "delivered": "E-delivered",
     "tuned": "E-tuned",
-    "knn": "E-knn",
     "last": "E-last",
 }
 KINDS = {"client": "client-level", "signatures": "signatures", "local": "example-level"}

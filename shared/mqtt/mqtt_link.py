@@ -113,7 +113,7 @@ class MqttLink:
         self._fixed_id = fixed_id
         for broker in self._failover.brokers:
             _check_id(self._id_at(broker), broker)
-        # read once: a file that cannot be read is reported before anything connects
+        # a file that cannot be read is reported before anything connects
         self._tls = {broker: broker.tls_context() for broker in self._failover.brokers}
         self._will = will
         self._keepalive_s = keepalive_s
@@ -336,12 +336,14 @@ class MqttLink:
             _cut(client)
             refused = isinstance(error, MqttConnectError)
             reason = _reason(error)
+            if reason == NO_ANSWER:
+                reason = _alert_of(client) or reason
             tls = tls_failure(reason, self.url)
             return _End(
                 f"{self.url}: {tls or f'{reason}{self._advice(error)}'}",
                 refused=refused,
                 given=refused or tls is not None,
-                mute=reason == NO_ANSWER,
+                mute=str(error) == NO_ANSWER and tls is None,
             )
         if self.url.path:
             _prepare_websocket(client._client.socket())
@@ -464,7 +466,7 @@ class MqttLink:
             self.url.port,
             username=self.url.user,
             password=self.url.password,
-            logger=_library_log,
+            logger=_Wire(),
             identifier=f"{self.client_id}-5" if asks else self._id_at(self.url),
             queue_type=_queue_into(lambda message: self._arrived(client, message)),
             **self._session_options(asks=asks),
@@ -473,7 +475,7 @@ class MqttLink:
             keepalive=self._keepalive_s,
             max_inflight_messages=MAX_CONCURRENT_CALLS,
             max_concurrent_outgoing_calls=MAX_CONCURRENT_CALLS,
-            tls_context=self._tls[self.url],
+            tls_context=self._newest_tls(),
             transport="websockets" if self.url.path else "tcp",
             websocket_path=self.url.path or None,
             websocket_headers=_without_origin,
@@ -483,6 +485,13 @@ class MqttLink:
         _fail_on_disconnect(client)
         _watch_open_sockets_only(client)
         return client
+
+    def _newest_tls(self) -> ssl.SSLContext | None:
+        """The certificates as the files have them now, for they are renewed while programs run; where one cannot be read, such
+        as a new certificate whose key is still under way, those from before."""
+        with contextlib.suppress(UserError):
+            self._tls[self.url] = self.url.tls_context()
+        return self._tls[self.url]
 
     def _session_options(self, *, asks: bool) -> dict[str, Any]:
         """Arguments of the client for the version of MQTT, and for a session that is clean or not."""
@@ -548,6 +557,27 @@ def _fail_on_disconnect(client: aiomqtt.Client) -> None:
             library_handler(*args)
 
     client._client.on_disconnect = on_disconnect
+
+
+class _Wire(logging.Logger):
+    """The library's log of one connection: the only place at which it gives the broker's TLS alert. With TLS 1.3 a broker looks at
+    our certificate when the handshake is over for us, so the alert comes as the first answer."""
+
+    def __init__(self) -> None:
+        super().__init__(_library_log.name, _library_log.getEffectiveLevel())
+        self.alert = ""
+
+    def handle(self, record: logging.LogRecord) -> None:
+        said = record.getMessage()
+        if "_ALERT_" in said:
+            self.alert = said[said.find("[SSL") :]
+        _library_log.handle(record)
+
+
+def _alert_of(client: aiomqtt.Client) -> str:
+    """The alert with which the broker ended the connection; "" if there was none."""
+    wire = client._client._logger
+    return wire.alert if isinstance(wire, _Wire) else ""
 
 
 def _connack_of(client: aiomqtt.Client) -> dict[str, Any]:

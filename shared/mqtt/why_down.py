@@ -31,6 +31,14 @@ FAILURES = (
         "the broker's certificate is not valid yet; set the clock of this machine",
     ),
     (
+        ("ALERT_CERTIFICATE_EXPIRED",),
+        "this machine's certificate has expired; replace the file that cert in the credentials file names",
+    ),
+    (
+        ("ALERT_CERTIFICATE_REVOKED", "ALERT_BAD_CERTIFICATE", "ALERT_CERTIFICATE_UNKNOWN"),
+        "the broker does not accept this machine's certificate; check cert in the credentials file",
+    ),
+    (
         ("CERTIFICATE_REQUIRED", "certificate required", "handshake failure"),
         "the broker expects a certificate of its clients; name cert and key in the credentials file",
     ),

@@ -8,12 +8,13 @@ answer 1 where agents differ at all. scipy is imported inside of functions: agen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from covey.shared.numerics.clustering import Labels, Linkage, Matrix
+from covey.shared.numerics.clustering import Labels, Linkage, Matrix, agglomerative
 from covey.shared.seeds import generator
 
 CLOUDS = 19  # a cloud without clusters scores best of 20 with a chance of 5 %
@@ -55,7 +56,9 @@ class Choice:
     chance: float  # the score that has to be exceeded for K > 1
 
 
-def by_rotations(matrix: Matrix, linkage: Linkage = "ward", *, most: int = MAX_CLUSTERS) -> Choice:
+def by_rotations(
+    matrix: Matrix, linkage: Linkage = "ward", *, most: int = MAX_CLUSTERS, least: int = 1
+) -> Choice:
     """K by the gap statistic of a tree, against random rotations of the same cloud.
 
     W_K is the sum of squares within the clusters of the cut into K, as a share of the whole.
@@ -65,7 +68,7 @@ def by_rotations(matrix: Matrix, linkage: Linkage = "ward", *, most: int = MAX_C
     Perry and Owen 2010: random ones replace the left singular vectors of the points. If the points
     come from one Gaussian distribution, of whatever shape and dimension, such a cloud is just
     another draw from it. If some points are noisier than others, as signatures of agents with fewer
-    samples are, they do not, and fleets without groups are split: see docs/choosing-k.md.
+    samples are, they do not, and fleets without groups are split: see benchmarks/results/choosing_k.md.
 
     K is 1 unless the largest Gap(K) / s(K) is among the best 5 of 100. Otherwise it is the least K
     of 2 or more with Gap(K) >= Gap(K+1) - s(K+1). A cluster has three rows or more on average: six
@@ -77,10 +80,11 @@ def by_rotations(matrix: Matrix, linkage: Linkage = "ward", *, most: int = MAX_C
         matrix: symmetric distances (n, n).
         linkage: how the tree is built.
         most: the largest K.
+        least: rows of a cluster, which bound K; W_K is that of cuts into clusters of any size.
     """
-    matrix = _sample(matrix)
+    matrix, least = _sample(matrix, least)
     count = len(matrix)
-    most = min(most, max(count // 3, 2))
+    most = min(most, max(count // 3, 2), count // least)
     if count < 4 or most < 2 or not matrix.any():
         return Choice(1, 0.0, 0.0)
     points = _points(matrix)
@@ -105,13 +109,13 @@ def by_rotations(matrix: Matrix, linkage: Linkage = "ward", *, most: int = MAX_C
     return Choice(most, score, chance)
 
 
-def _sample(matrix: Matrix) -> Matrix:
-    """The distances of at most `MAX_ROWS` rows, drawn on a fixed seed."""
-    if len(matrix) <= MAX_ROWS:
-        return matrix
-    picked = np.sort(generator(0, "rows").permutation(len(matrix))[:MAX_ROWS])
-    sampled: Matrix = matrix[np.ix_(picked, picked)]
-    return sampled
+def _sample(matrix: Matrix, least: int) -> tuple[Matrix, int]:
+    """The distances of at most `MAX_ROWS` rows, drawn on a fixed seed, and the least size of a cluster in the same share."""
+    count = len(matrix)
+    if count <= MAX_ROWS:
+        return matrix, least
+    picked = np.sort(generator(0, "rows").permutation(count)[:MAX_ROWS])
+    return matrix[np.ix_(picked, picked)], math.ceil(least * MAX_ROWS / count)
 
 
 def _points(matrix: Matrix) -> Matrix:
@@ -160,62 +164,86 @@ def _within(points: Matrix, linkage: Linkage, most: int) -> Matrix:
 
 
 def by_silhouette(
-    matrix: Matrix, linkage: Linkage = "average", *, most: int = MAX_CLUSTERS
+    matrix: Matrix, linkage: Linkage = "average", *, most: int = MAX_CLUSTERS, least: int = 1
 ) -> Choice:
     """The cut of the merge tree with the largest mean silhouette if it exceeds chance; else 1.
 
     Of more than 256 rows a sample of 256 is used.
 
     Chance is the best cut of 19 round Gaussian clouds of n points in as many dimensions as the
-    rows seem to have. They are drawn on a fixed seed, so the answer depends on the matrix alone.
-    An outlier is a cluster of its own.
+    rows seem to have, into clusters of any size. They are drawn on a fixed seed, so the answer
+    depends on the matrix alone. With `least: 1` an outlier is a cluster of its own.
 
     Args:
         matrix: symmetric distances (n, n).
         linkage: how the tree is built.
         most: the largest K; n / 2 at most, so fewer than four rows are one cluster. Ties go to
             fewer clusters.
+        least: rows of a cluster; smaller ones join the nearest.
     """
-    matrix = _sample(matrix)
+    matrix, least = _sample(matrix, least)
     count = len(matrix)
     most = min(most, count // 2)
     if most < 2 or not matrix.any():
         return Choice(1, 0.0, 0.0)
-    scores = _scores(matrix, linkage, most)
+    scores = _scores(matrix, linkage, most, least)
     size = dimensions(matrix)
     best_of_clouds = []
     for number in range(CLOUDS):
         cloud = _cloud(size, count, number)
-        best_of_clouds.append(float(_scores(cloud, linkage, most).max()))
+        best_of_clouds.append(float(_scores(cloud, linkage, most, 1).max()))
     chance = max(best_of_clouds)
-    best = float(scores.max())
+    best = max(float(scores.max()), 0.0)
     if best <= chance:
         return Choice(1, best, chance)
     return Choice(int(scores.argmax()) + 2, best, chance)
 
 
 def best_silhouette(
-    matrix: Matrix, linkage: Linkage = "complete", *, most: int | None = None
+    matrix: Matrix, linkage: Linkage = "complete", *, most: int | None = None, least: int = 1
 ) -> Choice:
     """The cut of the merge tree into two or more clusters with the largest mean silhouette.
 
-    For rows that are known to differ: equal rows and fewer than three are the only ones that are
-    one cluster. Of more than 256 rows a sample of 256 is used.
+    For rows that are known to differ: equal rows, fewer than three, and those that no cut with a
+    silhouette above 0 divides into two clusters of `least` rows are one cluster. If the best cut into clusters of any size has
+    one of `least` rows and small ones, what is known to differ may be a few outliers alone. Then the
+    rest decides, and its silhouette must be better than chance (`by_silhouette`). Of more than 256
+    rows a sample of 256 is used.
 
     Args:
         matrix: symmetric distances (n, n).
         linkage: how the tree is built.
         most: the largest K, below the number of rows in any case; None: a cluster has three rows or
             more on average. Ties go to fewer clusters.
+        least: rows of a cluster; smaller ones join the nearest.
     """
-    matrix = _sample(matrix)
+    matrix, least = _sample(matrix, least)
     count = len(matrix)
     if count < 3 or not matrix.any():
         return Choice(1, 0.0, 0.0)
     if most is None:
         most = max(min(MAX_CLUSTERS, count // 3), 2)
-    scores = _scores(matrix, linkage, min(most, count - 1))
-    return Choice(int(scores.argmax()) + 2, float(scores.max()), 0.0)
+    most = min(most, count - 1)
+    rest = matrix if least == 1 else _without_outliers(matrix, linkage, most, least)
+    if len(rest) < count:
+        return by_silhouette(rest, linkage, most=most, least=least)
+    scores = _scores(matrix, linkage, most, least)
+    best = float(scores.max())
+    return Choice(int(scores.argmax()) + 2, best, 0.0) if best > 0 else Choice(1, 0.0, 0.0)
+
+
+def _without_outliers(matrix: Matrix, linkage: Linkage, most: int, least: int) -> Matrix:
+    """The distances of the rows that are left once small clusters are taken away from around a single large one, again and
+    again."""
+    while len(matrix) >= 2 * least:
+        clusters = int(_scores(matrix, linkage, min(most, len(matrix) - 1), 1).argmax()) + 2
+        labels = agglomerative(matrix, linkage, n_clusters=clusters).labels
+        is_large = np.bincount(labels) >= least
+        if is_large.sum() != 1:
+            break
+        kept = is_large[labels]
+        matrix = matrix[np.ix_(kept, kept)]
+    return matrix
 
 
 def dimensions(matrix: Matrix) -> int:
@@ -230,14 +258,26 @@ def dimensions(matrix: Matrix) -> int:
     return round(min(max(estimate, 1), 2048))
 
 
-def _scores(matrix: Matrix, linkage: Linkage, most: int) -> Matrix:
-    """Mean silhouettes (most - 1,) of the tree cut into 2, 3, ..., `most` clusters."""
+def _scores(matrix: Matrix, linkage: Linkage, most: int, least: int) -> Matrix:
+    """Mean silhouettes (most - 1,) of the tree cut into 2, 3, ..., `most` clusters; 0 where no cut leaves as many."""
     scores = np.zeros(most - 1)
+    if least > 1:
+        for clusters in range(2, min(most, len(matrix) // least) + 1):
+            labels = agglomerative(matrix, linkage, n_clusters=clusters, least=least).labels
+            if labels.max() + 1 == clusters:
+                scores[clusters - 2] = silhouette(matrix, labels)
+        return scores
     for own, sums, sizes in _cuts(matrix, linkage):
         clusters = len(sizes)
         if 2 <= clusters <= most:
             scores[clusters - 2] = _mean_silhouette(own, sums, sizes)
     return scores
+
+
+def silhouette(matrix: Matrix, labels: Labels) -> float:
+    """The mean silhouette of clusters (n,)."""
+    members = np.eye(int(labels.max()) + 1)[labels]
+    return _mean_silhouette(labels, matrix @ members, members.sum(axis=0))
 
 
 def _cloud(dimensions: int, count: int, number: int) -> Matrix:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -314,8 +314,10 @@ class Agglomeration:
     high: float | None  # None for one cluster
 
     # The rows' shares (n,) in their cluster under linkage "weighted" (WPGMA): every merge halves the
-    # weights of both its sides. They sum to 1 in each cluster.
+    # weights of both its sides. They sum to 1 in each cluster; rows that have joined one have none.
     weights: Matrix
+
+    joined: int = 0  # rows of clusters that were too small, which are in the nearest other one
 
     @property
     def clusters(self) -> int:
@@ -329,14 +331,20 @@ def agglomerative(
     *,
     threshold: float | None = None,
     n_clusters: int | None = None,
+    least: int = 1,
 ) -> Agglomeration:
     """Clusters of a distance matrix. Without `threshold` and `n_clusters` the largest gap decides.
+
+    Clusters of fewer than `least` rows join the nearest other one, by the mean distance. If fewer than
+    two are left, there is one cluster.
 
     Args:
         matrix: symmetric finite distances (n, n) with a zero diagonal.
         linkage: one of scipy's; "ward" needs Euclidean distances.
         threshold: make the merges up to this height.
-        n_clusters: make merges until this many clusters are left; overrides `threshold`.
+        n_clusters: of the cuts that leave this many clusters of `least` rows, the one with the most
+            merges; overrides `threshold`. Where no cut leaves as many: that which leaves most.
+        least: rows of a cluster.
 
     Raises:
         ValueError: the matrix is not square, symmetric and finite with a zero diagonal.
@@ -351,7 +359,7 @@ def agglomerative(
     tree = _tree(matrix, linkage)
     heights = np.maximum.accumulate(tree[:, 2])
     if n_clusters is not None:
-        merges = count - min(n_clusters, count)
+        merges = _merges(tree, n_clusters, least)
     elif threshold is not None:
         merges = int(np.searchsorted(heights, threshold, side="right"))
     else:
@@ -360,7 +368,52 @@ def agglomerative(
     low = all_heights[merges - 1] if merges > 0 else None
     high = all_heights[merges] if merges < count - 1 else None
     labels, weights = _after(tree, merges)
-    return Agglomeration(labels, all_heights, low, high, weights)
+    small = np.bincount(labels)[labels] < least
+    if small.any():
+        labels = without_small(labels, matrix, least)
+        weights = np.where(small, 0.0, weights)
+    return Agglomeration(labels, all_heights, low, high, weights, int(small.sum()))
+
+
+def _merges(tree: Matrix, clusters: int, least: int) -> int:
+    """The merges that leave this many clusters of `least` rows: as many merges as possible."""
+    best = (1, len(tree))  # clusters, and the merges that leave them
+    for merges, large in large_clusters(tree, least):
+        if best[0] < large <= clusters:
+            best = (large, merges)
+        if best[0] >= clusters:
+            break
+    return best[1]
+
+
+def large_clusters(tree: Matrix, least: int) -> Iterator[tuple[int, int]]:
+    """From the root of a merge table down, the merges of each cut and its clusters of `least` rows."""
+    count = len(tree) + 1
+    sizes = np.concatenate([np.ones(count), tree[:, 3]])
+    large = 1
+    for merges in reversed(range(len(tree))):
+        a, b = tree[merges, :2].astype(int)
+        large += int(sizes[a] >= least) + int(sizes[b] >= least)
+        large -= int(sizes[count + merges] >= least)
+        yield merges, large
+
+
+def without_small(labels: Labels, matrix: Matrix, least: int) -> Labels:
+    """The clusters (n,) of `least` rows or more, which the rows of smaller ones have joined.
+
+    A small cluster joins the one with the least mean distance to it, ties to the lower number. If
+    fewer than two are large, all rows are one cluster.
+    """
+    sizes = np.bincount(labels)
+    [large] = np.nonzero(sizes >= least)
+    if len(large) < 2:
+        return np.zeros_like(labels)
+    kept = labels.copy()
+    for small in np.flatnonzero(sizes < least).tolist():
+        rows = labels == small
+        apart = [float(matrix[np.ix_(rows, labels == k)].mean()) for k in large.tolist()]
+        kept[rows] = large[int(np.argmin(apart))]
+    return by_first_member(kept)
 
 
 def cut_between(

@@ -1,17 +1,13 @@
 """kNN-Per (Marfoq et al. 2022): a model that remembers the training samples of its device.
 
 Personalized Federated Learning through Local Memorization, ICML 2022, sections 3.1 and 3.2. The answers of a common model
-are mixed with those of the k nearest training samples, by the inputs of the model's last layer; the share of these is
-chosen on samples that are held back from the memory.
+are mixed with those of the k nearest training samples, by the inputs of the model's last layer; `mixture` weighs them.
 
-Our deviations: weights are exp(-distance) relative to the nearest neighbour, so that they never all vanish, which changes
-nothing else because they are normalised; every third training sample chooses the share, and all are remembered then. The
-model has trained on them, which favours the model.
+Our deviation: weights are exp(-distance) relative to the nearest neighbour, so that they never all vanish, which changes
+nothing else because they are normalised.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +15,6 @@ import numpy.typing as npt
 Float64 = npt.NDArray[np.float64]
 
 ROWS = 256  # of queries at once
-EVERY = 3  # of the training samples chooses
-SHARES = np.linspace(0, 1, 11)
 
 
 def remembered(memory: Float64, targets: Float64, queries: Float64, k: int) -> Float64:
@@ -47,26 +41,3 @@ def remembered(memory: Float64, targets: Float64, queries: Float64, k: int) -> F
         weights /= weights.sum(axis=1, keepdims=True)
         found[start : start + ROWS] = (weights[:, :, None] * targets[nearest]).sum(axis=1)
     return found
-
-
-def share_of_memory(
-    features: Float64, targets: Float64, served: Float64, errors: Callable[[Float64], float], k: int
-) -> float:
-    """The share of the neighbours in an answer, by the errors of every third sample with the others as memory.
-
-    Args:
-        features: of the training samples (m, width).
-        targets: (m, outputs).
-        served: the model's answers to them (m, outputs).
-        errors: the mean error of answers to every third sample.
-        k: neighbours.
-
-    Returns:
-        0 without a sample to remember; of equally good shares the smallest.
-    """
-    judges = np.arange(len(features)) % EVERY == 0
-    if judges.all():
-        return 0.0
-    own = remembered(features[~judges], targets[~judges], features[judges], k)
-    losses = [errors(share * own + (1 - share) * served[judges]) for share in SHARES]
-    return float(SHARES[int(np.argmin(losses))])

@@ -134,8 +134,8 @@ def check_secure(
         "wire.codec other than float32": (wire.codec != "float32", "masks have all their bits"),
         "wire.delta": (wire.delta, "masks have all their bits"),
         "evaluation.track": (evaluation.track, ""),
-        "evaluation.deliver best": (
-            evaluation.deliver == "best",
+        "evaluation.deliver other than served": (
+            evaluation.judges,
             "set it to served: all devices use the model that was summed",
         ),
         "statistics of the fleet (task.standardise: federated and its like)": (
@@ -223,11 +223,7 @@ def check_figures(
                     f"privacy.client: {key} lets test figures without noise choose models or rounds, which the account does "
                     f"not cover; set {remedy}"
                 )
-    reads = {
-        "tune_epochs": evaluation.tune_epochs > 0,
-        "knn": evaluation.knn > 0,
-        "track": evaluation.track,
-    }
+    reads = {"tune_epochs": evaluation.tune_epochs > 0, "track": evaluation.track}
     if privacy.local is not None:
         for key, is_set in reads.items():
             if is_set:

@@ -112,7 +112,6 @@ def check_training(scenario: Scenario, *, clients: bool) -> None:
         "training.precision": training.precision != "fp32",
         "training.augment": training.augment != "none",
         "privacy.local": scenario.privacy is not None and scenario.privacy.local is not None,
-        "evaluation.knn": scenario.evaluation.knn > 0,
         "task.freeze": bool(scenario.task.freeze),
     }
     faults += [f"{key}: remove it" for key, is_asked in asked.items() if is_asked]

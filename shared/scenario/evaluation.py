@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -46,10 +46,22 @@ class Tune(Section):
         return {key: value for key, value in serialize(self).items() if value is not None}
 
 
+class Deliver(Section):
+    """What a device answers with after the run: a mixture of what it can have, weighed on its own training samples."""
+
+    single: bool = Field(
+        False, description="One of its candidates alone, the best one, instead of a mixture."
+    )
+    budget_s: float = Field(
+        60.0,
+        ge=0,
+        description="Seconds that a real device may train at home for its candidates, folds included. A simulated agent takes "
+        "the time that it needs, so that its run can be repeated.",
+    )
+
+
 class Evaluation(Section):
     """Which figures are measured, and when."""
-
-    newer: ClassVar[tuple[str, ...]] = ("knn",)
 
     every: int = Field(
         0,
@@ -70,18 +82,12 @@ class Evaluation(Section):
         description="Settings of fine-tuning that differ from the training section, for example {momentum: 0.5}. "
         "training.lr_steps and the training settings of a compared method do not apply to fine-tuning.",
     )
-    knn: int = Field(
-        0,
-        ge=0,
-        le=1000,
-        description="Neighbours of mode E-knn (kNN-Per): each agent mixes the served model's answers with those of its nearest "
-        "training samples, by the inputs of the last layer. 0: leave the mode out.",
-    )
-    deliver: Literal["best", "served"] = Field(
-        "best",
-        description="What a device uses after the run. best: the served model, or the same after fine-tuning as in mode "
-        "E-tuned where that is clearly better on training samples that the fine-tuning has not seen. Needs tune_epochs. "
-        "served: what mode E-server measures; under privacy.secure by default, and the only choice.",
+    deliver: Deliver | Literal["served"] = Field(
+        Deliver(),
+        description="What a device uses after the run, mode E-delivered: a mixture of the answers of a constant, the served "
+        "model, the same after 1, 5 and 20 epochs at home, the nearest training samples, the mean of these models, and trees "
+        "for tables, weighed out of fold on its training samples. served: what mode E-server measures; under privacy.secure by "
+        "default, and the only choice.",
     )
     track: bool = Field(
         False,
@@ -98,6 +104,20 @@ class Evaluation(Section):
         "test",
         description="Weights of agents in micro averages: their test samples, or all their samples.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_what_deliver_was(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("deliver") == "best":
+            raise ValueError(
+                "deliver: best chose between two models, and a device now weighs all that it can have; leave it out"
+            )
+        return data
+
+    @property
+    def judges(self) -> bool:
+        """Whether devices decide themselves what they answer with."""
+        return self.deliver != "served"
 
     def for_agents(self) -> dict[str, Any]:
         """The section in an order: what agents read of it."""

@@ -304,10 +304,6 @@ class Scenario(Section):
                 f"training.augment needs images, and task.features is {list(self.task.features)}; expected "
                 "[channels, height, width]"
             )
-        if self.evaluation.knn and self.task.anomalies is not None:
-            raise ValueError(
-                "evaluation.knn predicts from the targets of neighbours, which usual samples do not have; leave it out"
-            )
         if weighs and self.task.kind != "classes":
             raise ValueError(
                 f"training.weights: balanced is for classes, and the task has {self.task.kind}; remove it"
@@ -405,11 +401,10 @@ class Scenario(Section):
 
     @property
     def tuning_at_home(self) -> dict[str, Any]:
-        """The training settings with which devices may fine-tune a published model; empty if they use it as it is."""
-        if self.evaluation.deliver == "served" or not self.evaluation.tune_epochs:
+        """The training settings with which devices train a published model at home; empty if they use it as it is."""
+        if not self.evaluation.judges:
             return {}
-        settings = self.tuning.model_copy(update={"epochs": self.evaluation.tune_epochs})
-        return settings.model_dump(mode="json")
+        return self.tuning.model_copy(update={"epochs": 1}).model_dump(mode="json")
 
     @property
     def sketch(self) -> int:

@@ -114,7 +114,6 @@ class Identity:
 class OwnersPolicy:
     """The bounds that a device's owner sets. The defaults allow whatever protects at all."""
 
-    required: bool = False  # train under secure sums only
     least: int = 3  # members of a sum, at least
     colluders: float = 0.0  # the share of members that the terms must withstand, at least
     clip: float | None = None  # the longest update that may be sent
@@ -326,12 +325,6 @@ class SecureAgent:
         self.identity = identity
         self.policy = policy
         self.entry = Entry.from_bytes(identity.entry)
-
-    def plain_order(self, state: AgentState) -> Step:
-        """An order without secure sums: refused if the owner requires them."""
-        if self.policy.required:
-            return Step(state, (Refuse("not secure", "the owner requires secure sums"),), False)
-        return Step(state, (), False)
 
     def new_box(self, state: AgentState, token: Token) -> Step:
         """Show a box for the next sum."""

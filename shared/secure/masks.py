@@ -16,7 +16,7 @@ WIRE = np.dtype("<u4")
 
 
 def integers_of(key: bytes, length: int) -> Integers:
-    """PRG of docs/secure-sums.md: the first `length` integers of a key's stream, uint32 (length,)."""
+    """PRG of shared/secure/README.md: the first `length` integers of a key's stream, uint32 (length,)."""
     content = stream_of(key).update(bytes(WIRE.itemsize * length))
     return np.frombuffer(content, WIRE).astype(np.uint32, copy=False)
 

@@ -2,7 +2,7 @@
 
 Fleet keys sign entries and the list of expelled serials. The coordinator publishes terms, list and unmask list; an agent
 sends a join, the head of its report, and an answer. Each of them is named by the hash of its bytes, and what refers to it
-has this name. docs/secure-sums.md has the way of one sum.
+has this name. shared/secure/README.md has the way of one sum.
 
 An idle agent imports this module, so it needs neither numpy nor `cryptography`.
 """

@@ -1,7 +1,7 @@
 """How many members, shares and colluders a group may have, and how large its integers are.
 
 With n members of whom c may work for the coordinator, two disjoint sets of members could answer two questions unless
-2 t > n + c for the threshold t of shares. That is the bound behind every promise of docs/secure-sums.md.
+2 t > n + c for the threshold t of shares. That is the bound behind every promise of shared/secure/README.md.
 """
 
 from __future__ import annotations

@@ -51,12 +51,12 @@ def framed(label: str, parts: tuple[bytes, ...]) -> bytes:
 
 
 def hashed(label: str, *parts: bytes) -> bytes:
-    """H of docs/secure-sums.md: 32 bytes."""
+    """H of shared/secure/README.md: 32 bytes."""
     return hashlib.blake2b(framed(label, parts), digest_size=HASH_BYTES).digest()
 
 
 def derived(secret: bytes, salt: bytes, label: str, *parts: bytes) -> bytes:
-    """KDF of docs/secure-sums.md: a key of 32 bytes."""
+    """KDF of shared/secure/README.md: a key of 32 bytes."""
     return HKDF(hashes.SHA256(), KEY_BYTES, salt, framed(label, parts)).derive(secret)
 
 

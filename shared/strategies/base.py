@@ -398,13 +398,12 @@ Reports = Sequence[tuple[ClientId, Report]]  # in ascending order of client id
 class Debias:
     """An offset of the agent's own to what the last layer reads, which trains too, and a pull of mean features.
 
-    The loss has the term kappa / 2 * mean((m - mean)^2), with the running mean m of the features of the batches.
+    The loss has the term kappa / 2 * mean((m - mean)^2), with the mean features m of the batch.
     """
 
     own: Vector  # (width,)
     mean: Vector  # (width,)
     kappa: float
-    momentum: float  # of the running mean: the share of a batch
 
 
 @dataclass(frozen=True)
@@ -599,6 +598,9 @@ class Featured(Local, Protocol):
     def features(self, model: Vector, split: DataSplit) -> npt.NDArray[np.float64]:
         """What the last layer of the model reads (n, width), for each sample of a part of the data."""
 
+    def units(self) -> SampleIndices:
+        """The unit (n_i,) of each training sample; samples of one unit belong together."""
+
 
 class Strategy(BaseModel, Generic[S]):
     """A training method with its hyper-parameters.
@@ -613,7 +615,7 @@ class Strategy(BaseModel, Generic[S]):
     Example:
         >>> from typing import Literal
         >>> from pydantic import Field
-        >>> from covey.shared.strategies.bases.single import AveragedOnly
+        >>> from covey.methods import AveragedOnly
         >>> class Patient(AveragedOnly):
         ...     name: Literal["patient"] = "patient"
         ...     rounds: int = Field(3, ge=1, description="Rounds to wait.")
@@ -866,7 +868,7 @@ class Strategy(BaseModel, Generic[S]):
         """The state without a client, where more than `client_fields` names it."""
         return state
 
-    # -- robust aggregation: docs/aggregation.md ---------------------------------------------------
+    # -- robust aggregation: docs/security.md ---------------------------------------------------
 
     def refuses(self, settings: Settings) -> str:
         """Why a setting makes no sense with this method; empty: it does.
@@ -892,3 +894,11 @@ class Strategy(BaseModel, Generic[S]):
 
 def _name_of(strategy: Strategy[Any]) -> str:
     return str(getattr(strategy, "name", type(strategy).__name__))
+
+
+@dataclass(frozen=True)
+class Fold:
+    """An agent's training samples, of which a part tests and the others train."""
+
+    local: Local
+    units: SampleIndices  # the unit of each sample that tests

@@ -17,6 +17,9 @@ Our deviations.
   fall into clusters beyond chance (numerics/choose_k.py) in three rounds in a row.
   `trigger: norms` is the paper's.
 - Linkage. `linkage: complete` is what the authors' code does.
+- Size. No split makes a cluster of fewer agents than `min_group`, which is 1 by the paper's own
+  triggers. Evidence of groups (silhouette, rotations) leads to the next split of the merge tree
+  whose sides are large enough; a threshold does not, and the cluster stays whole.
 - `trigger: rounds` with gamma 0.13, linkage average and the last kernel is the variant of Long et
   al. 2023.
 """
@@ -40,6 +43,7 @@ from covey.shared.numerics.clustering import (
     across,
     agglomerative,
     bipartition_min_cross,
+    by_first_member,
     gram,
 )
 from covey.shared.numerics.vectors import Vector, combine, cosine, mean
@@ -68,6 +72,7 @@ from covey.shared.strategies.bases.cut import (
     CARD_ASKED,
     Cut,
     Gate,
+    MinGroup,
     Tested,
     asked,
     asking,
@@ -179,6 +184,7 @@ class Cfl(ManyModels[CflState]):
         description="The rounds before the first split; 0 with trigger: silhouette and rotations.",
     )
     min_size: int = Field(2, ge=1, description="Only clusters with more members are split.")
+    min_group: MinGroup = None
     gamma: float = Field(
         0.0,
         ge=0,
@@ -209,17 +215,17 @@ class Cfl(ManyModels[CflState]):
             return data
         has_threshold = not data.keys().isdisjoint({"eps_1", "eps_2"})
         trigger = data.get("trigger", "norms" if has_threshold else "silhouette")
-        usual: dict[str, Any] = {"warmup": 20, "linkage": "single", "gate": "none"}
+        usual: dict[str, Any] = {"warmup": 20, "linkage": "single", "gate": "none", "min_group": 1}
         if trigger in LINKAGES:
-            usual = {"warmup": 0, "linkage": LINKAGES[trigger], "gate": "cards"}
+            usual = {"warmup": 0, "linkage": LINKAGES[trigger], "gate": "cards", "min_group": None}
         return {**usual, **data, "trigger": trigger}
 
     @property
     def cut(self) -> Cut:
         """The cut by which updates are judged."""
         if self.trigger == "rotations":
-            return Cut("ward", "rotations", self.gate)
-        return Cut(self.linkage, "silhouette", self.gate)
+            return Cut("ward", "rotations", self.gate, min_group=self.min_group)
+        return Cut(self.linkage, "silhouette", self.gate, min_group=self.min_group)
 
     def continued(self, state: CflState, fresh: CflState) -> CflState:
         kept = super().continued(state, fresh)
@@ -364,9 +370,10 @@ class Cfl(ManyModels[CflState]):
             if self.trigger == "silhouette":
                 return self._split_at_once(state, k, reports, products, average)
             labels, similarity = self._bipartition(state, k, reports, products)
-            state = replace(state, across={**state.across, str(k): similarity})
-            if _gap(similarity) > self.gamma or self.gamma == 0:
-                return self._split(state, k, state.models[k], reports, labels, average)
+            if labels.any():
+                state = replace(state, across={**state.across, str(k): similarity})
+                if _gap(similarity) > self.gamma or self.gamma == 0:
+                    return self._split(state, k, state.models[k], reports, labels, average)
         model = self._average(reports, state.models[k], average)
         state = replace(state, models=_put(state.models, k, model))
         if full and not state.everybody:
@@ -396,7 +403,8 @@ class Cfl(ManyModels[CflState]):
         self, state: CflState, k: int, reports: Reports, products: Matrix
     ) -> CflState:
         """The state with the rounds in a row in which the updates fell into clusters."""
-        choice = self.cut.choice(self._distances(state, k, reports, products), state.chances)
+        apart = self._distances(state, k, reports, products)
+        choice = self.cut.choice(apart, state.chances, len(state.assign))
         streak = 0
         if choice is not None and choice.clusters > 1:
             streak = state.streak.get(str(k), 0) + 1
@@ -417,22 +425,34 @@ class Cfl(ManyModels[CflState]):
         one step for each split on its way.
         """
         apart = self._distances(state, k, reports, products)
-        choice = self.cut.choice(apart, state.chances)
-        clusters = 1 if choice is None else choice.clusters
+        tree, _ = self.cut.tree(apart, state.chances)
         node = state.models[k]
         model = self._average(reports, node, average)
         state = replace(state, models=_put(state.models, k, model), judged=True)
-        before = np.zeros(len(reports), np.int64)
-        for count in range(2, clusters + 1):
-            labels = agglomerative(apart, self.linkage, n_clusters=count).labels
-            # one more cluster: the members of exactly one have two labels now
-            pairs = sorted(set(zip(before.tolist(), labels.tolist(), strict=True)))
-            [divided] = [old for old, times in Counter(p for p, _ in pairs).items() if times > 1]
-            part = np.flatnonzero(before == divided).tolist()
-            own = [reports[i] for i in part]
-            halves = (labels[part] != labels[part[0]]).astype(np.int64)
-            state = self._split(state, state.assign[own[0][0]], node, own, halves, average)
-            before = labels
+        groups = tree.labels
+        # of each group a member that has not joined it from a smaller one: the tree divides these
+        firsts = [
+            int(np.flatnonzero((groups == group) & (tree.weights > 0))[0])
+            for group in range(tree.clusters)
+        ]
+        before = np.zeros(tree.clusters, np.int64)
+        count = 1
+        while before.max() + 1 < tree.clusters:
+            count += 1
+            after = by_first_member(
+                agglomerative(apart, self.linkage, n_clusters=count).labels[firsts]
+            )
+            # one more cluster: the groups of exactly one have two labels now, or those of none
+            pairs = sorted(set(zip(before.tolist(), after.tolist(), strict=True)))
+            for divided in [
+                old for old, times in Counter(p for p, _ in pairs).items() if times > 1
+            ]:
+                part = np.flatnonzero(before[groups] == divided)
+                own = [reports[i] for i in part.tolist()]
+                labels = after[groups[part]]
+                halves = (labels != labels[0]).astype(np.int64)
+                state = self._split(state, state.assign[own[0][0]], node, own, halves, average)
+            before = after
         return state
 
     def _calls_for_split(self, state: CflState, k: int, *, full: bool) -> bool:
@@ -477,13 +497,19 @@ class Cfl(ManyModels[CflState]):
     def _bipartition(
         self, state: CflState, k: int, reports: Reports, products: Matrix
     ) -> tuple[Labels, float]:
-        """Labels 0 and 1 of the reporters (n,), and the largest similarity across."""
+        """Labels 0 and 1 of the reporters (n,), and the largest similarity across; all 0 where a half would be too small."""
         similarity = self._similarity(state, k, reports, products)
-        if self.linkage == "single":
-            return bipartition_min_cross(similarity)
+        least = self.cut.least(len(state.assign))
         apart = self._distances(state, k, reports, products)
-        tree = agglomerative(apart, self.linkage, n_clusters=2)
-        return tree.labels, across(similarity, tree.labels)
+        if self.trigger == "rotations":
+            labels = agglomerative(apart, self.linkage, n_clusters=2, least=least).labels
+        elif self.linkage == "single":
+            labels, _ = bipartition_min_cross(similarity)
+        else:
+            labels = agglomerative(apart, self.linkage, n_clusters=2).labels
+        if np.bincount(labels).min() < least or not labels.any():
+            return np.zeros_like(labels), 1.0
+        return labels, across(similarity, labels)
 
     def _similarity(self, state: CflState, k: int, reports: Reports, products: Matrix) -> Matrix:
         """alpha_ij (n, n): the cosines of the reporters' updates."""

@@ -33,7 +33,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Buffering:
-    """How a method takes part in buffered rounds (docs/asynchronous.md)."""
+    """How a method takes part in buffered rounds (docs/how-a-round-works.md)."""
 
     refusal: str = ""  # why `rounds.mode: buffered` makes no sense; empty: it does
 

@@ -61,12 +61,12 @@ from covey.shared.strategies.bases.cut import (
     check_cuts,
     cut_defaults,
     is_ready,
-    voted_on,
     with_card,
     with_tree,
 )
 from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD
 from covey.shared.strategies.bases.soft import merged
+from covey.shared.strategies.bases.vote import voted_on
 from covey.shared.written import FIRST
 
 SKETCH = 256  # values of a sketched update: 1 kB
@@ -214,6 +214,7 @@ class FedClust(ClusteredOnce[FedClustState]):
             self.n_clusters,
             self.threshold,
             self.lambda_quantile,
+            min_group=self.min_group,
         )
 
     def init(self, setup: Setup) -> FedClustState:

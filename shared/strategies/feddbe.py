@@ -9,7 +9,7 @@ over the fleet, which is found once before the rounds (mean regularisation). The
 Our deviations.
 - m is found from the agents of one cohort, not of all: each trains once, and sends the mean features of all its training
   samples by that model. The paper has the running mean of that training.
-- The running mean is that of the newest batch, mu = 1; with a smaller mu the authors' code begins with zeros.
+- mu = 1: m_i is the mean of the newest batch. With a smaller mu the authors' code begins with zeros.
 - z_i trains with the learning rate of the training section, without its momentum and its weight decay.
 - kappa is 1 by default; the authors' script has 50 for a small network of convolutions.
 """
@@ -54,7 +54,6 @@ from covey.shared.strategies.bases.single import KEY, Single, SingleModel, count
 
 CONSENSUS = "consensus"  # phase, vector of its reports, and key of their mean m
 OWN = "feddbe/own"  # client state: z_i
-MOMENTUM = 1.0  # mu: the mean of features is that of the newest batch alone
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ class FedDbe(SingleModel[DbeState]):
                 {CONSENSUS: features.mean(axis=0).astype(np.float32)}, local.examples
             ), client_state
         m = job.models[1]
-        debias = Debias(client_state.get(OWN, np.zeros_like(m)), m, self.kappa, MOMENTUM)
+        debias = Debias(client_state.get(OWN, np.zeros_like(m)), m, self.kappa)
         result = local.train(w, GradientCorrection(debias=debias))
         own = debias.own if result.own is None else result.own
         last = with_own(result.end, own, job.layout)

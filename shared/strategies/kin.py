@@ -5,20 +5,18 @@ Method. The project's own; docs/kin.md has its idea, its formulas and what it is
 1. Phase `signature`: each agent sends a card of its data, before any training.
 2. Three tests on the cards (numerics/kinship.py). If none fires, the run is FedAvg, to the byte.
    If labels differ, agents compute with their label prior (`shared.label_prior`) from round 1 on.
-3. Otherwise agents hold back a tenth of their training samples, and the first third of the rounds
-   is FedAvg. In its last round the averages of the groups of up to two cuts are made too: a cut of
-   the distances in inputs, and one of the distances in labels, each if a test of its kind fired.
-4. Phase `vote`: does the average of its group serve an agent better than that of all, both without
-   the agent's own model? Then the groups train apart for the second third.
-5. Phase `vote`: does the model that an agent sent in the last round serve it better than the average
-   that it went into, at once and after an epoch more? Then each finishes alone, and its last third
-   is local. Now all samples train.
+3. Otherwise the fleet is cut: by the distances in inputs, and by those in labels, each if a test of
+   its kind fired. Without two groups of enough agents (bases/cut.py) the run is FedAvg.
+4. With such a cut, agents hold back a tenth of their training samples, and the first third of the
+   rounds is FedAvg. In its last round the averages of the groups are made too.
+5. Phase `vote`: does the average of its group serve an agent better than that of all, both without
+   the agent's own model? Then the groups train apart, else one model. Now all samples train.
 
 A newcomer sends its card in phase `entry` and joins the group that is nearest to it. So does an
 agent whose data have changed since its card, which it finds out for itself: it keeps a finer one.
 
-Limits. A fleet of fewer than four agents is not tested. With fewer than six a cut of inputs needs
-no vote, and one of labels has none. Of more than a thousand cards a sample is tested and cut, and
+Limits. A fleet of fewer than four agents is not tested. With fewer than six a clear cut of inputs
+needs no vote, and another has none. Of more than a thousand cards a sample is tested and cut, and
 the other agents join like newcomers.
 """
 
@@ -33,18 +31,15 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from covey.shared.errors import DataError
 from covey.shared.numerics.averages import Average
 from covey.shared.numerics.kinship import OWN_BLOCKS, Card, Kinship, has_changed
 from covey.shared.numerics.vectors import Vector
-from covey.shared.numerics.votes import LEAST, difference
 from covey.shared.sentences import some
 from covey.shared.strategies.base import (
     ASKED,
     ENTRY,
     EVALUATE,
     HOLD_BACK,
-    LAST_MODEL,
     MODEL,
     PRIOR,
     SIGNATURE,
@@ -56,7 +51,6 @@ from covey.shared.strategies.base import (
     Expected,
     Job,
     Local,
-    Mixture,
     Order,
     OrderNumbers,
     Phase,
@@ -76,10 +70,12 @@ from covey.shared.strategies.base import (
 from covey.shared.strategies.bases.cut import (
     CARD_ORDER,
     CARDS_ALONE,
+    CLEAR,
     INPUTS,
     LABELS,
     OF_CARDS,
     WHOLE_CARD_ASKED,
+    MinGroup,
     Tested,
     asking,
     bases_of,
@@ -96,30 +92,21 @@ from covey.shared.strategies.bases.cut import (
 from covey.shared.strategies.bases.hard import ManyModels, joined, sizes, unanswered, unassigned
 from covey.shared.strategies.bases.single import sample_term
 from covey.shared.strategies.bases.vote import (
-    GROUP_OR_ALL,
     VOTE_NUMBERS,
     Ballot,
     after_round,
-    ballot,
-    ballots,
     ballots_on_groups,
     counting_in_groups,
-    counts,
     elected,
-    group_or_all,
     on_groups,
-    outcomes_of,
     standing,
+    voted_on,
 )
 
 VOTERS = 6  # agents; fewer have no first vote
 MOST_DRAWN = 200  # agents; of more no distances are kept for a picture
 
-QUESTION = "question"  # number of an order: which vote it is
-OWN_OR_GROUP = "own"  # the question of the second vote
-QUESTIONS = Expected(words=(GROUP_OR_ALL, OWN_OR_GROUP))
 # numbers of orders to train and of their reports
-ALONE = "alone"  # the model stays with the agent
 WATCH = "watch"  # the agent looks whether its data have changed
 CHANGED = "changed"  # they have
 
@@ -131,24 +118,19 @@ KEPT_COUNTS, KEPT_SUMS = "card_counts", "card_sums"  # of the card that stays wi
 class KinState(Tested, Ballot):
     """Besides the models, what the tests found and what the agents have voted for."""
 
-    second: int = 0  # complete rounds before the second vote
-    rounds: int = 0  # R
     tested: bool = False
     asks: bool = True
     agents: int = 0  # that sent a card
     silhouettes: dict[str, float] = field(default_factory=dict)  # of the cuts, on average
     distances: dict[ClientId, dict[ClientId, float]] = field(default_factory=dict)  # for a picture
 
-    # until the first vote: the group of each agent in either cut, and of the groups what newcomers
+    # until the vote: the group of each agent in either cut, and of the groups what newcomers
     # are compared with, as fields of a `Kinship`; afterwards only that of the cut that stands
     inputs: dict[ClientId, int] = field(default_factory=dict)
     labels: dict[ClientId, int] = field(default_factory=dict)
     kin: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    reporters: tuple[ClientId, ...] = ()  # of the last round, for the second vote
     basis: str = ""  # the cut that stands; empty: none
-    finishes_alone: bool = False
-    owners: tuple[ClientId, ...] = ()  # agents that have a model of their own
     # complete rounds when an agent last left its group because its data had changed
     changed: dict[ClientId, int] = field(default_factory=dict)
 
@@ -158,14 +140,9 @@ class KinState(Tested, Ballot):
         return found(self.chances)
 
     @property
-    def votes_follow(self) -> bool:
-        """Whether agents hold samples back for a vote that is to come."""
-        return bool(self.shift) and self.rounds > 1 and self.done < self.second
-
-    @property
     def is_settled(self) -> bool:
         """Whether nothing is left to vote on."""
-        return self.tested and (not self.shift or OWN_OR_GROUP in self.outcomes or self.rounds < 2)
+        return self.tested and not self.proposed
 
     @property
     def proposed(self) -> dict[str, dict[ClientId, int]]:
@@ -176,17 +153,7 @@ class KinState(Tested, Ballot):
 class Kin(ManyModels[KinState]):
     """Which shift, which groups, and whether they help: asked in this order."""
 
-    client_fields = (
-        "assign",
-        "asked",
-        "inputs",
-        "labels",
-        "distances",
-        "shares",
-        "reporters",
-        "owners",
-        "changed",
-    )
+    client_fields = ("assign", "asked", "inputs", "labels", "distances", "shares", "changed")
 
     sealed: ClassVar[Sealed | None] = Sealed(
         (SIGNATURE, ENTRY, VOTE), lambda state, least: _with_large_parts(state, least)
@@ -197,12 +164,12 @@ class Kin(ManyModels[KinState]):
     order_numbers: ClassVar[OrderNumbers] = {
         SIGNATURE: WHOLE_CARD_ASKED,
         ENTRY: WHOLE_CARD_ASKED,
-        VOTE: {**VOTE_NUMBERS, QUESTION: QUESTIONS, PRIOR: ASKED},
-        TRAIN: dict.fromkeys((ALONE, WATCH, HOLD_BACK, PRIOR), ASKED),
+        VOTE: {**VOTE_NUMBERS, PRIOR: ASKED},
+        TRAIN: dict.fromkeys((WATCH, HOLD_BACK, PRIOR), ASKED),
         EVALUATE: {PRIOR: ASKED},
     }
     summary: ClassVar[str] = (
-        "cards and tests find which shift there is, votes decide on groups; without a shift FedAvg"
+        "cards and tests find which shift there is, a vote decides on groups; without a shift FedAvg"
     )
     source: ClassVar[str] = "this project"
 
@@ -215,19 +182,13 @@ class Kin(ManyModels[KinState]):
         "clusters, as `coordinator advise` does. null: train.",
     )
 
+    min_group: MinGroup = None
+
     def init(self, setup: Setup) -> KinState:
         first = max(round(setup.rounds / 3), 1)
-        second = max(round(2 * setup.rounds / 3), first)
         start = setup.starts[0]
         voted = first if first < setup.rounds else 0
-        return KinState(start, (start,), vote_after=voted, second=second, rounds=setup.rounds)
-
-    def continued(self, state: KinState, fresh: KinState) -> KinState:
-        if state.finishes_alone:
-            raise ValueError(
-                "each agent has finished that run with a model of its own, which stays there"
-            )
-        return super().continued(state, fresh)
+        return KinState(start, (start,), vote_after=voted)
 
     # -- phases and orders ------------------------------------------------------------------------
 
@@ -235,15 +196,11 @@ class Kin(ManyModels[KinState]):
         if not state.tested:
             return CARDS_ALONE
         if state.question and view.round < view.rounds:
-            if state.question == GROUP_OR_ALL:
-                return ballots_on_groups(state, view)
-            return ballots([client for client in view.present if client in state.reporters], 2)
+            return ballots_on_groups(state, view)
         newcomers = unassigned(state, view) if state.basis else ()
         if newcomers:
             entry = Phase(ENTRY, newcomers, ends_round=False, may_be_empty=True)
             return asking(entry, squares=True)
-        if state.finishes_alone:
-            return Phase()
         numbers = {CHANGED: Expected(most=1.0, whole=True, required=False)} if state.basis else {}
         return Phase(sizes={MODEL: state.start.size}, numbers=numbers)
 
@@ -252,22 +209,16 @@ class Kin(ManyModels[KinState]):
             return CARD_ORDER
         order = self.serve(state, client)
         if phase.name == VOTE:
-            if state.question == GROUP_OR_ALL:
-                return _with(on_groups(state, order, client), {QUESTION: GROUP_OR_ALL})
-            return _with(order, {QUESTION: OWN_OR_GROUP, HOLD_BACK: 1})
-        if state.finishes_alone:
-            return _with(order, {ALONE: 1})
+            return on_groups(state, order, client)
         if state.basis:
             order = _with(order, {WATCH: 1})
-        return _with(order, {HOLD_BACK: 1}) if state.votes_follow else order
+        return _with(order, {HOLD_BACK: 1}) if state.is_before_vote else order
 
     def model(self, state: KinState, key: str) -> Vector:
         return state.averages[key] if key in state.averages else super().model(state, key)
 
     def serve(self, state: KinState, client: ClientId) -> Order:
         order = super().serve(state, client)
-        if client in state.owners:
-            order = replace(order, models=())
         return _with(order, {PRIOR: 1}) if LABELS in state.shift else order
 
     # -- the client half --------------------------------------------------------------------------
@@ -277,31 +228,15 @@ class Kin(ManyModels[KinState]):
             report = with_card(Report({}, local.examples), job, local)
             return report, {**client_state, **_own_card(job, local)}
         if job.phase == VOTE:
-            if job.numbers[QUESTION] == GROUP_OR_ALL:
-                return ballot(group_or_all(job, local, client_state), local), client_state
-            return ballot(_own_or_group(job, local, client_state), local), client_state
-        [(_, start)] = self.personal(job, local, client_state)
-        if ALONE not in job.numbers:
-            numbers = {CHANGED: 1} if _has_changed(job, local, client_state) else {}
-            return trained_report(local.train(start), local, numbers), client_state
-        result = local.train(start, at_home=True)
-        report = Report({}, local.examples, steps=result.steps, loss=result.loss)
-        return report, {**client_state, LAST_MODEL: result.end}
-
-    def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
-        if job.models:
-            return super().personal(job, local, client_state)
-        if LAST_MODEL not in client_state:
-            raise DataError(
-                f"agent {job.client} has a model of its own in this run, but it is missing: "
-                "was its folder deleted?"
-            )
-        return ((1.0, client_state[LAST_MODEL]),)
+            return voted_on(job, local, client_state), client_state
+        [start] = job.models
+        numbers = {CHANGED: 1} if _has_changed(job, local, client_state) else {}
+        return trained_report(local.train(start), local, numbers), client_state
 
     # -- the server half --------------------------------------------------------------------------
 
     def terms(self, state: KinState, phase: Phase, client: ClientId, report: Report) -> Terms:
-        if phase.name != TRAIN or state.finishes_alone:
+        if phase.name != TRAIN:
             return ()
         if state.basis:
             return sample_term(report, str(state.assign[client])) if client in state.assign else ()
@@ -309,24 +244,21 @@ class Kin(ManyModels[KinState]):
 
     def fold(self, state: KinState, phase: Phase, sums: Sums, reports: Reports) -> KinState:
         if phase.name == SIGNATURE:
-            after = _with_cuts(replace(state, tested=True), reports, is_drawn=bool(self.stop))
-            return _standing(after, next(iter(after.proposed), "")) if self.stop else after
+            tested = replace(state, tested=True)
+            after = _with_cuts(tested, reports, self.min_group, is_drawn=bool(self.stop))
+            if self.stop:
+                return _standing(after, next(iter(after.proposed), ""))
+            return after if after.vote_after else _standing(after, "")
         if phase.name == ENTRY:
             return _with_newcomers(state, phase, reports)
         if phase.name == VOTE:
-            if state.question == OWN_OR_GROUP:
-                return _finishing(state, reports)
-            voted, basis = elected(state, reports, (INPUTS,))
-            return _asking(_standing(voted, basis))
+            return _standing(*elected(state, reports, _clear(state)))
         after = after_round(replace(state, asked=()), sums, reports)
-        if state.finishes_alone:
-            owners = {*state.owners, *[client for client, _ in reports]}
-            return replace(after, owners=tuple(sorted(owners)))
         models = [sums.mean(str(k), otherwise=model) for k, model in enumerate(state.models)]
-        after = _without_changed(after, reports)
-        members = [client for client, _ in reports if not state.basis or client in after.assign]
-        reporters = tuple(members) if state.votes_follow else ()
-        return _asking(replace(after, models=tuple(models), reporters=reporters))
+        after = replace(_without_changed(after, reports), models=tuple(models))
+        if after.question and after.agents < VOTERS:
+            return _standing(after, next(iter(_clear(after)), ""))
+        return after
 
     def stop_reason(self, state: KinState) -> str:
         return "the cards are tested (strategy.stop: cards)" if self.stop and state.tested else ""
@@ -354,7 +286,7 @@ class Kin(ManyModels[KinState]):
 
     @property
     def buffer(self) -> Buffering:
-        return Buffering(is_ready=lambda state: state.is_settled and not state.finishes_alone)
+        return Buffering(is_ready=lambda state: state.is_settled)
 
     @property
     def privacy(self) -> PrivacyFacet:
@@ -405,35 +337,12 @@ def _without_changed(state: KinState, reports: Reports) -> KinState:
     return replace(state, assign=assign, changed=changed, answers=(*state.answers, answer))
 
 
-# -- the votes of one agent ---------------------------------------------------------------------------
-
-
-def _own_or_group(job: Job, local: Local, client_state: ClientState) -> list[tuple[float, float]]:
-    """Losses under the group's average minus those under the agent's own model in it: as they are, and after an epoch more.
-
-    Both come from the same round: with more training behind it the own model would win wherever training is not over.
-    """
-    held = job.held_back
-    own = client_state.get(LAST_MODEL)
-    if held is None or held.examples < LEAST or own is None:
-        return []
-    [group] = job.models
-    if np.array_equal(group, own):
-        return []
-    pairs = [(group, own)]
-    pairs.append(
-        (
-            local.train(group, epochs=1, at_home=True).end,
-            local.train(own, epochs=1, at_home=True).end,
-        )
-    )
-    return [difference(held.losses(one), held.losses(other)) for one, other in pairs]
-
-
 # -- cuts and votes of the fleet ----------------------------------------------------------------------
 
 
-def _with_cuts(state: KinState, reports: Reports, *, is_drawn: bool) -> KinState:
+def _with_cuts(
+    state: KinState, reports: Reports, min_group: int | None, *, is_drawn: bool
+) -> KinState:
     """The state after the tests, with up to two cuts of the fleet, and the distances of the first if they are drawn."""
     cards = cards_of(sampled(reports))
     state = replace(with_tests(state, cards.values()), agents=len(reports))
@@ -447,7 +356,7 @@ def _with_cuts(state: KinState, reports: Reports, *, is_drawn: bool) -> KinState
         between = [dict(zip(cards, row, strict=True)) for row in rows]
         state = replace(state, distances=dict(zip(cards, between, strict=True)))
     for basis in bases:
-        state = _proposed(state, basis, fleet, cards, others)
+        state = _proposed(state, basis, fleet, cards, others, min_group)
     return state
 
 
@@ -466,9 +375,10 @@ def _proposed(
     fleet: Kinship,
     cards: Mapping[ClientId, Card],
     others: Mapping[ClientId, Card],
+    min_group: int | None,
 ) -> KinState:
     """The state with a cut by the distances of one kind, if it has more than one group."""
-    labels, silhouette = card_labels(fleet, basis, state.chances)
+    labels, silhouette = card_labels(fleet, basis, state.chances, min_group)
     if not labels.any():
         return state
     state = replace(state, silhouettes={**state.silhouettes, basis: silhouette})
@@ -513,15 +423,9 @@ def _with_newcomers(state: KinState, phase: Phase, reports: Reports) -> KinState
     return replace(admitted, asked=unanswered(state.asked, phase, admitted.assign))
 
 
-def _asking(state: KinState) -> KinState:
-    """The state after a round or a vote, with the vote that is due."""
-    if state.question:
-        if state.agents >= VOTERS:
-            return state
-        state = _standing(state, INPUTS if state.inputs else "")
-    if state.votes_follow or not state.shift or state.is_settled or state.done >= state.rounds:
-        return state
-    return replace(state, question=OWN_OR_GROUP)
+def _clear(state: KinState) -> tuple[str, ...]:
+    """The cuts that more votes for than against are enough for: of inputs, whose test has fired, into groups that are far apart."""
+    return (INPUTS,) if state.silhouettes.get(INPUTS, 0.0) >= CLEAR else ()
 
 
 def _standing(state: KinState, basis: str) -> KinState:
@@ -530,31 +434,6 @@ def _standing(state: KinState, basis: str) -> KinState:
     if not basis:
         return after
     return replace(after, assign=state.proposed[basis], kin={basis: state.kin[basis]})
-
-
-def _finishing(state: KinState, reports: Reports) -> KinState:
-    """The state after the second vote: a model of its own must serve an agent better at once and after one epoch more."""
-    at_once, tuned = outcomes_of(reports, [{}, {}])
-    alone = at_once.is_sure and tuned.is_sure
-    serves = "serves" if alone else "does not serve"
-    other = "that of its group" if state.basis else "the one of all"
-    answer = (
-        f"vote after round {state.done}: a model of its own {serves} an agent better than {other} "
-        f"({counts(at_once)}; after one epoch more {counts(tuned)})"
-    )
-    kept = {
-        **state.outcomes,
-        OWN_OR_GROUP: dict(vars(at_once)),
-        f"{OWN_OR_GROUP}_tuned": dict(vars(tuned)),
-    }
-    return replace(
-        state,
-        question="",
-        reporters=(),
-        finishes_alone=alone,
-        answers=(*state.answers, answer),
-        outcomes=kept,
-    )
 
 
 def _shift_sentence(state: KinState) -> str:

@@ -66,12 +66,12 @@ from covey.shared.strategies.bases.cut import (
     check_cuts,
     cut_defaults,
     is_ready,
-    voted_on,
     with_card,
     with_tree,
 )
 from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD, joined
 from covey.shared.strategies.bases.soft import merged
+from covey.shared.strategies.bases.vote import voted_on
 from covey.shared.written import FIRST
 
 VectorLabels = tuple[int, ...]  # the class of each vector of a signature
@@ -168,7 +168,14 @@ class Pacfl(ClusteredOnce[PacflState]):
 
     @property
     def cut(self) -> Cut:
-        return Cut(self.linkage, self.choose, self.gate, self.n_clusters, self.threshold)
+        return Cut(
+            self.linkage,
+            self.choose,
+            self.gate,
+            self.n_clusters,
+            self.threshold,
+            min_group=self.min_group,
+        )
 
     def init(self, setup: Setup) -> PacflState:
         return PacflState(
@@ -411,7 +418,8 @@ class Pacfl(ClusteredOnce[PacflState]):
         if self.threshold is not None:
             return degrees > self.threshold
         _, high = state.cut
-        if self.n_clusters is not None or high is None:
+        # where groups have a least size, a newcomer alone is none
+        if self.n_clusters is not None or high is None or self.cut.least(len(state.assign)) > 1:
             return False
         return degrees >= high
 

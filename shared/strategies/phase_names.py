@@ -29,9 +29,8 @@ BOX, JOIN, UNMASK = EXCHANGES = ("secure-box", "secure-join", "secure-unmask")
 CARD = "card"
 
 # of an evaluation: which model a client tests. server: the served one; tuned: the same after fine-tuning; last: its own
-# after its latest training; baseline: none, but what a guess from its training data gives; knn: the served one with the
-# nearest training samples
-MODES = ("server", "tuned", "last", "baseline", "knn")
+# after its latest training; baseline: none, but what a guess from its training data gives
+MODES = ("server", "tuned", "last", "baseline")
 
 
 def occasion(phase: str, rounds_done: int) -> str:

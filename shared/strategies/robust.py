@@ -159,7 +159,7 @@ class Robust(ClusteredOnce[RobustState]):
 
     @property
     def cut(self) -> Cut:
-        return Cut("complete", gate=self.gate, n_clusters=self.n_clusters)
+        return Cut("complete", gate=self.gate, n_clusters=self.n_clusters, min_group=self.min_group)
 
     def init(self, setup: Setup) -> RobustState:
         compared = "full" if self.features == "logreg" else self.features

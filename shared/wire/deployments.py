@@ -47,15 +47,17 @@ class Deployment(Packed):
         list[ModelRef], Field(min_length=1, max_length=MAX_MODELS), AfterValidator(_all_deployed)
     ]
     force: bool = False  # devices take it over without their check, unless their policy forbids it
-    # training settings with which a device fine-tunes its model, if that is better there; empty: it uses it as it is
+    # training settings with which a device trains its model at home; empty: it uses it as it is, without a judge
     tune: Numbers = Field(default_factory=dict)
+    # for the judge: `evaluation.deliver`, and what is known of the fleet as `judge.order_numbers` has it
+    judge: Numbers = Field(default_factory=dict)
     # of a candidate, the devices that try it; empty for all devices
     devices: Annotated[list[Name], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
 
     @model_serializer(mode="wrap")
     def _without_unused_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = dump(self)
-        for name in ("name", "force", "tune", "devices"):
+        for name in ("name", "force", "tune", "judge", "devices"):
             if not fields[name]:
                 del fields[name]
         return fields

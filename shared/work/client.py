@@ -10,6 +10,7 @@ The state of a client is a mapping of arrays that it keeps between orders. Its k
   set it itself. It takes 4 bytes per value of the model, from the first phase in which the agent trains.
 - `ERROR_FEEDBACK` + the name of a vector: what the codec topk has not sent yet. A strategy never sees these keys.
 - `PRIVACY_LEDGER`: the training steps with noise so far.
+- those of the judge (`judge.MEMORY`), which a strategy never sees either.
 
 Where only a part of the model travels, `part_local` stands between the strategy and the data.
 """
@@ -18,9 +19,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -31,16 +33,13 @@ from covey.shared.numerics.figures import (
     Figures,
     answers,
     baseline_figures,
-    errors,
     figures_of,
     kind_of,
     or_diverged,
     weighted_mean,
 )
-from covey.shared.numerics.neighbours import EVERY, remembered, share_of_memory
-from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
-from covey.shared.numerics.votes import LEAST, Vote, is_clearly_better
+from covey.shared.numerics.votes import LEAST, Vote
 from covey.shared.own_code.plugins import door
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, noised
@@ -55,7 +54,7 @@ from covey.shared.strategies.base import (
     TRAIN,
     ClientState,
     DataSplit,
-    Featured,
+    Fold,
     Job,
     Local,
     Mixture,
@@ -77,12 +76,13 @@ from covey.shared.wire.messages import (
     Work,
     is_base,
 )
+from covey.shared.work.candidates import Candidate, Given, Make, made, with_models
+from covey.shared.work.judge import MEMORY, Judgement, fleet_of, forgotten, has_judge, only_served
 from covey.shared.work.label_prior import prior_of, served, with_prior
-from covey.shared.work.order_settings import check_order, layout_of, settings_of, split_of
+from covey.shared.work.order_settings import check_order, layout_of, settings_of, split_of, task_of
 
 ERROR_FEEDBACK = "codec/"
 VOTE = "vote"  # number of the report of an evaluation: the losses of the served model and its alternative
-AT_HOME = "at_home"  # number of the same: 1 if the agent uses the served model after fine-tuning, 0 if as it is
 MOST_WORDS = 1 << 18  # of a message of secure sums
 PRIVACY_LEDGER = "privacy/ledger"  # rows of (noise multiplier, sampling rate, steps), float64
 
@@ -138,7 +138,9 @@ def execute_order(
     clock: Callable[[], float] = time.perf_counter,
     noise: Noise | None = None,
     held_back: Local | None = None,
-    folds: Iterable[Local] = (),
+    folds: Iterable[Fold] = (),
+    others: Mapping[str, Make] = MappingProxyType({}),
+    budget_s: float | None = None,
     secure: Any = None,
 ) -> tuple[ReportContent, ClientState]:
     """Run the work of one order.
@@ -152,8 +154,10 @@ def execute_order(
         clock: seconds, to measure the work.
         noise: hides signatures if the order asks for it; None: noise that cannot be repeated.
         held_back: the samples on which the agent compares models; None: it has no vote.
-        folds: the agent's training samples, each time with another part of them as test part; on these it chooses between
-            the served model and the same after fine-tuning.
+        folds: the agent's training samples, each time with another part of them as test part; on these it judges what it
+            can answer with.
+        others: makes further candidates of the samples that train, by name.
+        budget_s: seconds for the training at home of the judge; None: as long as it takes.
         secure: a `SecureDevice` for orders with secure sums; None: such orders are refused.
 
     Returns:
@@ -177,12 +181,15 @@ def execute_order(
     if (work.privacy or {}).get("secure") and (job.phase not in OF_THE_RUN or _is_summed(work)):
         if secure is None:
             raise PublicError("secure sums: this agent has no keys for them")
-        evaluate = partial(_evaluate, strategy, work=work, folds=None)
+        evaluate = partial(_evaluate, strategy, work=work)
         strategy = door("secure work").OnDevice(strategy, secure, work, models, evaluate)
     elif _is_summed(work):
         raise PublicError("an order to evaluate asks for a vector without secure sums")
-    choice = (with_prior(fold, prior) for fold in folds) if _chooses(order, work) else None
-    report, state = _run_phase(strategy, job, local, client_state, work, noise, choice)
+    judging = None
+    if has_judge(work):
+        prepared = (replace(fold, local=with_prior(fold.local, prior)) for fold in folds)
+        judging = _Judging(prepared, others, budget_s, clock)
+    report, state = _run_phase(strategy, job, local, client_state, work, noise, judging)
     seconds = clock() - started
     vectors, unsent = _encode_vectors(report, job, work, client_state)
     content = ReportContent(
@@ -245,9 +252,14 @@ def _is_summed(work: Work) -> bool:
     return work.phase == EVALUATE and bool(work.sizes)
 
 
-def _chooses(order: OrderMessage, work: Work) -> bool:
-    """Whether the agent may use another model than the served one after this order."""
-    return order.use and work.evaluation.get("deliver") == "best"
+@dataclass(frozen=True)
+class _Judging:
+    """What the judge on an agent needs besides the order."""
+
+    folds: Iterable[Fold]
+    others: Mapping[str, Make]
+    budget_s: float | None
+    clock: Callable[[], float]
 
 
 def _run_phase(
@@ -257,14 +269,16 @@ def _run_phase(
     client_state: ClientState,
     work: Work,
     noise: Noise | None,
-    folds: Iterable[Local] | None,
+    judging: _Judging | None,
 ) -> tuple[Report, ClientState]:
     if job.phase == MOMENTS:
         if not isinstance(local, Surveyed):
             raise PublicError("the statistics of a fleet need data that can be summed")
         return Report({}, local.examples, local.statistics()), client_state
     if job.phase == EVALUATE and not _is_summed(work):
-        return _evaluate(strategy, job, local, client_state, work=work, folds=folds), client_state
+        if judging is not None:
+            return _judged(strategy, job, local, client_state, work, judging)
+        return _evaluate(strategy, job, local, client_state, work=work), client_state
     if job.phase in (
         *EXCHANGES,
         EVALUATE,
@@ -314,7 +328,7 @@ def _train(
 def _train_on(
     strategy: Strategy[Any], job: Job, local: Local, before: ClientState, *, track: bool
 ) -> tuple[Report, ClientState]:
-    visible = _without_error_feedback(before)
+    visible = seen_by_methods(before)
     recorder = _TrainingRecorder(local)
     report, state = strategy.work(job, cast(Local, recorder), visible)
     if recorder.is_idle and job.training.epochs:
@@ -359,8 +373,9 @@ def _trained_model(job: Job, report: Report, recorder: _TrainingRecorder) -> Vec
     return recorder.trained
 
 
-def _without_error_feedback(state: ClientState) -> ClientState:
-    visible = [key for key in state if not key.startswith(ERROR_FEEDBACK)]
+def seen_by_methods(state: ClientState) -> ClientState:
+    """What a strategy sees of the state."""
+    visible = [key for key in state if not key.startswith((ERROR_FEEDBACK, MEMORY))]
     if len(visible) == len(state):
         return state  # not a copy: arrays on the disk are read only if the strategy wants them
     return {key: state[key] for key in visible}
@@ -406,17 +421,10 @@ def _with_privacy_account(
 
 
 def _evaluate(
-    strategy: Strategy[Any],
-    job: Job,
-    local: Local,
-    client_state: ClientState,
-    *,
-    work: Work,
-    folds: Iterable[Local] | None,
+    strategy: Strategy[Any], job: Job, local: Local, client_state: ClientState, *, work: Work
 ) -> Report:
-    """Figures in the modes E-server, E-tuned and E-last, those of the baseline, the agent's vote and its choice if they are
-    asked for."""
-    evaluation, measured_by = work.evaluation, str(work.task.get("measure") or "")
+    """Figures in the modes E-server, E-tuned and E-last, those of the baseline, and the agent's vote if it is asked for."""
+    evaluation = work.evaluation
     mixture, vote = _served(strategy, job, local, client_state)
     on_whole = of_whole(local)
     numbers: dict[str, Any] = {"server": measure(mixture, on_whole)}
@@ -425,17 +433,47 @@ def _evaluate(
     epochs = int(evaluation.get("tune_epochs", 0))
     if epochs > 0:
         numbers["tuned"] = measure(tuned(on_whole, mixture, epochs, job.split), on_whole)
-        if folds is not None:
-            numbers[AT_HOME] = int(
-                is_better_at_home(mixture, epochs, job.split, folds, measured_by)
-            )
-    if neighbours := int(evaluation.get("knn", 0)):
-        numbers["knn"] = _with_neighbours(cast(Featured, on_whole), mixture, neighbours)
     if LAST_MODEL in client_state:
         numbers["last"] = measure(((1.0, client_state[LAST_MODEL]),), on_whole)
     if numbers["server"]["n"] and not isinstance(on_whole, Measured):
         numbers["baseline"] = baseline_figures(local.targets("train"), local.targets("test"))
     return Report({}, local.examples, numbers)
+
+
+def _judged(
+    strategy: Strategy[Any],
+    job: Job,
+    local: Local,
+    client_state: ClientState,
+    work: Work,
+    judging: _Judging,
+) -> tuple[Report, ClientState]:
+    """The same of the last evaluation, with what the agent answers with from then on."""
+    mixture, _ = _served(strategy, job, local, client_state)
+    on_whole = of_whole(local)
+    if isinstance(on_whole, Measured) or work.task.get("anomalies") is not None:
+        report = _evaluate(strategy, job, local, client_state, work=work)
+        return replace(report, numbers=only_served(report.numbers)), client_state
+    given = Given(mixture, task_of(work).outputs, split=job.split, others=judging.others)
+    fleet, state = fleet_of(work.numbers), client_state
+    known = Judgement.of_memory(client_state, mixture)
+    candidates: Mapping[str, Candidate] = {}
+    if known is None:
+        report = _evaluate(strategy, job, local, client_state, work=work)
+        known, candidates = Judgement.made(
+            on_whole,
+            given,
+            judging.folds,
+            _plain(report.numbers),
+            measure=str(work.task.get("measure") or ""),
+            budget_s=judging.budget_s,
+            clock=judging.clock,
+        )
+        state = {**forgotten(client_state), **known.to_memory()}
+    choice = known.choice(fleet, single=bool(work.evaluation["deliver"].get("single")))
+    if not candidates:
+        candidates = made(on_whole, given, known.snapshots, choice.weights)
+    return Report({}, local.examples, known.numbers(choice, candidates, fleet, on_whole)), state
 
 
 def serves_own(strategy: Strategy[Any]) -> bool:
@@ -451,7 +489,7 @@ def _served(
     An order with an alternative names it last. The agent takes it if its vote is against the other model: its test data
     have no say in that.
     """
-    visible = _without_error_feedback(client_state)
+    visible = seen_by_methods(client_state)
     part = local if isinstance(local, PartLocal) else None
     if part is not None:
         visible = part.seen(visible)
@@ -476,25 +514,6 @@ def _served(
     return (((1.0, alternative),) if vote.is_against else own), vote
 
 
-def is_better_at_home(
-    mixture: Mixture, epochs: int, split: Split | None, folds: Iterable[Local], measured_by: str
-) -> bool:
-    """Whether fine-tuning helps on training samples that it has not seen. The served models may have seen them, which is for
-    the served ones: an agent leaves them only for a clear gain."""
-    pairs = []
-    with np.errstate(all="ignore"):
-        for fold in folds:
-            truth = fold.targets("test")
-            at_home = tuned(fold, mixture, epochs, split)
-            pairs.append(
-                [errors(truth, _outputs(one, fold), measured_by) for one in (at_home, mixture)]
-            )
-    if not pairs:
-        return False
-    other, served = (np.concatenate(of_all) for of_all in zip(*pairs, strict=True))
-    return is_clearly_better(other, served)
-
-
 def measure(mixture: Mixture, local: Local) -> Figures:
     """Figures of a mixture of models on the test part; {"n": 0} without test data, no figures if it diverged."""
     if isinstance(local, Measured):
@@ -515,32 +534,6 @@ def _outputs(mixture: Mixture, local: Local, split: DataSplit = "test") -> npt.N
     )
 
 
-def _with_neighbours(local: Featured, mixture: Mixture, k: int) -> Figures:
-    """Figures on the test part of the served models together with the k nearest training samples.
-
-    Of a mixture the model with the greatest weight gives the features.
-    """
-    truth = local.targets("test")
-    if not len(truth):
-        return {"n": 0}
-    _, model = max(mixture, key=lambda pair: pair[0])
-    known = local.targets("train")
-    with np.errstate(all="ignore"):
-        of_model, on_train = _outputs(mixture, local), _outputs(mixture, local, "train")
-        rows = np.eye(of_model.shape[1])[known] if kind_of(known) == "classes" else known
-        targets = rows.reshape(len(known), -1).astype(np.float64)
-        features, queries = local.features(model, "train"), local.features(model, "test")
-        share = share_of_memory(
-            features,
-            targets,
-            on_train,
-            lambda found: float(errors(known[::EVERY], found, "loss").mean()),
-            k,
-        )
-        found = share * remembered(features, targets, queries, k) + (1 - share) * of_model
-        return or_diverged(figures_of(truth, found))
-
-
 def model_for_use(
     order: OrderMessage,
     models: Sequence[Vector],
@@ -549,7 +542,6 @@ def model_for_use(
     *,
     client: str,
     held_back: Local | None = None,
-    at_home: bool = False,
 ) -> Mixture | None:
     """The model that the agent can use for predictions after an order, as mode E-server would; None if it has none.
 
@@ -564,7 +556,6 @@ def model_for_use(
         client_state: the state that the work began with.
         client: the agent's id.
         held_back: as `execute_order` takes it.
-        at_home: the agent chose to fine-tune it in this evaluation, with data that give the same model again.
     """
     work = order.work
     if work is None:
@@ -576,9 +567,6 @@ def model_for_use(
     job, local = _job(work, client, models, training, local, client_state, held_back)
     if work.phase == EVALUATE:
         mixture, _ = _served(strategy, job, local, client_state)
-        if at_home:
-            epochs = int(work.evaluation["tune_epochs"])
-            mixture = tuned(of_whole(local), mixture, epochs, job.split)
         return served(mixture, prior)
     is_trained = work.phase == TRAIN and work.round > 0
     if serves_own(strategy) or not is_trained or len(job.models) != 1:
@@ -591,6 +579,41 @@ def model_for_use(
     if local.split.keeps and LAST_MODEL not in client_state:
         return None  # what the agent keeps has not trained yet
     return served(local.whole_mixture(((1.0, model),)), prior)
+
+
+def candidates_for_use(
+    order: OrderMessage,
+    models: Sequence[Vector],
+    local: Local,
+    client_state: ClientState,
+    wanted: Container[str],
+    *,
+    client: str,
+    held_back: Local | None = None,
+    others: Mapping[str, Make] = MappingProxyType({}),
+) -> dict[str, Candidate]:
+    """What the judge of an agent has chosen, by name; empty if it has judged nothing.
+
+    Args:
+        order, models, local, client, held_back, others: as `execute_order` takes them.
+        client_state: the state that replaces the one with which the work began.
+        wanted: names of candidates.
+    """
+    work = order.work
+    if work is None:
+        return {}
+    strategy, training = settings_of(work)
+    prior = prior_of(work, local, layout_of(work))
+    local = with_prior(local, prior)
+    held_back = held_back and with_prior(held_back, prior)
+    job, local = _job(work, client, models, training, local, client_state, held_back)
+    mixture, _ = _served(strategy, job, local, client_state)
+    known = Judgement.of_memory(client_state, mixture)
+    if known is None:
+        return {}
+    given = Given(mixture, task_of(work).outputs, split=job.split, others=others)
+    found = made(of_whole(local), given, known.snapshots, wanted)
+    return {name: with_models(one, partial(served, found=prior)) for name, one in found.items()}
 
 
 # -- onto the wire -----------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from covey.shared.strategies.phase_names import AHEAD, BOX, EVALUATE, JOIN
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.messages import Work
+from covey.shared.work.judge import ASKED as JUDGED
 
 KEPT = 8  # of the newest settings: an agent may take part in several runs
 
@@ -61,9 +62,9 @@ def _numbers_of(strategy: Strategy[Any], work: Work) -> Mapping[str, Expected]:
         return {**strategy.numbers_of(ahead), AHEAD: Expected(words=(ahead,))}
     of_method = strategy.numbers_of(work.phase)
     can_fall_back = strategy.fallback is not None and bool(work.evaluation.get("fallback"))
-    if work.phase == EVALUATE and can_fall_back:
-        return {**of_method, ALTERNATIVE: ASKED}
-    return of_method
+    if work.phase != EVALUATE:
+        return of_method
+    return {**of_method, **JUDGED, **({ALTERNATIVE: ASKED} if can_fall_back else {})}
 
 
 @lru_cache(KEPT)

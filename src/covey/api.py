@@ -91,6 +91,17 @@ class Result:
             shown = f"E-server RMSE {error:.4g}"
         return f"<Result {self.method}: {self.clusters} clusters, {shown}, in {self.folder}>"
 
+    def _repr_html_(self) -> str:
+        """The figures and their chart, as a notebook shows them."""
+        from covey.coordinator.report.curves import curves
+        from covey.coordinator.report.html_report import drawn
+        from covey.coordinator.report.tables import results
+        from covey.coordinator.view.svg import document
+
+        pictures = drawn(curves([self.folder], [dict(self.summary)]))
+        charts = [document(picture.drawing) for picture in pictures[:1]]
+        return "".join([results([self.summary]).html(), *charts])
+
     @property
     def method(self) -> str:
         """The name of the method."""

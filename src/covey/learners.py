@@ -2,8 +2,7 @@
 
     from covey.learners import OrderedTraining, State, TrainingData
 
-docs/tutorials/your-own-loop.md shows how to write one, docs/tutorials/flower-clients.md how a client of Flower or an
-estimator of scikit-learn takes part as it is.
+docs/from-flower.md shows how to write one, and how a client of Flower or an estimator of scikit-learn takes part as it is.
 """
 
 from __future__ import annotations

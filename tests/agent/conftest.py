@@ -21,4 +21,4 @@ def single_thread() -> Iterator[None]:
 @pytest.fixture
 def narrow_vgg16(monkeypatch: pytest.MonkeyPatch) -> None:
     """The built-in model with dropout, with a sixtieth of its values."""
-    monkeypatch.setattr("covey.agent.training.architectures.VGG16_GROUPS", ((4, 1),) * 5)
+    monkeypatch.setattr("covey.shared.models.built_in.VGG16_GROUPS", ((4, 1),) * 5)

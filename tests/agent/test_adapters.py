@@ -136,7 +136,7 @@ def test_a_model_for_export_has_its_adapters_in_its_weights(tmp_path: Path) -> N
     start, layout = initial(task, 7, 1)  # whose adapters are not zero
     path = tmp_path / "model.safetensors"
     save_model(path, Version("run", 1, None), task.for_agents(), ((1.0, start),), layout)
-    _, plain = load(path)
+    plain = load(path)[1].get_submodule("module")
     with_adapters = module_of(read_model(path))
     assert not [name for name, _ in plain.named_parameters() if "lora" in name]
     assert torch.allclose(plain(IMAGES), with_adapters(IMAGES), atol=1e-5)

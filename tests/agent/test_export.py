@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from covey.agent.cli.program import app
+from covey.agent.kept.model_file import Part, save_model
+from covey.agent.kept.versions import Version
 from covey.agent.training.export import export
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.shared.errors import UserError
+from covey.shared.numerics.figures import softmax
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.adapters import Adapters
 from covey.shared.scenario.task import Model, Standardise, Task
@@ -115,3 +119,55 @@ def test_files_that_no_run_left_are_refused(tmp_path: Path) -> None:
         app, ["lab", "export", str(tmp_path / "nowhere"), "--out", str(tmp_path / "x.pt2")]
     )
     assert done.exit_code == 2
+
+
+# -- the mixture of a device ------------------------------------------------------------------------------------------------
+
+
+def used(folder: Path, task: Task, *parts: Part, weights: tuple[float, ...] = (1.0,)) -> Path:
+    """The file of a device that mixes as many models as there are weights, and parts."""
+    start, layout = initial(task, 3)
+    mixture = tuple((weight, start + place) for place, weight in enumerate(weights))
+    path = folder / "kept.safetensors"
+    save_model(path, Version("r", 1), task.for_agents(), mixture, layout, parts)
+    return path
+
+
+CONSTANT = Part("none", 0.25, {"answer": np.array([0.5])})
+ROWS = Part(
+    "trees", 0.5, {"rows": np.zeros((9, 2), np.float32), "targets": np.zeros(9, np.float32)}
+)
+
+
+def test_a_program_has_the_models_and_the_constant_that_a_device_mixes(tmp_path: Path) -> None:
+    path = used(tmp_path, VALUES, CONSTANT, weights=(0.0, 0.25, 0.5))
+    program = tmp_path / "model.pt2"
+    assert export(path, program) == ""
+    data = data_of(VALUES)
+    start, layout = initial(VALUES, 3)
+    local = TorchLocal(data, VALUES, layout, Training(), generator(1, "test"))
+    first, second = (local.predict(start + place, "test") for place in (1, 2))
+    expected = 0.25 * first + 0.5 * second + 0.25 * 0.5
+    np.testing.assert_allclose(outputs(program, data.test_features), expected, atol=1e-5)
+
+
+def test_a_program_of_classes_has_the_mixture_of_their_probabilities(tmp_path: Path) -> None:
+    task = TASKS["batch norm, standardised"]
+    path = used(tmp_path, task, weights=(0.25, 0.75))
+    program = tmp_path / "model.pt2"
+    assert export(path, program) == ""
+    data = data_of(task)
+    start, layout = initial(task, 3)
+    local = TorchLocal(data, task, layout, Training(), generator(1, "test"))
+    shares = [softmax(local.predict(start + place, "test")) for place in (0, 1)]
+    expected = 0.25 * shares[0] + 0.75 * shares[1]
+    found = softmax(outputs(program, data.test_features))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_parts_that_need_the_rows_of_a_device_are_left_out_and_named(tmp_path: Path) -> None:
+    path = used(tmp_path, VALUES, ROWS, weights=(0.5,))
+    assert export(path, tmp_path / "model.pt2") == "50 % trees"
+    alone = used(tmp_path, VALUES, replace(ROWS, weight=1.0), weights=(0.0,))
+    with pytest.raises(UserError, match="uses no model that a program can have"):
+        export(alone, tmp_path / "other.pt2")

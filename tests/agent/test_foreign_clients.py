@@ -36,6 +36,7 @@ from covey.shared.wire.messages import OrderMessage
 from covey.shared.work.client import shuffle
 from tests.kit.local_clients import local_driver
 from tests.kit.small_run import clients, rules, scenario
+from tests.methods import of_each_kind
 
 FLOWER = "flower:users_client:client_fn"
 SKLEARN = "sklearn:users_client:make_estimator"
@@ -158,8 +159,8 @@ def accuracy_of(folder: Path, model: str, method: str) -> float:
     return float(np.mean(shares))
 
 
-@pytest.mark.parametrize("method", OF_CLIENTS)
-def test_a_client_of_flower_trains_in_every_method_that_is_named_for_it(
+@pytest.mark.parametrize("method", of_each_kind("clients", OF_CLIENTS))
+def test_a_client_of_flower_trains_in_a_method_of_each_kind_that_is_named_for_it(
     tmp_path: Path, method: str
 ) -> None:
     assert accuracy_of(tmp_path, FLOWER, method) > 0.5, "four classes: chance is 0.25"
@@ -188,8 +189,8 @@ def test_each_seed_of_a_run_is_a_training_of_its_own() -> None:
     assert end(1) == end(1) != end(2)
 
 
-@pytest.mark.parametrize("method", OF_LOOPS)
-def test_an_estimator_trains_in_every_method_that_is_named_for_it(
+@pytest.mark.parametrize("method", of_each_kind("loops", OF_LOOPS))
+def test_an_estimator_trains_in_a_method_of_each_kind_that_is_named_for_it(
     tmp_path: Path, method: str
 ) -> None:
     assert accuracy_of(tmp_path, SKLEARN, method) > 0.5, "four classes: chance is 0.25"
@@ -218,7 +219,6 @@ def test_any_other_method_is_refused_at_start_with_those_that_work(
         ({"strategy": {"n_clusters": None}}, "strategy.gate: cards"),
         ({"fleet": {"agents": 8, "partition": "iid"}}, "fleet: a client loads its own data"),
         ({"task": {"standardise": "federated"}}, "task.standardise"),
-        ({"evaluation": {"knn": 3}}, "evaluation.knn"),
         ({"training": {"weights": "balanced"}}, "training.weights"),
     ],
 )

@@ -186,7 +186,9 @@ def samples(folder: Path) -> Path:
     return folder / "data.npz"
 
 
-def perform(folder: Path, vector: Vector, models: ModelDir, **changes: Any) -> dict[str, Any]:
+def perform(
+    folder: Path, vector: Vector, models: ModelDir, data: str = "", **changes: Any
+) -> dict[str, Any]:
     """Do the work of an order with this model, and make the model in use of what the worker accepted."""
     content = encode_model(vector, LAYOUT.digest, Codec(), generator(0, "down"))
     (folder / "model").write_bytes(content)
@@ -196,7 +198,7 @@ def perform(folder: Path, vector: Vector, models: ModelDir, **changes: Any) -> d
     done = answer(
         {
             "job": "perform",
-            "source": {"data": str(samples(folder)), "label": None},
+            "source": {"data": str(folder / data if data else samples(folder)), "label": None},
             "client": "pi",
             "order": message.to_bytes(),
             "models": [str(folder / "model")],
@@ -312,30 +314,31 @@ def test_a_published_model_is_rejected_where_the_values_that_devices_keep_are_mi
 TUNE = {"epochs": 5, "lr": 0.5, "batch": 10}
 
 
-def test_a_device_chooses_at_adoption_whether_it_fine_tunes_a_published_model(
+def test_a_device_judges_at_adoption_what_it_answers_with(
     tmp_path: Path, single_thread: None
 ) -> None:
     models = ModelDir(tmp_path / "models")
     served = adopted(tmp_path, models)
-    assert (served["version"]["at_home"], served["figure"][1] < 0.2) == (False, True)
-    tuned = adopted(tmp_path, models, tune=TUNE)
-    assert (tuned["version"]["at_home"], tuned["figure"][1] > 0.8) == (True, True)
-    version = Version.from_json(tuned["version"])
-    assert not np.array_equal(LAYOUT.vector(read_model(models.path(version)).models[0]), BAD)
+    assert (served["version"]["uses"], served["figure"][1] < 0.2) == ("", True)
+    judged = adopted(tmp_path, models, tune=TUNE)
+    assert judged["figure"][1] > 0.8
+    assert "at home" in judged["version"]["uses"]
+    version = Version.from_json(judged["version"])
     models.take(version, "first")
-    assert not adopted(tmp_path, models, tune=TUNE), "the same choice, the very same model"
+    assert not adopted(tmp_path, models, tune=TUNE), "these models are judged"
     good = adopted(tmp_path, models, vector=100 * GOOD, tune=TUNE)
-    assert not good["version"]["at_home"], "fine-tuning has to be clearly better"
+    assert good["version"]["uses"] == "100 % served", "anything else has to be clearly better"
 
 
-def test_fine_tuning_at_adoption_leaves_frozen_tensors_and_limits_of_the_owner_alone(
+def test_training_at_home_at_adoption_leaves_frozen_tensors_and_limits_of_the_owner_alone(
     tmp_path: Path, single_thread: None
 ) -> None:
     models = ModelDir(tmp_path / "models")
     done = adopted(tmp_path, models, tune=TUNE, freeze=("fc.bias",), vector=BAD + 0.5)
-    assert done["version"]["at_home"]
+    assert "at home" in done["version"]["uses"]
     kept = read_model(models.path(Version.from_json(done["version"])))
-    assert LAYOUT.vector(kept.models[0])[4:].tolist() == [0.5, 0.5]
+    assert len(kept.models) > 1
+    assert all(LAYOUT.vector(model)[4:].tolist() == [0.5, 0.5] for model in kept.models)
     refused = adopted(tmp_path, models, "max_epochs=4", tune=TUNE)
     assert "max_epochs: tune.epochs is 5, at most 4" in refused["failure"]
 

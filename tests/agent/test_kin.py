@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.agent.data.dataset import Dataset
-from covey.agent.data.local import units_of
+from covey.agent.data.dataset import Dataset, units_of
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial

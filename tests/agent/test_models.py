@@ -137,7 +137,7 @@ def test_a_model_of_the_users_own_that_was_not_allowed_is_not_imported() -> None
 def test_an_installed_entry_point_is_a_name_that_can_be_allowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    point = EntryPoint("tiny", "covey.agent.training.architectures:linear", "covey.models")
+    point = EntryPoint("tiny", "tests.kit.own_model:linear", "covey.models")
     monkeypatch.setattr(
         "covey.shared.own_code.plugins.metadata.entry_points",
         lambda group, name: [point] * (name == "tiny"),

@@ -1,4 +1,4 @@
-"""Mode E-knn: the served model together with the nearest training samples of a device."""
+"""The nearest training samples of a device, by what the last layer of a model reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from covey.agent.data.check import load_local
 from covey.agent.data.local import DataOfLocal
@@ -16,8 +15,7 @@ from covey.agent.light.numpy_learner import NumpyLocal
 from covey.agent.training.learner import TorchLocal
 from covey.coordinator.run.result import result_of
 from covey.shared.numerics.figures import errors, figures_of
-from covey.shared.numerics.neighbours import remembered, share_of_memory
-from covey.shared.scenario.scenario import Scenario
+from covey.shared.numerics.neighbours import remembered
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Training
@@ -59,18 +57,6 @@ def test_neighbours_count_by_their_distance() -> None:
     assert distant[0, 2] > 0.97
 
 
-def test_the_share_is_the_best_one_for_held_back_samples_and_the_smallest_of_equals() -> None:
-    features = np.arange(9.0)[:, None]
-    targets, served = features.copy(), np.full((9, 1), 4.0)
-
-    def error(found: np.ndarray[Any, Any]) -> float:
-        return float(((found - targets[::3]) ** 2).mean())
-
-    assert share_of_memory(features, targets, served, error, 2) == 1.0
-    assert share_of_memory(features, targets, served, lambda found: 1.0, 2) == 0.0
-    assert share_of_memory(features[:1], targets[:1], served[:1], error, 2) == 0.0
-
-
 def test_features_are_what_the_last_layer_reads_in_both_learners(tmp_path: Path) -> None:
     layout = layout_of_task(TASK)
     model = generator(1, "model").normal(size=layout.size).astype(np.float32)
@@ -88,23 +74,14 @@ def test_features_are_what_the_last_layer_reads_in_both_learners(tmp_path: Path)
 
 def test_a_device_that_differs_from_the_others_gains_from_its_own_samples(tmp_path: Path) -> None:
     files = {f"pi-{i}": table(tmp_path / str(i), i, is_turned=i == 3) for i in range(4)}
-    scene = scenes(DOCUMENT)(strategy={"name": "fedavg"}, evaluation={"knn": 5})
+    scene = scenes(DOCUMENT)(strategy={"name": "fedavg"})
     run = devices(tmp_path / "run", scene, files)
     figures = result_of(run, None).to_json()["accuracy"]
     turned = run.facts.evaluation["pi-3"]
     assert turned["server"]["accuracy"] < 0.5
-    assert turned["knn"]["accuracy"] > 0.8
-    assert figures["knn"]["agents"] == 4
-    assert figures["knn"]["accuracy"]["macro"] > figures["server"]["accuracy"]["macro"] + 0.1
-
-
-def test_the_mode_is_left_out_unless_it_is_asked_for(tmp_path: Path) -> None:
-    scene: Scenario = scenes(DOCUMENT)(strategy={"name": "fedavg"})
-    assert "knn" not in scene.evaluation.model_dump(mode="json")
-    assert scenes(DOCUMENT)(evaluation={"knn": 5}).evaluation.for_agents()["knn"] == 5
-    anomalies = DOCUMENT | {"anomalies": {}, "model": "autoencoder"}
-    with pytest.raises(ValidationError, match="usual samples do not have"):
-        scenes(anomalies)(evaluation={"knn": 5})
+    assert turned["delivered"]["accuracy"] > 0.8
+    assert figures["delivered"]["agents"] == 4
+    assert figures["delivered"]["accuracy"]["macro"] > figures["server"]["accuracy"]["macro"] + 0.1
 
 
 @pytest.mark.parametrize("truth", [np.array([1, 1]), np.array([[False, True]] * 2)])

@@ -15,6 +15,7 @@ from covey.agent.device.events import Outboxed
 from covey.agent.device.outbox import Outbox
 from covey.agent.device.outbox_state import AHEAD, LOST, State
 from covey.shared.errors import UserError
+from covey.shared.wire.format import FORMAT
 from covey.shared.wire.messages import digest
 
 
@@ -394,6 +395,25 @@ def test_a_folder_of_another_format_is_refused_with_the_version_that_wrote_it(
     with pytest.raises(UserError, match=r"Covey 9\.9\.9 \(format 99\).*Nothing was changed"):
         opened(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == files
+
+
+def test_what_an_agent_had_before_its_upgrade_is_kept_aside_and_it_begins_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = with_a_report(tmp_path)
+    before = {name: (tmp_path / name).read_bytes() for name in files if (tmp_path / name).is_file()}
+    monkeypatch.setattr("covey.agent.device.outbox.FORMAT", FORMAT + 1)
+    with Outbox(tmp_path, durable=False) as box:
+        assert box.state == State()
+        [said] = box.damaged
+    assert f"(format {FORMAT}); what it had for an earlier run is kept in format-{FORMAT}" in said
+    kept = tmp_path / f"format-{FORMAT}"
+    aside = {path.name: path.read_bytes() for path in kept.iterdir()}
+    assert aside == {name: before[name] for name in aside}
+    assert {"state.json", "format.json"} <= aside.keys()
+    assert len([name for name in aside if name.startswith("report-")]) == 1
+    with Outbox(tmp_path, durable=False) as again:
+        assert again.damaged == []
 
 
 def test_a_folder_from_before_the_number_is_taken_up(tmp_path: Path) -> None:

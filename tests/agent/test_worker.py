@@ -309,9 +309,7 @@ def test_a_model_is_built_for_the_first_of_its_orders_alone(
 
 
 def test_a_model_of_the_users_own_is_built_for_each_order() -> None:
-    task = TASK.model_copy(
-        update={"model": Model(name="covey.agent.training.architectures:linear", options={})}
-    )
+    task = TASK.model_copy(update={"model": Model(name="tests.kit.own_model:linear", options={})})
     allowed = AllowedCode(frozenset({task.model.name}))
     layout = layout_of(build(task, 0, allowed))
     kept = learner.Nets()

@@ -17,7 +17,7 @@ from covey.broker.cli.program import app
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from covey.shared.mqtt.link import Message
 from covey.shared.mqtt.mqtt_link import MqttLink
-from tests.certificates import Authority, Signed, needs_openssl
+from tests.certificates import Authority, Signed
 from tests.conformance.test_links import message, up
 from tests.processes import ROOT, needs_mosquitto
 
@@ -45,7 +45,6 @@ def link(url: str, authority: Authority, own: Signed, user: str = "") -> MqttLin
 
 
 @pytest.mark.processes
-@needs_openssl
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("claims", ["", "coordinator"])
 async def test_client_certificates_are_held_to_the_rules(
@@ -73,7 +72,6 @@ async def test_client_certificates_are_held_to_the_rules(
             assert await message(agent) == Message(ORDER, b"genuine")
 
 
-@needs_openssl
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("users", ["--password-file", "--user"])
 def test_certificates_together_with_passwords_are_refused(

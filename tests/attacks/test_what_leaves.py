@@ -53,7 +53,8 @@ NOISY: dict[str, Any] = {
     "signatures": None,
     "rounds": 1,
 }
-EVERYTHING = {"tune_epochs": 1, "knn": 3, "track": True, "deliver": "best"}
+EVERYTHING = {"tune_epochs": 1, "track": True, "deliver": {}}
+JUDGED: dict[str, Any] = {"numbers": {"judge": 0}}
 SEED = 3
 ILL = "age,ill\n50,yes\n60,no\n70,yes\n80,no\n55,yes\n65,no\n75,yes\n85,no\n"
 
@@ -146,6 +147,7 @@ def test_no_figure_of_an_evaluation_depends_on_training_rows_that_dp_sgd_hides(
         "phase": "evaluate",
         "strategy": {"name": method},
         "evaluation": EVERYTHING,
+        "numbers": {"judge": 0},
         "privacy": NOISY,
     }
     honest = figures(Device(tmp_path, limit).report(**asked))
@@ -172,7 +174,7 @@ def test_a_model_that_trained_at_home_without_noise_is_in_no_figure_and_neither_
     assert (trained.loss, trained.steps) == (0.0, 0)
     assert figures(trained).keys() <= {"epsilon"}
     device.memory = str(tmp_path / "memory")
-    assert figures(device.report(phase="evaluate", evaluation=EVERYTHING, **asked)) == {}
+    assert figures(device.report(phase="evaluate", evaluation=EVERYTHING, **JUDGED, **asked)) == {}
 
 
 def test_values_that_a_device_keeps_enter_the_next_training_with_the_noise_of_this_one(
@@ -269,7 +271,7 @@ def test_a_device_that_demands_sums_gives_no_figure_of_models_that_a_coordinator
     unit = np.eye(VALUES)
     asked = [np.zeros(VALUES), *unit, *-unit, *(one + unit[0] for one in unit[1:])]
     for model in asked:
-        report = device.report(model, phase="evaluate", evaluation=EVERYTHING)
+        report = device.report(model, phase="evaluate", evaluation=EVERYTHING, **JUDGED)
         assert figures(report) == {}
 
 

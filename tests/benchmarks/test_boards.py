@@ -18,10 +18,10 @@ def test_each_group_of_labels_has_an_agent_of_both_kinds() -> None:
 
 
 def test_the_userland_is_made_with_the_commands_of_the_page() -> None:
-    lines = (ROOT / "docs" / "boards.md").read_text("utf-8").splitlines()
+    lines = (ROOT / "docs" / "devices.md").read_text("utf-8").splitlines()
     assert set(INSTALL) <= set(lines)
 
 
 def test_the_page_shows_the_figures_of_the_record() -> None:
     found = json.loads((ROOT / OUT).read_text())["cells"]
-    assert table(found) in (ROOT / "docs" / "boards.md").read_text("utf-8")
+    assert table(found) in (ROOT / "benchmarks" / "results" / "boards.md").read_text("utf-8")

@@ -10,4 +10,4 @@ from tests.processes import ROOT
 
 def test_the_page_has_the_table_of_the_record() -> None:
     found = json.loads((ROOT / OUT).read_text())["cells"]
-    assert table(found) in (ROOT / "docs" / "brokers.md").read_text("utf-8")
+    assert table(found) in (ROOT / "benchmarks" / "results" / "brokers.md").read_text("utf-8")

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 RECORD = json.loads((ROOT / "benchmarks" / "results" / "kin.json").read_text())
 PAGE = "".join(
     (ROOT / page).read_text("utf-8")
-    for page in ("docs/kin.md", "docs/choosing-k.md", "benchmarks/results/kin.md")
+    for page in ("docs/kin.md", "benchmarks/results/choosing_k.md", "benchmarks/results/kin.md")
 )
 
 

@@ -1,6 +1,6 @@
 """Tables that name a record are what `coordinator compare --known` makes of that record, and columns of `benchmarks.superclasses`.
 
-The laboratory books next to the records have whole tables, docs/results.md some of their columns.
+The laboratory books next to the records have whole tables, published.md some of their columns.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ ROOT = Path(__file__).parents[2]
 RECORDS = sorted((ROOT / "benchmarks" / "results").glob("fe*.json"))
 RECORDS += sorted((ROOT / "benchmarks" / "results").glob("fuzzy*.json"))
 RECORDS += sorted((ROOT / "benchmarks" / "results").glob("own*.json"))
-PAGE = (ROOT / "docs" / "results.md").read_text("utf-8")
+PUBLISHED = ROOT / "benchmarks" / "results" / "published.md"
+PAGE = PUBLISHED.read_text("utf-8")
 BOOKS = "\n".join(
-    path.read_text("utf-8") for path in sorted((ROOT / "benchmarks" / "results").glob("*.md"))
+    path.read_text("utf-8") for path in sorted(PUBLISHED.parent.glob("*.md")) if path != PUBLISHED
 )
 NAMED = re.findall(
     r"<!-- (benchmarks/results/[\w.-]+\.json) -->\n\n((?:\*\*.*\n\n|\|.*\n(?:(?=\|)|\n?))+)", BOOKS

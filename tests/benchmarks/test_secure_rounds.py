@@ -17,6 +17,6 @@ def test_the_page_has_the_bytes_of_a_round_with_everything_that_is_sent() -> Non
     )
     ratio = (MODELS + secure) / (MODELS + plain)
     assert ratio < 1.2
-    page = (ROOT / "docs" / "secure-sums.md").read_text("utf-8")
+    page = (ROOT / "benchmarks" / "results" / "secure_sums.md").read_text("utf-8")
     expected = f"{(secure - plain) / 1000:.0f} kB more in such a round: {ratio:.2f} times"
     assert expected in page

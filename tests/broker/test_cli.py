@@ -21,7 +21,7 @@ from covey.broker.programs.run import FALLBACK, available_broker
 from covey.broker.programs.websocket_gateway import WebsocketGateway
 from covey.shared.errors import UserError
 from tests import brokers
-from tests.certificates import Authority, needs_openssl
+from tests.certificates import Authority
 from tests.processes import free_ports, needs_mosquitto
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,7 +98,6 @@ def test_a_mistake_is_one_message_on_stderr_and_exit_code_2(arguments: list[str]
 
 
 @pytest.mark.processes
-@needs_openssl
 @pytest.mark.parametrize(
     "way", [["--embedded"], pytest.param([], marks=[pytest.mark.broker, needs_mosquitto])]
 )

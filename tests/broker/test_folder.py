@@ -21,7 +21,7 @@ from covey.agent.cli.device import Membership
 from covey.agent.cli.program import app as agent
 from covey.broker.access import members, passwords
 from covey.broker.access.acl import allows, render
-from covey.broker.access.authority import expiry, hosts_of
+from covey.broker.access.authority import Authority, expiry, hosts_of
 from covey.broker.access.members import Entry
 from covey.broker.cli.program import app
 from covey.broker.folder import AUDIT_OWNER, BrokerFolder
@@ -154,9 +154,9 @@ def test_the_certificate_is_for_the_hosts_that_were_named(tmp_path: Path) -> Non
         assert shakes_hands(made, host) is fits
 
 
-def shakes_hands(home: BrokerFolder, host: str) -> bool:
+def shakes_hands(home: BrokerFolder, host: str, trusts: Path | None = None) -> bool:
     """Does a client that trusts the credentials take the broker for `host`? Without a network."""
-    ours = ssl.create_default_context(cafile=home.file("coordinator"))
+    ours = ssl.create_default_context(cafile=trusts or home.file("coordinator"))
     theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     theirs.load_cert_chain(home.folder / "server.pem", home.folder / "server.key")
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -477,6 +477,41 @@ def test_renew_makes_a_certificate_that_the_old_credentials_trust(home: BrokerFo
     assert (home.folder / "server.pem").read_bytes() != before
     assert shakes_hands(home, "localhost")
     assert hosts_of((home.folder / "server.pem").read_bytes()) == ["localhost"]
+
+
+def test_an_authority_in_the_second_half_of_its_time_is_renewed_and_old_credentials_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = BrokerFolder.create(tmp_path / "home", ["localhost"], free_port(), authority_days=60)
+    for user in ("pi-7", "pi-8"):
+        home.enroll(user)
+    home.file("pi-8").unlink()
+    device = tmp_path / "device.pem"
+    device.write_bytes(home.file("pi-7").read_bytes())
+    former = home.certificates()["ca.pem"]
+    done = typed("lab", "renew", "--home", home.folder)
+    assert "ca.pem" not in done.output, "half of its time is left"
+
+    monkeypatch.setattr(Authority, "is_old", lambda *_: True)
+    monkeypatch.setattr(Authority, "days", 365)
+    done = typed("lab", "renew", "--home", home.folder)
+    assert done.exit_code == 0, done.output
+    assert f"before {former}" in done.stdout
+    assert str(home.file("pi-7")) in done.stdout
+    assert "broker lab rotate pi-8" in done.stderr
+    assert home.certificates()["ca.pem"] > home.certificates()["server.pem"] > former
+    assert url_of(home.file("pi-7")).password == url_of(device).password
+    assert home.file("pi-7").read_bytes() != device.read_bytes()
+    for trusts in (device, home.file("pi-7")):
+        assert shakes_hands(home, "localhost", trusts)
+
+
+def test_an_authority_is_old_once_half_of_its_time_is_over() -> None:
+    authority = Authority.create("a", 100)
+    assert authority.days == 100
+    for days, is_old in (49, False), (51, True), (200, True):
+        at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+        assert authority.is_old(at) is is_old
 
 
 @pytest.mark.processes

@@ -16,7 +16,7 @@ from covey.broker.programs.mosquitto import Mosquitto
 from covey.broker.programs.options import Options
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from tests.brokers import hosted
-from tests.certificates import Authority, needs_openssl
+from tests.certificates import Authority
 from tests.processes import ROOT, needs_mosquitto
 from tests.raw_mqtt import Raw
 
@@ -212,7 +212,6 @@ def test_every_cell_for_users_with_passwords(
 
 
 @pytest.mark.processes
-@needs_openssl
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_cell_for_users_with_certificates(
     kind: type[EmbeddedBroker] | type[Mosquitto], tmp_path: Path

@@ -111,6 +111,14 @@ class Injector:
         await self._resume()
         return True
 
+    async def _at_work(self) -> bool:
+        """Wait until the coordinator serves its run. False where it ends before."""
+        while self._coordinator.lives:
+            if b'"link"' in self._coordinator.said():
+                return True
+            await asyncio.sleep(0.02)
+        return False
+
     async def _freeze_coordinator(self, fault: Fault) -> bool:
         freeze = asyncio.ensure_future(self._coordinator.freeze(FREEZE_S))
         if "cut" in fault.kind:
@@ -337,8 +345,10 @@ class Injector:
             await asyncio.sleep(0.05)
 
     async def _full_disk(self, fault: Fault) -> bool:
-        place = self.site.run if "coordinator" in fault.kind else self.site.home
-        if place not in self.site.mounted:
+        """Of a run that exists: a command that only starts may end where no room is left, and has nothing to lose."""
+        of_coordinator = "coordinator" in fault.kind
+        place = self.site.run if of_coordinator else self.site.home
+        if place not in self.site.mounted or (of_coordinator and not await self._at_work()):
             return False
         ballast = fill(place)
         await asyncio.sleep(fault.seconds)

@@ -37,11 +37,13 @@ class Program:
 
     process: asyncio.subprocess.Process
     log: Path
+    before: int = 0  # bytes that programs before it had written to the same log
 
     @classmethod
     async def start(cls, command: list[str], log: Path) -> Program:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
         with log.open("ab") as file:
+            before = file.tell()
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -49,7 +51,11 @@ class Program:
                 stderr=file,
                 env=environment,
             )
-        return cls(process, log)
+        return cls(process, log, before)
+
+    def said(self) -> bytes:
+        """Its output so far."""
+        return self.log.read_bytes()[self.before :]
 
     @property
     def pid(self) -> int:
@@ -177,8 +183,6 @@ class Site:
 
     async def start_fleet(self) -> None:
         """All agents, with what they have on disk. Returns when their process is ready to work."""
-        log = self.folder / "fleet.log"
-        said = log.stat().st_size if log.exists() else 0
         scenario = self.folder / "fleet.yaml"
         if not scenario.exists():
             scenario.write_text(yaml.safe_dump(self.scenario("fedavg", fleet=True)))
@@ -194,10 +198,8 @@ class Site:
             "--learner",
             self.learner,
         )
-        self.fleet = await Program.start([*command, "--json"], log)
-        await self._until(
-            lambda: b'"fleet up"' in log.read_bytes()[said:], "the fleet does not start", self.fleet
-        )
+        fleet = self.fleet = await Program.start([*command, "--json"], self.folder / "fleet.log")
+        await self._until(lambda: b'"fleet up"' in fleet.said(), "the fleet does not start", fleet)
 
     async def start_coordinator(self, name: str, *more: str) -> Program:
         """`coordinator run` of the scenario in the run's folder."""

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from tests.chaos import check
 from tests.chaos.__main__ import main, never_hit
+from tests.chaos.faults import Injector
 from tests.chaos.one import EQUAL, Outcome, calm, disturbed
 from tests.chaos.packets import Packets, client_id, once_more
 from tests.chaos.plan import KINDS, METHODS, Fault, Plan, plan
-from tests.chaos.site import Site
+from tests.chaos.site import Program, Site
 from tests.processes import needs_mosquitto
 
 CONNECT = b"\x10\x11\x00\x04MQTT\x04\x02\x00\x1e\x00\x05covey"
@@ -53,6 +54,34 @@ async def test_runs_under_faults_end_in_the_bytes_of_the_calm_run(tmp_path: Path
             outcome = await disturbed(site, Plan(seed, "fedclust", faults), start, wanted)
             assert outcome.outcome == EQUAL, name
             assert outcome.injected, name
+
+
+async def test_a_disk_fills_up_once_the_run_has_begun_and_never_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path)
+    site.mounted = [site.run]
+    full = fault("full disk of the coordinator", 0, 0.0)
+
+    async def found(script: str) -> tuple[bool, bytes]:
+        """Whether the fault hit a coordinator that does this, and what that had printed by then."""
+        of_it = site.coordinator = await Program.start(["sh", "-c", script], tmp_path / "log")
+        seen = []
+
+        def filled(folder: Path) -> Path:
+            seen.append(of_it.said())
+            folder.mkdir(exist_ok=True)
+            (folder / "ballast").touch()
+            return folder / "ballast"
+
+        monkeypatch.setattr("tests.chaos.faults.fill", filled)
+        hit = await Injector(site, "run").inject(full)
+        await of_it.kill()
+        return hit, b"".join(seen)
+
+    link = 'echo \'{"event": "link"}\''
+    assert await found(f"sleep 0.2; {link}; exec sleep 60") == (True, b'{"event": "link"}\n')
+    assert await found("exit 2") == (False, b""), "of a command before it the log has a link"
 
 
 def test_a_seed_always_gives_the_same_plan_and_seeds_differ() -> None:

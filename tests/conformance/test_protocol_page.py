@@ -1,4 +1,4 @@
-"""An agent that was written after docs/protocol.md alone takes part in a run, and the page's examples are true."""
+"""An agent that was written after docs/protocol.md and the pages that it names takes part in a run, and the page's examples are true."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ from tests.processes import (
 
 AGENT = ROOT / "docs/examples/minimal_agent.py"
 SHORT_AGENT = ROOT / "examples/agent_in_60_lines.py"
-PAGE = (ROOT / "docs/protocol.md").read_text("utf-8")
+PAGE = "".join(
+    (ROOT / "docs" / page).read_text("utf-8") for page in ("protocol.md", "protocol-bytes.md")
+)
 PART_BYTES = 1024  # the smallest: with 600 values a model has three parts
 
 

@@ -56,45 +56,46 @@ def test_a_report_names_a_model_that_is_not_better_than_one_answer() -> None:
 # -- the models that agents use ----------------------------------------------------------------------------------------
 
 
-def with_modes(at_home: int = 0, measure: str = "accuracy", **modes: float) -> dict[str, Any]:
+def with_modes(uses: Any = None, measure: str = "accuracy", **modes: float) -> dict[str, Any]:
     """A result of four agents with these macro averages."""
     accuracy = {
         mode: {"agents": 4, measure: {"macro": value, "micro": value}}
         for mode, value in modes.items()
     }
-    return {"accuracy": accuracy, "agents": 4, "at_home": [f"pi-{n}" for n in range(at_home)]}
+    return {"accuracy": accuracy, "agents": 4, "uses": uses or {}}
 
 
-def test_an_agent_that_chooses_nothing_uses_the_served_model(tmp_path: Path) -> None:
-    result = result_of(small_run.in_process(tmp_path, small_run.scenario("fedavg")), None)
-    assert result.accuracy["delivered"] == result.accuracy["server"]
-    assert "at_home" not in result.to_json()
-
-
-def test_a_run_names_how_much_better_the_agents_own_models_are() -> None:
+def test_a_run_names_how_much_better_models_are_that_no_agent_uses() -> None:
     found = tables.own_models(with_modes(measure="rmse", server=9.04, tuned=2.78, last=2.39))
     assert found.startswith(
         "the agents' own models are 3.8 times better than the served one: RMSE 2.39 (E-last) against 9.04 (macro)"
     )
-    assert "evaluation.deliver: best lets" in found
+    assert "without evaluation.deliver: served" in found
     assert "5 % better" in tables.own_models(with_modes(measure="rmse", server=2.1, tuned=2.0))
-    found = tables.own_models(with_modes(3, server=0.5, tuned=0.9, last=0.8, delivered=0.85))
-    assert "are 40.0 points better" in found
-    assert found.endswith(
-        "3 of 4 agents use the served model after fine-tuning: accuracy 85.00 (E-delivered)"
-    )
-
-
-def test_own_models_that_are_not_better_are_not_worth_a_sentence() -> None:
-    assert tables.own_models(with_modes(server=0.9, tuned=0.904, last=0.8, delivered=0.9)) == ""
-    assert tables.own_models(with_modes(measure="rmse", server=2.0, tuned=2.1)) == ""
+    assert tables.own_models(with_modes(server=0.9, tuned=0.904, last=0.8)) == ""
     assert tables.own_models({"accuracy": {}}) == ""
-    found = tables.own_models(with_modes(1, server=0.9, tuned=0.8, delivered=0.91))
-    assert found.startswith("1 of 4 agents use")
+    judged = with_modes({"pi-1": {"served": 1.0}}, server=0.5, tuned=0.9, delivered=0.5)
+    assert tables.own_models(judged) == "", "the agents have weighed them"
 
 
-def test_a_page_leaves_e_delivered_out_where_all_agents_use_the_served_model() -> None:
+def test_a_run_states_in_words_what_its_agents_use_and_who_uses_no_model() -> None:
+    uses = {
+        "pi-1": {"served": 0.6, "home-20": 0.4},
+        "pi-2": {"home-20": 0.8, "near": 0.2},
+        "pi-3": {"none": 1.0},
+        "pi-4": {"served": 1.0},
+    }
+    found = tables.used(with_modes(uses, server=0.5))
+    assert found == (
+        "the agents use, on average: 40 % served, 30 % after 20 epochs at home, 25 % constant, 5 % neighbours; 1 of 4 agents "
+        "use no model, because none is better than the constant there: pi-3"
+    )
+    assert tables.used(with_modes(server=0.5)) == ""
+
+
+def test_a_page_leaves_e_delivered_out_where_no_agent_has_a_judge() -> None:
     result = {**with_modes(server=0.9, tuned=0.8, delivered=0.9), "never_trained": []}
     assert list(shown_modes(result)) == ["server", "tuned"]
-    assert list(shown_modes({**result, "at_home": ["pi-1"]})) == ["server", "delivered", "tuned"]
+    uses = {"pi-1": {"served": 1.0}}
+    assert list(shown_modes({**result, "uses": uses})) == ["server", "delivered", "tuned"]
     assert "delivered" not in CURVES

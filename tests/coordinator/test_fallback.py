@@ -34,7 +34,15 @@ from tests.kit import small_run
 from tests.kit.local_clients import LocalClients
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
-from tests.kit.small_run import clients, fingerprint, local_for, rules, scenario, setup
+from tests.kit.small_run import (
+    clients,
+    fingerprint,
+    killed_at_each_step,
+    local_for,
+    rules,
+    scenario,
+    setup,
+)
 
 HONEST = {"agent-4", "agent-6"}
 HOSTILE = {"agent-0", "agent-2"}  # of the same group
@@ -144,36 +152,13 @@ def test_over_a_broker_the_same_agents_fall_back_to_the_same_bytes(tmp_path: Pat
     assert rows["agent-4"]["fell_back"] in [row[-1] for row in shown.rows]
 
 
-class KilledError(Exception):
-    pass
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run without a kill."""
-    return driver(tmp_path_factory.mktemp("whole") / "run").complete(SAMPLES)
-
-
-@pytest.mark.parametrize("at", range(2, 9))
-def test_a_kill_at_any_checkpoint_changes_neither_who_falls_back_nor_a_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, whole: Run
-) -> None:
-    first = driver(tmp_path / "killed")
-    save, saves = Run._save, 0
-
-    def dies(run: Run) -> None:
-        nonlocal saves
-        saves += 1
-        if saves == at:
-            raise KilledError
-        save(run)
-
-    monkeypatch.setattr(Run, "_save", dies)
-    with pytest.raises(KilledError):
-        first.complete(SAMPLES)
-    monkeypatch.undo()
-    first.run, effects = Run.resume(tmp_path / "killed", SCENE, setup(SCENE), rules(SCENE), 0.0)
-    run = first.complete(SAMPLES, [*effects, *first.run.desired()])
+def test_kills_at_every_step_change_neither_who_falls_back_nor_a_byte(tmp_path: Path) -> None:
+    whole = driver(tmp_path / "whole").complete(SAMPLES)
+    folder = tmp_path / "killed"
+    run, kills = killed_at_each_step(
+        driver(folder), SAMPLES, lambda: Run.resume(folder, SCENE, setup(SCENE), rules(SCENE), 0.0)
+    )
+    assert kills > SCENE.rounds.count
     assert fingerprint(run) == fingerprint(whole)
     assert run.facts.fallen == whole.facts.fallen
     lines = [

@@ -77,7 +77,6 @@ def test_under_dp_sgd_fine_tuning_is_off_and_the_result_names_what_it_lacks(tmp_
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (LOCAL, {"evaluation": {"tune_epochs": 1}}, r"privacy\.local: evaluation\.tune_epochs"),
-    (LOCAL, {"evaluation": {"knn": 3}}, r"privacy\.local: evaluation\.knn"),
     (LOCAL, {"evaluation": {"track": True}}, r"privacy\.local: evaluation\.track"),
     (LOCAL, {"task": {"label_prior": "on"}}, r"privacy\.local: task\.label_prior"),
     (CLIENT, {"evaluation": {"every": 1}}, r"privacy\.client: evaluation\.every .* to 0"),

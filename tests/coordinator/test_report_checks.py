@@ -32,6 +32,7 @@ SCENE = Scenario.model_validate(
     }
 )
 COUNTS = {"counts": Expected(2)}
+USES = {"served": 0.75, "near": 0.25}
 GOOD = {"n": 4, "correct": 3, "accuracy": 0.75, "f1": 0.7, "loss": 0.6}
 JUNK: list[Any] = [
     None,
@@ -212,8 +213,18 @@ def report(**numbers: Any) -> ReportContent:
         (Phase("evaluate"), {"server": {**GOOD, "correct": 5}}, "expected correct from 0 to n"),
         (
             Phase("evaluate"),
-            {"server": GOOD, "tuned": GOOD, "at_home": 0.5},
-            "at_home is 0.5; expected 0 or 1",
+            {"server": GOOD, "delivered": GOOD, "uses": {"served": 0.5}},
+            "uses is {'served': 0.5}; expected weights from 0 to 1 that sum to 1",
+        ),
+        (
+            Phase("evaluate"),
+            {"server": GOOD, "delivered": GOOD, "uses": USES, "weights": {"boom": 1.0}},
+            "weights is {'boom': 1.0}; expected a weight by candidate",
+        ),
+        (
+            Phase("evaluate"),
+            {"server": GOOD, "delivered": GOOD, "uses": USES, "gain": [0.1, -1]},
+            "gain is [0.1, -1]; expected a mean and its variance",
         ),
         (
             Phase("moments"),
@@ -253,10 +264,10 @@ def test_wrong_numbers_are_named_with_what_is_expected(
         ),
         (
             Phase("evaluate"),
-            {"server": GOOD, "tuned": GOOD, "at_home": 1, "delivered": GOOD},
-            {"server": GOOD, "tuned": GOOD, "at_home": 1},
+            {"server": GOOD, "delivered": GOOD, "uses": USES, "gain": [-0.5, 0.25]},
+            {"server": GOOD, "delivered": GOOD, "uses": USES, "gain": [-0.5, 0.25]},
         ),
-        (Phase("evaluate"), {"server": GOOD, "at_home": "boom"}, {"server": GOOD}),
+        (Phase("evaluate"), {"server": GOOD, "uses": "boom"}, {"server": GOOD}),
         (Phase("train"), {"anything": "else", "pi": [1.0]}, {}),
         (Phase(numbers={"few": Expected(2, required=False)}), {}, {}),
         (Phase("moments"), {**channels(), "pi": 1}, channels()),

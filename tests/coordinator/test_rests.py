@@ -237,16 +237,17 @@ def test_patience_is_never_longer_than_half_of_the_limit() -> None:
 
 
 ROUNDS = 64
+WORK_S = 2.0  # what a round takes at least where nobody is silent
 
 
 class OneIsSilent(Numpy):
-    """The work of agent-3 never ends; the others take 2 s."""
+    """The work of agent-3 never ends; that of the others takes its time."""
 
     silent = "agent-3"
 
     async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
         if job["job"] == "perform":
-            await asyncio.sleep(1e9 if job["client"] == self.silent else 2.0)
+            await asyncio.sleep(1e9 if job["client"] == self.silent else WORK_S)
         return await super().call(job, weight=weight)
 
 
@@ -277,10 +278,9 @@ def whole(folder: Path, silent: str, rounds: dict[str, Any]) -> tuple[Run, float
 def test_one_silent_agent_leaves_at_least_half_of_the_calm_rate(tmp_path: Path, mode: str) -> None:
     """Before: a round of 2 s took 300 s, and 360 s until an agent's first work had an allowance of its own."""
     rounds = {"count": ROUNDS, "mode": mode, "buffer": 3}
-    calm, usual_s = whole(tmp_path / "calm", "nobody", rounds)
-    attacked, seconds = whole(tmp_path / "attacked", "agent-3", rounds)
-    assert calm.engine.round == attacked.engine.round == ROUNDS
-    assert seconds <= 2 * usual_s, (usual_s, seconds)
+    run, seconds = whole(tmp_path / "attacked", "agent-3", rounds)
+    assert run.engine.round == ROUNDS
+    assert seconds <= 2 * ROUNDS * WORK_S
 
 
 def test_the_record_the_status_and_the_dashboard_show_who_is_silent(tmp_path: Path) -> None:

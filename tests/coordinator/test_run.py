@@ -35,7 +35,7 @@ from tests.kit.small_run import (
     scenario,
     setup,
 )
-from tests.methods import METHODS
+from tests.methods import of_each_kind
 
 
 def opened(folder: Path, **sections: Any) -> tuple[Run, dict[ClientId, Any]]:
@@ -66,9 +66,6 @@ STOPS: dict[str, Any] = {"stop": "assignments"}
 @pytest.mark.parametrize(
     ("method", "options", "late"),
     [
-        ("fedavg", {}, set()),
-        ("fedclust", {}, set()),
-        ("fesem", {}, set()),
         ("fesem", STOPS, {"agent-7"}),
         ("fesem_ma-fedma", {}, set()),
         ("fedavg", {"server": {"name": "adam", "lr": 0.1}}, set()),
@@ -325,9 +322,12 @@ def test_tracking_measures_participants_and_the_best_they_ever_had(tmp_path: Pat
     assert all("tracked" in line for line in lines if line["phase"] == "train")
 
 
-# FedSoft estimates its clients' shares in every second round, and newcomers after any
+# clusters are known for these; FedSoft estimates its clients' shares in every second round, and newcomers after any
+NAMED = [("fesem", 3), ("fedclust", 3), ("fedsoft", 4)]
+
+
 @pytest.mark.parametrize(
-    ("method", "rounds"), [*((method, 3) for method in METHODS), ("fedsoft", 4)]
+    ("method", "rounds"), [*((method, 3) for method in of_each_kind("leaves")), *NAMED]
 )
 def test_a_run_leaves_models_records_and_a_result_and_serves_newcomers_after_its_last_round(
     tmp_path: Path, method: str, rounds: int

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from covey.coordinator.compare.rows import ComparisonRow
-from covey.coordinator.compare.verdict import Verdict, gain_of, standings, verdicts
+from covey.coordinator.compare.verdict import Verdict, deciding, gain_of, standings, verdicts
 from covey.coordinator.view.table import Table, columns_of
 from covey.shared.numerics.measures import ACCURACY, RMSE
 from covey.shared.scenario.scenario import Scenario
@@ -220,3 +220,32 @@ def test_a_table_is_written_for_latex_and_for_html() -> None:
 
 def test_one_method_has_no_standings() -> None:
     assert standings(scene(), rows(fedavg={4: [0.5, 0.5]})) == []
+
+
+def test_a_comparison_of_one_seed_shows_the_compared_figure_alone() -> None:
+    scene_of_one = scene_with({"seeds": [4]})
+    found = deciding(scene_of_one, rows(fedavg={4: [0.5, 0.6]}, fedclust={4: [0.7, 0.8]}))
+    assert found is not None
+    assert found.headers == ["method", "E-last", "models"]
+    assert [list(line) for line in found.rows] == [
+        ["fedavg", "55.00", "–"],
+        ["fedclust", "75.00", "2"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "more", [{"seeds": [4, 5]}, {"target": 0.9}, {"published": {"fedavg": 90.0}}]
+)
+def test_a_comparison_for_a_paper_shows_all_tables(more: Mapping[str, Any]) -> None:
+    whole = scene_with({"seeds": [4], **more})
+    assert deciding(whole, rows(fedavg={4: [0.5, 0.6]})) is None
+
+
+def scene_with(changes: Mapping[str, Any]) -> Scenario:
+    compare: dict[str, Any] = {
+        "methods": [{"name": "fedavg"}, {"name": "fedclust"}],
+        "published": {},
+        "metric": "last",
+    }
+    compare |= changes
+    return scenario(compare=compare)

@@ -116,6 +116,15 @@ def finish(this: Program, within_s: float = 120.0) -> None:
         this.stop()
 
 
+def whole_in_process(folder: Path, **sections: Any) -> Path:
+    """The run folder of the same simulated run without a network, which nobody disturbs."""
+    folder.mkdir()
+    path = SIMULATED.written(folder, **changed(sections, {"fleet": {"faults": {}}}))
+    command = ["covey.coordinator.cli", "run", str(path), "--out", str(folder / "run")]
+    finish(Program([*command, "--in-process"], folder / "log"))
+    return folder / "run"
+
+
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder of an undisturbed run on a stock Mosquitto, the same for all workers of pytest-xdist."""

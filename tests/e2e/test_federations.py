@@ -88,11 +88,10 @@ def test_three_runs_at_once_end_with_the_bytes_of_each_alone_and_one_of_them_is_
         living.callback(runs["south"].stop)
         for this in runs.values():
             finish(this, WITHIN_S)
-    for federation in METHODS:
-        alone = tmp_path / f"{federation}-alone"
-        alone.mkdir()
-        port = free_port()
-        with mosquitto(alone, port), devices(alone, port, [federation]):
+    alone, port = tmp_path / "alone", free_port()
+    alone.mkdir()
+    with mosquitto(alone, port), devices(alone, port, list(METHODS)):
+        for federation in METHODS:  # one after another
             finish(run_of(alone, port, federation), WITHIN_S)
-        found = [model_bytes(folder / federation / "run") for folder in (together, alone)]
-        assert found[0] == found[1]
+            found = [model_bytes(folder / federation / "run") for folder in (together, alone)]
+            assert found[0] == found[1]

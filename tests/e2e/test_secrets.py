@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.certificates import Authority, needs_openssl
+from tests.certificates import Authority
 from tests.e2e.conftest import SIMULATED, finish
 from tests.processes import Program, free_port, needs_mosquitto, program, result, until
 
@@ -40,7 +40,6 @@ def credentials(folder: Path, url: str, authority: Authority, **names: str) -> l
 
 @pytest.mark.broker
 @needs_mosquitto
-@needs_openssl
 def test_a_run_with_its_fleet_and_its_status_over_a_broker_that_wants_certificates(
     tmp_path: Path,
 ) -> None:
@@ -70,7 +69,6 @@ def test_a_run_with_its_fleet_and_its_status_over_a_broker_that_wants_certificat
 
 @pytest.mark.broker
 @needs_mosquitto
-@needs_openssl
 def test_without_a_certificate_every_program_names_what_is_missing(tmp_path: Path) -> None:
     path = SIMULATED.written(tmp_path)
     with strict_broker(tmp_path) as (url, authority):

@@ -122,17 +122,17 @@ def test_a_program_begun_with_nohup_outlives_its_terminal(tmp_path: Path, name: 
     signs = {"run": "round", "aggregate": "connected", "start": "connected", "up": "listens"}
     with mosquitto(tmp_path, port):
         for is_ignored in (False, True):
-            nohup = ["nohup"] if is_ignored else []
             log = tmp_path / f"log-{is_ignored}"
-            line = [*nohup, sys.executable, "-m", *lines[name]]
-            if is_ignored and name == "run":
-                line.append("--resume")
-            with program(*line, log=log, module=False) as this:
+            line = lines[name]
+            if is_ignored:
+                line = ["nohup", sys.executable, "-m", *line]
+                line += ["--resume"] if name == "run" else []
+            with program(*line, log=log, module=not is_ignored) as this:
                 until(lambda this=this: signs[name] in this.output, of=this)  # type: ignore[misc]
                 this.process.send_signal(signal.SIGHUP)
                 if not is_ignored:
                     assert this.process.wait(60) in (0, 130), this.output
                     continue
                 with pytest.raises(subprocess.TimeoutExpired):
-                    this.process.wait(1)
+                    this.process.wait(0.5)
                 assert this.stop() in (0, 130), this.output

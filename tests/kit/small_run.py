@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.record.notices import Observer, ignore
+from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
@@ -171,6 +173,39 @@ def in_process(
     """The whole run; the knobs are those of `driver`."""
     people = people or clients(scene=scene)
     return driver(folder, scene, people, **knobs).complete(samples_of(people))
+
+
+class KilledError(Exception):
+    pass
+
+
+def killed_at_each_step(
+    first: Driver[LocalClients],
+    samples: Mapping[ClientId, tuple[int, int]],
+    resumed: Callable[[], tuple[Run, list[Effect]]],
+) -> tuple[Run, int]:
+    """A run that is killed at the first checkpoint of each step and stage, and resumed from the one before.
+
+    Returns:
+        The run at its end, and the number of kills.
+    """
+    save, struck = Run._save, set[tuple[Any, ...]]()
+
+    def dies(run: Run) -> None:
+        place = (run.engine.number, run.engine.stage, run.engine.round)
+        if place not in struck:
+            struck.add(place)
+            raise KilledError
+        save(run)
+
+    effects: list[Effect] = []
+    while True:
+        try:
+            with patch.object(Run, "_save", dies):
+                return first.complete(samples, effects), len(struck)
+        except KilledError:
+            first.run, found = resumed()
+            effects = [*found, *first.run.desired()]
 
 
 def fingerprint(run: Run) -> list[bytes]:

@@ -126,14 +126,6 @@ def test_terms_below_the_owners_bounds_are_refused(policy: at.OwnersPolicy, refu
     assert offered(members, terms_of(members)) == ("owner" if refused else "")
 
 
-def test_an_order_without_secure_sums_is_refused_where_the_owner_requires_them() -> None:
-    strict, usual = device(1, at.OwnersPolicy(required=True)), device(2)
-    assert strict.machine.plain_order(strict.state).then == (
-        at.Refuse("not secure", "the owner requires secure sums"),
-    )
-    assert usual.machine.plain_order(usual.state).then == ()
-
-
 def test_another_model_for_one_member_is_refused() -> None:
     members = devices(5)
     other = start(models=(b"another model",))

@@ -21,7 +21,7 @@ def test_a_group_protects_or_is_refused(members: int, share: float) -> None:
     assert group.threshold - group.colluders >= 2
 
 
-# the table of docs/secure-sums.md: members, share of colluders, threshold, members that may be gone, chances
+# the table of shared/secure/README.md: members, share of colluders, threshold, members that may be gone, chances
 TABLE = [
     (5, 0.1, 3, 2, 9e-3, 6e-2, 16e-2),
     (5, 0.2, 4, 1, 8e-2, 26e-2, 47e-2),

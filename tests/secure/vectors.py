@@ -19,7 +19,7 @@ OTHER = bytes(range(32, 64))
 
 
 def small() -> dict[str, str]:
-    """One line for each primitive: also in docs/secure-sums.md."""
+    """One line for each primitive: also in shared/secure/README.md."""
     shares = shamir.split(
         KEY, 4, range(1, 6), lambda n: bytes(range(1, n + 1))
     )  # the same bytes for each coefficient

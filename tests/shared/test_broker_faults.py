@@ -16,7 +16,7 @@ from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from covey.shared.mqtt.link import Down, Echo, Incoming, Up, Will
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.mqtt.read_back import LOOKS
-from tests.certificates import Authority, needs_openssl
+from tests.certificates import DAY_S, Authority
 from tests.kit.small_fleet import PATIENT
 from tests.kit.small_run import rules, scenario
 from tests.mosquitto_fleet import MosquittoFleet
@@ -28,6 +28,7 @@ STATUS = "covey/f/agents/a/status"
 ONLINE = bytes(900)
 LARGE = bytes(3000)  # a part of a report
 LOOK_S = 0.05
+LIVES_S = 1.5  # a certificate that ends in the middle of a test
 
 
 class Broker:
@@ -126,7 +127,6 @@ def secured(folder: Path, by: Authority, *, days: int = 2) -> list[str]:
     return [f"certfile {signed.cert}", f"keyfile {signed.key}"]
 
 
-@needs_openssl
 async def test_a_certificate_that_expired_or_is_of_another_authority_is_named_while_a_program_runs(
     broker: Broker, tmp_path: Path
 ) -> None:
@@ -141,6 +141,44 @@ async def test_a_certificate_that_expired_or_is_of_another_authority_is_named_wh
         await broker.runs(*secured(tmp_path / "other", other))
         await program.is_down("an authority that this machine does not know", "--credentials")
         await broker.runs(*secured(tmp_path, own))
+        await program.is_up()
+
+
+async def test_a_device_whose_own_certificate_ends_names_it_and_returns_with_the_renewed_file(
+    broker: Broker, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    settings = [*secured(tmp_path, authority), "require_certificate true"]
+    settings += [f"cafile {authority.cert}", "use_identity_as_username true"]
+    await broker.runs(*settings)
+    own = authority.sign("a", days=LIVES_S / DAY_S)
+    url = BrokerUrl("127.0.0.1", broker.port, tls=Tls(authority.cert, own.cert, own.key))
+    async with Program(url) as program:
+        await program.is_up()
+        await asyncio.sleep(LIVES_S)
+        downs = [item for item in program.items if isinstance(item, Down)]
+        assert downs == [], "a connection outlives its certificate"
+        await broker.runs(*settings)
+        await program.is_down("this machine's certificate has expired", "cert")
+        whole = own.key.read_bytes()
+        own.key.write_bytes(b"half a copy")
+        await asyncio.sleep(0.5)
+        own.key.write_bytes(whole)
+        authority.sign("a")
+        await program.is_up()
+
+
+async def test_a_program_that_runs_takes_a_new_authority_from_its_file(
+    broker: Broker, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    own, other = Authority(tmp_path), Authority(tmp_path / "other")
+    await broker.runs(*secured(tmp_path, own))
+    async with Program(BrokerUrl("127.0.0.1", broker.port, tls=Tls(own.cert))) as program:
+        await program.is_up()
+        await broker.runs(*secured(tmp_path / "other", other))
+        await program.is_down("an authority that this machine does not know")
+        own.cert.write_bytes(other.cert.read_bytes())
         await program.is_up()
 
 

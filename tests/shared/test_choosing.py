@@ -263,7 +263,7 @@ def test_the_best_silhouette_has_three_rows_in_a_cluster_on_average() -> None:
 
 
 def test_rotations_split_fleets_without_groups_where_agents_differ_in_noise() -> None:
-    """The limit that docs/choosing-k.md names: rows as long as those of agents with log-normal numbers of samples."""
+    """The limit that choosing_k.md names: rows as long as those of agents with log-normal numbers of samples."""
     rng = np.random.default_rng(1)
     lengths = np.exp(-0.25 * rng.standard_normal((10, 20, 1)))
     fleets = rng.standard_normal((10, 20, 650)) * lengths

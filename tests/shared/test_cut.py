@@ -10,19 +10,22 @@ import numpy as np
 import pytest
 
 from covey.shared.numerics import kinship
-from covey.shared.numerics.clustering import euclidean
+from covey.shared.numerics.clustering import Linkage, euclidean
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import Strategy, View
 from covey.shared.strategies.bases import cut
 from covey.shared.strategies.bases.cut import COUNTS, Chances, Cut
+from covey.shared.strategies.cfl import Cfl
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.fesem import Fesem
 from covey.shared.strategies.fesem_ma import FesemMa
 from covey.shared.strategies.ifca import Ifca
+from covey.shared.strategies.kin import Kin
 from covey.shared.strategies.pacfl import Pacfl
 from covey.shared.strategies.phase_names import CARD
 from covey.shared.strategies.reading import folded
+from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.strategies.robust import Robust
 from tests.bowl import Softmax, softmax_client
 from tests.drive import Run
@@ -30,6 +33,7 @@ from tests.shared.planted import SGD, bowls, run, setup, softmaxes
 
 NONE: Chances = (0.5, 0.5, 0.5)
 SHIFT: Chances = (0.5, 0.005, 0.5)
+MIN_GROUP = Cfl.model_fields["min_group"].description
 HEADS = np.random.default_rng(5).standard_normal((10, 1))
 
 
@@ -125,6 +129,82 @@ def test_without_a_say_of_the_cards_silhouettes_must_be_better_than_chance() -> 
         assert choice is not None
         assert choice.clusters == 1
         assert 0 < choice.score < choice.chance
+
+
+@pytest.mark.parametrize(
+    ("agents", "least"),
+    [(1, 1), (3, 1), (4, 2), (6, 2), (8, 3), (9, 3), (30, 3), (31, 4), (100, 10)],
+)
+def test_a_group_has_three_agents_and_a_tenth_and_a_third_of_a_small_fleet(
+    agents: int, least: int
+) -> None:
+    assert Cut("complete").least(agents) == least
+    assert Cut("complete", min_group=2).least(agents) == 2
+    assert Cut("complete", n_clusters=2).least(agents) == 1, "a given cut has groups of any size"
+
+
+LOOSE = np.random.default_rng(3).standard_normal((36, 6))
+OUTLIERS = np.eye(6)[:4] * 12  # four agents, each far from all others
+
+
+def sizes(rule: Cut, points: Vector, chances: Chances = SHIFT) -> list[int]:
+    tree, _ = rule.tree(euclidean(list(points)), chances)
+    return sorted(np.bincount(tree.labels).tolist())
+
+
+@pytest.mark.parametrize("linkage", ["complete", "average", "ward", "single"])
+def test_outliers_around_one_loose_group_are_no_cut(linkage: Linkage) -> None:
+    points = np.concatenate([LOOSE, OUTLIERS])
+    assert sizes(Cut(linkage), points) == [40]
+    assert min(sizes(Cut(linkage, min_group=1), points)) == 1
+
+
+@pytest.mark.parametrize("choose", get_args(cut.Choose))
+@pytest.mark.parametrize("chances", [SHIFT, ()])
+def test_groups_are_found_among_outliers_which_join_the_nearest(
+    choose: Any, chances: Chances
+) -> None:
+    groups = np.concatenate([0.3 * LOOSE[:18], 0.3 * LOOSE[18:] + 9 * np.eye(6)[4]])
+    lone = np.array([[0.0, 0, 0, 0, 4, 3], [0, 0, 0, 0, 5, -3]])
+    tree, _ = Cut("ward", choose).tree(euclidean(list(np.concatenate([groups, lone]))), chances)
+    assert tree.labels[:36].tolist() == [0] * 18 + [1] * 18
+    assert tree.clusters == 2
+
+
+def test_agents_that_have_joined_have_no_weight_and_the_record_has_their_number() -> None:
+    points = np.concatenate([LOOSE[:10] * 0.1, LOOSE[10:20] * 0.1 + 5, [[0.0] * 5 + [-40]]])
+    tree, _ = Cut("average").tree(euclidean(list(points)), SHIFT)
+    assert (tree.joined, tree.clusters, tree.weights[-1]) == (1, 2, 0.0)
+    assert tree.weights[tree.labels == 0].sum() == pytest.approx(1)
+
+
+def test_a_fleet_without_two_groups_that_are_large_enough_is_one() -> None:
+    far = np.diag(np.arange(1.0, 9.0)) * 100
+    assert sizes(Cut("complete"), far) == [8]
+    assert sizes(Cut("complete", "gap"), far) == [8]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda: FedClust(n_clusters=2, min_group=1),
+        lambda: Pacfl(threshold=9, min_group=3),
+        lambda: Robust(min_group=1),
+        lambda: Ifca(n_clusters=2, min_group=1),
+        lambda: Fesem(gate="none", min_group=1),
+    ],
+)
+def test_the_least_size_of_a_group_beside_a_cut_that_is_given_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"leave (it|min_group) out"):
+        given()
+
+
+def test_every_method_with_the_gate_has_the_same_least_size_of_a_group() -> None:
+    gated = [kind for kind in BUILT_IN.values() if "gate" in kind.model_fields or kind is Kin]
+    assert len(gated) > 6
+    for kind in gated:
+        assert kind.model_fields["min_group"].default is None
+        assert kind.model_fields["min_group"].description == MIN_GROUP
 
 
 @pytest.mark.parametrize(

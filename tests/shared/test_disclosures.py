@@ -33,7 +33,8 @@ from covey.shared.strategies.phase_names import EVALUATE, MODES, MOMENTS, TRAIN
 from covey.shared.strategies.secured.phases import HEAD
 from covey.shared.wire.documents import AgentStatus, ModelInUse
 from covey.shared.wire.messages import Encoded, ReportContent
-from covey.shared.work.client import AT_HOME, VOTE
+from covey.shared.work.client import VOTE
+from covey.shared.work.judge import REPORTED
 
 TRUTHS = {
     "classes": np.array([0, 1, 1, 2]),
@@ -92,7 +93,7 @@ def test_each_figure_that_an_evaluation_can_produce_has_a_row() -> None:
         found |= figures_of(truth, answers(outputs, kind)).keys()
         found |= baseline_figures(truth, truth).keys()
     assert found == set(FIGURES)
-    assert set(NUMBERS_OF_EVALUATION) == {*MODES, VOTE, AT_HOME, HEAD}
+    assert set(NUMBERS_OF_EVALUATION) == {*MODES, VOTE, *REPORTED, HEAD}
     assert set(VOTED) == set(VOTE_NUMBERS)
 
 

@@ -31,7 +31,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "7976334bf813b044",
+    "2f74ceba544586c8",
 )  # the format number, and the digest of the fields that it stands for
 
 

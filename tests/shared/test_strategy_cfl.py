@@ -339,6 +339,19 @@ def test_cfl_by_default_asks_all_members_before_it_splits_where_a_part_takes_par
     assert max(len(phase.cohort) for phase, _ in end.phases) == 16
 
 
+@pytest.mark.parametrize("trigger", ["silhouette", "rotations"])
+def test_cfl_splits_off_no_outliers_and_its_groups_are_those_of_the_cut(trigger: Any) -> None:
+    """Two groups of six, and two agents whose updates point elsewhere."""
+    groups = [(s * 5.0, 0.1 * i, 0.0) for i, s in enumerate((1, -1) * 6)]
+    locals_ = bowls(*groups, (0.5, 0.0, 5.0), (-0.5, 0.0, -5.0))
+    end = run(Cfl(trigger=trigger, gate="none"), locals_, WHOLE, rounds=3)
+    assert [*end.state.assign.values()] == [0, 1] * 7
+    alone = bowls(*[(5.0, 0.1 * i, 0.0) for i in range(10)], (0.0, 0.0, 5.0))
+    for least, models in ((None, 1), (1, 2)):
+        rule = Cfl(trigger="rounds", every=1, warmup=0, min_group=least)
+        assert len(run(rule, alone, WHOLE, rounds=2).state.models) == models
+
+
 def test_cfl_warns_at_the_end_that_nothing_was_split() -> None:
     locals_ = bowls(*((5.0, float(i)) for i in range(3)))
     reasons = {

@@ -61,7 +61,7 @@ def test_ifca_weighs_by_samples_or_not_at_all() -> None:
 def test_ifca_divides_gradients_by_all_reporters_not_by_the_cluster() -> None:
     locals_ = bowls((5, 0), (5, 0), (5, 0), (-5, 0))
     end = run(
-        Ifca(initial="random", averaging="gradient"),
+        Ifca(initial="random", averaging="gradient", n_clusters=2),
         locals_,
         ONE,
         flat(1, 0),

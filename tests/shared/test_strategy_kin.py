@@ -1,4 +1,4 @@
-"""Kin: FedAvg where no test fires, groups where they help, own models where they help more."""
+"""Kin: FedAvg where no test fires, groups where they help."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.coordinator.view.lines import phase_line, reduced
 from covey.coordinator.view.state import RunPlan, Sources, dashboard_state
-from covey.shared.errors import DataError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import kin
 from covey.shared.strategies.base import LAST_MODEL, ClientId, Local, Phase, Report, View
@@ -33,7 +32,15 @@ from tests.kit import small_run
 from tests.kit.local_clients import LocalClients, LocalFor
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
-from tests.kit.small_run import fingerprint, local_for, rules, samples_of, scenario, setup
+from tests.kit.small_run import (
+    fingerprint,
+    killed_at_each_step,
+    local_for,
+    rules,
+    samples_of,
+    scenario,
+    setup,
+)
 from tests.shared import planted
 
 ALL = (0, 1, 2, 3)
@@ -157,13 +164,12 @@ def test_cards_have_the_sums_of_single_samples_in_a_simulated_fleet_of_kin_alone
 def test_groups_are_found_confirmed_by_a_vote_and_trained_apart(tmp_path: Path) -> None:
     run = complete(tmp_path, swapped, scene())
     assert [*run.state.assign.values()] == [0, 1] * 4
-    assert phases(tmp_path) == ["signature", "vote", "vote"]
-    found, first, second = sentences(tmp_path)
+    assert phases(tmp_path) == ["signature", "vote"]
+    found, vote = sentences(tmp_path)
     assert found == "kin: the data of 8 agents differ in concept"
-    assert first.startswith(
+    assert vote.startswith(
         "vote after round 2: 2 groups by inputs serve the agents better than one model (8 of 8 gain, z "
     )
-    assert second.startswith("vote after round 4: a model of its own ")
     outcome = run.state.outcomes["inputs"]
     assert outcome["voters"] == outcome["better"] == 8
     served = [figures["server"]["accuracy"] for figures in run.facts.evaluation.values()]
@@ -175,7 +181,7 @@ def test_a_fleet_without_classes_in_common_is_voted_on_by_labels_alone(tmp_path:
     end = planted.run(Kin(), fleet, rounds=6)
     assert end.state.shift == ("labels",)
     assert not end.state.basis, "agents that hold nothing back abstain, so the cut has no votes"
-    assert [phase.name for phase, _ in end.phases].count("vote") == 2
+    assert [phase.name for phase, _ in end.phases].count("vote") == 1
 
 
 def test_in_part_of_the_fleet_the_vote_asks_agents_outside_of_the_cohort_too(
@@ -186,10 +192,25 @@ def test_in_part_of_the_fleet_the_vote_asks_agents_outside_of_the_cohort_too(
     assert run.state.outcomes["inputs"]["voters"] > 4
 
 
-def test_fewer_than_six_agents_have_no_first_vote(tmp_path: Path) -> None:
+def test_fewer_than_six_agents_have_no_vote(tmp_path: Path) -> None:
     run = complete(tmp_path, swapped, scene(), count=5)
     assert [*run.state.assign.values()] == [0, 1, 0, 1, 0]
-    assert phases(tmp_path) == ["signature", "vote"]
+    assert phases(tmp_path) == ["signature"]
+
+
+def test_two_outliers_of_twelve_are_no_group_of_kin_unless_the_scenario_asks_for_it() -> None:
+    fleet = people(lambda agent: [2, 3, 1, 0] if agent in (3, 7) else even(agent), 12)
+    for least, groups in ((None, []), (1, [0, 1])):
+        end = planted.run(Kin(stop="cards", min_group=least), fleet, rounds=1)
+        assert end.state.shift == ("concept",)
+        assert sorted({*end.state.assign.values()}) == groups
+
+
+def test_agents_hold_samples_back_until_the_vote_and_all_train_after_it() -> None:
+    state = KinState(flat(0, 0), (flat(0, 0),), vote_after=2, tested=True, inputs={"a": 0, "b": 1})
+    voted = replace(state, inputs={}, vote_after=0)
+    orders = [Kin().order(one, Phase("train"), "a").numbers for one in (state, voted)]
+    assert orders == [{"hold_back": 1}, {}]
 
 
 def test_a_newcomer_joins_the_group_of_its_kin_and_trains_in_it(tmp_path: Path) -> None:
@@ -242,9 +263,7 @@ def test_an_agent_whose_data_change_sends_a_new_card_and_joins_the_group_that_is
     assert run.state.changed == {"agent-2": 6}
     assert run.state.assign["agent-2"] == 1
     assert [*run.state.assign.values()] == [0, 1, 1, 1, 0, 1, 0, 1]
-    assert phases(tmp_path) == ["signature", "vote", "vote", "entry"]
-    voters = [row["invited"] for row in records.lines(tmp_path) if row.get("phase") == "vote"]
-    assert "agent-2" not in voters[1], "its last model is that of other data"
+    assert phases(tmp_path) == ["signature", "vote", "entry"]
     assert "after round 6: the data of agent-2 have changed; new cards are asked for" in sentences(
         tmp_path
     )
@@ -283,7 +302,6 @@ def test_a_liar_whose_data_change_in_every_round_is_asked_for_a_card_in_every_fi
         tested=True,
         basis="inputs",
         assign={"liar": 0},
-        rounds=99,
         done=20,
     )
     strategy = Kin()
@@ -306,7 +324,7 @@ def test_each_decision_is_a_row_of_the_report_and_an_event_of_the_dashboard(tmp_
     assert table is not None
     found = sentences(tmp_path)
     assert [row[1] for row in table.rows] == [*found]
-    assert [row[0] for row in table.rows] == ["1", "3", "5"]
+    assert [row[0] for row in table.rows] == ["1", "3"]
     sources = Sources(RunPlan(), [line for line in map(reduced, lines) if line is not None])
     shown = dashboard_state(sources).events
     events = [event.text for event in shown if event.kind == "decision"]
@@ -326,7 +344,7 @@ def test_a_voter_takes_its_own_model_off_each_average() -> None:
             return np.arange(self.examples, dtype=np.float32) + float(model[0])
 
     job = replace(
-        planted.job(flat(1.5, 0), flat(2.5, 0), phase="vote", question="group", share=[0.25, 0.5]),
+        planted.job(flat(1.5, 0), flat(2.5, 0), phase="vote", share=[0.25, 0.5]),
         held_back=Watched(flat(0, 0)),
     )
     report, kept = Kin().work(job, Bowl(flat(0, 0)), {LAST_MODEL: flat(3, 0)})
@@ -337,7 +355,7 @@ def test_a_voter_takes_its_own_model_off_each_average() -> None:
 
 def test_the_average_of_an_agent_that_is_alone_in_its_group_is_its_own_model() -> None:
     job = replace(
-        planted.job(flat(2, 0), flat(9, 9), phase="vote", question="group", share=[0.25, 1.0]),
+        planted.job(flat(2, 0), flat(9, 9), phase="vote", share=[0.25, 1.0]),
         held_back=Bowl(flat(4, 0)),
     )
     report, _ = Kin().work(job, Bowl(flat(0, 0)), {LAST_MODEL: flat(4, 0)})
@@ -349,21 +367,9 @@ def test_the_average_of_an_agent_that_is_alone_in_its_group_is_its_own_model() -
     ("held", "state"), [(None, {LAST_MODEL: flat(3, 0)}), (Bowl(flat(0, 0)), {})]
 )
 def test_an_agent_without_samples_or_without_its_model_abstains(held: Any, state: Any) -> None:
-    job = planted.job(flat(1, 0), flat(2, 0), phase="vote", question="group", share=[0.5, 0.5])
+    job = planted.job(flat(1, 0), flat(2, 0), phase="vote", share=[0.5, 0.5])
     report, _ = Kin().work(replace(job, held_back=held), Bowl(flat(0, 0)), state)
     assert report.numbers == {}
-
-
-def test_an_own_model_is_compared_with_the_average_of_its_round_and_both_after_an_epoch() -> None:
-    """Bowls: the samples to train on are around 4, those held back around 3; an epoch goes half of the way."""
-    job = replace(planted.job(flat(0, 0), phase="vote", question="own"), held_back=Bowl(flat(3, 0)))
-    local = Bowl(flat(4, 0), training=planted.ONE)
-    report, _ = Kin().work(job, local, {LAST_MODEL: flat(2, 0)})
-    tuned = ((3 - 2) ** 2 - (3 - 3) ** 2) / 2
-    assert report.numbers["gain"] == [(9 - 1) / 2, tuned]
-    for state in ({}, {LAST_MODEL: flat(0, 0)}):
-        report, _ = Kin().work(job, local, state)
-        assert report.numbers == {}, "no model of that round, or no other model in the average"
 
 
 def test_groups_drawn_at_random_are_voted_down(
@@ -372,7 +378,7 @@ def test_groups_drawn_at_random_are_voted_down(
     """Agents that do not differ, in groups all the same: their test is said to have fired."""
     monkeypatch.setattr(cut, "tested", lambda cards: (0.001, 0.5, 0.5))
     helped = []
-    for seed in range(6):
+    for seed in range(4):
         folder = tmp_path / str(seed)
         groups = np.random.default_rng(seed).permutation(8) % 2
 
@@ -383,22 +389,21 @@ def test_groups_drawn_at_random_are_voted_down(
     assert sum(helped) <= 1
 
 
-def _voted(gains: list[float], basis: str) -> KinState:
+def _voted(gains: list[float], basis: str, silhouette: float = 0.5) -> KinState:
     clients = [f"c{i}" for i in range(len(gains))]
     cut = {client: i % 2 for i, client in enumerate(clients)}
     state = KinState(
         flat(0, 0),
         (flat(0, 0),),
         vote_after=1,
-        second=2,
-        rounds=3,
         done=1,
         tested=True,
         chances=(0.001, 0.001, 0.001),
         agents=len(gains),
         kin={basis: _two_groups()},
         averages={f"{basis}-0": flat(1, 1), f"{basis}-1": flat(2, 2)},
-        question="group",
+        question=True,
+        silhouettes={basis: silhouette},
         **{basis: cut},  # type: ignore[arg-type]
     )
     reports = [(client, ballot(gain)) for client, gain in zip(clients, gains, strict=True)]
@@ -409,9 +414,11 @@ def ballot(gain: float) -> Report:
     return Report({}, 20, {"gain": [gain], "variance": [0.04]})
 
 
-def test_a_cut_by_inputs_needs_a_majority_and_one_by_labels_must_be_sure() -> None:
+def test_a_clear_cut_by_inputs_needs_a_majority_and_any_other_must_be_sure() -> None:
     slight = [0.1] * 4 + [-0.05] * 2
     assert _voted(slight, "inputs").basis == "inputs"
+    assert _voted(slight, "inputs", silhouette=0.49).basis == ""
+    assert _voted([1.0] * 6, "inputs", silhouette=0.49).basis == "inputs"
     assert _voted(slight, "labels").basis == ""
     assert _voted([1.0] * 6, "labels").basis == "labels"
     assert _voted([-0.1] * 6, "inputs").basis == ""
@@ -436,44 +443,14 @@ def test_groups_continue_from_their_own_averages_and_a_refused_cut_leaves_nothin
     assert [model.tolist() for model in won.models] == [[1, 1], [2, 2]]
     assert [model.tolist() for model in lost.models] == [[0, 0]]
     for state in (won, lost):
-        assert (state.averages, state.shares, state.proposed, state.question) == ({}, {}, {}, "")
+        assert (state.averages, state.shares, state.proposed, state.question) == ({}, {}, {}, False)
     assert lost.kin == {}
-
-
-# -- own models ---------------------------------------------------------------------------------------
-
-
-def test_agents_with_nothing_in_common_finish_alone_and_send_no_model(tmp_path: Path) -> None:
-    run = complete(tmp_path, singular, scene())
-    assert run.state.finishes_alone
-    assert sentences(tmp_path)[-1].startswith(
-        "vote after round 4: a model of its own serves an agent better than "
-    )
-    lines = [row for row in records.lines(tmp_path) if row["event"] == "phase"]
-    sent = {row["round"]: row["traffic"]["up_vectors"] for row in lines if row["phase"] == "train"}
-    assert sent[5] == sent[4] == sent[3]
-    assert run.state.owners == tuple(f"agent-{agent}" for agent in range(8))
-    served = [figures["server"]["accuracy"] for figures in run.facts.evaluation.values()]
-    assert min(served) > 0.8
-
-
-def test_an_agent_whose_own_model_is_lost_names_the_likely_cause() -> None:
-    with pytest.raises(DataError, match="was its folder deleted"):
-        Kin().personal(
-            planted.job(layout=planted.layout_of(planted.bowls((0.0, 0.0)))), Bowl(flat(0, 0)), {}
-        )
-
-
-def test_a_run_with_own_models_is_not_continued_by_another() -> None:
-    fresh = KinState(flat(0, 0), (flat(0, 0),))
-    with pytest.raises(ValueError, match="a model of its own"):
-        Kin().continued(replace(fresh, finishes_alone=True), fresh)
 
 
 # -- over a broker, after a kill, with other sections -------------------------------------------------
 
 
-@pytest.mark.parametrize("labelling", [swapped, singular, even])
+@pytest.mark.parametrize("labelling", [swapped, singular])
 def test_over_a_broker_the_run_has_the_same_bytes(tmp_path: Path, labelling: Labelling) -> None:
     plan = scene()
     fleet_of = people(labelling)
@@ -491,58 +468,34 @@ def test_over_a_broker_the_run_has_the_same_bytes(tmp_path: Path, labelling: Lab
     assert run.state.outcomes == alone.state.outcomes
 
 
-def test_in_buffered_rounds_those_before_the_last_vote_are_synchronous(tmp_path: Path) -> None:
+def test_in_buffered_rounds_those_before_the_vote_are_synchronous(tmp_path: Path) -> None:
     plan = small_run.buffered("kin", rounds={"count": 9})
     complete(tmp_path, swapped, plan)
     lines = [row for row in records.lines(tmp_path) if row["event"] == "phase"]
     reported = {row["round"] + 1: len(row["reported"]) for row in lines if row["phase"] == "train"}
-    assert [reported[number] for number in range(1, 10)] == [8] * 6 + [3] * 3
+    assert [reported[number] for number in range(1, 10)] == [8] * 3 + [3] * 6
 
 
-class KilledError(Exception):
-    pass
+def test_kills_at_every_step_change_neither_a_vote_nor_a_byte(tmp_path: Path) -> None:
+    _killed(tmp_path, scene(), local_for(people(swapped)))
 
 
-@pytest.mark.parametrize("at", range(2, 12))
-def test_a_kill_at_any_checkpoint_changes_neither_a_vote_nor_a_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
-    _kill(tmp_path, monkeypatch, at, scene(), local_for(people(swapped)))
-
-
-@pytest.mark.parametrize("at", range(8, 14))
-def test_a_kill_while_an_agent_changes_its_group_changes_no_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
-    run = _kill(tmp_path, monkeypatch, at, scene(9), _changing(swapped, swapped))
+def test_kills_while_an_agent_changes_its_group_change_no_byte(tmp_path: Path) -> None:
+    run = _killed(tmp_path, scene(9), _changing(swapped, swapped))
     assert run.state.changed == {"agent-2": 6}
     assert run.state.assign["agent-2"] == 1
 
 
-def _kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, plan: Scenario, local: LocalFor
-) -> Run:
-    """A run that is killed at a checkpoint and resumed, with the bytes of one that is not."""
+def _killed(tmp_path: Path, plan: Scenario, local: LocalFor) -> Run:
+    """A run that is killed and resumed at each step, with the bytes of one that is not."""
     samples = samples_of(people(swapped))
     whole = complete(tmp_path / "whole", swapped, plan, local=local)
     first = driver(tmp_path / "killed", swapped, plan, local=local)
-    save, saves = Run._save, 0
-
-    def dies(run: Run) -> None:
-        nonlocal saves
-        saves += 1
-        if saves == at:
-            raise KilledError
-        save(run)
-
-    monkeypatch.setattr(Run, "_save", dies)
-    with pytest.raises(KilledError):
-        first.complete(samples)
-    monkeypatch.undo()
-    first.run, effects = Run.resume(
-        tmp_path / "killed", plan, setup(plan), rules(plan, start_agents=8), 0.0
+    told = rules(plan, start_agents=8)
+    run, kills = killed_at_each_step(
+        first, samples, lambda: Run.resume(tmp_path / "killed", plan, setup(plan), told, 0.0)
     )
-    run = first.complete(samples, [*effects, *first.run.desired()])
+    assert kills > plan.rounds.count
     assert fingerprint(run) == fingerprint(whole)
     assert json.dumps(run.state.outcomes) == json.dumps(whole.state.outcomes)
     return run

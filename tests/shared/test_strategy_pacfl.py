@@ -195,12 +195,15 @@ def test_pacfl_newcomer_beyond_the_largest_gap_founds_a_cluster_and_one_before_i
     }
     near = {**clients, "n": pictures((0,), seed=8, turn=79.0)}
     far = {**clients, "n": pictures((0,), seed=8, turn=85.0)}
-    joined = run(Pacfl(choose="gap", linkage="complete"), near, rounds=2, joins={"n": 1})
-    founded = run(Pacfl(choose="gap", linkage="complete"), far, rounds=2, joins={"n": 1})
+    by_gap = Pacfl(choose="gap", linkage="complete", min_group=1)
+    joined = run(by_gap, near, rounds=2, joins={"n": 1})
+    founded = run(by_gap, far, rounds=2, joins={"n": 1})
     assert joined.state.cut[1] == pytest.approx(40.01, abs=1e-3)
     assert joined.state.assign["n"] == joined.state.assign["b0"]
     assert founded.state.assign["n"] == 2
     assert len(founded.state.models) == 3
+    of_two = run(Pacfl(choose="gap", linkage="complete"), far, rounds=2, joins={"n": 1})
+    assert of_two.state.assign["n"] == of_two.state.assign["b0"], "alone it is no group"
 
 
 @pytest.mark.parametrize(("linkage", "joins"), [("weighted", "c"), ("average", "d")])
@@ -262,7 +265,7 @@ def test_pacfl_by_default_finds_groups_and_without_a_gate_leaves_agents_without_
     assert (
         "one cluster, this run is FedAvg" in one.strategy.shown(one.state).notes["warning_clusters"]
     )
-    assert len(run(Pacfl(choose="gap"), alike, rounds=1).state.models) > 1
+    assert len(run(Pacfl(choose="gap", min_group=1), alike, rounds=1).state.models) > 1
 
 
 def test_pacfl_has_the_public_codes_linkage_where_a_cut_is_given() -> None:

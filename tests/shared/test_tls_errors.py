@@ -29,6 +29,14 @@ URL = BrokerUrl.parse("mqtts://farm:1883")
             "is for another name than farm; use the name that is in it",
         ),
         ("certificate verify failed: certificate has expired", "renew it with `broker lab renew`"),
+        (
+            "[SSL: SSLV3_ALERT_CERTIFICATE_EXPIRED] sslv3 alert certificate expired (_ssl.c:2580)",
+            "this machine's certificate has expired",
+        ),
+        (
+            "[SSL: SSLV3_ALERT_CERTIFICATE_REVOKED] sslv3 alert certificate revoked (_ssl.c:2580)",
+            "does not accept this machine's certificate",
+        ),
     ],
 )
 def test_a_failure_of_tls_is_explained_and_the_message_of_openssl_stays(

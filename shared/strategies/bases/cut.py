@@ -2,7 +2,9 @@
 
 *Whether*: each agent sends a card with its signature (numerics/kinship.py), and at least one of
 three tests on the cards must find a shift: the gate. *How many*: the cut of the merge tree with the
-largest mean silhouette. A cut that the scenario gives needs neither, and no card is sent for it.
+largest mean silhouette, in which no group is small (`least_of`): a few outliers beside one loose group
+have a large silhouette, and are no groups. A cut that the scenario gives needs neither, and no card is
+sent for it.
 Methods that form clusters again and again from models or losses have no tree: for them the cards
 answer both questions (`Numbered`).
 
@@ -12,11 +14,12 @@ allows none or `gate: none` is set, the rule that chooses the cut also decides w
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, Field, model_validator
@@ -44,7 +47,6 @@ from covey.shared.strategies.base import (
     TRAIN,
     VOTE,
     ClientId,
-    ClientState,
     Expected,
     Job,
     Local,
@@ -70,11 +72,9 @@ from covey.shared.strategies.bases.vote import (
     VOTE_NUMBERS,
     Ballot,
     after_round,
-    ballot,
     ballots_on_groups,
     counting_in_groups,
     elected,
-    group_or_all,
     on_groups,
     standing,
 )
@@ -97,6 +97,7 @@ WHOLE_CARD_ASKED = {**CARD_ASKED, SQUARES: ASKED}
 
 INPUTS = "inputs"  # the two cuts of a fleet by its cards
 LABELS = "labels"
+CLEAR = 0.5  # mean silhouette of groups that are more than a way to divide agents that all differ
 
 Choose = Literal["silhouette", "rotations", "gap"]
 Gate = Annotated[
@@ -107,9 +108,26 @@ Gate = Annotated[
         "no condition. Cards are not private: under a privacy section none are sent."
     ),
 ]
+MinGroup = Annotated[
+    int | None,
+    Field(
+        ge=1,
+        description="The fewest agents of a group that the method finds; smaller ones join the nearest. null: three "
+        "and a tenth of the fleet, and a third of fewer than nine agents. 1: single agents are groups too.",
+    ),
+]
+SMALL_FLEET = 9  # agents; with fewer, a third of them is a group
+LEAST_GROUP, LEAST_SHARE = 3, 10  # agents, and one in so many of the fleet
 EVIDENCE = {"silhouette": "silhouette", "rotations": "gap_statistic"}  # its name in the notes
 Chances = tuple[float, ...]  # of labels, style and concept; () where fewer than four cards came
 Classes = tuple[tuple[int, int], ...]  # of each class: training samples, and agents that have some
+
+
+def least_of(agents: int) -> int:
+    """The fewest agents of a group in a fleet."""
+    if agents < SMALL_FLEET:
+        return max(math.ceil(agents / LEAST_GROUP), 1)
+    return max(LEAST_GROUP, math.ceil(agents / LEAST_SHARE))
 
 
 @dataclass(frozen=True)
@@ -126,6 +144,9 @@ class Cut:
     most: int | None = (
         None  # clusters by silhouettes behind the gate; None: `best_silhouette`'s own
     )
+    min_group: int | None = (
+        None  # the fewest agents of a cluster that is not given; None: `least_of`
+    )
 
     @property
     def is_given(self) -> bool:
@@ -141,13 +162,19 @@ class Cut:
         """Whether agents of a run are asked for cards: they are not private."""
         return self.asks_cards and not setup.private
 
-    def choice(self, matrix: Matrix, chances: Chances) -> Choice | None:
+    def least(self, agents: int) -> int:
+        """The fewest agents of a cluster in a fleet; 1 where the scenario gives the cut."""
+        return 1 if self.is_given else self.min_group or least_of(agents)
+
+    def choice(self, matrix: Matrix, chances: Chances, agents: int | None = None) -> Choice | None:
         """The number of clusters; None where a threshold or the largest gap decides.
 
         Args:
             matrix: symmetric distances (n, n).
             chances: of the tests on cards.
+            agents: of the fleet; None: n.
         """
+        least = self.least(agents or len(matrix))
         if self.n_clusters is not None:
             return Choice(self.n_clusters, 0.0, 0.0)
         if self.is_given:
@@ -156,11 +183,11 @@ class Cut:
             return Choice(1, 0.0, 0.0)
         match self.choose:
             case "silhouette" if self.asks_cards and chances:
-                return best_silhouette(matrix, self.linkage, most=self.most)
+                return best_silhouette(matrix, self.linkage, most=self.most, least=least)
             case "silhouette":
-                return by_silhouette(matrix, self.linkage)
+                return by_silhouette(matrix, self.linkage, least=least)
             case "rotations":
-                return by_rotations(matrix, self.linkage)
+                return by_rotations(matrix, self.linkage, least=least)
             case "gap":
                 return None
 
@@ -175,7 +202,13 @@ class Cut:
         if self.quantile is not None and len(matrix) > 1:
             threshold = _quantile(matrix, self.quantile)
         clusters = None if choice is None else choice.clusters
-        tree = agglomerative(matrix, self.linkage, threshold=threshold, n_clusters=clusters)
+        tree = agglomerative(
+            matrix,
+            self.linkage,
+            threshold=threshold,
+            n_clusters=clusters,
+            least=self.least(len(matrix)),
+        )
         if choice is None or self.is_given or choice.score == 0:
             return tree, ()
         if choice.chance == 0:
@@ -323,9 +356,12 @@ def cut_distances(fleet: kinship.Kinship, basis: str, chances: Chances) -> Matri
     return distances
 
 
-def card_labels(fleet: kinship.Kinship, basis: str, chances: Chances) -> tuple[Labels, float]:
+def card_labels(
+    fleet: kinship.Kinship, basis: str, chances: Chances, min_group: int | None = None
+) -> tuple[Labels, float]:
     """The group (n,) of each row of a fit, and the mean silhouette; all 0 where there is one."""
-    tree, evidence = OF_CARDS.tree(cut_distances(fleet, basis, chances), chances)
+    rule = replace(OF_CARDS, min_group=min_group)
+    tree, evidence = rule.tree(cut_distances(fleet, basis, chances), chances)
     return tree.labels, evidence[0] if evidence else 0.0
 
 
@@ -348,6 +384,16 @@ class Numbered(BaseModel):
         "method's usual number where no cards are sent.",
     )
     gate: Gate = "cards"
+    min_group: MinGroup = None
+
+    @model_validator(mode="after")
+    def _a_number_is_cut_from_cards_or_given(self) -> Self:
+        if self.min_group is not None and (self.n_clusters is not None or self.gate == "none"):
+            raise ValueError(
+                "min_group is of the cut of the cards, from which the number of clusters comes where neither "
+                "n_clusters nor gate: none is set: leave it out"
+            )
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -379,7 +425,8 @@ class Numbered(BaseModel):
             return 1
         if self.n_clusters is not None:
             return self.n_clusters
-        labels, _ = card_labels(kinship.Kinship.of([*cards]), bases[0], chances)
+        fleet = kinship.Kinship.of([*cards])
+        labels, _ = card_labels(fleet, bases[0], chances, self.min_group)
         return int(labels.max()) + 1
 
 
@@ -393,6 +440,7 @@ class Grouped(Tested, Ballot):
     heights: tuple[float, ...] = ()  # of the merges
     cut: tuple[float | None, float | None] = (None, None)  # `low` and `high` of the Agglomeration
     evidence: tuple[float, ...] = ()  # of the chosen number of clusters, as `Cut.tree` returns it
+    joined: int = 0  # agents of groups that were too small, which are in the nearest other one
 
     @property
     def proposed(self) -> Mapping[str, Mapping[ClientId, int]]:
@@ -455,8 +503,16 @@ class ClusteredOnce(Gated[G], Generic[G]):
         "clusters train apart from the first round.",
     )
 
+    min_group: MinGroup = None
+
     height: ClassVar[str] = ""  # name of the merge height at which the cut is, in the notes
     unit: ClassVar[str] = ""  # of the distances, for pictures
+
+    @model_validator(mode="after")
+    def _a_given_cut_has_groups_of_any_size(self) -> Self:
+        if self.min_group is not None and self.cut.is_given:
+            raise ValueError("the cut is given, and its groups have any size: leave min_group out")
+        return self
 
     @property
     @abstractmethod
@@ -529,12 +585,13 @@ class ClusteredOnce(Gated[G], Generic[G]):
             notes[f"{self.height}_from"] = low
             notes[f"{self.height}_below"] = high
             notes["merge_heights"] = list(state.heights)
+            notes["joined"] = state.joined
         if state.evidence:
             name = EVIDENCE[self.cut.choose]
             notes.update(zip((name, f"{name}_by_chance"), state.evidence, strict=False))
         if not self.cut.is_given:
             notes.update(shift_facts(state, self.gate))
-        notes.update(useless(state, chosen=not self.cut.is_given))
+        notes.update(useless(state, None if self.cut.is_given else self.cut))
         if state.outcomes:
             notes |= {"votes": state.outcomes, "decision_1": state.answers[0]}
         return Shown(notes, proximity=lambda: self._proximity(state))
@@ -553,11 +610,6 @@ def is_ready(state: Grouped) -> bool:
     return bool(state.models) and not state.proposed
 
 
-def voted_on(job: Job, local: Local, client_state: ClientState) -> Report:
-    """The report of a vote on the clusters."""
-    return ballot(group_or_all(job, local, client_state), local)
-
-
 def _voted(state: G, reports: Reports) -> G:
     """The state after the vote: clusters continue from their own averages, or all agents are one cluster."""
     tested = (CLUSTERS,) if INPUTS in bases_of(state.chances) else ()
@@ -568,7 +620,8 @@ def _voted(state: G, reports: Reports) -> G:
 
 def with_tree(state: G, tree: Agglomeration, evidence: tuple[float, ...]) -> G:
     """The state with the facts of the cut that made its clusters."""
-    return replace(state, heights=tree.heights, cut=(tree.low, tree.high), evidence=evidence)
+    cut = (tree.low, tree.high)
+    return replace(state, heights=tree.heights, cut=cut, evidence=evidence, joined=tree.joined)
 
 
 def cut_defaults(
@@ -610,19 +663,21 @@ def check_cuts(cuts: Mapping[str, object], choose: Choose, gate: str) -> None:
         raise ValueError(f"{given[0]} gives the cut, which has no gate: leave gate out")
 
 
-def useless(state: Grouped, *, chosen: bool) -> dict[str, str]:
+def useless(state: Grouped, rule: Cut | None) -> dict[str, str]:
     """A warning for the notes, if the clusters have no effect.
 
     Args:
         state: the state with its clusters. With one agent or none there is nothing to warn about.
-        chosen: the method chose the number of clusters itself.
+        rule: what chose the number of clusters; None: it is given.
     """
     members = [size for size in sizes(state) if size]
     agents = sum(members)
     if agents < 2:
         return {}
-    if len(members) == 1 and chosen:
-        why = f"the signatures of {agents} agents do not fall into groups beyond chance"
+    if len(members) == 1 and rule:
+        size = rule.least(agents)
+        groups = f"groups of {size} or more" if size > 1 else "groups"
+        why = f"the signatures of {agents} agents do not fall into {groups} beyond chance"
         if state.chances and not found(state.chances):
             why = f"no shift found between the data of {agents} agents"
         text = (

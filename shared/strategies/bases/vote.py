@@ -44,7 +44,6 @@ from covey.shared.strategies.bases.hard import Clustered
 from covey.shared.strategies.bases.single import KEY
 from covey.shared.strategies.bases.single import counted as samples_counted
 
-GROUP_OR_ALL = "group"  # a question
 CLUSTERS = "clusters"  # name of the cut of a method that makes one
 
 # numbers of orders and reports of a vote
@@ -66,7 +65,7 @@ class Ballot(Clustered):
 
     vote_after: int = 0  # rounds of one model for all, before a vote on groups; 0: none is to come
     done: int = 0  # rounds that are complete
-    question: str = ""  # the vote that is due; empty: none
+    question: bool = False  # a vote is due
 
     # for the vote: the averages of groups (d,) by their keys, and the share of an agent's own model in
     # each average that counts it
@@ -136,6 +135,11 @@ def ballot(differences: Differences, local: Local) -> Report:
     return Report({}, local.examples, {GAIN: list(gains), VARIANCE: list(variances)})
 
 
+def voted_on(job: Job, local: Local, client_state: ClientState) -> Report:
+    """The report of a vote on groups."""
+    return ballot(group_or_all(job, local, client_state), local)
+
+
 def group_or_all(job: Job, local: Local, client_state: ClientState) -> Differences:
     """Losses under the average of all agents minus those under each average of the agent's group.
 
@@ -200,7 +204,7 @@ def after_round(state: B, sums: Sums, reports: Reports) -> B:
         ):
             shares.setdefault(client, {})[key] = weight / total
     in_order = dict(sorted(shares.items()))
-    return replace(after, averages=averages, shares=in_order, question=GROUP_OR_ALL)
+    return replace(after, averages=averages, shares=in_order, question=True)
 
 
 def elected(state: B, reports: Reports, tested: Collection[str]) -> tuple[B, str]:
@@ -228,7 +232,10 @@ def elected(state: B, reports: Reports, tested: Collection[str]) -> tuple[B, str
         )
     facts = {name: dict(vars(one)) for name, one in zip(state.proposed, outcomes, strict=True)}
     after = replace(
-        state, question="", answers=(*state.answers, *answers), outcomes={**state.outcomes, **facts}
+        state,
+        question=False,
+        answers=(*state.answers, *answers),
+        outcomes={**state.outcomes, **facts},
     )
     return after, max(helpful, key=lambda name: helpful[name], default="")
 
@@ -239,7 +246,7 @@ def standing(state: B, name: str) -> B:
     if name:
         count = max(state.proposed[name].values()) + 1
         models = tuple(state.averages.get(f"{name}-{k}", models[0]) for k in range(count))
-    return replace(state, question="", vote_after=0, averages={}, shares={}, models=models)
+    return replace(state, question=False, vote_after=0, averages={}, shares={}, models=models)
 
 
 def outcomes_of(reports: Reports, cuts: Sequence[Mapping[ClientId, int]]) -> list[Outcome]:
@@ -247,8 +254,7 @@ def outcomes_of(reports: Reports, cuts: Sequence[Mapping[ClientId, int]]) -> lis
 
     Args:
         reports: of the vote.
-        cuts: of each comparison, the group of each agent; empty: it is not about groups. An agent that was forgotten since
-            has none.
+        cuts: of each comparison, the group of each agent. An agent that was forgotten since has none.
     """
     votes = [
         (client, report.numbers)
@@ -258,7 +264,7 @@ def outcomes_of(reports: Reports, cuts: Sequence[Mapping[ClientId, int]]) -> lis
     return [
         counted(
             [(vote[GAIN][place], vote[VARIANCE][place]) for _, vote in votes],
-            [cut.get(client, -1) for client, _ in votes if cut],
+            [cut.get(client, -1) for client, _ in votes],
         )
         for place, cut in enumerate(cuts)
     ]

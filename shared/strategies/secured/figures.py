@@ -48,7 +48,7 @@ class FigureSlots:
     @classmethod
     def of(cls, evaluation: Mapping[str, Any], task: Mapping[str, Any]) -> FigureSlots:
         """Those of an order, or of a scenario: the sections as they travel."""
-        asked = {"tuned": evaluation.get("tune_epochs"), "knn": evaluation.get("knn")}
+        asked = {"tuned": evaluation.get("tune_epochs")}
         has_values = kind_of_task(task) == "values"
         return cls(
             modes=(*ALWAYS, *(mode for mode, amount in asked.items() if amount)),

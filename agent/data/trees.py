@@ -1,0 +1,70 @@
+"""Boosted trees on the device's own table: the candidate that four lines of scikit-learn are.
+
+They are fitted again from the rows wherever they are needed: nothing is unpickled. Behind a door: scikit-learn is imported when
+the first are fitted, and only where it is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Self, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.agent.data.local import DataOfLocal
+from covey.shared.scenario.task import Task
+from covey.shared.strategies.base import DataSplit, Local
+
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Boosted trees with the defaults of scikit-learn, one thread and a fixed seed; of classes, values, or nothing."""
+
+    model: Any  # of scikit-learn; None: all targets are of one class
+    classes: npt.NDArray[np.int64]  # by column of what it answers; empty: values
+    outputs: int
+    rows: npt.NDArray[np.float32]  # that they were fitted to
+    targets: npt.NDArray[Any]
+
+    @classmethod
+    def of(cls, rows: npt.NDArray[np.float32], targets: npt.NDArray[Any], outputs: int) -> Self:
+        """Those of some rows: the same rows always give the same trees."""
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+        if targets.dtype.kind == "f":
+            model = HistGradientBoostingRegressor(random_state=0).fit(rows, targets)
+            return cls(model, np.empty(0, np.int64), 1, rows, targets)
+        classes = np.unique(targets)
+        model = None
+        if len(classes) > 1:
+            model = HistGradientBoostingClassifier(random_state=0).fit(rows, targets)
+        return cls(model, classes, outputs, rows, targets)
+
+    def answers(self, local: Local, split: DataSplit) -> Float64:
+        rows = cast(DataOfLocal, local).rows(split)
+        if not len(self.classes):
+            return np.asarray(self.model.predict(rows), np.float64).reshape(-1, 1)
+        found = np.zeros((len(rows), self.outputs))
+        if len(rows):
+            found[:, self.classes] = 1.0 if self.model is None else self.model.predict_proba(rows)
+        return found
+
+
+def trees_for(task: Task) -> Callable[[Local], Trees] | None:
+    """What makes trees of a device's samples; None where they do not suit the task, or scikit-learn is not installed.
+
+    They suit tables with one class or value for each row.
+    """
+    is_table = len(task.features) == 1
+    if not is_table or task.kind not in ("classes", "values") or find_spec("sklearn") is None:
+        return None
+    if task.kind == "values" and task.outputs != 1:
+        return None
+    return lambda local: Trees.of(
+        cast(DataOfLocal, local).rows("train"), local.targets("train"), task.outputs
+    )

@@ -1,0 +1,1 @@
+"""The built-in models: what they consist of, and their initial weights, where torch is not."""

@@ -1,0 +1,266 @@
+"""The candidates of a device: everything that it can answer with from what it holds, and how each is judged out of fold.
+
+`fitted` makes them of a part of the agent's training samples, once of all of them, for use, and once of each fold, to be judged
+on the samples that the fold leaves out. The models that the run serves take part as they are; what trains at home trains again
+in each fold. Test samples have no part in any of this.
+
+The three snapshots after 1, 5 and 20 epochs at home are of one training. Where it may take `budget_s` seconds only, the folds
+included, the last ones are left out: the first epoch on all samples shows how long one takes.
+
+A method's own model of an agent (Ditto, Local) counts as the served one: it has trained on all samples, so that no fold can
+judge another candidate of that name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.shared.errors import PublicError
+from covey.shared.numerics.candidate_names import COMMON, HOME, HOMES, NEAR, NONE, SERVED, SOUP
+from covey.shared.numerics.figures import answers, kind_of, weighted_mean
+from covey.shared.numerics.mixture import Float64, Judged, Weights
+from covey.shared.numerics.neighbours import remembered
+from covey.shared.numerics.split import Split
+from covey.shared.numerics.vectors import Vector
+from covey.shared.strategies.base import DataSplit, Featured, Fold, Local, Mixture
+
+NEIGHBOURS = 10
+PER_EPOCH = 3  # epochs of work for each epoch at home: on all samples, and on two thirds of them three times
+
+Clock = Callable[[], float]
+Snapshots = Mapping[int, Mixture]  # the served models after some epochs at home, by the epochs
+
+
+class Candidate(Protocol):
+    """Something that answers."""
+
+    def answers(self, local: Local, split: DataSplit) -> Float64:
+        """The answers (n, outputs) on a part of the data, as `figures.answers` gives them."""
+
+
+Make = Callable[[Local], Candidate]  # of the samples that train
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The shares of the classes or labels, or the mean of the values, whatever the sample is."""
+
+    answer: Float64  # (outputs,)
+
+    @classmethod
+    def of(cls, targets: npt.NDArray[Any], outputs: int) -> Constant:
+        """That of some training samples. No class has a share of 0."""
+        if kind_of(targets) == "classes":
+            counts = np.bincount(targets, minlength=outputs) + 0.5
+            return cls(counts / counts.sum())
+        return cls(targets.reshape(len(targets), -1).mean(axis=0, dtype=np.float64))
+
+    def answers(self, local: Local, split: DataSplit) -> Float64:
+        return np.tile(self.answer, (len(local.targets(split)), 1))
+
+
+@dataclass(frozen=True)
+class OfModels:
+    """Models with their weights."""
+
+    mixture: Mixture
+
+    def answers(self, local: Local, split: DataSplit) -> Float64:
+        kind = kind_of(local.targets(split))
+        with np.errstate(all="ignore"):  # a model whose outputs are not finite is left out later
+            return weighted_mean(
+                [weight for weight, _ in self.mixture],
+                [answers(local.predict(model, split), kind) for _, model in self.mixture],
+            )
+
+
+@dataclass(frozen=True)
+class Near:
+    """The nearest training samples, by what the last layer of a model reads (kNN-Per)."""
+
+    model: Vector
+    memory: Float64  # (m, width)
+    targets: Float64  # (m, outputs)
+
+    @classmethod
+    def of(cls, local: Local, model: Vector, outputs: int) -> Near:
+        targets = local.targets("train")
+        rows = np.eye(outputs)[targets] if kind_of(targets) == "classes" else targets
+        features = cast(Featured, local).features(model, "train")
+        return cls(model, features, rows.reshape(len(rows), -1).astype(np.float64))
+
+    def answers(self, local: Local, split: DataSplit) -> Float64:
+        queries = cast(Featured, local).features(self.model, split)
+        return remembered(self.memory, self.targets, queries, NEIGHBOURS)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What an agent has before it trains at home."""
+
+    served: Mixture
+    outputs: int  # of the model
+    common: Mixture | None = None  # None: it is the served model, or there is none
+    split: Split | None = None  # what trains of a model
+    others: Mapping[str, Make] = field(default_factory=dict)  # by name, such as trees
+
+
+def fitted(
+    local: Local,
+    given: Given,
+    homes: Sequence[int] = HOMES,
+    *,
+    budget_s: float | None = None,
+    clock: Clock = time.perf_counter,
+) -> dict[str, Candidate]:
+    """The candidates of an agent, by name.
+
+    Args:
+        local: the samples that train; of whole models.
+        given: what the agent has.
+        homes: after how many epochs of training at home there is a candidate; in ascending order.
+        budget_s: seconds for the training at home, folds included; None: as long as it takes.
+        clock: seconds.
+    """
+    return made(local, given, at_home(local, given, homes, budget_s=budget_s, clock=clock))
+
+
+def made(
+    local: Local, given: Given, snapshots: Snapshots, wanted: Container[str] | None = None
+) -> dict[str, Candidate]:
+    """The candidates of an agent that has trained at home, by name.
+
+    Args:
+        local: the samples that train.
+        given: what the agent has.
+        snapshots: of the training at home.
+        wanted: the names of those that are made; None: all.
+    """
+    _, largest = max(given.served, key=lambda pair: pair[0])
+    makers: dict[str, Make] = {
+        NONE: lambda one: Constant.of(one.targets("train"), given.outputs),
+        SERVED: lambda _: OfModels(given.served),
+    }
+    if given.common is not None:
+        common = given.common
+        makers[COMMON] = lambda _: OfModels(common)
+    for epochs, mixture in snapshots.items():
+        makers[f"{HOME}{epochs}"] = partial(_of_models, mixture)
+    if hasattr(local, "features"):
+        makers[NEAR] = lambda one: Near.of(one, largest, given.outputs)
+    if len(given.served) == 1 and snapshots:
+        models = [largest, *(mixture[0][1] for mixture in snapshots.values())]
+        makers[SOUP] = lambda _: OfModels(((1.0, _mean(models)),))
+    found: dict[str, Candidate] = {}
+    for name, make in (makers | dict(given.others)).items():
+        if wanted is not None and name not in wanted:
+            continue
+        with suppress(PublicError):  # training of the user's own shows no last layer
+            found[name] = make(local)
+    return found
+
+
+def _of_models(mixture: Mixture, _: Local) -> Candidate:
+    return OfModels(mixture)
+
+
+def _mean(models: Sequence[Vector]) -> Vector:
+    return np.asarray(np.mean(models, axis=0, dtype=np.float64), np.float32)
+
+
+def at_home(
+    local: Local, given: Given, homes: Sequence[int], *, budget_s: float | None, clock: Clock
+) -> dict[int, Mixture]:
+    """The served models after some epochs of training at home, by the epochs: snapshots of one training.
+
+    It ends early where time is short, where the owner of the device allows no more, and where it diverges.
+    """
+    options: dict[str, Any] = {} if given.split is None else {"trained": given.split.trains}
+    weights = [weight for weight, _ in given.served]
+    models = [model for _, model in given.served]
+    momenta: list[Vector | None] = [None] * len(models)
+    found: dict[int, Mixture] = {}
+    done, began = 0, clock()
+    for epochs in homes:
+        if (
+            done
+            and budget_s is not None
+            and PER_EPOCH * epochs * (clock() - began) / done > budget_s
+        ):
+            break
+        try:
+            results = [
+                local.train(model, epochs=epochs - done, velocity=velocity, at_home=True, **options)
+                for model, velocity in zip(models, momenta, strict=True)
+            ]
+        except PublicError:
+            break  # the owner allows fewer epochs or steps, or training of the user's own cannot do it
+        models = [result.end for result in results]
+        momenta = [result.velocity for result in results]
+        if not all(np.isfinite(model).all() for model in models):
+            break
+        found[epochs] = tuple(zip(weights, models, strict=True))
+        done = epochs
+    return found
+
+
+def with_models(candidate: Candidate, changed: Callable[[Mixture], Mixture]) -> Candidate:
+    """The candidate with its models as they are used elsewhere."""
+    match candidate:
+        case OfModels(mixture):
+            return OfModels(changed(mixture))
+        case Near(model, memory, targets):
+            [(_, used)] = changed(((1.0, model),))
+            return Near(used, memory, targets)
+    return candidate
+
+
+# -- out of fold -------------------------------------------------------------------------------------------------------
+
+
+def judged(
+    folds: Iterable[Fold], given: Given, names: Iterable[str], measure: str = ""
+) -> Judged | None:
+    """What candidates answer out of fold; None without a fold.
+
+    Args:
+        folds: of the agent's training samples.
+        given: what the agent has.
+        names: of the candidates that it has for use: as many snapshots are made in each fold.
+        measure: of the task; empty: the usual one.
+    """
+    wanted = list(names)
+    homes = [epochs for epochs in HOMES if f"{HOME}{epochs}" in wanted]
+    found: list[dict[str, Float64]] = []
+    truths, units = [], []
+    for fold in folds:
+        candidates = fitted(fold.local, given, homes)
+        found.append({name: one.answers(fold.local, "test") for name, one in candidates.items()})
+        truths.append(fold.local.targets("test"))
+        units.append(fold.units)
+    if not found:
+        return None
+    everywhere = [name for name in wanted if all(name in answered for answered in found)]
+    return Judged.of(
+        {name: np.concatenate([one[name] for one in found]) for name in everywhere},
+        np.concatenate(truths),
+        np.concatenate(units),
+        measure,
+    )
+
+
+def mixed(
+    candidates: Mapping[str, Candidate], weights: Weights, local: Local, split: DataSplit
+) -> Float64:
+    """The answers (n, outputs) of a mixture on a part of the data."""
+    return weighted_mean(
+        list(weights.values()), [candidates[name].answers(local, split) for name in weights]
+    )

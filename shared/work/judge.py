@@ -1,0 +1,204 @@
+"""The judge on a device: after the last round it decides, on data of its own, what the device answers with.
+
+At the first order of the last evaluation the agent trains at home, and its candidates (`candidates`) answer out of fold. It keeps
+all of this in its memory, sends the weights that its answers give (`numerics.mixture`), and answers with a mixture. Each further
+order brings the fleet's mean weights: the agent fits again, with these as prior, and trains no more. So whatever is killed in
+between, the figures are the same: what is kept is a part of the memory, which a report replaces.
+
+Data that give no outputs (clients of another framework) and models that find anomalies have no judge: their agents answer with
+what they are served.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from covey.shared.numerics.candidate_names import CANDIDATES, HOME, HOMES, SERVED
+from covey.shared.numerics.figures import Figures, figures_of, or_diverged
+from covey.shared.numerics.mixture import REFITS, Choice, Fleet, Judged, chosen, fitted
+from covey.shared.scenario.evaluation import Evaluation
+from covey.shared.strategies.base import ClientState, Expected, Fold, Local, Mixture
+from covey.shared.wire.messages import Work, digest
+from covey.shared.work.candidates import Candidate, Given, Snapshots, at_home, judged, made, mixed
+
+MEMORY = "judge/"  # begins the keys of a client's memory that are the judge's
+FACTS, ANSWERS, TRUTH, UNITS = (MEMORY + name for name in ("facts", "answers", "truth", "units"))
+
+# numbers of an order
+JUDGE = "judge"  # how often the agent has been given the fleet's weights
+FLEET = "fleet"  # the fleet's weights, in the order of `CANDIDATES`
+GAINS = "gains"  # whether mixtures are better than served models in the fleet
+ASKED = {
+    JUDGE: Expected(most=REFITS, whole=True, required=False),
+    FLEET: Expected(len(CANDIDATES), most=1, required=False),
+    GAINS: Expected(most=1, whole=True, required=False),
+}
+
+# numbers of a report
+DELIVERED = "delivered"  # figures of what the agent uses
+WEIGHTS = "weights"  # of all its candidates, by name
+GAIN = "gain"  # over the served model, with its variance
+USES = "uses"  # the weights of what it uses
+REPORTED = (DELIVERED, WEIGHTS, GAIN, USES)
+
+
+def order_numbers(judge: int, fleet: Fleet | None) -> dict[str, Any]:
+    """What an order of the last evaluation has besides the method's numbers."""
+    if fleet is None:
+        return {JUDGE: judge}
+    weights = [fleet.weights.get(name, 0.0) for name in CANDIDATES]
+    return {JUDGE: judge, FLEET: weights, GAINS: int(fleet.gains)}
+
+
+def of_deployment(evaluation: Evaluation, fleet: Fleet | None) -> dict[str, Any]:
+    """What a publication states for the judge; empty where devices use models as they are."""
+    if evaluation.deliver == "served":
+        return {}
+    return {**evaluation.deliver.model_dump(mode="json"), **order_numbers(REFITS, fleet)}
+
+
+def fleet_of(numbers: Mapping[str, Any]) -> Fleet | None:
+    """The inverse of `order_numbers`."""
+    if FLEET not in numbers:
+        return None
+    weights = dict(zip(CANDIDATES, numbers[FLEET], strict=True))
+    return Fleet(
+        {name: weight for name, weight in weights.items() if weight}, numbers.get(GAINS) == 1
+    )
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What an agent has found out about its candidates."""
+
+    of: str  # digest of the served models
+    figures: Mapping[str, Any]  # of the report, but for what the fleet's weights change
+    names: tuple[str, ...]  # of the candidates
+    snapshots: Snapshots
+    judged: Judged | None  # None: too few units
+
+    @classmethod
+    def made(
+        cls,
+        local: Local,
+        given: Given,
+        folds: Iterable[Fold],
+        figures: Mapping[str, Any],
+        *,
+        measure: str,
+        budget_s: float | None,
+        clock: Callable[[], float],
+    ) -> tuple[Self, dict[str, Candidate]]:
+        """Train at home and judge; with the candidates for use."""
+        snapshots = at_home(local, given, HOMES, budget_s=budget_s, clock=clock)
+        candidates = made(local, given, snapshots)
+        found = judged(folds, given, candidates, measure)
+        names = tuple(candidates) if found is None else found.names
+        return cls(digest_of(given.served), figures, names, snapshots, found), candidates
+
+    def to_memory(self) -> dict[str, Any]:
+        """The arrays that a client keeps."""
+        facts = {
+            "of": self.of,
+            "figures": self.figures,
+            "names": self.names,
+            "homes": {
+                epochs: [weight for weight, _ in mixture]
+                for epochs, mixture in self.snapshots.items()
+            },
+            "measure": self.judged.measure if self.judged else None,
+        }
+        found: dict[str, Any] = {
+            FACTS: np.frombuffer(json.dumps(facts, allow_nan=False).encode(), np.uint8)
+        }
+        for epochs, mixture in self.snapshots.items():
+            for place, (_, model) in enumerate(mixture):
+                found[_home(epochs, place)] = model
+        if (one := self.judged) is not None:
+            found[ANSWERS] = np.stack([one.answers[name] for name in self.names])
+            found |= {TRUTH: one.truth, UNITS: one.of_samples}
+        return found
+
+    @classmethod
+    def of_memory(cls, memory: ClientState, served: Mixture) -> Self | None:
+        """What an earlier order has left, if it was about the same models."""
+        if FACTS not in memory:
+            return None
+        facts = json.loads(memory[FACTS].tobytes())
+        if facts["of"] != digest_of(served):
+            return None
+        names = tuple(facts["names"])
+        snapshots = {
+            int(epochs): tuple(
+                (weight, memory[_home(int(epochs), place)]) for place, weight in enumerate(weights)
+            )
+            for epochs, weights in facts["homes"].items()
+        }
+        found = None
+        if facts["measure"] is not None:
+            answers = dict(zip(names, memory[ANSWERS], strict=True))
+            found = Judged.of(answers, memory[TRUTH], memory[UNITS], facts["measure"])
+        return cls(facts["of"], facts["figures"], names, snapshots, found)
+
+    def numbers(
+        self, choice: Choice, candidates: Mapping[str, Candidate], fleet: Fleet | None, local: Local
+    ) -> dict[str, Any]:
+        """Those of the report."""
+        found: dict[str, Any] = {
+            **self.figures,
+            DELIVERED: _figures(candidates, choice, local),
+            USES: dict(choice.weights),
+        }
+        if self.judged is None:
+            return found
+        found[WEIGHTS] = fitted(self.judged, None if fleet is None else fleet.weights)
+        gain = self.judged.vote(found[WEIGHTS])
+        return found if gain is None else {**found, GAIN: list(gain)}
+
+    def choice(self, fleet: Fleet | None, *, single: bool) -> Choice:
+        """What the agent uses."""
+        return chosen(self.judged, self.names, fleet, single=single)
+
+
+def _home(epochs: int, place: int) -> str:
+    return f"{MEMORY}{HOME}{epochs}/{place}"
+
+
+def _figures(candidates: Mapping[str, Candidate], choice: Choice, local: Local) -> Figures:
+    truth = local.targets("test")
+    if not len(truth):
+        return {"n": 0}
+    with np.errstate(all="ignore"):  # outputs that are not finite are reported as such
+        return or_diverged(figures_of(truth, mixed(candidates, choice.weights, local, "test")))
+
+
+def digest_of(mixture: Mixture) -> str:
+    """Names some models with their weights."""
+    parts = [np.float64(weight).tobytes() + model.tobytes() for weight, model in mixture]
+    return digest(b"".join(parts)).hex()
+
+
+def has_judge(work: Work) -> bool:
+    """Whether the agent decides what it answers with after this work."""
+    return JUDGE in work.numbers and isinstance(work.evaluation.get("deliver"), Mapping)
+
+
+def only_served(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of an agent without a judge, by those of its evaluation."""
+    return {**figures, DELIVERED: figures["server"], USES: {SERVED: 1.0}}
+
+
+def forgotten(memory: ClientState) -> ClientState:
+    """A client's memory without what the judge has kept: the same object if there is nothing of it."""
+    left = [key for key in memory if not key.startswith(MEMORY)]
+    return memory if len(left) == len(memory) else {key: memory[key] for key in left}
+
+
+def is_last(work: Work) -> bool:
+    """Whether no further order brings the fleet's weights."""
+    return work.numbers.get(JUDGE) == REFITS

@@ -1,0 +1,315 @@
+"""What a device can answer with, judged on samples that it has not trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import covey.agent.data.trees as trees
+from covey.agent.data.dataset import Dataset, folds
+from covey.agent.data.trees import trees_for
+from covey.agent.light.dense_net import layout_of_task
+from covey.agent.light.numpy_learner import NumpyLocal
+from covey.agent.light.own_loop import LoopLocal, start_of
+from covey.agent.policy import NO_CODE_RULES, Policy, Rules
+from covey.agent.training.learner import TorchLocal
+from covey.shared.numerics.candidate_names import HOMES
+from covey.shared.numerics.figures import figures_of
+from covey.shared.numerics.mixture import chosen
+from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.scenario.task import Task
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import Fold, Local, Training, TrainingResult
+from covey.shared.work.candidates import Constant, Given, at_home, fitted, judged, mixed
+from covey.shared.work.label_prior import own_prior, with_prior
+
+pytestmark = pytest.mark.usefixtures("single_thread")
+
+TASK = Task.model_validate(
+    {"features": [2], "classes": 2, "model": {"name": "mlp", "options": {"hidden": 8}}}
+)
+VALUES = Task.model_validate({"features": [2], "classes": None, "model": {"name": "linear"}})
+TRAINING = Training(batch=20, lr=0.1, momentum=0.5)
+LocalOf = Callable[[Dataset], Local]
+
+
+class Softmax:
+    """A loop of the user's own: softmax regression by full gradients."""
+
+    def start(self, seed: int) -> dict[str, Any]:
+        return {"weight": np.zeros((2, 2)), "bias": np.zeros(2)}
+
+    def train(self, state: Any, data: Any, settings: Any) -> Any:
+        weight, bias = state["weight"], state["bias"]
+        own = np.eye(2)[data.targets]
+        for _ in range(settings.epochs):
+            slopes = self._shares(weight, bias, data.features) - own
+            weight, bias = weight - slopes.T @ data.features / len(own), bias - slopes.mean(0)
+        return {"weight": weight, "bias": bias}, len(own), {"loss": 0.5}
+
+    def evaluate(self, state: Any, features: Any) -> Any:
+        return features @ state["weight"].T + state["bias"]
+
+    def _shares(self, weight: Any, bias: Any, features: Any) -> Any:
+        powers = np.exp(features @ weight.T + bias)
+        return powers / powers.sum(1, keepdims=True)
+
+
+def points(seed: int, count: int, *, is_turned: bool = False, is_noise: bool = False) -> Dataset:
+    """Points that are of class 1 right of zero, or left of it, or by chance; the first hundred test."""
+    draw = generator(seed, "points")
+    x = draw.normal(size=(count + 100, 2)).astype(np.float32)
+    y = ((x[:, 0] > 0) != is_turned).astype(np.int64)
+    if is_noise:
+        y = draw.integers(0, 2, len(x))
+    return Dataset(x[100:], y[100:], x[:100], y[:100])
+
+
+def local_with(
+    kind: str, task: Task = TASK, rules: Rules = NO_CODE_RULES
+) -> tuple[LocalOf, Layout]:
+    draw = generator(1, "shuffle")
+    if kind == "loop":
+        _, layout = start_of(Softmax(), 0)
+        return lambda data: LoopLocal(Softmax(), data, task, layout, TRAINING, draw, rules), layout
+    layout = layout_of_task(task)
+    cls = TorchLocal if kind == "torch" else NumpyLocal
+    return lambda data: cls(
+        data, task, layout, TRAINING, generator(1, "shuffle"), rules=rules
+    ), layout
+
+
+def given(model: Vector, task: Task = TASK) -> Given:
+    make = trees_for(task)
+    return Given(((1.0, model),), task.outputs, others={} if make is None else {"trees": make})
+
+
+def learned(kind: str, task: Task = TASK) -> tuple[LocalOf, Vector]:
+    """A model of points that are not turned."""
+    local_of, layout = local_with(kind, task)
+    start: Vector = generator(1, "start").normal(0, 0.25, layout.size).astype(np.float32)
+    return local_of, local_of(points(9, 300)).train(start, epochs=10).end
+
+
+def folds_of(data: Dataset, local_of: LocalOf) -> Iterator[Fold]:
+    return (Fold(local_of(part), units) for part, units in folds(data, 1, "pi"))
+
+
+def delivered(
+    data: Dataset, local_of: LocalOf, has: Given
+) -> tuple[dict[str, float], float, float]:
+    """The weights of an agent, and the accuracies of its mixture and of the served model on its test samples."""
+    candidates = fitted(local_of(data), has)
+    found = judged(folds_of(data, local_of), has, candidates)
+    choice = chosen(found, list(candidates))
+    truth = data.test_targets
+    accuracies = [
+        figures_of(truth, mixed(candidates, weights, local_of(data), "test"))["accuracy"]
+        for weights in (choice.weights, {"served": 1.0})
+    ]
+    return dict(choice.weights), *accuracies
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy", "loop"])
+def test_each_learner_has_the_candidates_that_it_can_have(kind: str) -> None:
+    local_of, model = learned(kind)
+    names = ["none", "served", "home-1", "home-5", "home-20", "near", "soup", "trees"]
+    if kind == "loop":
+        names.remove("near")
+    assert list(fitted(local_of(points(1, 60)), given(model))) == names
+    assert "trees" not in fitted(local_of(points(1, 60)), Given(((1.0, model),), 2))
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy", "loop"])
+def test_a_device_that_differs_from_the_others_uses_what_it_can_learn_itself(kind: str) -> None:
+    local_of, model = learned(kind)
+    weights, mixture, served = delivered(points(1, 90, is_turned=True), local_of, given(model))
+    assert weights.get("served", 0) < 0.2
+    assert mixture > 0.9 > 0.1 > served
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy", "loop"])
+def test_a_device_that_is_like_the_others_loses_little(kind: str) -> None:
+    local_of, model = learned(kind)
+    _, mixture, served = delivered(points(1, 60), local_of, given(model))
+    assert mixture >= served - 0.05
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_a_device_uses_no_candidate_that_only_remembers_its_samples(kind: str) -> None:
+    local_of, model = learned(kind)
+    alone = 0
+    for seed in range(6):
+        weights, _, _ = delivered(points(seed, 90, is_noise=True), local_of, given(model))
+        alone += weights == {"none": 1.0}
+    assert alone >= 5
+
+
+def test_samples_judge_once_and_none_that_a_candidate_has_trained_on() -> None:
+    local_of, model = learned("numpy")
+    data = points(1, 60)
+    data = replace(
+        data,
+        features=data.features[[*range(60), *range(30)]],
+        targets=data.targets[[*range(60), *range(30)]],
+    )
+    seen = []
+    for fold in folds_of(data, local_of):
+        train = {row.tobytes() for row in fold.local.inputs()}
+        rows = fold.local.rows("test")  # type: ignore[attr-defined]
+        assert train.isdisjoint({row.tobytes() for row in rows})
+        seen.append(len(rows))
+    found = judged(folds_of(data, local_of), given(model), ["served", "near"])
+    assert found is not None
+    assert (sum(seen), found.size, found.shares.sum()) == (90, 60, pytest.approx(60))
+
+
+def test_snapshots_are_of_one_training() -> None:
+    local_of, model = learned("numpy")
+    has, data = given(model), points(1, 60)
+    found = at_home(local_of(data), has, HOMES, budget_s=None, clock=lambda: 0.0)
+    [(_, end)] = found[20]
+    assert np.array_equal(end, local_of(data).train(model, epochs=20).end)
+    assert not np.array_equal(found[1][0][1], found[5][0][1])
+
+
+class Slow:
+    """Data on which an epoch takes a second."""
+
+    def __init__(self, local: Local) -> None:
+        self.local = local
+        self.now = 0.0
+
+    def train(self, *arguments: Any, epochs: int, **options: Any) -> TrainingResult:
+        self.now += epochs
+        return self.local.train(*arguments, epochs=epochs, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.local, name)
+
+
+def test_a_fold_trains_no_longer_than_the_candidates_need_it() -> None:
+    local_of, model = learned("numpy")
+    slow: list[Any] = []
+
+    def counted(data: Dataset) -> Any:
+        slow.append(Slow(local_of(data)))
+        return slow[-1]
+
+    judged(folds_of(points(1, 60), counted), given(model), ["served", "home-1"])
+    assert [one.now for one in slow] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("budget", "homes"), [(1.0, [1]), (15.0, [1, 5]), (60.0, [1, 5, 20])])
+def test_snapshots_for_which_there_is_no_time_are_left_out(budget: float, homes: list[int]) -> None:
+    """The folds take twice the time of all samples."""
+    local_of, model = learned("numpy")
+    slow: Any = Slow(local_of(points(1, 60)))
+    found = at_home(slow, given(model), HOMES, budget_s=budget, clock=lambda: slow.now)
+    assert list(found) == homes
+
+
+def test_the_owner_of_a_device_decides_how_much_it_trains_at_home() -> None:
+    _, model = learned("numpy")
+    for most, homes in ((4, [1, 5]), (2, [1])):
+        local_of, _ = local_with("numpy", rules=Rules(Policy(max_epochs=most)))
+        assert (
+            list(
+                at_home(
+                    local_of(points(1, 60)), given(model), HOMES, budget_s=None, clock=lambda: 0.0
+                )
+            )
+            == homes
+        )
+    local_of, _ = local_with("numpy", rules=Rules(Policy(max_steps=1)))
+    assert not at_home(
+        local_of(points(1, 60)), given(model), HOMES, budget_s=None, clock=lambda: 0.0
+    )
+
+
+def test_a_training_that_diverges_leaves_the_snapshots_before_it() -> None:
+    local_of, layout = local_with("numpy", VALUES)
+    data = points(1, 60)
+    data = replace(data, features=1e3 * data.features, targets=data.features[:, 0])
+    data = replace(data, test_targets=data.test_features[:, 0])
+    has = Given(((1.0, np.zeros(layout.size, np.float32)),), 1)
+    candidates = fitted(local_of(data), has)
+    found = judged(folds_of(data, local_of), has, candidates)
+    assert "home-20" not in candidates
+    assert set(chosen(found, list(candidates)).weights) <= {
+        "none",
+        "served",
+        "near",
+        "soup",
+        "home-1",
+        "home-5",
+    }
+
+
+def test_the_same_samples_give_the_same_weights_and_answers() -> None:
+    local_of, model = learned("numpy")
+    data = points(1, 90, is_turned=True)
+    first, second = (delivered(data, local_of, given(model)) for _ in range(2))
+    assert first == second
+
+
+def test_values_are_mixed_in_the_units_of_the_data() -> None:
+    task = VALUES.model_copy(update={"target_scale": None})
+    local_of, layout = local_with("numpy", task)
+    data = points(2, 90)
+    curve = [1000 + 50 * (x[:, 0] > 0) + 5 * x[:, 1] for x in (data.features, data.test_features)]
+    data = replace(data, targets=curve[0], test_targets=curve[1])
+    has = given(np.zeros(layout.size, np.float32), task)
+    candidates = fitted(local_of(data), has)
+    choice = chosen(judged(folds_of(data, local_of), has, candidates), list(candidates))
+    found = mixed(candidates, choice.weights, local_of(data), "test")
+    assert figures_of(data.test_targets, found)["mse"] < 0.2 * np.var(data.test_targets)
+    assert not choice.uses_none
+
+
+def test_the_label_prior_is_no_hindrance() -> None:
+    local_of, model = learned("numpy")
+    data = points(1, 60)
+    local = local_of(data)
+    prior = own_prior(2, local, layout_of_task(TASK))
+    assert prior is not None
+    candidates = fitted(with_prior(local, prior), given(model))
+    assert np.isfinite(candidates["home-20"].answers(with_prior(local, prior), "test")).all()
+
+
+def test_the_constant_gives_each_class_a_share() -> None:
+    assert Constant.of(np.array([0, 0, 2]), 3).answer.tolist() == pytest.approx(
+        [2.5 / 4.5, 0.5 / 4.5, 1.5 / 4.5]
+    )
+    assert Constant.of(np.array([[1.0, 2.0], [3.0, 6.0]], np.float32), 2).answer.tolist() == [2, 4]
+    assert Constant.of(np.array([[True, False], [True, True]]), 2).answer.tolist() == [1, 0.5]
+
+
+# -- trees -------------------------------------------------------------------------------------------------------------
+
+
+def test_trees_answer_for_classes_that_a_device_does_not_have() -> None:
+    task = TASK.model_copy(update={"classes": 4})
+    local_of, _ = local_with("numpy", task)
+    make = trees_for(task)
+    assert make is not None
+    for data in (points(1, 60), replace(points(1, 60), targets=np.full(60, 2))):
+        local = local_of(data)
+        found = make(local).answers(local, "test")
+        assert found.shape == (100, 4)
+        assert found.sum(axis=1) == pytest.approx(np.ones(100))
+        assert not found[:, np.setdiff1d(np.arange(4), data.targets)].any()
+
+
+def test_there_are_trees_for_tables_where_scikit_learn_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    image = Task.model_validate({"features": [1, 8, 8], "classes": 2, "model": "cnn4"})
+    assert trees_for(image) is None
+    assert trees_for(TASK) is not None
+    monkeypatch.setattr(trees, "find_spec", lambda name: None)
+    assert trees_for(TASK) is None

@@ -1,0 +1,163 @@
+"""Samples that belong together: copies, groups, stretches of time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covey.agent.data.dataset import Dataset, RawColumns, hold_back, splits, ties_of, units_of
+from covey.shared.numerics import kinship
+from covey.shared.numerics.units import JUDGING, Ties, kinds_of
+
+CLASSES, VALUES, FLEETS = 5, 20, 20
+
+
+# -- the ties of samples -----------------------------------------------------------------------------------------------
+
+
+def test_equal_samples_are_of_one_kind_whatever_their_zeros_and_missing_cells() -> None:
+    rows = np.array([[1, 0], [np.nan, 2], [1, -0.0], [-np.nan, 2], [1, 1e-30]], np.float32)
+    assert kinds_of(rows).tolist() == [0, 1, 0, 1, 2]
+    assert kinds_of(rows[:0]).tolist() == []
+
+
+def test_a_copy_is_of_the_unit_of_the_sample_that_it_copies() -> None:
+    rows = np.array([[1], [2], [3], [1]])
+    assert Ties.of(rows).units(rows).tolist() == [0, 1, 2, 0]
+    groups = np.array(["a", "a", "b", "b"])
+    assert Ties.of(rows, groups).units(rows).tolist() == [0, 0, 1, 0]
+    log = np.tile(np.arange(40), 2)[:, None]
+    units = Ties.of(log, overlap=1).units(np.zeros(80))
+    assert units[:40].tolist() == units[40:].tolist()
+
+
+def test_stretches_follow_the_order_of_time_and_not_of_the_file() -> None:
+    moments = np.arange(40)[::-1].astype(float)
+    units = Ties.of(np.arange(40)[:, None], moments=moments).units(np.arange(40))
+    assert units.tolist() == [7 - row // 5 for row in range(40)]
+
+
+def test_samples_that_judge_come_after_those_that_train_and_share_no_rows_with_them() -> None:
+    ties = Ties.of(np.arange(20)[:, None], groups=np.repeat([0, 1], 10), overlap=2)
+    train, judges = ties.latest(0.2)
+    assert judges.tolist() == [8, 9, 18, 19]
+    assert train.tolist() == [0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15]
+
+
+# -- nothing that knows a sample judges it -----------------------------------------------------------------------------
+
+
+@st.composite
+def data_sets(draw: Any) -> Dataset:
+    """Samples of which many are copies, in groups, in the order of time, as windows, or without either."""
+    n = draw(st.integers(1, 120))
+    seed = draw(st.integers(0, 10_000))
+    rng = np.random.default_rng(seed)
+    origin = rng.integers(0, max(1, n * draw(st.integers(1, 10)) // 5), n)
+    numbers = rng.standard_normal((origin.max() + 1, 2)).astype(np.float32)
+    targets = draw(st.sampled_from([origin % 3, (origin % 7).astype(np.float32) / 2]))
+    groups = rng.integers(0, draw(st.integers(1, 40)), n) if draw(st.booleans()) else None
+    time = draw(st.sampled_from(["none", "moments", "windows"]))
+    return Dataset(
+        numbers[origin],
+        targets.astype(np.int64) if targets.dtype.kind == "i" else targets,
+        numbers[:0],
+        targets[:0],
+        groups=groups,
+        columns=RawColumns(moments=rng.random(n)) if time == "moments" else None,
+        overlap=draw(st.integers(0, 4)) if time == "windows" else None,
+    )
+
+
+def kinds_in(features: Any) -> set[bytes]:
+    return {row.tobytes() for row in features}
+
+
+@given(data_sets())
+def test_no_copy_is_on_both_sides(data: Dataset) -> None:
+    units = units_of(data)
+    for one, other in (
+        (units % 3 == 0, units % 3 != 0),
+        *[
+            (kinship.dealt(units, 1, "a") == block, kinship.dealt(units, 1, "a") != block)
+            for block in range(4)
+        ],
+    ):
+        assert kinds_in(data.features[one]).isdisjoint(kinds_in(data.features[other]))
+    train, held = hold_back(data, 1, "a")
+    if held is not None:
+        assert kinds_in(train.features).isdisjoint(kinds_in(held.features))
+        assert len(kinds_in(held.features)) == len(held.features), "each votes once"
+    for first, second in splits(data, 1, "a"):
+        assert kinds_in(data.features[first]).isdisjoint(kinds_in(data.features[second]))
+
+
+@given(data_sets())
+def test_no_group_and_no_row_of_a_window_is_on_both_sides(data: Dataset) -> None:
+    ties = ties_of(data)
+    kinds = ties.kinds
+    for train, judges in splits(data, 1, "a"):
+        if ties.places is None and ties.groups.any():
+            once = np.bincount(kinds)[kinds] == 1  # a copy may be of another group
+            both = np.intersect1d(
+                ties.groups[train[once[train]]], ties.groups[judges[once[judges]]]
+            )
+            assert not len(both)
+        for group in np.unique(ties.groups):
+            series = np.flatnonzero(ties.groups == group)
+            place = {row: at for at, row in enumerate(series)}
+            if data.overlap:
+                here = [place[row] for row in train if row in place]
+                there = [place[row] for row in judges if row in place]
+                assert all(abs(a - b) > data.overlap for a in here for b in there)
+
+
+@given(data_sets())
+def test_each_sample_judges_in_one_fold(data: Dataset) -> None:
+    found = [judges for _, judges in splits(data, 1, "a")]
+    if len(found) == 3:
+        assert sorted(np.concatenate(found).tolist()) == list(range(len(data.targets)))
+    assert not found or len(np.unique(ties_of(data).units(data.targets, JUDGING))) >= 25
+
+
+def test_a_common_sample_stays_in_training() -> None:
+    features = np.concatenate([np.zeros((60, 1)), np.arange(1, 61)[:, None]]).astype(np.float32)
+    data = Dataset(features, np.zeros(120, np.int64), features[:0], np.zeros(0, np.int64))
+    for seed in range(60):
+        train, held = hold_back(data, seed, "a")
+        assert held is not None
+        assert np.count_nonzero(train.features == 0) == 60
+        assert len(held.targets) == 6
+
+
+# -- tests on cards ----------------------------------------------------------------------------------------------------
+
+
+def alarms(*, with_units: bool, repeats: int) -> int:
+    """Of twenty fleets without any shift, those in which a test fires."""
+    found = 0
+    for seed in range(FLEETS):
+        draw = np.random.default_rng(seed)
+        centres = draw.standard_normal((CLASSES, VALUES))
+        cards = []
+        for agent in range(12):
+            labels = np.repeat(draw.integers(0, CLASSES, 60), repeats)
+            noise = np.repeat(draw.standard_normal((60, VALUES)), repeats, axis=0)
+            inputs = centres[labels] + noise
+            units = Ties.of(inputs).units(labels) if with_units else np.arange(len(labels))
+            cards.append(kinship.card([inputs], labels, CLASSES, units, seed, agent))
+        found += kinship.shifts(cards, seed, flips=499).any
+    return found
+
+
+@pytest.mark.parametrize("repeats", [1, 3, 10])
+def test_repeated_samples_are_no_shift(repeats: int) -> None:
+    assert alarms(with_units=True, repeats=repeats) <= 1
+
+
+def test_samples_that_count_each_by_itself_raise_false_alarms() -> None:
+    assert alarms(with_units=False, repeats=3) >= 18
