@@ -1,4 +1,4 @@
-"""The page docs/tutorials/flower-clients.md, by a script that only pastes its commands: seconds from a clone to its table.
+"""The page docs/from-flower.md, by a script that only pastes its commands: seconds from a clone to its table.
 
     python -m benchmarks.flower_page --out benchmarks/results/flower_page.json
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from tests.processes import ROOT, free_port
 from tests.test_docs_sessions import Commands, Printed, SavedFile, assert_printed, steps, stripped
 
-PAGE = "docs/tutorials/flower-clients.md"
+PAGE = "docs/from-flower.md"
 EXTRAS = ".[coordinator,broker,agent-light]"
 
 
