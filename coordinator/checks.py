@@ -13,8 +13,8 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
+from covey.shared.candidate_names import CANDIDATES
 from covey.shared.errors import DecodeError
-from covey.shared.numerics.candidate_names import CANDIDATES
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.vectors import Vector, blocks
 from covey.shared.numerics.votes import LEAST

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from covey.shared.candidate_names import CANDIDATES
 from covey.shared.errors import PublicError
-from covey.shared.numerics.candidate_names import CANDIDATES
 from covey.shared.strategies.phase_names import CARD, EVALUATE, MOMENTS, SIGNATURE
 from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.messages import ReportContent
@@ -191,6 +191,15 @@ STATUS: Table = {
     "model.rejected": _row("models that the device's check kept out"),
     "model.hook_failures": _row("of the owner's command"),
     "model.note": _row("the newest decision"),
+    # sent if the report of an evaluation may have it too
+    "model.figure": _row("of that model on the test part"),
+    "model.measure": _row("of that figure"),
+    "certificate": _row("when the first certificate of its connection ends"),
+    "disk_free": _row("bytes on the disk of its state"),
+    "clock": _row("its time"),
+    "links": _row("connections since its start"),
+    "twins": _row("times that another program used its id"),
+    "refused": _row("why the coordinator refused its newest report"),
     "bench": _row("how fast the device trains"),
     "bench.model": _row("that was measured"),
     "bench.values": _row("of the model"),

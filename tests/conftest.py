@@ -18,7 +18,7 @@ from tests import brokers, forked
 
 # The suite tries the same examples in each run, so that it fails only when the code has changed.
 # `--hypothesis-profile random` tries others. Time is no property: a machine may be busy.
-settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=30)
 settings.register_profile("random", deadline=None, max_examples=1000)
 settings.register_profile("night", deadline=None, max_examples=20_000)
 settings.load_profile("repeatable")
@@ -27,22 +27,29 @@ settings.load_profile("repeatable")
 # by the seconds that they take; a worker of pytest-xdist runs a file as a whole
 LONGEST = (
     "test_docs_sessions.py",
+    "test_simulator.py",
     "test_secure_runs.py",
-    "test_kill.py",
+    "test_plugins.py",
     "test_stop.py",
+    "test_kill.py",
+    "test_chaos.py",
+    "test_versions.py",
+    "test_lies_processes.py",
+    "test_scenarios.py",
+    "test_aggregators.py",
+    "test_devices.py",
+    "test_load.py",
+    "test_private_places.py",
+    "test_secure.py",
+    "test_sources.py",
+    "test_export.py",
+    "test_federations.py",
+    "test_resources.py",
+    "test_strategy_every.py",
     "test_wheel.py",
     "test_secrets.py",
-    "test_scenarios.py",
-    "test_secure.py",
+    "test_forked.py",
     "test_broken_places.py",
-    "test_federations.py",
-    "test_versions.py",
-    "test_plugins.py",
-    "test_readme.py",
-    "test_lies.py",
-    "test_orders_whole.py",
-    "test_chaos.py",
-    "test_simulator.py",
 )
 
 

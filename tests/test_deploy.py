@@ -169,7 +169,7 @@ def test_every_alert_is_about_exported_metrics_and_names_what_to_do(tmp_path: Pa
     _, found = clock.run(watched(tmp_path))
     exported = {name for _, samples in found for name, _ in samples} | OF_BROKERS
     (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
-    assert len(group["rules"]) == 10
+    assert len(group["rules"]) == 5
     for rule in group["rules"]:
         metrics = set(re.findall(r"\b(?:covey_\w+|up)\b", rule["expr"]))
         assert metrics <= exported | {"up"}, rule["alert"]

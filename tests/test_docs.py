@@ -14,6 +14,7 @@ import shlex
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -137,6 +138,7 @@ def wrong_target(words: list[str]) -> str:
     )
 
 
+@cache
 def every_command() -> dict[str, Any]:
     """All commands of all programs, as they are typed."""
     return dict(sorted(found for name in PROGRAMS for found in commands_in(name, program(name))))

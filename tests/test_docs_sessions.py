@@ -35,7 +35,6 @@ from tests.test_docs import PAGES, ROOT
 
 USUAL_PORTS = ("1883", "8883")
 WITH_CODE = ("from-flower.md", "your-own-method.md")
-WITH_TORCH = ("quickstart.md",)
 LIMIT_S = 420.0  # for all commands of one block
 INTERVAL_S = 0.02  # of the looks after a program
 # `pip install ./folder` reaches no index, takes the setuptools that are here, and leaves this environment as it is
@@ -198,8 +197,7 @@ def ended(process: subprocess.Popen[bytes] | Forked) -> None:
 def test_the_sessions_of_a_page_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if page.name not in WITH_TORCH:  # workers with NumPy start in a tenth of its time
-        monkeypatch.setenv("COVEY_LEARNER", "numpy")
+    monkeypatch.setenv("COVEY_LEARNER", "numpy")  # workers start in a tenth of torch's time
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
     (tmp_path / "home").mkdir()
     (tmp_path / "bin").mkdir()

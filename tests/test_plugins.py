@@ -142,10 +142,22 @@ def test_consent_for_one_group_allows_nothing_of_another(installed: Path) -> Non
         load_data("blobs", allowed=NO_CODE)
 
 
-def test_method_model_and_data_of_a_package_train_in_process(
-    installed: Path, tmp_path: Path
-) -> None:
-    result = covey.run(scenes.document(), tmp_path / "run", allow=NAMES)
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what these tests make once."""
+    return tmp_path_factory.mktemp("once")
+
+
+@pytest.fixture
+def trained(installed: Path, once: Path, tmp_path: Path) -> Path:
+    """The folder of a run of the package's method, model and data."""
+    if not (once / "run").exists():
+        covey.run(scenes.document(), once / "run", allow=NAMES)
+    return Path(shutil.copytree(once / "run", tmp_path / "run"))
+
+
+def test_method_model_and_data_of_a_package_train_in_process(trained: Path) -> None:
+    result = covey.Result.read(trained)
     assert result.method == "half_step"
     assert {name: array.shape for name, array in result.models()[0].items()} == {
         "1.weight": (6, 2),
@@ -159,19 +171,18 @@ def test_method_model_and_data_of_a_package_train_in_process(
 
 
 def test_the_command_in_a_report_repeats_a_run_of_others_code(
-    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    first = covey.run(scenes.document(rounds={"count": 1}), tmp_path / "run", allow=NAMES)
     with consented(ALLOWED):
-        facts = facts_of(tmp_path / "run")
+        facts = facts_of(trained)
     assert facts.remarks == ["The code of blobs must be installed, or its folder be in PYTHONPATH."]
     name, *words = shlex.split(facts.command)
     assert name == "coordinator"
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     again = covey.Result.read(tmp_path / "runs" / "run-again")
-    assert again.accuracy("server") == first.accuracy("server")
+    assert again.accuracy("server") == covey.Result.read(trained).accuracy("server")
 
 
 def test_a_check_finds_that_allowed_code_is_not_installed(installed: Path, tmp_path: Path) -> None:
@@ -202,10 +213,9 @@ def test_the_list_of_methods_names_an_installed_one_and_describes_it_once_it_is_
     assert {"step", "server"} <= {parameter["name"] for parameter in row["parameters"]}
 
 
-def test_a_run_of_an_installed_method_has_a_report(installed: Path, tmp_path: Path) -> None:
-    covey.run(scenes.document(rounds={"count": 1}), tmp_path / "run", allow=NAMES)
+def test_a_run_of_an_installed_method_has_a_report(trained: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    words = ["report", str(tmp_path / "run"), "--html", str(page)]
+    words = ["report", str(trained), "--html", str(page)]
     refused = CliRunner().invoke(app, words)
     assert (refused.exit_code, "--allow half_step" in refused.output) == (2, True)
     shown = CliRunner().invoke(app, [*words, "--allow", "half_step"])

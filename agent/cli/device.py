@@ -284,6 +284,7 @@ async def run_agents(memberships: Sequence[Membership], workers: PoolOptions, ru
     """Live in all federations. Their jobs go to one worker, so that they wait their turn."""
     from covey.agent.device.service import Agent
     from covey.agent.worker.pool import Pool, check_device
+    from covey.shared.mqtt.certificates import first_end
     from covey.shared.mqtt.mqtt_link import MqttLink
 
     loop = asyncio.get_running_loop()
@@ -291,7 +292,14 @@ async def run_agents(memberships: Sequence[Membership], workers: PoolOptions, ru
     has_keys = len(memberships) == 1 and (memberships[0].identity.state / SECURE).is_dir()
     pool = Pool(1 + has_keys, keep_warm_s=workers.keep_warm_s, threads=workers.threads)
     agents = [
-        Agent(one.identity, pool, observer=one.observer, rules=rules, keep=one.keep)
+        Agent(
+            one.identity,
+            pool,
+            observer=one.observer,
+            rules=rules,
+            keep=one.keep,
+            certificate=first_end(one.urls),
+        )
         for one in memberships
     ]
 

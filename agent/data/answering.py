@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from covey.agent.data.trees import Trees
 from covey.agent.kept.model_file import ModelFile, Part
-from covey.shared.numerics.candidate_names import NEAR, NONE, SERVED, TREES
+from covey.shared.candidate_names import NEAR, NONE, SERVED, TREES
 from covey.shared.numerics.figures import Figures, answers, figures_of, or_diverged, weighted_mean
 from covey.shared.numerics.measures import Kind
 from covey.shared.numerics.vectors import Layout

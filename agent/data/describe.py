@@ -48,6 +48,8 @@ class ColumnDescription:
     counts: tuple[int, ...]  # cells of each of these
     smallest: float | None  # of numbers
     largest: float | None
+    mean: float | None
+    std: float | None
     numbers: int  # cells with a finite number
     # the first cells that are neither numbers nor times, at most MAX_STRANGE
     strange: tuple[str, ...]
@@ -235,6 +237,8 @@ class _Column:
         self._smallest = math.inf
         self._largest = -math.inf
         self._last = math.nan
+        self._mean = 0.0  # of the numbers so far
+        self._squares = 0.0  # sum of squared distances to it (Welford)
         self._ones = 0  # numbers that are 1 more than the one in the row before
         self._rising = 0
         self._falling = 0
@@ -272,6 +276,9 @@ class _Column:
         self._whole += number.is_integer()
         self._smallest = min(self._smallest, number)
         self._largest = max(self._largest, number)
+        distance = number - self._mean
+        self._mean += distance / self._numbers
+        self._squares += distance * (number - self._mean)
         self._ones += number == self._last + 1
         self._rising += number > self._last
         self._falling += number < self._last
@@ -294,6 +301,8 @@ class _Column:
             counts=tuple(count for _, count in frequent),
             smallest=self._smallest if has_numbers else None,
             largest=self._largest if has_numbers else None,
+            mean=self._mean if has_numbers else None,
+            std=math.sqrt(self._squares / self._numbers) if has_numbers else None,
             numbers=self._numbers,
             strange=tuple(self._strange),
             is_unique=self._is_unique(),

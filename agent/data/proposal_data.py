@@ -353,6 +353,8 @@ def _column_facts(column: ColumnDescription, rows: int, words: Collection[str]) 
         asked=column.name in words,
         steps=column.steps,
         smallest=column.smallest if is_number else None,
+        mean=_finite(column.mean) if is_number else None,
+        std=_finite(column.std) if is_number else None,
         largest=column.largest if is_number else None,
         dates_only=column.dates_only,
     )
@@ -414,6 +416,11 @@ def describe_arrays(data: Dataset, source: str) -> DataDescription:
         classes=data.labels if data.ordered else (),
         groups=0 if data.groups is None else len(np.unique(data.groups)),
     )
+
+
+def _finite(value: float | None) -> float | None:
+    """A number that JSON can hold."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _target_facts(data: Dataset, seen: list[float], cells: int) -> ColumnFacts:

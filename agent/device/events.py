@@ -176,6 +176,14 @@ class ConditionsSeen:
 
 
 @dataclass(frozen=True)
+class VitalsSeen:
+    """The state of the machine was looked at."""
+
+    disk_free: int | None  # bytes on the disk of the agent's state
+    certificate: float | None  # when the first one ends that the connection needs
+
+
+@dataclass(frozen=True)
 class Tick:
     """The time that the session asked for (`wake_at`) has come."""
 
@@ -206,6 +214,7 @@ Event = (
     | ModelSettled
     | DataChanged
     | ConditionsSeen
+    | VitalsSeen
     | Tick
 )
 

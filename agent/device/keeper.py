@@ -19,7 +19,7 @@ from covey.agent.device.notices import (
     ModelTaken,
 )
 from covey.agent.kept.model_dir import DEFAULT_RUNS, ModelDir
-from covey.agent.kept.versions import DEFAULT_MARGIN, Version
+from covey.agent.kept.versions import DEFAULT_MARGIN, Version, shown_figure
 from covey.shared.storage.files import folder_lock
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import ModelInUse
@@ -96,6 +96,9 @@ class Keeper:
         note = index.note
         if refused is not None:
             note = f"refused by the policy of this device: {refused.title}"
+        measured = None
+        if version is not None and index.in_use is not None and index.tells:
+            measured = shown_figure(index.in_use.figure)
         return ModelInUse(
             run=version.run if version is not None else "",
             round=version.round if version is not None else 0,
@@ -105,6 +108,8 @@ class Keeper:
             rejected=index.rejected,
             hook_failures=index.hook_failures,
             note=note[:MAX_TEXT],
+            figure=None if measured is None else measured[1],
+            measure="" if measured is None else measured[0],
         )
 
     def place(self) -> dict[str, Any]:
@@ -146,6 +151,8 @@ class Keeper:
             return None
         version = Version.from_json(answer["version"])
         try:
+            if "tells" in answer and answer["tells"] is not self.models.index.tells:
+                self.models.note_telling(tells=answer["tells"])
             if answer["accepted"]:
                 self._take(version, answer)
             else:

@@ -1,15 +1,16 @@
 """What an agent must not lose: the report that waits for an answer, and the memory of accepted work.
 
 The outbox is a folder with a small `state.json` and the files that it names; `format.json` names their format. Report and memory are written first. Then
-`state.json` is replaced atomically and names them. Files that it does not name are removed. So a process that is killed
-at any instant finds either the old state or the new one. Contents are only handed around by path: the worker writes and
+a line is added to `state.json` that names them: the last whole line is the state. Files that it does not name are removed.
+So a process that is killed at any instant finds either the old state or the new one. Contents are only handed around by path: the worker writes and
 reads them, this process never holds them.
 
 - An accepted report stays until its step is closed, and so does the memory from before it: a coordinator that lost the
   report (a power cut, a restored backup) can ask for it again.
 - The state of one other run is kept aside: an agent that returns to that run finds its memory there.
 - Every report has a digest, which a new process compares. A damaged file is reported and set aside.
-- A full disk only delays the replacement of `state.json`. The old files stay until it succeeds, so a kill costs only work.
+- A full disk only delays the new line of `state.json`. The old files stay until it is there, so a kill costs only work.
+- The first line of a process, and one after `MOST_BYTES`, replaces the file.
 """
 
 from __future__ import annotations
@@ -27,17 +28,21 @@ from covey.agent.device.outbox_state import State
 from covey.shared.errors import UserError
 from covey.shared.programs.version import version
 from covey.shared.storage.files import (
+    append,
     folder_lock,
     obstacle,
     private_folder,
     read_replaced,
     replace_quickly,
+    sync_folder,
     write_atomically,
 )
 from covey.shared.wire.format import FORMAT, NONE, begun_with_other
 from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import DIGEST_BYTES
 from covey.shared.wire.parts import split
+
+MOST_BYTES = 1 << 16  # of lines that are not the last one
 
 
 class Outbox:
@@ -77,6 +82,7 @@ class Outbox:
             raise
         self._note_format()
         self._named: set[str] | None = None  # files of the latest sweep; None before the first
+        self._bytes = MOST_BYTES  # of `state.json`, as far as a line may follow
         self._sweep()
 
     def __repr__(self) -> str:
@@ -222,25 +228,41 @@ class Outbox:
         return self.unwritten
 
     def _become(self, state: State) -> None:
-        """Replace `state.json`, and remove the files that it no longer names."""
+        """Add a line to `state.json`, and remove the files that it no longer names."""
         self.state = state
         tree = state.to_json()
         if self._aside is not None:
             tree["aside"] = self._aside.to_json()
         tree["seal"] = _seal_of(tree)
-        content = json.dumps(tree).encode()
+        content = json.dumps(tree).encode() + b"\n"
         try:
-            if self._durable:
-                write_atomically(self._path, content)
-            else:
-                replace_quickly(self._path, content)
+            self._write(content)
         except OSError as error:
+            self._bytes = MOST_BYTES
             self.unwritten = obstacle(error, self._folder)
             if not self.unwritten:
                 raise
             return
         self.unwritten = ""
         self._sweep()
+
+    def _write(self, content: bytes) -> None:
+        if self._bytes < MOST_BYTES:
+            if self._durable and not self._files <= (self._named or set()):
+                sync_folder(self._folder)  # the line names files that are new
+            append(self._path, content, durable=self._durable)
+            self._bytes += len(content)
+            return
+        if self._durable:
+            write_atomically(self._path, content)
+        else:
+            replace_quickly(self._path, content)
+        self._bytes = len(content)
+
+    @property
+    def _files(self) -> set[str]:
+        """All files that the state and the one aside name."""
+        return self.state.files | (set() if self._aside is None else self._aside.files)
 
     @property
     def _path(self) -> Path:
@@ -256,11 +278,7 @@ class Outbox:
             return State(), None
         is_whole = False
         try:
-            tree: dict[str, Any] = json.loads(read_replaced(self._path))
-            seal = tree.pop("seal", None)  # earlier versions wrote none
-            if seal is not None and seal != _seal_of(tree):
-                raise ValueError("the content does not match its seal")
-            is_whole = seal is not None
+            tree, is_whole = _newest(read_replaced(self._path))
             tree_aside = tree.pop("aside", None)
             state = State.of_json(tree)
             aside = State.of_json(tree_aside) if tree_aside is not None else None
@@ -348,9 +366,7 @@ class Outbox:
 
     def _sweep(self) -> None:
         """Remove the files that neither state names. Nothing is to be done if both name the same files as before."""
-        named = self.state.files
-        if self._aside is not None:
-            named |= self._aside.files
+        named = self._files
         if named == self._named:
             return
         self._named = named
@@ -364,6 +380,28 @@ class Outbox:
             is_content = path.name.startswith(("report-", "memory-"))
             if is_content and path.suffix != ".damaged":
                 yield path
+
+
+def _newest(content: bytes) -> tuple[dict[str, Any], bool]:
+    """The last whole line of `state.json`, and whether it has a seal, which earlier versions did not write.
+
+    Raises ValueError where it is damaged. A line without an end was cut off while it was added: the one before it holds.
+    """
+    *lines, cut_off = content.split(b"\n")
+    try:
+        return _unsealed(cut_off)  # of an earlier version, too, which ended no line
+    except ValueError:
+        if not lines:
+            raise
+    return _unsealed(lines[-1])
+
+
+def _unsealed(line: bytes) -> tuple[dict[str, Any], bool]:
+    tree: dict[str, Any] = json.loads(line)
+    seal = tree.pop("seal", None)
+    if seal is not None and seal != _seal_of(tree):
+        raise ValueError("the content does not match its seal")
+    return tree, seal is not None
 
 
 def _seal_of(tree: dict[str, Any]) -> str:

@@ -36,6 +36,23 @@ class Progress:
     dropped: dict[str, int]
     model: ModelInUse | None = None  # that the device uses itself
     unmet: str = ""  # why no work may or can begin now; empty if it may, or if work is under way
+    refused: str = ""  # why the coordinator refused the newest report
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """The state of the machine."""
+
+    disk_free: int | None = None  # bytes on the disk of the agent's state
+    certificate: float | None = None  # when the first one ends that the connection needs
+
+    @property
+    def visible(self) -> tuple[Any, ...]:
+        """What others should learn at once: half of the room is gone, or twice as much is there; another certificate."""
+        return (None if self.disk_free is None else self.disk_free.bit_length(), self.certificate)
+
+
+NOT_LOOKED = Vitals()
 
 
 class Presence:
@@ -46,15 +63,24 @@ class Presence:
         session: a name for this life of the agent; of two lives, the older one sorts first.
         version: the installed version of Covey, for others to read.
         bench: how fast the device trains; None if it was not measured.
+        vitals: of the machine at the start.
     """
 
     def __init__(
-        self, agent: str, session: str, version: str, bench: Benchmark | None = None
+        self,
+        agent: str,
+        session: str,
+        version: str,
+        bench: Benchmark | None = None,
+        vitals: Vitals = NOT_LOOKED,
     ) -> None:
         self.agent = agent
         self._session = session
         self._version = version
         self._bench = bench
+        self.vitals = vitals
+        self._links = 0  # connections so far
+        self._twins = 0  # times that another program with our id was heard
         self._duplicate_ids = DuplicateIds(session)
         self.is_up = False  # the link is connected
         self._takes_over = (
@@ -87,7 +113,11 @@ class Presence:
     def will(self) -> AgentStatus:
         """The status that others read when this agent is gone."""
         return AgentStatus(
-            agent=self.agent, session=self._session, version=self._version, online=False
+            agent=self.agent,
+            session=self._session,
+            version=self._version,
+            online=False,
+            certificate=self.vitals.certificate,
         )
 
     @property
@@ -119,6 +149,11 @@ class Presence:
             model=progress.model,
             bench=self._bench,
             brief=True,
+            certificate=self.vitals.certificate,
+            disk_free=self.vitals.disk_free,
+            links=self._links,
+            twins=self._twins,
+            refused=progress.refused,
         )
 
     def announce(self, progress: Progress) -> Actions:
@@ -147,6 +182,8 @@ class Presence:
             progress.busy,
             progress.step,
             progress.model,
+            progress.refused,
+            *self.vitals.visible,
         )
 
     def _problem(self, progress: Progress) -> str | None:
@@ -170,6 +207,7 @@ class Presence:
     def link_up(self, *, fixed_client_id: bool = False) -> None:
         """With a fixed client id, another program with our id ends our connection, and we end its."""
         self.is_up = True
+        self._links += 1
         self._takes_over = fixed_client_id
         self._published = None  # the broker may have published our last will meanwhile
 
@@ -197,6 +235,7 @@ class Presence:
         match self._duplicate_ids.observe(status.session, now):
             case Reaction.ANNOUNCE:
                 self._is_due = True
+                self._twins += 1
             case Reaction.YIELD_ID:
                 return [YieldId()]
         return []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from covey.agent.device.identity import Identity
 from covey.agent.device.model_store import Bases, ModelStore
 from covey.agent.device.outbox import Outbox
 from covey.agent.device.performing import BeforeReport, Device, Done, Judged, Performer
+from covey.agent.device.presence import Vitals
 from covey.agent.device.received_models import MAX_MODEL_BYTES, ReceivedModels
 from covey.agent.device.session import Session
 from covey.agent.policy import DEFAULT_RULES, Rules
@@ -121,6 +123,7 @@ class Agent:
         session: a name for this life; by default one that sorts by its start.
         keep: how the device keeps models for its own use; None: it keeps none.
         received: what other agents of this process receive of models, too; None for an agent by itself.
+        certificate: when the first certificate of its files ends, in seconds since 1970; None without any.
 
     Raises:
         UserError: another process uses the agent's folder.
@@ -138,6 +141,7 @@ class Agent:
         session: str | None = None,
         keep: KeepOptions | None = None,
         received: ReceivedModels | None = None,
+        certificate: float | None = None,
     ) -> None:
         self.identity = identity
         self.topics = Topics(identity.federation)
@@ -176,6 +180,7 @@ class Agent:
             session=session or session_id(time.time(), secrets.token_hex(4)),
             version=version(),
             bench=bench_file.read(identity.state),
+            vitals=Vitals(certificate=certificate),
             outboxed=self.outbox.outboxed,
             models=self.store.digests,
             model_in_use=self.keeper.status if self.keeper is not None else None,
@@ -194,6 +199,7 @@ class Agent:
         self._conditions = rules.policy.only_when
         self._promises = rules.policy.promises
         self._unmet = ""  # the first of them that does not hold, for people; empty if all hold
+        self._certificate = certificate
         self._link: Link | None = None  # None before `run`
         # the newest of our statuses, which the broker sends back
         self._sent_statuses: deque[bytes] = deque(maxlen=SENT_STATUSES)
@@ -366,6 +372,8 @@ class Agent:
                 self._is_over = True
             case _:
                 self._notice(item)
+                if isinstance(item, Up):  # the first status has them already
+                    self._look_at_machine()
                 self._happens(item)
 
     def _notice(self, event: e.Event) -> None:
@@ -398,6 +406,7 @@ class Agent:
                 why, waited_s = shown
                 self._observer(n.WaitsForCoordinator(why, round(waited_s)))
             self._look_at_conditions()
+            self._look_at_machine()
             if self._data_watch.has_changed():
                 self._read_data_again()
         wake_at = self.session.wake_at
@@ -412,6 +421,17 @@ class Agent:
         if why != self._unmet:
             self._unmet = why
             self._happens(e.ConditionsSeen(why))
+
+    def _look_at_machine(self) -> None:
+        """Room on the disk, and when certificates end: of our files and of the broker's. Simulated agents are no machines."""
+        if self.identity.data is None:
+            return
+        free = None
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(self.identity.state).free
+        until = getattr(self._link, "certificate_until", None)
+        known = [end for end in (self._certificate, until) if end is not None]
+        self._happens(e.VitalsSeen(free, min(known, default=None)))
 
     def _read_data_again(self) -> None:
         self._observer(n.DataChanged())
@@ -496,7 +516,8 @@ class Agent:
             case e.Unsubscribe(topics):
                 effects.append(shell.Unsubscribe(topics))
             case e.PublishStatus(status):
-                payload = cleared_status(status, self._promises).to_bytes()
+                dated = status.model_copy(update={"clock": round(time.time(), 3)})
+                payload = cleared_status(dated, self._promises).to_bytes()
                 self._sent_statuses.append(payload)
                 effects.append(Publish([(self._status_topic, payload)]))
             case e.Inspect(task, task_digest, batch):

@@ -56,11 +56,12 @@ from covey.agent.device.events import (
     SettingsReady,
     Subscribe,
     Tick,
+    VitalsSeen,
     WorkDone,
     WorkFailed,
 )
 from covey.agent.device.fetching import Fetching, WorkState, is_exchange
-from covey.agent.device.presence import Presence, Progress
+from covey.agent.device.presence import NOT_LOOKED, Presence, Progress, Vitals
 from covey.agent.device.story import Circumstances, Story, StoryLine, sentences
 from covey.agent.policy import DEFAULT_RULES, Rules
 from covey.shared.mqtt.link import Down, Echo, Up
@@ -92,6 +93,7 @@ class Session:
         model_in_use: that the device uses itself at the start; None for none.
         deployments: what the device does about models that are published for use; None if it keeps none.
         bench: how fast the device trains; None if it was not measured.
+        vitals: of the machine at the start.
         rules: what a coordinator may ask of this device.
         seed: of the random delays that spread the load of many agents.
 
@@ -111,6 +113,7 @@ class Session:
         model_in_use: ModelInUse | None = None,
         deployments: Deployments | None = None,
         bench: Benchmark | None = None,
+        vitals: Vitals = NOT_LOOKED,
         rules: Rules = DEFAULT_RULES,
         seed: int = 0,
     ) -> None:
@@ -119,7 +122,7 @@ class Session:
         self._agent = agent
         self._topics = topics
         self._rules = rules
-        self._presence = Presence(agent, session, version, bench)
+        self._presence = Presence(agent, session, version, bench, vitals)
         self._fetching = Fetching(topics, models)
         self._briefs = Briefs(topics)
         self._delivery = Delivery(outboxed or Outboxed(), jitter)
@@ -195,6 +198,7 @@ class Session:
             dropped=dict(self.dropped),
             model=self._model_in_use,
             unmet=self._briefs.withheld or ("" if self._is_engaged else self._unmet),
+            refused=self._order.refused if self._order is not None else "",
         )
 
     @property
@@ -263,6 +267,9 @@ class Session:
                 return []
             case DataChanged():
                 return self._data_changed()
+            case VitalsSeen(disk_free, certificate):
+                self._presence.vitals = Vitals(disk_free, certificate)
+                return []
             case ConditionsSeen(unmet):
                 return self._conditions_seen(unmet, now)
             case Tick():

@@ -61,6 +61,8 @@ class Index:
     pinned: bool = False
     note: str = ""  # the newest decision, for people; without figures, because others may read it
     why: str = ""  # its reason, with figures on the device's test part
+    # the reports of the newest run that gave models may have test figures, and so may the status
+    tells: bool = False
 
     def to_json(self) -> dict[str, Any]:
         in_use = self.in_use.to_json() if self.in_use is not None else None
@@ -77,6 +79,7 @@ class Index:
             "pinned": self.pinned,
             "note": self.note,
             "why": self.why,
+            "tells": self.tells,
         }
 
 
@@ -182,6 +185,10 @@ class ModelDir:
         )
         self._sweep()
 
+    def note_telling(self, *, tells: bool) -> None:
+        """Note whether others may know the figures of the models here."""
+        self._write(replace(self.index, tells=tells))
+
     def count_hook_failure(self) -> None:
         self._write(replace(self.index, hook_failures=self.index.hook_failures + 1))
 
@@ -249,6 +256,7 @@ def _index_of(data: Any) -> Index:
         pinned=bool(data["pinned"]),
         note=str(data["note"]),
         why=str(data["why"]),
+        tells=data.get("tells") is True,
     )
 
 

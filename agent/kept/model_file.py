@@ -22,8 +22,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from covey.agent.kept.versions import Version
+from covey.shared.candidate_names import NEAR, NONE, TREES
 from covey.shared.errors import UserError
-from covey.shared.numerics.candidate_names import NEAR, NONE, TREES
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.task import Task

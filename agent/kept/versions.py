@@ -109,6 +109,14 @@ def main_figure(figures: Figures, measure: str | None = None) -> Figure | None:
     return None
 
 
+def shown_figure(figure: Figure | None) -> Figure | None:
+    """The figure as people see it everywhere: an RMSE for a mean squared error. None without a finite one."""
+    if figure is None or not math.isfinite(figure[1]):
+        return None
+    name, value = figure
+    return (RMSE.name, math.sqrt(value)) if name == "mse" and value >= 0 else figure
+
+
 def is_better(one: Figure | None, other: Figure | None) -> bool:
     """Whether one model was clearly better than another on the device's test part. Different metrics cannot be compared."""
     if one is None or other is None or one[0] != other[0]:

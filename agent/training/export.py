@@ -25,9 +25,9 @@ from covey.agent.learning import SAME_VERSION
 from covey.agent.training.adapters import merged
 from covey.agent.training.input_scaling import InputScaling
 from covey.agent.training.models import build, check_claims, layout_of, tensors_of
+from covey.shared.candidate_names import NONE
 from covey.shared.cli import ProgramFormat
 from covey.shared.errors import UserError, install
-from covey.shared.numerics.candidate_names import NONE
 from covey.shared.numerics.measures import Kind
 from covey.shared.numerics.mixture import in_words
 from covey.shared.own_code.consent import NO_CODE, AllowedCode

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import os
 import platform
+import select
 import sys
 import time
 import traceback
@@ -31,7 +32,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learner_choice import TORCH
@@ -46,7 +47,7 @@ from covey.agent.worker.memory_file import (
     unwritten,
 )
 from covey.agent.worker.process import Options, memory_limited, prepared
-from covey.shared.disclosures import Promise, cleared
+from covey.shared.disclosures import NUMBERS_OF_EVALUATION, Promise, cleared
 from covey.shared.errors import CoveyError, DataError, UserError, public_text
 from covey.shared.own_code.consent import AllowedCode, consented, framework_of
 from covey.shared.own_code.faults import OwnCodeError, own_code
@@ -133,15 +134,24 @@ def main() -> None:
     if end_with_parent := death_with_parent():  # on other systems our input ends instead
         end_with_parent()
     options = Options.parse(sys.argv[1:])
-    if options.warm:
-        # a simulated fleet is certain to train: import torch now, so that no round waits for it
-        load_learner(TORCH).prepare(options.threads)
     with consented(AllowedCode.parse(options.allow)):
-        while (job := frames.read(sys.stdin.buffer)) is not None:
-            try:
-                answers.write(frames.pack(answer(job, options)))
-            except BrokenPipeError:
-                return
+        _serve(sys.stdin.buffer, answers, options)
+
+
+def _serve(jobs: BinaryIO, answers: IO[bytes], options: Options) -> None:
+    is_warm = not options.warm
+    while True:
+        if not is_warm and not select.select([jobs], [], [], 0)[0]:
+            # a simulated fleet is certain to train: import torch while no job waits, so that no round waits for it
+            load_learner(TORCH).prepare(options.threads)
+            is_warm = True
+        job = frames.read(jobs)
+        if job is None:
+            return
+        try:
+            answers.write(frames.pack(answer(job, options)))
+        except BrokenPipeError:
+            return
 
 
 def answer(job: frames.Job, options: Options = DEFAULTS) -> frames.Job:
@@ -480,6 +490,8 @@ def _work(
     frozen_once = getattr(local, "frozen_once", 0)
     judged = new if uses else memory
     kept = _kept(job, order, models, local, held_back, judged, uses=uses, others=others)
+    if kept is not None:  # whether a status may have its figure
+        kept["tells"] = NUMBERS_OF_EVALUATION["delivered"].leaves(promises)
     if has_judge(work) and is_last(work):
         new = forgotten(new)
     if new is memory:
@@ -669,6 +681,8 @@ def _locals(
 
 def _others(task: Any) -> Mapping[str, Any]:
     """What makes candidates that need more than models, by name."""
+    if len(task.features) != 1:  # no table
+        return {}
     from covey.agent.data.trees import trees_for
 
     trees = trees_for(task)

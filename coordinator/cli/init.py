@@ -14,11 +14,15 @@ from typing import Annotated
 
 import typer
 
+from covey.coordinator.doctor.examine import Facts, examine
+from covey.coordinator.doctor.moments import columns_of_descriptions, target_of
+from covey.coordinator.doctor.odd import Odd
 from covey.shared.errors import UserError
 from covey.shared.programs.child import environment, python
 from covey.shared.proposal.choices import Proposal
 from covey.shared.proposal.description import DataDescription, read_description
 from covey.shared.proposal.proposal import propose
+from covey.shared.scenario.task import Task
 from covey.shared.sentences import printable_lines
 from covey.shared.storage.files import write_atomically
 
@@ -119,14 +123,29 @@ def init(request: Request) -> Proposal:
     Raises:
         UserError: a source cannot be read, or the data of the devices does not go together.
     """
-    return propose(
-        described(request.sources, [*request.targets, *request.words]),
+    devices = described(request.sources, [*request.targets, *request.words])
+    proposal = propose(
+        devices,
         target=request.targets,
         anomalies=request.anomalies,
         horizon=request.horizon,
         agents=request.agents,
         name=request.name,
     )
+    proposal.odd += [odd.sentence for odd in odd_among(devices, proposal)]
+    return proposal
+
+
+def odd_among(devices: Sequence[DataDescription], proposal: Proposal) -> list[Odd]:
+    """The odd devices by their data, in the columns that the proposed task uses."""
+    task = Task.model_validate(proposal.content()["task"])
+    columns = columns_of_descriptions(devices)
+    target = target_of(task)
+    if target == "" and isinstance(task.target, str):
+        columns = {name: of for name, of in columns.items() if name != task.target}
+    unused = set(task.ignore or ())
+    used = {name: of for name, of in columns.items() if name not in unused}
+    return examine(Facts(columns=used, target=target))
 
 
 def described(sources: Sequence[str], words: Sequence[str] = ()) -> list[DataDescription]:

@@ -27,6 +27,7 @@ class CoordinatorCommands(Commands):
             "covey.coordinator.cli.report:report_command", "Show the results of finished runs"
         ),
         "status": Entry("covey.coordinator.cli.status:status", "List a run's agents"),
+        "doctor": Entry("covey.coordinator.cli.doctor:doctor", "List what is odd about a fleet"),
         "dashboard": Entry("covey.coordinator.cli.dashboard:dashboard", "Show a run in a browser"),
         "stop": Entry("covey.coordinator.cli.control:stop", "Stop the running coordinator"),
         "promote": Entry(

@@ -36,10 +36,12 @@ from covey.coordinator.cli.options import (
     refuse_contradictions,
     show_line,
 )
+from covey.coordinator.doctor.odd import read_odd
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.record.notices import BrokerReady, ModelChosen, Observer
-from covey.coordinator.report.progress import ProgressBar, StayedOut
+from covey.coordinator.report.odd_list import show_odd
+from covey.coordinator.report.progress import ProgressBar
 from covey.coordinator.report.tables import (
     baseline,
     newcomers,
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from covey.coordinator.track.tracking import TrackedObserver
 
 ID_DIGITS = 12  # of a run, hexadecimal
+MAX_CAUSES = 3  # odd devices in the sentence of a run that is given up
 CLIENT_DIGITS = 8  # of the coordinator's MQTT client id
 MAX_DESCRIPTORS = 65_536  # where the system has no limit
 
@@ -180,7 +183,7 @@ def run_command(
         following = tracking(track, loaded, options.folder, complain)
     result = None
     with suppress(KeyboardInterrupt), following as tracked, observing as shown:
-        observer = stayed_out = StayedOut(shown if tracked is None else tracked.before(shown))
+        observer = shown if tracked is None else tracked.before(shown)
         if in_process:
             from covey.coordinator.simulate import driver
 
@@ -208,12 +211,12 @@ def run_command(
             used(result),
             participation(result),
             newcomers(result),
-            stayed_out.sentence(result["took_part"]),
         ):
             if remark:
                 show_line(remark)
         if missing := unevaluated(result):
             show_line(missing)
+        show_odd(out(), read_odd(result.get("odd", ())))
         show_line(f"models, records and the result are in {options.folder}")
     # figures that their owners keep are no failure of the run; a comparison cannot do without
     if not result.get("kept_back") and (problem := none_evaluated(result)):
@@ -265,7 +268,6 @@ async def _run(
     scenario: Scenario, options: Options, observer: Observer, signals: StopSignals
 ) -> dict[str, Any] | None:
     check_code(scenario, options.allowed)
-    observer = stayed_out = StayedOut(observer)
     if options.aggregators:
         from covey.coordinator.fold.partial_sums import check_aggregators
 
@@ -323,10 +325,10 @@ async def _run(
     if reason is None:
         return None
     if reason:
-        others = stayed_out.sentence(())
+        others = "; ".join(f"{one.who}: {one.what}" for one in service.odd[:MAX_CAUSES])
         text = f"the run was given up after round {this.engine.round}: {reason}"
-        raise RunGivenUpError(f"{text}; {others}" if others else text)
-    return finish(this)
+        raise RunGivenUpError(f"{text}; odd: {others}" if others else text)
+    return finish(this, service.odd)
 
 
 def addresses(scenario: Scenario, options: Options) -> list[BrokerUrl]:

@@ -14,11 +14,10 @@ import yaml
 
 from covey.coordinator.cli.options import READERS, ensure_role, out, show_line
 from covey.coordinator.dashboard.folder_reader import plan_of
-from covey.coordinator.deploy.uptake import status_in
 from covey.coordinator.record.records import newest_privacy
 from covey.coordinator.record.roster_files import read_roster, roster_file
 from covey.coordinator.report.roster import STYLES, is_left, roster_table, status_lines
-from covey.coordinator.view.devices import device_of
+from covey.coordinator.view.devices import device_of, status_in
 from covey.coordinator.view.printed import json_line, show
 from covey.shared.cli import Connection, Json, check_name, with_connection
 from covey.shared.errors import DecodeError, UserError

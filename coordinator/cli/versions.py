@@ -22,11 +22,12 @@ from covey.coordinator.view.table import NONE, Column, Table
 from covey.shared.cli import Connection, Json, broker_option, check_name, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.numerics.measures import MEASURES
+from covey.shared.numerics.measures import MEASURES, measured
 from covey.shared.sentences import counted, some
 from covey.shared.wire.topics import Topics
 
 MAX_NAMES = 3  # of devices in a line
+MEAN = "mean over agents"  # of the figure: as in all other tables
 
 
 @with_connection(broker_option("none: the devices are not asked"))
@@ -125,7 +126,7 @@ async def versions(runs: Path, federation: str, url: BrokerUrl | None) -> list[P
 
 def table(found: Sequence[Published], federation: str, *, asked: bool) -> Table:
     """A line for each version."""
-    titles = ("version", "role", "figure", "published", "by", "in use on", "refused by")
+    titles = ("version", "role", MEAN, "published", "by", "in use on", "refused by")
     rows = [_cells(one, asked=asked) for one in found]
     title = f"federation {federation}: {counted(len(found), 'version')}"
     return Table(title, [Column(one) for one in titles], rows).without_empty_columns()
@@ -139,9 +140,7 @@ def _cells(one: Published, *, asked: bool) -> list[str]:
         when = newest.time.replace("T", " ").removesuffix("Z")[:16]
         who = newest.who
         if newest.figure:
-            measure = MEASURES[newest.figure["metric"]]
-            unit = " %" if measure.unit == "in %" else ""
-            figure = f"{measure.label} {measure.text(newest.figure['value'])}{unit}"
+            figure = measured(MEASURES[newest.figure["metric"]], newest.figure["value"])
     users = _devices(one.used_by) or ("0" if asked else "")
     names = ", ".join(one.names)
     return [one.title, names, figure, when, who, users, _devices(list(refused))]

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from covey.coordinator.compare.grid import section, splits
 from covey.coordinator.compare.rows import METRICS, TITLES, ComparisonRow, measure_of
 from covey.coordinator.view.table import NONE, Table, columns_of
-from covey.shared.numerics.measures import PERCENT, Measure
+from covey.shared.numerics.measures import PERCENT, Measure, plain
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.sentences import counted
 
@@ -305,7 +305,11 @@ def _gain_text(one: Field, method: str, other: str) -> str:
     if gain is None:
         return NONE
     scale = one.measure.scale
-    text = f"{scale * gain.mean:+.2f}" if scale == PERCENT else f"{gain.mean:+.3g}"
+    text = (
+        f"{scale * gain.mean:+.2f}"
+        if scale == PERCENT
+        else f"{'+' if gain.mean >= 0 else '-'}{plain(abs(gain.mean))}"
+    )
     if gain.half is None:
         return text
     form = ".2f" if scale == PERCENT else ".3g"

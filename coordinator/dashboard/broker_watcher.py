@@ -8,6 +8,9 @@ import time
 import uuid
 from collections.abc import Callable
 
+from covey.coordinator.doctor.odd import read_odd
+from covey.coordinator.doctor.retained import of_retained
+from covey.coordinator.view.devices import device_of, is_between_runs, rows_now, status_in
 from covey.coordinator.view.lines import Line, PhaseLine, reduced
 from covey.coordinator.view.state import RunPlan, Sources
 from covey.shared.errors import DecodeError, UserError
@@ -15,7 +18,7 @@ from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Link, Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.storage import json_text
-from covey.shared.wire.documents import Control, CoordinatorStatus, RosterMessage
+from covey.shared.wire.documents import AgentStatus, Control, CoordinatorStatus, RosterMessage
 from covey.shared.wire.roster_view import RosterView
 from covey.shared.wire.topics import Topics
 
@@ -38,6 +41,8 @@ class BrokerWatcher:
         self._pages = RosterView()  # of which `roster` consists
         self._subscribed: set[str] = set()  # further topics of the roster, in this connection
         self.status: CoordinatorStatus | None = None
+        self._statuses: dict[str, AgentStatus] = {}  # of devices, while no coordinator is at work
+        self._hears_devices = False
         self.updated = 0.0  # when a message came last, in seconds since 1970
         self._on_change = on_change
         self._run = ""  # that the lines belong to
@@ -52,16 +57,32 @@ class BrokerWatcher:
 
     @property
     def sources(self) -> Sources:
-        """All that was read so far."""
+        """All that was read so far. While no coordinator is at work, the devices' own word is the roster."""
+        is_left = self._is_left and bool(self._statuses)
+        roster = self.roster
+        odd = [] if roster is None else read_odd(roster.odd)
+        if is_left:
+            known = roster or RosterMessage()
+            devices = {agent: device_of(one).to_json() for agent, one in self._statuses.items()}
+            odd = of_retained(time.time(), self._statuses, roster, self.status, between_runs=True)
+            rows = rows_now(known.agents, devices, between_runs=True)
+            roster = known.model_copy(update={"agents": rows})
         return Sources(
             RunPlan(),
             self.lines,
             self.status,
-            self.roster,
+            roster,
             connected=self.connected,
             problem=self.problem,
             updated=self.updated,
+            odd=odd,
+            is_left=is_left,
         )
+
+    @property
+    def _is_left(self) -> bool:
+        """Whether no coordinator is at work."""
+        return is_between_runs(None if self.status is None else self.status.model_dump())
 
     def __enter__(self) -> BrokerWatcher:
         self._thread.start()
@@ -113,6 +134,7 @@ class BrokerWatcher:
                         self.problem = ""
                         topics = self.topics
                         self._subscribed = set()
+                        self._hears_devices = False
                         await link.subscribe(
                             [topics.coordinator_status, topics.roster, topics.metrics]
                         )
@@ -122,7 +144,18 @@ class BrokerWatcher:
                     case Message():
                         self.take(incoming)
                         await self._subscribe_to_pages(link)
+                if self.connected and self._hears_devices is not self._is_left:
+                    await self._listen_to_devices(link)
                 self._on_change()
+
+    async def _listen_to_devices(self, link: Link) -> None:
+        """A coordinator at work knows more than the devices' statuses show, and those of a large fleet are many."""
+        self._hears_devices = self._is_left
+        if self._hears_devices:
+            await link.subscribe([self.topics.every_status])
+        else:
+            await link.unsubscribe([self.topics.every_status])
+            self._statuses.clear()
 
     async def _subscribe_to_pages(self, link: Link) -> None:
         """The roster of a large fleet has more than one page."""
@@ -135,6 +168,11 @@ class BrokerWatcher:
     def take(self, message: Message) -> None:
         """Keep what a message holds; one that cannot be read changes nothing."""
         topics = self.topics
+        device = status_in(message, topics)
+        if device is not None:
+            self._statuses[device.agent] = device
+            self.updated = time.time()
+            return
         try:
             match message.topic:
                 case topics.coordinator_status:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from covey.coordinator.doctor.odd import Odd, read_odd
 from covey.coordinator.record.roster_files import roster_file
 from covey.coordinator.view.lines import Line, reduced
 from covey.coordinator.view.state import RunPlan, Sources
@@ -35,6 +37,7 @@ class FolderReader:
         self.status: CoordinatorStatus | None = None
         self.finished = False
         self.updated = 0.0  # when the run last wrote one of its files, in seconds since 1970
+        self._odd: list[Odd] = []
         self._stamps: dict[str, Stamp] = {}  # of the files as they were read last
         self._offset = 0  # bytes of the record that were read
 
@@ -50,6 +53,7 @@ class FolderReader:
             self.status,
             self.roster,
             finished=self.finished,
+            odd=self._odd,
             updated=self.updated,
         )
 
@@ -123,6 +127,8 @@ class FolderReader:
                 has_news |= self._read_page(number)
         if has_news:
             self.roster = self._pages.message
+            if self.roster is not None and not self.finished:
+                self._odd = read_odd(self.roster.odd)
         return has_news
 
     def _read_page(self, number: int) -> bool:
@@ -146,9 +152,14 @@ class FolderReader:
         return True
 
     def _look_for_result(self) -> bool:
-        before = self.finished
-        self.finished = (self.folder / "result.json").exists()
-        return self.finished != before
+        content = self._changed("result.json")
+        if content is None:
+            return False
+        self.finished = True
+        with suppress(ValueError):
+            result = json_text.loads(content)
+            self._odd = read_odd(result.get("odd")) if isinstance(result, dict) else []
+        return True
 
 
 def _line(text: bytes) -> Line | None:

@@ -147,6 +147,8 @@ def joined(reader: FolderReader | None, watcher: BrokerWatcher | None) -> Source
         found,
         status=seen.status,
         roster=seen.roster or found.roster,
+        odd=seen.odd or found.odd,
+        is_left=seen.is_left,
         updated=max(found.updated, seen.updated),
     )
 

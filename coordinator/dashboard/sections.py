@@ -67,6 +67,7 @@ def sections(state: DashboardState) -> dict[str, str]:
     macros = _macros()
     return {
         "head": macros.head(state.name, about),
+        "odd": macros.odd(state.odd, state.updated),
         "progress": macros.progress(state, _headline(state)),
         "tiles": macros.tiles(_tiles(state)),
         "chart-figure": macros.chart(_figures(state)),
@@ -162,7 +163,7 @@ def _change(state: DashboardState) -> str:
     difference = state.newest_figure - state.earlier_figure
     if MEASURES[state.measure].scale == PERCENT:
         return f"{PERCENT * difference:+.1f} points"
-    return f"{difference:+.3g}"
+    return f"{'+' if difference >= 0 else '-'}{plain(abs(difference))}"
 
 
 def _figure(measure: Measure, figure: float | None) -> str:

@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from covey.coordinator.deploy.publish import InForce, deployment_in, in_force_of, subscribed
+from covey.coordinator.view.devices import status_in
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Link, Message
 from covey.shared.mqtt.retained import until_quiet
 from covey.shared.wire.deployments import Deployment
-from covey.shared.wire.documents import AgentStatus
-from covey.shared.wire.topics import AgentTopic, Topics
+from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
+from covey.shared.wire.roster_view import RosterView
+from covey.shared.wire.topics import Topics
 
 MOST_S = 60.0  # to read the statuses of a whole fleet
 
 
 @dataclass
 class Fleet:
-    """What a broker retains of a federation: the newest status of each agent, and the deployments."""
+    """What a broker retains of a federation: the newest status of each agent, the deployments, and the coordinator's word.
+
+    Attributes:
+        topics: of the federation.
+        statuses: by agent.
+        deployments: by topic.
+        coordinator: its status; None if it was never there.
+        pages: of the roster.
+        others: agents of other federations, with the name of theirs.
+        served: other federations where a coordinator has been.
+    """
 
     topics: Topics
     statuses: dict[str, AgentStatus] = field(default_factory=dict)
-    deployments: dict[str, Deployment] = field(default_factory=dict)  # by topic
+    deployments: dict[str, Deployment] = field(default_factory=dict)
+    coordinator: CoordinatorStatus | None = None
+    pages: RosterView = field(default_factory=RosterView)
+    others: dict[str, str] = field(default_factory=dict)
+    served: set[str] = field(default_factory=set)
 
     @property
     def held(self) -> InForce:
@@ -36,6 +53,25 @@ class Fleet:
         deployment = deployment_in(message, self.topics)
         if deployment is not None:
             self.deployments[message.topic] = deployment
+        with suppress(DecodeError):
+            if message.topic == self.topics.coordinator_status:
+                self.coordinator = CoordinatorStatus.from_bytes(message.payload)
+            elif not self.pages.take(self.topics, message.topic, message.payload):
+                self._take_other(message)
+
+    def _take_other(self, message: Message) -> None:
+        """Take note of another federation on the same broker."""
+        match message.topic.split("/"):
+            case [_, federation, "coordinator", "status"]:
+                self.served.add(federation)
+            case [_, federation, "agents", agent, "status"] if federation != self.topics.federation:
+                if AgentStatus.from_bytes(message.payload).online:
+                    self.others[agent] = federation
+
+    @property
+    def elsewhere(self) -> dict[str, str]:
+        """Agents that are in a federation where no coordinator has been."""
+        return {one: where for one, where in self.others.items() if where not in self.served}
 
 
 async def survey(link: Link, topics: Topics) -> Fleet:
@@ -55,15 +91,3 @@ async def follow(
     """Take what arrives, until there was silence and nothing is awaited, or the time is over."""
     async for message in until_quiet(link, within_s, is_awaited=is_awaited):
         fleet.take(message)
-
-
-def status_in(message: Message, topics: Topics) -> AgentStatus | None:
-    """The status of an agent in a message; None if it holds none."""
-    try:
-        match topics.parse(message.topic):
-            case AgentTopic(agent, "status"):
-                status = AgentStatus.from_bytes(message.payload)
-                return status if status.agent == agent else None
-    except DecodeError:  # cleared, or of another version
-        pass
-    return None

@@ -55,6 +55,7 @@ class Outcome:
     scaling: Figures | None = None  # of the phase that finds moments: see `fleet_statistics`
     evaluation: Mapping[ClientId, Figures] = field(default_factory=dict)  # by mode
     votes: Mapping[ClientId, Vote] = field(default_factory=dict)  # of the evaluation
+    odd: Sequence[Figures] = ()  # devices whose moments differ, as `Odd.to_json` has them
     fleet: Fleet | None = None  # of the last evaluation; None: no agent has a judge
 
 
@@ -372,12 +373,18 @@ class Folding:
         fair = limits.capped(reports, self._settings)
         match self.phase.name:
             case phase_names.MOMENTS:
+                from covey.coordinator.doctor.examine import Facts, examine
+                from covey.coordinator.doctor.moments import columns_of_reports, target_of
                 from covey.coordinator.fold.statistics import pooled_statistics
 
+                task = self.scenario.task
+                columns = columns_of_reports([(one, r.numbers) for one, r in reports], task)
+                found = examine(Facts(columns=columns, target=target_of(task)))
                 moments = [report.numbers for _, report in fair]
                 scaling = pooled_statistics(moments, self.scenario.task, self._settings)
                 limits.check_json(scaling, "the scaling")
-                return Outcome(state, self._means(fair), scaling=scaling)
+                odd = [one.to_json() for one in found]
+                return Outcome(state, self._means(fair), scaling=scaling, odd=odd)
             case phase_names.EVALUATE if not self.phase.sizes:
                 return self._evaluated(fair, state)
         sums, seen = make(fair, state)

@@ -1,8 +1,9 @@
 """What a run will cost, before anything starts: traffic, memory and disk, from sizes alone.
 
 A method states what agents get and send (`Strategy.exchanges`); nothing trains here, and nothing is encoded. Not counted are
-orders, statuses, acknowledgements, newcomers, drop-outs and repeated rounds, nor what depends on what agents report: votes, and
-CFL's rounds of all members before a split. Where a method chooses its number of clusters, the largest it may choose counts.
+orders, statuses, acknowledgements, newcomers, drop-outs and repeated rounds, nor what depends on what agents report: votes, the
+orders with the weights of the fleet, and CFL's rounds of all members before a split. Where a method chooses its number of
+clusters, the largest it may choose counts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from covey.coordinator.engine.cohort import cohort_size
 from covey.shared.mqtt.profiles import PROFILES, UNLIMITED, Profile
 from covey.shared.numerics import kinship
+from covey.shared.numerics.candidate_names import HOMES
 from covey.shared.numerics.split import FLOAT32_BYTES, Part
 from covey.shared.numerics.vectors import BLOCK
 from covey.shared.privacy.settings import SecureSettings
@@ -25,6 +27,7 @@ from covey.shared.strategies.phase_names import CARD, EVALUATE, EXCHANGES, MOMEN
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.parts import part_count
 
+EPOCHS_OF_FOLDS = 2  # three folds train on two thirds of the samples each
 FLOAT64_BYTES = 8
 
 # bytes besides values: of a part with its packet and topic, of a model, of a report, and of each vector in it
@@ -115,6 +118,9 @@ class Plan:
     parts: tuple[Part, ...] = ()  # of the model; empty where all of it travels
     brokers: tuple[BrokerSeconds, ...] = ()  # of managed brokers that limit their clients' rates
     sums: SumsPlan | None = None  # without secure sums
+    evaluation_epochs: int = 0  # that each agent trains in the last evaluation, besides all rounds
+    budget_s: float = 0.0  # of a real device for the most of these; 0: it judges nothing
+    round_epochs: int = 1  # that it trains in a round
 
     @property
     def down_bytes(self) -> int:
@@ -162,6 +168,11 @@ class Plan:
             of = f"{sums.groups} of up to {sums.members} agents, of whom {sums.threshold} must answer"
             chances = [f"{chance:.2g} if {gone} are gone" for gone, chance in sums.void.items()]
             rows += [("secure sums, a round", of), ("chance of a void", ", ".join(chances))]
+        if epochs := self.evaluation_epochs:
+            as_rounds = f"as in {epochs / self.round_epochs:.3g} rounds"
+            within = f", within {self.budget_s:g} s on a device" if self.budget_s else ""
+            text = f"at most {epochs} epochs of each agent's samples, {as_rounds}{within}"
+            rows.append(("the last evaluation trains", text))
         return [
             *rows,
             ("a round, all agents", _both_ways(self.round_down_bytes, self.round_up_bytes)),
@@ -333,7 +344,18 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
             if profile.messages_per_s < UNLIMITED
         ),
         sums=sums,
+        evaluation_epochs=_evaluation_epochs(scenario),
+        budget_s=0.0
+        if scenario.evaluation.deliver == "served"
+        else scenario.evaluation.deliver.budget_s,
+        round_epochs=scenario.training.epochs,
     )
+
+
+def _evaluation_epochs(scenario: Scenario) -> int:
+    """For mode E-tuned, and where devices judge, to the longest training at home, then again for each fold."""
+    evaluation = scenario.evaluation
+    return evaluation.tune_epochs + (max(HOMES) * (1 + EPOCHS_OF_FOLDS) if evaluation.judges else 0)
 
 
 def _kept(strategy: Strategy[Any], models: int) -> str:

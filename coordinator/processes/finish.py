@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from covey.coordinator.doctor.odd import Odd
 from covey.coordinator.run.result import write_all, write_models
 from covey.coordinator.run.run import Run
 from covey.shared.scenario.scenario import Scenario
@@ -44,11 +46,15 @@ def truth_of(scenario: Scenario, folder: Path) -> dict[str, int] | None:
     return {agent_name(i, fleet.agents): int(cluster) for i, cluster in enumerate(clusters)} or None
 
 
-def finish(this: Run) -> dict[str, Any]:
+def finish(this: Run, odd: Sequence[Odd] | None = None) -> dict[str, Any]:
     """Write models, the table of agents and the result of a completed run to its folder.
+
+    Args:
+        this: the run.
+        odd: what is odd about its devices; None: what its reports show.
 
     Returns the result, as `result.json` holds it.
     """
     write_models(this)
     known = truth_of(this.scenario, this.folder)
-    return write_all(this, known, partition_digest(this.folder))
+    return write_all(this, known, partition_digest(this.folder), odd)

@@ -1,29 +1,19 @@
-"""The progress of a run on the terminal: a bar, with remarks above it, and who took no part."""
+"""The progress of a run on the terminal: a bar, with remarks above it."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections import Counter
-from collections.abc import Collection
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from covey.coordinator.record import notices
-from covey.coordinator.record.notices import (
-    AgentExcluded,
-    AgentQuarantined,
-    Notice,
-    Observer,
-    ReportRefused,
-)
 from covey.coordinator.view.lines import TimeLeft, phase_line
 from covey.coordinator.view.words import duration_text, epsilons, sizes_text
 from covey.shared.numerics.measures import PERCENT
-from covey.shared.sentences import some
-from covey.shared.strategies.base import ClientId
 
 NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 WARNS = "yellow"  # the style of a warning
@@ -206,35 +196,3 @@ def _for_so_long(seconds: int) -> str:
     if minutes == 0:
         return ""
     return f" (for {minutes} min)"
-
-
-# -- who took no part in a run, and why: the last words of `coordinator run`, when the lines of its start are gone -----
-
-
-class StayedOut:
-    """An observer that keeps the newest reason of each agent, and hands every notice on."""
-
-    def __init__(self, shown: Observer) -> None:
-        self._shown = shown
-        self._why: dict[ClientId, str] = {}
-
-    def __call__(self, notice: Notice) -> None:
-        match notice:
-            case AgentExcluded(agent=agent, why=why):
-                self._why[agent] = f"excluded: {why}"
-            case AgentQuarantined(agent=agent, why=why):
-                self._why[agent] = f"in quarantine: {why}"
-            case ReportRefused(agent=agent, why=why) if agent not in self._why:
-                self._why[agent] = f"its reports were refused: {why}"
-        self._shown(notice)
-
-    def sentence(self, took_part: Collection[ClientId]) -> str:
-        """Who took no part, with the reasons; empty if none is known of.
-
-        Args:
-            took_part: agents that trained, whatever was wrong with them at another time.
-        """
-        reasons = [
-            f"{agent} ({why})" for agent, why in sorted(self._why.items()) if agent not in took_part
-        ]
-        return f"took no part: {some(reasons)}" if reasons else ""

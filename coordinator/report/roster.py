@@ -6,11 +6,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from covey.coordinator.doctor.devices import megabytes
+from covey.coordinator.report.odd_list import moment
 from covey.coordinator.view.devices import is_between_runs, rows_now
 from covey.coordinator.view.state import PRESENT, STATE_WORDS, agent_state, reason
 from covey.coordinator.view.table import NONE, Column, Table
 from covey.coordinator.view.words import epsilons
-from covey.shared.numerics.measures import Measure, main_measure
+from covey.shared.numerics.measures import MEASURES, Measure, main_measure, measured
 from covey.shared.sentences import counted, some
 
 RUN_CHARACTERS = 8  # of a run's id, for a model that no publication has named
@@ -31,7 +33,10 @@ COLUMNS = (
     "classes",
     "figure",
     "version in use",
+    "its figure",
     "rejected",
+    "certificate",
+    "disk free",
     "refusals",
     "reason",
 )
@@ -49,7 +54,7 @@ def status_lines(seen: Mapping[str, Any]) -> list[str]:
     status = seen["status"]
     if "written" in seen:  # read from a run's folder
         ended = "the run is finished; " if seen["finished"] else ""
-        written = _moment(seen["written"])
+        written = moment(seen["written"])
         lines = [f"{ended}this is what its coordinator wrote last, at {written}"]
         if spent:
             lines.append(spent)
@@ -115,16 +120,19 @@ def _cells(agent: str, row: Mapping[str, Any], measure: Measure | None) -> list[
     return [
         agent,
         _state(row),
-        _moment(row.get("since")),
+        moment(row.get("since")),
         NONE if cluster is None else str(cluster),
-        _moment(row["seen"]),
+        moment(row["seen"]),
         f"{row['samples']} / {row['test_samples']}",
         str(row["labels"]) if measure is None else "",
         measure.text(figure) if measure is not None and figure is not None else "",
         _model(row.get("model")),
+        _own_figure(row.get("model")),
         _rejected(row.get("model")),
+        _until(row.get("certificate")),
+        "" if row.get("disk_free") is None else megabytes(row["disk_free"]),
         ", ".join(counts),
-        reason(row) or _refused(row.get("model")),
+        reason(row) or row.get("refused") or _refused(row.get("model")),
     ]
 
 
@@ -138,6 +146,19 @@ def _model(model: Mapping[str, Any] | None) -> str:
     if model["hook_failures"]:
         words.append(f"command failed {model['hook_failures']} times")
     return ", ".join(words) or NONE
+
+
+def _own_figure(model: Mapping[str, Any] | None) -> str:
+    """The figure of the model in use on the device's own test data, as the device states it."""
+    measure = MEASURES.get((model or {}).get("measure", ""))
+    if model is None or measure is None or model.get("figure") is None:
+        return ""
+    return measured(measure, model["figure"])
+
+
+def _until(seconds: float | None) -> str:
+    """The day on which a certificate ends."""
+    return "" if seconds is None else time.strftime("%Y-%m-%d", time.localtime(seconds))
 
 
 def _refused(model: Mapping[str, Any] | None) -> str:
@@ -161,12 +182,3 @@ def _state(row: Mapping[str, Any]) -> str:
     if state in PRESENT and row.get("failures"):
         return "failing"
     return STATE_WORDS.get(state, state)
-
-
-def _moment(seconds: float | None) -> str:
-    """A time of day, with the date if that is not today's."""
-    if seconds is None:
-        return NONE
-    then = time.localtime(seconds)
-    is_today = then[:3] == time.localtime()[:3]
-    return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", then)

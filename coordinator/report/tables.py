@@ -8,7 +8,7 @@ from typing import Any
 
 from covey.coordinator.view.table import NONE, Table, columns_of
 from covey.coordinator.view.words import MODE_TITLES, epsilons
-from covey.shared.numerics.candidate_names import NONE as NO_MODEL
+from covey.shared.candidate_names import NONE as NO_MODEL
 from covey.shared.numerics.measures import (
     ACCURACY,
     MEASURES,
@@ -16,6 +16,7 @@ from covey.shared.numerics.measures import (
     PERCENT,
     SHOWN_OF_REGRESSION,
     Measure,
+    plain,
     shown_measure,
 )
 from covey.shared.numerics.mixture import in_words
@@ -256,7 +257,7 @@ def regression(result: Result) -> str:
                 measure = MEASURES[name]
                 words.append(f"{measure.label} {_averages(measure, figures[name])}")
         if figures.get("maes"):
-            steps = ", ".join(f"{mae:.4g}" for mae in figures["maes"])
+            steps = ", ".join(plain(mae) for mae in figures["maes"])
             words.append(f"MAE by step {steps} (macro)")
         if words:
             listed = ", ".join(words)

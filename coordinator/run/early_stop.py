@@ -32,14 +32,16 @@ class Evaluated:
 
 
 History = Sequence[Evaluated]  # oldest first
-Saved = list[list[float]]  # the same as a checkpoint has it: [round, value]
+Saved = list[list[float]]  # the same as a checkpoint has it: [round, value, mean over agents]
 
 
-def note(scenario: Scenario, saved: Saved, number: int, value: float | None) -> None:
+def note(
+    scenario: Scenario, saved: Saved, number: int, value: float | None, mean: float | None
+) -> None:
     """Add an evaluation after round `number` to the history of a run that evaluates its models between rounds, or whose
-    figures are of sums: no agent's are kept."""
+    figures are of sums: no agent's are kept. `value` chooses, `mean` is shown."""
     if value is not None and (scenario.evaluation.every or scenario.is_summed):
-        saved.append([number, value])
+        saved.append([number, value, value if mean is None else mean])
 
 
 def value_after(
@@ -76,7 +78,7 @@ def best_figure(scenario: Scenario, saved: Saved, number: int) -> dict[str, Any]
 def figure_after(
     scenario: Scenario, saved: Saved, evaluation: Figures, number: int, rounds: int
 ) -> dict[str, Any]:
-    """{"metric", "value"} of the models of a round; empty if they were not evaluated.
+    """{"metric", "value"} of the models of a round: the mean over agents, as in all tables; empty if they were not evaluated.
 
     Args:
         scenario: of the run.
@@ -86,14 +88,14 @@ def figure_after(
         rounds: of the run so far, after which the newest evaluation took place.
     """
     measure = measure_of(scenario)
-    found = [one.value for one in _history(saved) if one.round == number]
-    value = found[-1] if found else value_of(evaluation, measure) if number == rounds else None
+    found = [one[-1] for one in saved if one[0] == number]
+    value = found[-1] if found else mean_of(evaluation, measure) if number == rounds else None
     return {} if value is None else {"metric": measure.name, "value": value}
 
 
 def _history(saved: Saved) -> History:
     history: list[Evaluated] = []
-    for number, value in saved:
+    for number, value, *_ in saved:
         history.append(Evaluated(int(number), value))
     return history
 
@@ -108,12 +110,23 @@ def measure_of(scenario: Scenario) -> Measure:
 
 def value_of(evaluation: Figures, measure: Measure) -> float | None:
     """The median of a figure over the agents whose models gave finite outputs; None if no agent has it."""
-    values: list[float] = []
+    values = _values(evaluation, measure)
+    return statistics.median(values) if values else None
+
+
+def mean_of(evaluation: Figures, measure: Measure) -> float | None:
+    """The mean of the same figures; None if no agent has it."""
+    values = _values(evaluation, measure)
+    return statistics.fmean(values) if values else None
+
+
+def _values(evaluation: Figures, measure: Measure) -> list[float]:
+    found: list[float] = []
     for modes in evaluation.values():
         figures = modes.get("server", {})
         if measure.name in figures and figures["n"] > 0 and "diverged" not in figures:
-            values.append(figures[measure.name])
-    return statistics.median(values) if values else None
+            found.append(figures[measure.name])
+    return found
 
 
 def best_of(history: History, measure: Measure) -> Evaluated | None:

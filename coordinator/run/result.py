@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.disk.array_files import save_arrays
+from covey.coordinator.doctor.odd import Odd
 from covey.coordinator.fold.means import KEPT_MODES, averages, by_mode, last_of_undrawn
 from covey.coordinator.record.records import counted, mbit_per_agent, one_device, sizes
+from covey.coordinator.run.oddities import at_the_end
 from covey.coordinator.run.run import Run
 from covey.shared.numerics import metrics
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
@@ -96,6 +98,7 @@ class RunResult:
     worse_than_none: Sequence[
         ClientId
     ] = ()  # agents where the constant is better than the served model
+    odd: Sequence[Figures] = ()  # what `coordinator doctor` lists at the end of the run
 
     def to_json(self) -> dict[str, Any]:
         """The document, with its keys in their order."""
@@ -113,14 +116,23 @@ class RunResult:
             "uses",
             "fleet",
             "worse_than_none",
+            "odd",
         ):
             if not document[key]:
                 del document[key]
         return document
 
 
-def result_of(run: Run, truth: Truth | None) -> RunResult:
-    """The summary of a run; `truth` are the agents' true clusters, where they are known."""
+def result_of(run: Run, truth: Truth | None, odd: Sequence[Odd] | None = None) -> RunResult:
+    """The summary of a run.
+
+    Args:
+        run: that is over.
+        truth: the agents' true clusters, where they are known.
+        odd: what is odd about its devices; None: what its reports show.
+    """
+    if odd is None:
+        odd = at_the_end(run, {})
     scenario = run.scenario
     strategy = run.strategy
     engine = run.engine
@@ -185,6 +197,7 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
         },
         worse_than_none=worse_than_none(run)[0],
         fleet=None if facts.fleet is None else asdict(facts.fleet),
+        odd=[one.to_json() for one in odd],
     )
 
 
@@ -329,13 +342,15 @@ def write_models(run: Run) -> None:
         save_arrays(model_file(models, k), layout.named(model), facts)
 
 
-def write_all(run: Run, truth: Truth | None, partition: str | None = None) -> dict[str, Any]:
+def write_all(
+    run: Run, truth: Truth | None, partition: str | None = None, odd: Sequence[Odd] | None = None
+) -> dict[str, Any]:
     """Leave the table of agents and the result in the run's folder; returns the result as its file has it. Models: `write_models`.
 
-    `partition` names who held which samples of a simulated fleet.
+    `partition` names who held which samples of a simulated fleet, `odd` is as `result_of` takes it.
     """
     folder = run.folder
-    document = {**result_of(run, truth).to_json(), "partition": partition}
+    document = {**result_of(run, truth, odd).to_json(), "partition": partition}
     _write_table(folder / "agents.parquet", run, truth)
     content = json.dumps(document, indent=1, allow_nan=False).encode()
     write_atomically(folder / "result.json", content)

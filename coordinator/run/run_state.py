@@ -64,7 +64,7 @@ class RunState:
     # The finished run that this one continues, and its rounds; empty where it continues none.
     origin: Json = field(default_factory=dict)
 
-    # Of each evaluation between rounds: the number of complete rounds, and its figure (`early_stop`).
+    # Of each evaluation between rounds: the number of complete rounds, its figure, and the mean (`early_stop`).
     history: list[list[float]] = field(default_factory=list)
 
     # Of each agent that fell back to another model, the newest time: round, left, cluster and why, as `AgentFellBack` has them.
@@ -107,6 +107,9 @@ class RunState:
     # Buffered rounds: whether agents get orders during an evaluation. It holds for the whole run, and for its replay.
     trains_on: bool = False
 
+    # Devices whose data differs, as their sums before the first round have shown: see `Odd.to_json`.
+    odd: list[Json] = field(default_factory=list)
+
     # The privacy account, as `private_sums.Ledger` keeps it; empty without a `privacy` section.
     ledger: dict[str, Json] = field(default_factory=dict)
 
@@ -130,6 +133,7 @@ class RunState:
         )
         for kept in of_agents:
             kept.pop(client, None)
+        self.odd = [one for one in self.odd if client not in one["devices"]]
 
     def count_failure(self, client: ClientId, round_: int, why: str) -> None:
         """An agent could not do its work in a round, counted from 1."""
@@ -158,7 +162,7 @@ class RunState:
             key = name
             if name == "clock" and value is None:
                 continue
-            if name in ("events", "fallen", "fleets", "owners", "trains_on") and not value:
+            if name in ("events", "fallen", "fleets", "odd", "owners", "trains_on") and not value:
                 continue
             if name == "incarnation":
                 key = "again"
@@ -232,6 +236,7 @@ def note_outcome(
         circumstances: of the reports.
     """
     facts.scaling = outcome.scaling or facts.scaling
+    facts.odd = list(outcome.odd) or facts.odd
     if phase.is_evaluation:
         is_first = facts.evaluated < round_  # the others of this round bring the fleet's weights
         facts.evaluated = round_
@@ -240,7 +245,11 @@ def note_outcome(
             facts.fleets = []
             newcomers = simulated_agents.newcomers(scenario)
             value = early_stop.value_after(scenario, outcome.evaluation, newcomers, outcome.means)
-            early_stop.note(scenario, facts.history, round_, value)
+            mean = early_stop.mean_of(
+                {one: own for one, own in outcome.evaluation.items() if one not in newcomers},
+                early_stop.measure_of(scenario),
+            )
+            early_stop.note(scenario, facts.history, round_, value, mean)
         if outcome.fleet is not None:
             facts.fleets.append(asdict(outcome.fleet))
         elif facts.fleets:  # nobody has reported

@@ -88,6 +88,11 @@ class PrometheusCollector(Collector):
         with suppress(OSError):  # the folder was moved away, or its disk is gone
             free = shutil.disk_usage(service.run.folder).free
             yield self._one("covey_disk_free_bytes", "free on the disk of the run's folder", free)
+        odd = [
+            ({"device": one.who, "kind": one.kind, "urgent": str(one.is_urgent).lower()}, 1)
+            for one in service.odd
+        ]
+        yield self._metric("covey_odd", "1 for each thing that `coordinator doctor` lists", odd)
         refused = dict(service.roster.refusals)
         yield self._by(
             "covey_refused_messages", "messages that were dropped", "reason", refused, COUNTER

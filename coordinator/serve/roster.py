@@ -141,6 +141,7 @@ class Entry:
     refusals: Counter[str] | None = None  # None: none; most agents have none
     failure: str | None = None  # why its newest report without work holds none
     failures: int = 0  # reports without work in a row; 0 after a report with work
+    lost: bool = False  # it went without a goodbye
 
 
 class Roster:
@@ -178,6 +179,7 @@ class Roster:
         if entry is not None and status.online and status.is_older(entry.status):
             return []
         labels = len(status.labels)
+        was_will = not status.serial
         status = _slim(status)
         if entry is None:
             entry = self.entries[status.agent] = Entry(status, None, labels)
@@ -189,6 +191,7 @@ class Roster:
             }
             status = entry.status.model_copy(update=gone)
             labels = entry.labels
+        entry.lost = not status.online and was_will
         entry.status = status
         if status.online:  # a last will is the broker's word, and may come late
             entry.seen = now
@@ -209,6 +212,7 @@ class Roster:
             entry = self.entries.get(agent)
             if entry is None:
                 continue
+            entry.lost = entry.status.online
             entry.status = entry.status.model_copy(update={"online": False, "busy": False})
             self.pages.touch(agent)
             if entry.here:
@@ -245,6 +249,26 @@ class Roster:
             if entry.seen is not None
         ]
         return f"all agents have left; last heard: {some(heard, MAX_NAMED)}"
+
+    def trouble(
+        self, quarantined: Mapping[ClientId, str], resting: Mapping[ClientId, Trouble]
+    ) -> tuple[dict[ClientId, AgentStatus], dict[ClientId, dict[str, Any]]]:
+        """The newest status of each agent, as a last will if it was lost, and of each what its reports had to suffer."""
+        statuses: dict[ClientId, AgentStatus] = {}
+        rows: dict[ClientId, dict[str, Any]] = {}
+        for agent, entry in self.entries.items():
+            status = entry.status
+            statuses[agent] = status.model_copy(update={"serial": 0}) if entry.lost else status
+            row = rows[agent] = {"seen": entry.seen, "failures": entry.failures}
+            if entry.failures:
+                row["failed"] = entry.failure
+            if entry.refusals:
+                row["refusals"] = dict(entry.refusals)
+            if agent in quarantined:
+                row["quarantined"] = quarantined[agent]
+            if agent in resting:
+                row[resting[agent].kind] = resting[agent].words
+        return statuses, rows
 
     def forget(self, agent: ClientId) -> None:
         """Drop an agent: its next status makes it a newcomer."""

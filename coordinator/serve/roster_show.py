@@ -8,13 +8,18 @@ and the changes, however many agents there are.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from covey.coordinator.doctor.devices import Broker, Seen
+from covey.coordinator.doctor.examine import Facts, examine
+from covey.coordinator.doctor.odd import Odd
 from covey.coordinator.engine.rests import Trouble
 from covey.coordinator.engine.step import Stage
 from covey.coordinator.record.notices import PhaseFolded
 from covey.coordinator.record.roster_files import roster_file
+from covey.coordinator.run.oddities import of_reports
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.roster import Roster
 from covey.shared.mqtt.program import Effect, Publish
@@ -51,6 +56,9 @@ class RosterShow:
         self._evaluated: set[ClientId] = set()  # agents whose figures may have changed
         self._has_folded = False  # since the newest look at the clusters
         self._pause_s = ROSTER_EVERY_S  # before the next publication
+        self._of_reports: list[Odd] = []  # found in data and figures
+        self._odd: list[Odd] = []  # as it was published
+        self.broker: Callable[[], Broker] = Broker  # as the service sees it
 
     def __repr__(self) -> str:
         return f"<RosterShow: {self._roster.pages!r}, due at {self.due}>"
@@ -88,6 +96,7 @@ class RosterShow:
         self.due = None
         began = time.thread_time()
         self._look_at_run()
+        self._look_for_odd()
         pages = self._roster.pages
         changed = pages.take_changes()
         effects: list[Effect] = []
@@ -105,6 +114,7 @@ class RosterShow:
         """Publish every page that has changed: the run ends, or this process does."""
         self.due = None
         self._look_at_run()
+        self._look_for_odd()
         pages = self._roster.pages
         pages.touch_first()
         if self._run.engine.stage is Stage.DONE:  # no agent is busy any more
@@ -128,6 +138,7 @@ class RosterShow:
         if not self._has_folded:
             return
         self._has_folded = False
+        self._of_reports = examine(of_reports(run))
         pages.touch_all(self._evaluated)
         self._evaluated.clear()
         clusters = dict(run.strategy.assignment(run.state))
@@ -136,7 +147,24 @@ class RosterShow:
         pages.touch_all(agent for agent, _ in moved)
         self._clusters = clusters
 
-    def _message(self, agents: Sequence[ClientId]) -> RosterMessage:
+    def odd(self) -> list[Odd]:
+        """The list of all that is odd about the fleet now."""
+        engine = self._run.engine
+        statuses, rows = self._roster.trouble(engine.quarantined, engine.resting)
+        free = None
+        with contextlib.suppress(OSError):  # the folder was moved away, or its disk is gone
+            free = shutil.disk_usage(self._run.folder).free
+        seen = Seen(time.time(), statuses, rows, broker=self.broker(), free=free)
+        return examine(Facts(seen=seen, known=self._of_reports))
+
+    def _look_for_odd(self) -> None:
+        """The list is on the first page."""
+        odd = self.odd()
+        if odd != self._odd:
+            self._odd = odd
+            self._roster.pages.touch_first()
+
+    def _message(self, agents: Sequence[ClientId], odd: Sequence[Odd] = ()) -> RosterMessage:
         run = self._run
         rows = self._roster.rows(
             run.strategy.assignment(run.state),
@@ -153,6 +181,7 @@ class RosterShow:
             agents=rows,
             refusals=dict(self._roster.refusals),
             pages=self._roster.pages.count,
+            odd=[one.to_json() for one in odd],
         )
 
     def _publish_page(self) -> list[Effect]:
@@ -161,7 +190,7 @@ class RosterShow:
         if taken is None:
             return []
         number, agents = taken
-        payload = self._message(agents).to_bytes()
+        payload = self._message(agents, () if number else self._odd).to_bytes()
         content = hash(payload)
         if self._shown.get(number) == content:
             return []

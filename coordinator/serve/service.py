@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.coordinator.disk.space import DiskFullError
+from covey.coordinator.doctor.devices import Broker
+from covey.coordinator.doctor.odd import Odd
 from covey.coordinator.engine.events import Event, Forget, Paused, Release, Resumed, Tick
 from covey.coordinator.record.notices import (
     BrokerDrops,
@@ -70,6 +72,7 @@ from covey.shared.mqtt.link import Down, Echo, Incoming, Link, Up, Will
 from covey.shared.mqtt.program import TOGETHER, End, Items, Look, Publish, Show, Start
 from covey.shared.mqtt.subscriptions import Refused
 from covey.shared.programs.timers import Waiting, earliest
+from covey.shared.sentences import some
 from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
 
@@ -175,7 +178,9 @@ class Service:
         # set once this coordinator gives way to another one
         self._has_rival = False
         self._was_over = False  # when the service began
+        self.desk.show.broker = self._broker
         self._is_deaf = False  # the broker refuses a subscription
+        self._drops = ""  # what the broker drops of what it acknowledges, for people
         self._is_turn_due = False  # the turn of the postponed orders comes
 
     def __repr__(self) -> str:
@@ -194,6 +199,17 @@ class Service:
             for shard, link in enumerate(self._shards)
         }
         return {shard: at for shard, at in until.items() if at is not None}
+
+    @property
+    def odd(self) -> list[Odd]:
+        """The list of all that is odd about the fleet now."""
+        return self.desk.show.odd()
+
+    def _broker(self) -> Broker:
+        """The brokers as this program sees them."""
+        down = [str(shard) for shard, up in self.shards_up.items() if not up]
+        why = f"broker {some(down)} of several is not connected" if down else self._drops
+        return Broker(why, min(self.certificates.values(), default=None))
 
     @property
     def shards_up(self) -> dict[int, bool]:
@@ -409,6 +425,7 @@ class Service:
             case Down():
                 return self._connections.down(item, now)
             case Echo(why, works):
+                self._drops = "" if works else why
                 desk.effects.append(Show(BrokerDrops(why, works)))
                 if not works:
                     self.run.audit.blame("delivery", "broker", why)

@@ -20,6 +20,7 @@ from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.record.notices import AgentExcluded, Observer
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import IN_PROCESS, prepared
+from covey.coordinator.run.oddities import at_the_end
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.origin import Origin, copy_start, origin_of
 from covey.coordinator.run.rules import rules_of
@@ -80,7 +81,7 @@ def _run(
         raise UserError(f"the run was given up after round {run.engine.round}: {error}") from None
     finally:
         clients.close()
-    return finish(run)
+    return finish(run, at_the_end(run, at_hand.left_out))
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class FleetAtHand:
     sources: Mapping[ClientId, Job]  # where a worker finds the data of each agent
     people: Mapping[ClientId, Samples]  # those whose data fits
     origin: Origin | None  # the finished run that this one continues
+    left_out: Mapping[ClientId, str]  # those whose data does not, with the reason
 
 
 def fleet_at_hand(
@@ -111,7 +113,7 @@ def fleet_at_hand(
     for i in range(fleet.agents):
         name = agent_name(i, fleet.agents)
         sources[name] = {**source, "index": i}
-    people = _people(scenario, pool, sources, observer)
+    people, left_out = _people(scenario, pool, sources, observer)
     allowed = options.allowed
     origin: Origin | None = None
     if options.origin is not None and not options.resume:
@@ -121,7 +123,7 @@ def fleet_at_hand(
         start = str(folder / START)
         allow = sorted(allowed.names)
         _call(pool, {"job": "start", "source": source, "out": start, "allow": allow})
-    return FleetAtHand(sources, people, origin)
+    return FleetAtHand(sources, people, origin, left_out)
 
 
 def source_of(folder: Path, data_root: Path | None) -> Job:
@@ -171,28 +173,29 @@ def _simulated(scenario: Scenario) -> Fleet:
 
 def _people(
     scenario: Scenario, pool: WorkerPool, sources: Mapping[ClientId, Job], observer: Observer
-) -> dict[ClientId, Samples]:
-    """Training and test samples of all agents whose data fits."""
+) -> tuple[dict[ClientId, Samples], dict[ClientId, str]]:
+    """Training and test samples of all agents whose data fits, and why that of the others does not."""
     task = scenario.task.model_dump(mode="json")
     jobs = [{"job": "inspect", "source": source, "task": task} for source in sources.values()]
     answers = pool.map(jobs)
     people: dict[ClientId, Samples] = {}
-    excluded: list[str] = []
+    left_out: dict[ClientId, str] = {}
     for client, answer in zip(sources, answers, strict=True):
         inspected = _done(answer)
         problem = inspected.get("problem")
         if problem:
             why = inspected.get("detail") or problem
-            excluded.append(f"{client}: {why}")
+            left_out[client] = why
             observer(AgentExcluded(client, why))
         else:
             people[client] = (inspected["samples"], inspected["test_samples"])
     if not people:
+        excluded = [f"{client}: {why}" for client, why in left_out.items()]
         rest = len(excluded) - MOST_REASONS
         more = [f"and {rest} more"] if rest > 0 else []
         reasons = ["the data of no agent fits the task:", *excluded[:MOST_REASONS], *more]
         raise UserError("\n  ".join(reasons))
-    return people
+    return people, left_out
 
 
 def _call(pool: WorkerPool, job: Job) -> None:

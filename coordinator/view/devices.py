@@ -10,8 +10,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from covey.shared.errors import DecodeError
 from covey.shared.mqtt.duplicate_ids import started_at
+from covey.shared.mqtt.link import Message
 from covey.shared.wire.documents import EXPELLED, AgentStatus, ModelInUse
+from covey.shared.wire.topics import AgentTopic, Topics
 
 LEFT = "left"  # it ended in order
 LOST = "offline"  # the broker published its last will
@@ -30,6 +33,7 @@ NOT_KNOWN: Mapping[str, Any] = {  # a row of the roster, of an agent that no run
     "problem": None,
     "refusals": {},
 }
+OWN_WORD = ("model", "certificate", "disk_free", "refused")  # that no roster has, or has later
 REMEMBERED = ("cluster", "figure", "seen", "refusals")  # of a row, all that no device states itself
 
 
@@ -46,10 +50,25 @@ class Device:
     test_samples: int
     labels: int
     model: ModelInUse | None
+    certificate: float | None = None  # when the first one of its connection ends
+    disk_free: int | None = None  # bytes
+    refused: str = ""  # why its newest report was refused
 
     def to_json(self) -> dict[str, Any]:
         model = None if self.model is None else self.model.model_dump(mode="json")
         return {**asdict(self), "model": model}
+
+
+def status_in(message: Message, topics: Topics) -> AgentStatus | None:
+    """The status of an agent in a message; None if it holds none."""
+    try:
+        match topics.parse(message.topic):
+            case AgentTopic(agent, "status"):
+                status = AgentStatus.from_bytes(message.payload)
+                return status if status.agent == agent else None
+    except DecodeError:  # cleared, or of another version
+        pass
+    return None
 
 
 def device_of(status: AgentStatus) -> Device:
@@ -62,6 +81,9 @@ def device_of(status: AgentStatus) -> Device:
         test_samples=status.test_samples,
         labels=len(status.labels),
         model=status.model,
+        certificate=status.certificate,
+        disk_free=status.disk_free,
+        refused=status.refused,
     )
 
 
@@ -104,7 +126,7 @@ def rows_now(
             row = {**NOT_KNOWN, **{name: row[name] for name in REMEMBERED}}
             row |= {"state": UNKNOWN} if device is None else device
             row["online"] = row["state"] in ("idle", "busy", "excluded")
-        elif device is not None and device["model"] is not None:
-            row["model"] = device["model"]
+        elif device is not None:
+            row |= {name: device[name] for name in OWN_WORD if device[name] is not None}
         rows[agent] = row
     return rows

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from covey.coordinator.doctor.odd import Odd
 from covey.coordinator.view.lines import (
     DECISION,
     WARNING,
@@ -28,6 +29,8 @@ OVER = ("finished", "stopped")
 PRESENT = ("busy", "idle")  # states of agents that take part
 STATE_WORDS = {"quarantine": "in quarantine", "checking": "checking its data"}  # others as they are
 MAX_REASON = 500  # characters
+OWN_WORD = "Agents state themselves what they are; cluster and figure are of the last run."
+AWAY = {"left": "offline", "unknown": "offline"}  # of devices that are not there, for a table
 UNTESTED = "no test samples: no figure counts it"
 Cells = tuple[Any, ...]  # one agent, without its name, in the order of `COLUMNS`
 COLUMNS = ("state", "cluster", "figure", "seen", "samples", "refusals", "reason")
@@ -61,6 +64,8 @@ class Sources:
     connected: bool | None = None  # to the broker; None: there is none, only a folder
     problem: str = ""  # why nothing can be read
     updated: float = 0.0  # when something was read last, in seconds since 1970
+    odd: Sequence[Odd] = ()  # what `coordinator doctor` lists
+    is_left: bool = False  # no coordinator is at work: the devices state themselves what they are
 
 
 @dataclass(frozen=True)
@@ -141,6 +146,7 @@ class DashboardState:
     refusals: Mapping[str, int] = field(default_factory=dict)
     events: Sequence[EventLine] = ()
     log: Sequence[EventLine] = ()  # the same with what went well
+    odd: Sequence[Odd] = ()  # the most serious first
     updated: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -170,7 +176,9 @@ def dashboard_state(sources: Sources) -> DashboardState:
         method=plan.method,
         run=sources.roster.run if sources.roster is not None else "",
         state=state,
-        headline=_headline(state, fleet, done, total),
+        headline=" ".join(
+            [_headline(state, fleet, done, total), *([OWN_WORD] if sources.is_left else [])]
+        ).strip(),
         problem=sources.problem,
         connected=sources.connected,
         rounds_done=done,
@@ -196,6 +204,7 @@ def dashboard_state(sources: Sources) -> DashboardState:
         refusals=refusals,
         events=_newest_events(sources.lines, plan.over_select),
         log=_newest_events(sources.lines, plan.over_select, with_rounds=True),
+        odd=sources.odd,
         updated=sources.updated,
     )
 
@@ -387,7 +396,9 @@ def fleet_of(roster: RosterMessage | None, expected: int) -> Fleet:
 
 
 def agent_state(row: Mapping[str, Any]) -> str:
-    """One word for the state of an agent, from its row of the roster."""
+    """One word for the state of an agent, from its row of the roster, or as the device states it."""
+    if "state" in row:
+        return AWAY.get(str(row["state"]), str(row["state"]))
     if row.get("quarantined"):
         return "quarantine"
     if not row.get("online"):

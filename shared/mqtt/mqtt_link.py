@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -483,7 +484,7 @@ class MqttLink:
         )
         client.pending_calls_threshold = MAX_CONCURRENT_CALLS  # aiomqtt warns above it
         _fail_on_disconnect(client)
-        _watch_open_sockets_only(client)
+        _write_at_once(client)
         return client
 
     def _newest_tls(self) -> ssl.SSLContext | None:
@@ -617,13 +618,15 @@ def _check_id(client_id: str, broker: BrokerUrl) -> None:
         )
 
 
-def _watch_open_sockets_only(client: aiomqtt.Client) -> None:
-    """Keep sockets that are closed already out of the event loop.
+def _write_at_once(client: aiomqtt.Client) -> None:
+    """Write a packet when paho has it, and have the event loop watch the socket only for what the socket did not take.
 
-    aiomqtt has the loop watch a socket a moment after paho asks for it. If the broker has died in between, the loop prints
-    a traceback ("Bad file descriptor", or -1 in place of a descriptor), although the link reports the loss itself.
+    aiomqtt has the loop watch the socket for each packet, a moment after paho asks for it, which costs as much as the
+    packet. And if the broker has died in between, the loop prints a traceback ("Bad file descriptor", or -1 in place of a
+    descriptor), although the link reports the loss itself.
     """
     loop = asyncio.get_running_loop()
+    of_loop = threading.get_ident()
     paho = client._client
 
     def on_socket_register_write(_client: Any, _userdata: Any, connection: Any) -> None:
@@ -639,7 +642,12 @@ def _watch_open_sockets_only(client: aiomqtt.Client) -> None:
             with contextlib.suppress(OSError, ValueError):
                 loop.add_writer(connection.fileno(), write)
 
-        loop.call_soon_threadsafe(watch)  # paho connects in a thread of its own
+        if threading.get_ident() != of_loop:  # paho connects in a thread of its own
+            loop.call_soon_threadsafe(watch)
+            return
+        write()
+        if paho.want_write():
+            watch()
 
     def on_socket_unregister_write(_client: Any, _userdata: Any, connection: Any) -> None:
         with contextlib.suppress(OSError, ValueError):

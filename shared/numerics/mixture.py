@@ -26,7 +26,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.numerics.candidate_names import (
+from covey.shared.candidate_names import (
     CANDIDATES,
     COMMON,
     HOME,

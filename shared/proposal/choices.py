@@ -39,6 +39,7 @@ class Proposal:
         default_factory=list
     )  # between devices; the proposal copes with these
     warnings: list[str] = field(default_factory=list)  # faults to correct before a run
+    odd: list[str] = field(default_factory=list)  # devices to look at first
 
     def content(self) -> dict[str, Any]:
         """The scenario as plain data."""
@@ -54,6 +55,8 @@ class Proposal:
             remarks.append(f"different: {text}")
         for text in self.warnings:
             remarks.append(f"wrong: {text}")
+        for text in self.odd:
+            remarks.append(f"odd: {text}")
         return remarks
 
     def to_yaml(self) -> str:
@@ -61,6 +64,7 @@ class Proposal:
         lines = _comments(self.about, "")
         lines += _remarks("the devices differ", self.differences)
         lines += _remarks("correct this first", self.warnings)
+        lines += _remarks("look at these devices first", self.odd)
         lines.append(_entry("name", self.name))
         lines.append(_entry("seed", self.seed))
         for section, choices in self.sections.items():

@@ -44,6 +44,8 @@ class ColumnFacts(Section):
     steps: Literal["", "ones", "rising", "falling", "runs"] = ""
     smallest: float | None = None  # of numbers
     largest: float | None = None
+    mean: float | None = None
+    std: float | None = None
     dates_only: bool = False  # of times: all are at 0:00
 
     @property

@@ -24,8 +24,6 @@ from covey.shared.sentences import counted, some
 
 PAYS = 0.2  # of the squares around the mean
 SHOWN = 8  # words in a remark
-OTHER_UNIT = 2.5  # times as large as the numbers of all other devices, and none of theirs
-OTHER_UNIT_OF_TWO = 10  # where there is one other device only
 QUANTILE = 0.99  # of errors, above which an alarm is raised
 
 
@@ -299,12 +297,11 @@ def _name_differences(
             and (reason := why_no_classes(column.name, column.words))
         ):
             proposal.differences.append(_words_that_stay(column, reason))
-        if is_number(column) and not key_reason(column):
-            proposal.differences += _odd_numbers(column)
-            if column.name != target.name and (seems := _seems_a_key(column)):
-                proposal.differences.append(
-                    f"{column.name!r}: {seems}; if they name rows, people or things, move it to task.ignore"
-                )
+        is_feature = is_number(column) and not key_reason(column) and column.name != target.name
+        if is_feature and (seems := _seems_a_key(column)):
+            proposal.differences.append(
+                f"{column.name!r}: {seems}; if they name rows, people or things, move it to task.ignore"
+            )
         if column.kinds == ("time",) and all(facts.dates_only for _, facts in column.by_device):
             proposal.differences.append(
                 f"{column.name!r}: all times are at 0:00, so that their hour means nothing; task.elapsed counts their days"
@@ -334,32 +331,6 @@ def _words_that_stay(column: FleetColumn, reason: str) -> str:
             f"{column.name!r}: {reason}; used, as --words asks: {some(column.known_words, SHOWN)}"
         )
     return f"{column.name!r} is not used: {reason}; if they are classes of things, --words {column.name} lists them"
-
-
-def _odd_numbers(column: FleetColumn) -> Iterator[str]:
-    """Devices whose numbers are constant where others' change, or of another size than all others'."""
-    facts = [(device, one) for device, one in column.by_device if one.present]
-    constant = [device for device, one in facts if one.distinct == 1]
-    if constant and len(constant) < len(facts):
-        yield f"{column.name!r} has one value on {some(constant)}, and changes on the others: is the sensor well?"
-    for device, own in facts:
-        others = [one for name, one in facts if name != device]
-        if not others or own.smallest is None or own.largest is None:
-            continue
-        least = min(
-            [one.smallest for one in others if one.smallest is not None], default=own.smallest
-        )
-        most = max([one.largest for one in others if one.largest is not None], default=own.largest)
-        ratio = OTHER_UNIT if len(others) > 1 else OTHER_UNIT_OF_TWO
-        is_larger = own.smallest > max(most, 0) and own.smallest + own.largest > ratio * (
-            least + most
-        )
-        is_smaller = 0 < own.largest < least and ratio * (own.smallest + own.largest) < least + most
-        if (is_larger or is_smaller) and not column.is_constant_everywhere:
-            yield (
-                f"{device}: {column.name!r} is from {own.smallest:g} to {own.largest:g}, on the others from {least:g} to "
-                f"{most:g}: has it another unit?"
-            )
 
 
 def _spelled_differently(columns: Sequence[FleetColumn]) -> Iterator[str]:

@@ -83,6 +83,26 @@ def replace_quickly(path: Path, content: bytes) -> None:
     temporary.rename(path)
 
 
+def append(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Add to the end of a file. Survives a power cut if `durable` and its name does; costs half as much as a replacement.
+
+    Raises:
+        OSError: the file is as it was.
+    """
+    with path.open("ab", buffering=0) as file:
+        size = file.tell()
+        try:
+            with naming(path):
+                rest = memoryview(content)
+                while rest:  # what stands in the way of the rest is said by its own write
+                    rest = rest[file.write(rest) :]
+                if durable:
+                    os.fsync(file.fileno())
+        except OSError:
+            file.truncate(size)  # half a line would damage the next one
+            raise
+
+
 def read_replaced(path: Path) -> bytes:
     """The content of a file that `replace_quickly` wrote. Raises FileNotFoundError if there is none."""
     try:

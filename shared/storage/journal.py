@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
 
-from covey.shared.storage.files import naming, sync, sync_folder, write_atomically
+from covey.shared.storage.files import append, sync, sync_folder, write_atomically
 
 E = TypeVar("E")  # an entry
 BLOCK_BYTES = 1 << 16
@@ -94,18 +94,7 @@ class Journal(Generic[E]):
         self._sync_name()
 
     def _append(self, content: bytes) -> None:
-        with self.path.open("ab", buffering=0) as file:
-            size = file.tell()
-            try:
-                with naming(self.path):
-                    rest = memoryview(content)
-                    while rest:  # what stands in the way of the rest is said by its own write
-                        rest = rest[file.write(rest) :]
-                    if self._durable:
-                        os.fsync(file.fileno())
-            except OSError:
-                file.truncate(size)  # half a line would damage the next one
-                raise
+        append(self.path, content, durable=self._durable)
         if self._durable:
             self._sync_name()
 

@@ -54,6 +54,17 @@ class ModelInUse(Message):
     rejected: Count = 0  # models that the device's own check kept out
     hook_failures: Count = 0  # of the command that runs after a change
     note: Text = ""  # the newest decision
+    # the newest figure on the device's test part, where figures of its reports are no secret; None: unknown
+    figure: float | None = None
+    measure: ShortText = ""  # of the figure
+
+    @model_serializer(mode="wrap")
+    def _without_an_unknown_figure(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the figure out if there is none: the document is then the same as before it existed."""
+        fields: dict[str, Any] = dump(self)
+        if self.figure is None:
+            del fields["figure"], fields["measure"]
+        return fields
 
 
 Seconds = Annotated[float, Field(ge=0, le=1e6)]
@@ -74,6 +85,11 @@ class Benchmark(Message):
     step_s: Seconds  # one step of SGD
     evaluation_s: Seconds  # the outputs for the whole test part
     memory_mb: Count  # the largest resident memory of the training process
+
+
+OPTIONAL_OF_STATUS = (
+    "brief", "model", "bench", "certificate", "disk_free", "clock", "links", "twins", "refused"
+)  # fmt: skip
 
 
 class AgentStatus(Document):
@@ -111,15 +127,20 @@ class AgentStatus(Document):
     model: ModelInUse | None = None  # None if the device keeps none
     bench: Benchmark | None = None  # None if the device was not measured
     brief: bool = False  # whether orders may have a `brief`
+    # of the device, for people; times in seconds since 1970. A last will has the certificate too
+    certificate: float | None = None  # when the first one ends that its connection needs
+    disk_free: Count | None = None  # bytes on the disk of its state
+    clock: float | None = None  # its time when it published this
+    links: Count = 0  # connections of this session so far
+    twins: Count = 0  # times that another program with its id was heard
+    refused: Text = ""  # why the coordinator refused its newest report
 
     @model_serializer(mode="wrap")
     def _without_unused_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what is not used: the status is then the same as before these fields existed."""
         fields: dict[str, Any] = dump(self)
-        if not self.brief:
-            del fields["brief"]
-        for name in ("model", "bench"):
-            if getattr(self, name) is None:
+        for name in OPTIONAL_OF_STATUS:
+            if getattr(self, name) == type(self).model_fields[name].default:
                 del fields[name]
         return fields
 
@@ -188,13 +209,18 @@ class RosterMessage(Document):
     agents: dict[Name, Numbers] = Field(default_factory=dict)
     refusals: dict[Text, Count] = Field(default_factory=dict)
     pages: Annotated[int, Field(ge=1, le=MAX_ROSTER_PAGES)] = 1  # of the roster, this one included
+    odd: list[Numbers] = Field(
+        default_factory=list
+    )  # on the first page: what `coordinator doctor` lists
 
     @model_serializer(mode="wrap")
-    def _without_the_only_page(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `pages` out of a small fleet's roster: it is then the same as before the field existed."""
+    def _without_unused_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `pages` out of a small fleet's roster, and `odd` of one where nothing is."""
         fields: dict[str, Any] = dump(self)
         if self.pages == 1:
             del fields["pages"]
+        if not self.odd:
+            del fields["odd"]
         return fields
 
 

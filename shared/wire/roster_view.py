@@ -105,5 +105,5 @@ class RosterView:
                 in_order[agent] = row
         # the rows were checked when their pages were read
         return RosterMessage.model_construct(
-            run=first.run, agents=in_order, refusals=first.refusals, pages=1
+            run=first.run, agents=in_order, refusals=first.refusals, pages=1, odd=first.odd
         )

@@ -23,8 +23,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from covey.shared.candidate_names import COMMON, HOME, HOMES, NEAR, NONE, SERVED, SOUP
 from covey.shared.errors import PublicError
-from covey.shared.numerics.candidate_names import COMMON, HOME, HOMES, NEAR, NONE, SERVED, SOUP
 from covey.shared.numerics.figures import answers, kind_of, weighted_mean
 from covey.shared.numerics.mixture import Float64, Judged, Weights
 from covey.shared.numerics.neighbours import remembered

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from covey.shared.numerics.candidate_names import CANDIDATES, HOME, HOMES, SERVED
+from covey.shared.candidate_names import CANDIDATES, HOME, HOMES, SERVED
 from covey.shared.numerics.figures import Figures, figures_of, or_diverged
 from covey.shared.numerics.mixture import REFITS, Choice, Fleet, Judged, chosen, fitted
 from covey.shared.scenario.evaluation import Evaluation

@@ -17,7 +17,7 @@ from covey.agent.light.numpy_learner import NumpyLocal
 from covey.agent.light.own_loop import LoopLocal, start_of
 from covey.agent.policy import NO_CODE_RULES, Policy, Rules
 from covey.agent.training.learner import TorchLocal
-from covey.shared.numerics.candidate_names import HOMES
+from covey.shared.candidate_names import HOMES
 from covey.shared.numerics.figures import figures_of
 from covey.shared.numerics.mixture import chosen
 from covey.shared.numerics.vectors import Layout, Vector

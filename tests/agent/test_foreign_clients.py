@@ -133,7 +133,7 @@ def described(model: str, **options: Any) -> Any:
 def accuracy_of(folder: Path, model: str, method: str) -> float:
     """The mean over eight agents in two planted groups, after a run."""
     sections: dict[str, Any] = {"task": {"model": {"name": model}}}
-    scene = scenario(method, training={"epochs": 20, "lr": 0.5}, **sections)
+    scene = scenario(method, training={"epochs": 8, "lr": 0.5}, **sections)
     loop = loop_of(scene.task, ALLOWED)
     assert loop is not None
     begun = [start_of(loop, number) for number in range(scene.strategy.starts)]

@@ -241,15 +241,15 @@ def test_a_full_disk_delays_what_is_written_and_loses_nothing(
         put(box, 2)
         with monkeypatch.context() as patch:
 
-            def full(self: Path, content: bytes) -> int:
+            def full(self: Path, *rest: object, **more: object) -> int:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-            patch.setattr(Path, "write_bytes", full)
+            patch.setattr(Path, "open", full)
             box.commit(2)
             assert box.unwritten
             assert box.state.accepted == 2
             assert "no room is left" in box.flush()
-        assert json.loads((tmp_path / "state.json").read_bytes())["accepted"] == 1
+        assert newest(tmp_path)["accepted"] == 1
         assert box.flush() == ""
     assert seen(tmp_path)[0] == Outboxed("r", 2, kept=2)
 
@@ -346,6 +346,39 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     opened(tmp_path).close()
 
 
+def test_a_line_that_was_cut_off_leaves_the_state_before_it(tmp_path: Path) -> None:
+    with started(tmp_path) as box:
+        before = box.state
+        put(box, 2)
+    file = tmp_path / "state.json"
+    first, last = file.read_bytes().splitlines(keepends=True)[-2:]
+    for cut in range(len(last) - 1):
+        file.write_bytes(first + last[:cut])
+        with opened(tmp_path) as box:
+            assert (box.state, box.damaged) == (before, [])
+
+
+def test_a_damaged_last_line_is_damage_and_not_the_state_before_it(tmp_path: Path) -> None:
+    with started(tmp_path) as box:
+        put(box, 2)
+    file = tmp_path / "state.json"
+    sound = file.read_bytes()
+    file.write_bytes(sound[:-9] + b"?" + sound[-8:])
+    with opened(tmp_path) as box:
+        assert box.state == State()
+        assert box.damaged
+
+
+def test_the_lines_of_a_state_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("covey.agent.device.outbox.MOST_BYTES", 4000)
+    with started(tmp_path) as box:
+        for step in range(2, 40):
+            put(box, step)
+            box.commit(step)
+            assert (tmp_path / "state.json").stat().st_size < 6000
+    assert seen(tmp_path)[0] == Outboxed("r", 39, kept=39)
+
+
 def test_a_state_with_a_changed_bit_is_damaged_and_never_another_state(tmp_path: Path) -> None:
     with Outbox(tmp_path) as outbox:
         outbox.switch("r1")
@@ -359,9 +392,16 @@ def test_a_state_with_a_changed_bit_is_damaged_and_never_another_state(tmp_path:
             assert outbox.state == state or outbox.damaged
 
 
+def newest(folder: Path) -> dict[str, object]:
+    """The last line of the state."""
+    line = (folder / "state.json").read_bytes().splitlines()[-1]
+    found: dict[str, object] = json.loads(line)
+    return found
+
+
 def write_state(folder: Path, changes: dict[str, object]) -> bytes:
     """The state with these keys, and a right seal: what another version writes."""
-    tree = json.loads((folder / "state.json").read_bytes()) | changes
+    tree = newest(folder) | changes
     del tree["seal"]
     tree["seal"] = digest(json.dumps(tree, sort_keys=True).encode()).hex()
     (folder / "state.json").write_bytes(json.dumps(tree).encode())
@@ -426,5 +466,5 @@ def test_the_state_itself_has_no_key_that_an_agent_from_before_the_number_calls_
     tmp_path: Path,
 ) -> None:
     with_a_report(tmp_path)
-    tree = json.loads((tmp_path / "state.json").read_bytes())
+    tree = newest(tmp_path)
     assert tree.keys() - {"seal", "aside"} <= State.__dataclass_fields__.keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ import torch
 from covey.agent.training import learner, torch_learner
 from covey.agent.training.models import build, initial, layout_of
 from covey.agent.training.torch_learner import COMPILER_FLAG, configure_torch
+from covey.agent.worker import worker
 from covey.agent.worker.memory_file import MemoryDamaged, StoredMemory, load_memory, save_memory
 from covey.agent.worker.pool import Pool, WorkerLost
 from covey.agent.worker.process import Options
@@ -518,3 +520,24 @@ def test_a_worker_syncs_contents_and_leaves_their_names_to_the_outbox(
 def test_a_worker_reads_the_options_that_its_pool_wrote() -> None:
     for options in (Options(), Options(3, warm=True, verbose=True, allow=("my.models", "tiny"))):
         assert Options.parse(["wrapper", *options.words()]) == options
+
+
+def test_a_job_that_waits_is_done_before_torch_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    class Learner:
+        def prepare(self, threads: int) -> None:
+            done.append("loaded")
+            os.close(ours)
+
+    def answer_of(job: frames.Job, options: Options) -> frames.Job:
+        done.append(job["job"])
+        return {}
+
+    monkeypatch.setattr(worker, "load_learner", lambda name: Learner())
+    monkeypatch.setattr(worker, "answer", answer_of)
+    theirs, ours = os.pipe()
+    os.write(ours, frames.pack({"job": "partition"}))
+    with os.fdopen(theirs, "rb") as jobs:
+        worker._serve(jobs, io.BytesIO(), Options(warm=True))
+    assert done == ["partition", "loaded"]

@@ -48,15 +48,9 @@ def start(folder: Path, module: str, *words: str, log: Path) -> Program:
     return Program([sys.executable, "-P", "-m", module, *words], log, module=False, cwd=folder)
 
 
-@pytest.mark.parametrize("way", ["--embedded", "--in-process"])
-def test_a_run_started_among_planted_modules_imports_none(
-    way: str, planted: Path, tmp_path: Path
-) -> None:
+def test_a_run_started_among_planted_modules_imports_none(planted: Path, tmp_path: Path) -> None:
+    """Its broker, its fleet and their workers, too."""
     path = SIMULATED.written(tmp_path, rounds={"count": 1})
-    if way == "--in-process":  # which takes no faults
-        path.write_text(
-            path.read_text().replace("slow: 1.0", "slow: 0.0").replace("slow_s: 0.3", "slow_s: 2.0")
-        )
     run = start(
         planted,
         "covey.coordinator.cli",
@@ -65,7 +59,7 @@ def test_a_run_started_among_planted_modules_imports_none(
         "--out",
         "run",
         "--json",
-        way,
+        "--embedded",
         log=tmp_path / "run.log",
     )
     try:

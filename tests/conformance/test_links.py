@@ -200,22 +200,20 @@ async def test_a_second_link_takes_the_client_id_over(
             await down(older)
 
 
-async def test_thousands_of_messages_arrive_in_order(
-    connect: Connect, topic: str, name: str
-) -> None:
+async def test_a_thousand_messages_arrive_in_order(connect: Connect, topic: str, name: str) -> None:
     async with connect(name + "-a") as a, connect(name + "-b") as b:
         await up(a, b)
         assert await b.subscribe([topic])
         got: list[int] = []
         for first in range(
-            0, 3000, 500
+            0, 1000, 500
         ):  # bursts that fit into the queue of a broker in its default settings
             burst = range(first, first + 500)
             assert all(
                 await asyncio.gather(*(a.publish(topic, str(number).encode()) for number in burst))
             )
             got += [int((await message(b)).payload) for _ in burst]
-        assert got == list(range(3000))
+        assert got == list(range(1000))
 
 
 async def test_a_payload_of_four_mebibytes_arrives_whole(

@@ -298,7 +298,11 @@ IS_FEDAVG = [
 ]
 
 
-@pytest.mark.parametrize("row", IS_FEDAVG, ids=lambda row: row.name)
+# over the wire a run has the same bytes (test_wire_equals_in_process.py); one row shows that it is so here
+PLAYED = [(in_process, row) for row in IS_FEDAVG] + [(wire, IS_FEDAVG[8])]
+
+
+@pytest.mark.parametrize(("path", "row"), PLAYED, ids=lambda one: getattr(one, "name", ""))
 def test_it_is_fedavg(tmp_path: Path, path: Play, row: FedAvgs) -> None:
     ours = played(path, tmp_path / "ours", row.strategy, row.people(), row.training, **row.rounds)
     training = row.training if row.fedavg_training is None else row.fedavg_training

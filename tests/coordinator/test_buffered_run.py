@@ -162,7 +162,7 @@ def test_the_weight_of_a_report_falls_with_its_staleness() -> None:
     assert staleness_weight(3, 0.0) == 1.0
 
 
-@pytest.mark.parametrize("method", ["fedavg", "ifca"])
+@pytest.mark.parametrize("method", ["ifca"])
 def test_a_kill_between_any_two_reports_keeps_the_buffer(tmp_path: Path, method: str) -> None:
     settings = {"every": 2}
     scene = small_run.buffered(

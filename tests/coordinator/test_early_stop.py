@@ -15,6 +15,7 @@ from covey.coordinator.run.early_stop import (
     Evaluated,
     best_figure,
     best_of,
+    mean_of,
     note,
     reason,
     stop_reason,
@@ -91,9 +92,10 @@ def test_one_agent_decides_neither_the_best_round_nor_the_stop() -> None:
         figures["liar"] = {"server": {"n": 10**12, "accuracy": claimed}}
         figures["late"] = {"server": {"n": 10, "accuracy": 0.9}}
         figures["away"] = {"server": {"n": 0}}
-        note(scene, saved, number, value_after(scene, figures, {"late"}, Means()))
+        mean = mean_of(figures, ACCURACY)
+        note(scene, saved, number, value_after(scene, figures, {"late"}, Means()), mean)
         assert bool(reason(scene, saved)) == (number == 3)
-    assert saved == [[number, accuracy] for number, accuracy in honest.items()]
+    assert [one[:2] for one in saved] == [[number, accuracy] for number, accuracy in honest.items()]
     best = {"metric": "accuracy", "value": 0.6, "chosen_on": "test data"}
     assert best_figure(scene, saved, 3) == best
 

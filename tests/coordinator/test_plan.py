@@ -64,6 +64,27 @@ def packet(topic: str, payload: bytes) -> int:
     return 1 + 3 + 2 + len(topic) + 2 + len(payload)
 
 
+@pytest.mark.parametrize(
+    ("evaluation", "said"),
+    [
+        (
+            {},
+            "at most 61 epochs of each agent's samples, as in 30.5 rounds, within 60 s on a device",
+        ),
+        (
+            {"deliver": "served", "tune_epochs": 3},
+            "at most 3 epochs of each agent's samples, as in 1.5 rounds",
+        ),
+        ({"tune_epochs": 0, "deliver": "served"}, None),
+    ],
+)
+def test_a_plan_names_what_agents_train_in_the_last_evaluation(
+    evaluation: dict[str, object], said: str | None
+) -> None:
+    scene = scenario("fedavg", evaluation=evaluation, training={"epochs": 2})
+    assert dict(planned(scene).rows()).get("the last evaluation trains") == said
+
+
 def test_fedavg_on_lenet_costs_one_vector_down_and_one_up_per_invited_agent() -> None:
     figures = planned(scenario("fedavg"))
     train = phase(figures, "train")

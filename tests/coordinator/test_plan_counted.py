@@ -24,7 +24,7 @@ FEATURES = 5000  # a model of 80 kB: orders, statuses and acknowledgements, whic
 FACTOR = 1.05
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedclust", "ifca", "scaffold", "fedem", "ditto"])
+@pytest.mark.parametrize("method", ["fedclust", "ifca", "scaffold", "ditto"])
 def test_the_predicted_bytes_are_those_of_a_run_within_a_factor(
     method: str, tmp_path: Path
 ) -> None:

@@ -96,7 +96,7 @@ async def phase_opens(fleet: Fleet, number: int) -> None:
         await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("method", ["fedclust", "fedrep", "kin"])
+@pytest.mark.parametrize("method", ["fedrep", "kin"])
 def test_a_run_over_four_brokers_has_the_bytes_of_one_over_one_broker(
     method: str, tmp_path: Path
 ) -> None:

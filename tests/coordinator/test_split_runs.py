@@ -69,7 +69,7 @@ def test_a_method_trains_what_is_shared_and_kept_and_leaves_the_rest_as_it_was(
     assert all(np.isfinite(one["tuned"]["loss"]) for one in run.facts.evaluation.values())
 
 
-@pytest.mark.parametrize("method", ["fedclust", "ifca", "fesem", "fedrep"])
+@pytest.mark.parametrize("method", ["fesem", "fedrep"])
 def test_over_a_misbehaving_broker_a_split_run_has_the_bytes_of_the_run_without_one(
     tmp_path: Path, method: str
 ) -> None:

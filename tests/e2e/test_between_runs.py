@@ -88,3 +88,15 @@ def test_between_runs_each_device_is_shown_as_it_is(
         assert "expelled, no members any more: gw-gone\n" in printed
         assert "last seen (last run)" in printed
         assert "gw-never" not in printed
+
+        asked = CliRunner().invoke(app, ["doctor", "--json", *coordinator])
+        odd = [(one["devices"], one["kind"]) for one in json.loads(asked.stdout)["odd"]]
+        assert asked.exit_code == 1
+        assert (["gw-dead"], "offline") in odd
+        assert (["broker"], "certificate") in odd  # it lives for a day
+        assert not [one for one, _ in odd if one in (["gw-idle"], ["gw-left"], ["gw-gone"])]
+        assert devices["gw-idle"]["disk_free"] > 0
+        assert devices["gw-idle"]["certificate"] > time.time()
+        broker.stop()
+        asked = CliRunner().invoke(app, ["doctor", "--json", *coordinator])
+        assert [one["kind"] for one in json.loads(asked.stdout)["odd"]] == ["broker"]

@@ -113,8 +113,15 @@ def broker(folder: Path, place: Path) -> list[str]:
 PROGRAMS = {one.__name__: one for one in (coordinator, agent, keeper, broker)}
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("name", PROGRAMS)
+# two faults of each program, and two programs with each fault
+PAIRS = [
+    (name, [*FAULTS][(place + further) % len(FAULTS)])
+    for place, name in enumerate(PROGRAMS)
+    for further in range(2)
+]
+
+
+@pytest.mark.parametrize(("name", "fault"), PAIRS)
 def test_a_program_that_cannot_write_its_folder_ends_with_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fault: str
 ) -> None:

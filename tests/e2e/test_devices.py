@@ -88,13 +88,13 @@ def test_the_round_closes_on_the_last_will_and_the_agent_takes_part_again(tmp_pa
     port = free_port()
     table = as_csv(tmp_path / "digits.csv")
     commands = {
-        "table": start(tmp_path, "table", table, port, "--label", "digit"),
+        "table": start(tmp_path, "table", table, port, "--label", "digit", *NUMPY),
         "arrays": start(tmp_path, "arrays", as_npz(tmp_path / "digits.npz"), port, *NUMPY),
         "images": start(tmp_path, "images", as_images(tmp_path / "digits"), port, *NUMPY),
     }
     sections: dict[str, Any] = {
         "task": {"scale": 1 / 240},
-        "training": {"epochs": 200},  # the table's agent takes seconds, the others a fraction
+        "training": {"epochs": 300},  # the table's agent takes seconds, the others an eighth
         "rounds": {
             "count": 3,
             "participation": 1.0,

@@ -85,17 +85,6 @@ def test_the_known_memberships_of_a_scenario_are_the_mixtures_of_its_agents(name
 
 @pytest.mark.usefixtures("numpy_learner")
 @pytest.mark.processes
-def test_fedclust_finds_the_planted_clusters_of_digits_over_the_embedded_broker(
-    tmp_path: Path,
-) -> None:
-    """Over Mosquitto, and that it beats FedAvg, is in tests/test_readme.py."""
-    clustered = run(tmp_path, "digits", "--embedded")
-    assert clustered["ari"] == 1.0
-    assert '"broker": "embedded' in (tmp_path / "run.log").read_text()
-
-
-@pytest.mark.usefixtures("numpy_learner")
-@pytest.mark.processes
 def test_the_faults_scenario_completes_and_keeps_its_quorum(tmp_path: Path) -> None:
     summary = run(tmp_path, "faults")
     folded = [

@@ -96,7 +96,7 @@ def test_members_that_refuse_are_not_awaited() -> None:
     assert here.state.listed == (1, 2, 3, 4, 5, 6)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(24))
 def test_each_sum_is_that_of_its_reporters_or_void_or_passed_over(seed: int) -> None:
     """Members vanish at any stage, and coordinator and agents are killed between any two inputs."""
     chance = np.random.default_rng(seed)

@@ -66,8 +66,8 @@ def test_planted_clusters_are_found_balanced_or_not(sizes: list[int], noise: flo
 @pytest.mark.parametrize("size", [1, 850])
 def test_a_test_at_5_percent_rarely_splits_a_cloud_without_clusters(size: int) -> None:
     rng = np.random.default_rng(size)
-    found = [by_silhouette(matrix_of(rng.standard_normal((24, size)))).clusters for _ in range(6)]
-    assert found.count(1) >= 4  # 1 in 400 where each misses with 5 %
+    found = [by_silhouette(matrix_of(rng.standard_normal((24, size)))).clusters for _ in range(4)]
+    assert found.count(1) >= 3  # 1 in 70 where each misses with 5 %
 
 
 def test_a_longish_cloud_is_one_cluster() -> None:
@@ -170,8 +170,8 @@ def test_rotations_find_two_groups_that_silhouettes_and_the_gap_miss() -> None:
 @pytest.mark.parametrize("size", [1, 850])
 def test_a_test_at_5_percent_by_rotations_rarely_splits_a_cloud(size: int) -> None:
     rng = np.random.default_rng(size)
-    found = [by_rotations(matrix_of(rng.standard_normal((18, size)))).clusters for _ in range(6)]
-    assert found.count(1) >= 4  # 1 in 400 where each misses with 5 %
+    found = [by_rotations(matrix_of(rng.standard_normal((18, size)))).clusters for _ in range(4)]
+    assert found.count(1) >= 3  # 1 in 70 where each misses with 5 %
 
 
 def test_rotations_keep_a_longish_cloud_together() -> None:

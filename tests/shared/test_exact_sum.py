@@ -57,7 +57,7 @@ def test_the_sum_has_the_same_bytes_in_any_order_on_any_shards_and_in_any_tree(
     assert parts_as_bytes(in_tree) == parts_as_bytes(in_order)
 
 
-def test_a_thousand_orders_shards_and_trees_of_a_cohort_give_the_same_bytes() -> None:
+def test_hundreds_of_orders_shards_and_trees_of_a_cohort_give_the_same_bytes() -> None:
     source = np.random.default_rng(4)
     cohort: list[Term] = []
     for _ in range(20):
@@ -65,7 +65,7 @@ def test_a_thousand_orders_shards_and_trees_of_a_cohort_give_the_same_bytes() ->
         cohort.append((vector, float(source.uniform())))
     expected = total_of(cohort).value().tobytes()
     plain = set()
-    for seed in range(1000):
+    for seed in range(300):
         shuffling = np.random.default_rng(seed)
         assert in_a_random_tree(cohort, shuffling).value().tobytes() == expected
         ordinary = np.zeros(3)

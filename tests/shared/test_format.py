@@ -31,7 +31,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "2f74ceba544586c8",
+    "43b6585e730260fe",
 )  # the format number, and the digest of the fields that it stands for
 
 

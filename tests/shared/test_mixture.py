@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.shared.numerics.candidate_names import CANDIDATES, NONE, SERVED
+from covey.shared.candidate_names import CANDIDATES, NONE, SERVED
 from covey.shared.numerics.mixture import (
     FEWEST,
     Choice,

@@ -158,7 +158,8 @@ def test_every_write_of_a_file_names_it_in_an_error() -> None:
         f"{path}:{line}"
         for room in ("agent", "broker", "coordinator", "shared")
         for path in (ROOT / room).rglob("*.py")
-        for line in unnamed_writes(ast.parse(path.read_text()))
+        if ".write_" in (text := path.read_text())
+        for line in unnamed_writes(ast.parse(text))
     ]
     assert found == []
 

@@ -168,10 +168,7 @@ def test_a_state_of_another_kind_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("method", "optimiser"),
-    [
-        *(("fedavg", optimiser) for optimiser in ("sgd", "adam", "yogi", "adagrad")),
-        *((method, "adam") for method in ("ifca", "fedclust", "fedsoft")),
-    ],
+    [("fedavg", "sgd"), ("fedavg", "adagrad"), ("ifca", "adam"), ("fedclust", "yogi")],
 )
 def test_over_the_wire_a_served_run_has_the_bytes_of_the_run_without_a_network(
     tmp_path: Path, method: str, optimiser: str

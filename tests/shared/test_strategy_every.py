@@ -53,9 +53,23 @@ def a_run(
     return Run(strategy, setup, locals_, {"c6": 1, "c7": 2}, lossy, shuffle)
 
 
+LOOKED_AT = (0, 1, 5)  # rounds
+_played: dict[str, tuple[Run, list[Any]]] = {}
+
+
+def played(case: dict[str, Any]) -> tuple[Run, list[Any]]:
+    """The usual run of a case after five rounds, and its states after some of them: made once, for all tests that only look."""
+    key = json.dumps(case)
+    if key not in _played:
+        run = a_run(case)
+        states = [run.rounds(count).state for count in LOOKED_AT]
+        _played[key] = run, states
+    return _played[key]
+
+
 @every
 def test_the_order_of_arrival_does_not_change_a_byte(case: dict[str, Any]) -> None:
-    first, other = (a_run(case, shuffle=shuffle).rounds(5) for shuffle in (0, 1))
+    first, other = played(case)[0], a_run(case, shuffle=1).rounds(5)
     assert fingerprint(other.state) == fingerprint(first.state)
     assert fingerprint(sorted(other.client_states.items())) == fingerprint(
         sorted(first.client_states.items())
@@ -84,9 +98,8 @@ def test_a_run_lowers_every_agents_loss(case: dict[str, Any]) -> None:
 
 @every
 def test_a_checkpoint_can_hold_a_state_and_json_its_notes_and_orders(case: dict[str, Any]) -> None:
-    run = a_run(case)
-    for count in (0, 1, 5):
-        state = run.rounds(count).state
+    run, states = played(case)
+    for state in states:
         for leaf in leaves(state):
             assert (
                 leaf is None

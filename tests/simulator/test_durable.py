@@ -33,6 +33,7 @@ from covey.coordinator.run.own_orders import OwnOrders
 from covey.shared.secure.agent import AgentState
 from covey.shared.secure.simulated import simulated_identity
 from covey.shared.storage.files import (
+    append,
     atomic_replace,
     make_folder,
     private_folder,
@@ -151,6 +152,13 @@ def written(folder: Path) -> Check:
     return has(folder / "x")
 
 
+def appended(folder: Path) -> Check:
+    (folder / "x").touch()
+    sync_folder(folder)
+    append(folder / "x", CONTENT, durable=True)
+    return has(folder / "x")
+
+
 def memory(folder: Path) -> Check:
     seal = save_memory(folder / "x", {"a": np.arange(5)}, durable=True)
     sync_folder(folder)
@@ -261,6 +269,7 @@ CASES: dict[str, Callable[[Path], Check]] = {
     "coordinator/disk/array_files.py save_arrays": arrays,
     "coordinator/disk/spool.py Spool": spool,
     "coordinator/run/own_orders.py OwnOrders": own_orders,
+    "shared/storage/files.py append": appended,
     "shared/storage/files.py atomic_replace": replaced,
     "shared/storage/files.py make_folder": folders,
     "shared/storage/files.py private_folder": private,

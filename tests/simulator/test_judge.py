@@ -15,6 +15,7 @@ from covey.coordinator.run.result import result_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.numerics.mixture import REFITS
+from covey.shared.scenario.evaluation import Evaluation
 from covey.shared.strategies.base import ClientId, Fold
 from covey.shared.strategies.phase_names import EVALUATE
 from covey.shared.wire.messages import OrderMessage, ReportContent
@@ -196,6 +197,13 @@ def test_all_numbers_of_the_judge_are_in_its_reports(tmp_path: Path) -> None:
     driver.complete(small_run.samples_of(PEOPLE))
     assert len(numbers) == (1 + REFITS) * len(PEOPLE)
     assert all(one.keys() >= set(REPORTED) for one in numbers)
+
+
+def test_the_earlier_choice_of_deliver_is_refused_with_what_it_is_now() -> None:
+    with pytest.raises(ValueError, match="a device now weighs all that it can have; leave it out"):
+        Evaluation.model_validate({"deliver": "best"})
+    assert Evaluation.model_validate({"deliver": {"single": True}}).judges
+    assert not Evaluation.model_validate({"deliver": "served"}).judges
 
 
 def asdict_of(run: Run) -> dict[str, Any]:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_runs_with_faults_have_the_bytes_of_calm_ones() -> None:
     struck: Counter[str] = Counter()
-    for seed in range(20):
+    for seed in range(12):
         history = play(plan(seed, METHODS))
         assert not history.failure, f"python -m tests.simulator --seed {seed}: {history.failure}"
         struck += history.struck
@@ -155,7 +155,7 @@ def test_a_plan_shrinks_to_the_fault_that_it_needs() -> None:
     assert simplest == Plan(1, "fedavg", "hasty", 1, False, (Fault("copy folder", 2.0, 3.0),))
 
 
-@pytest.mark.parametrize("seed", ["3", "12"])
+@pytest.mark.parametrize("seed", ["12"])
 def test_a_seed_has_one_history_in_any_process_and_under_any_hash_seed(seed: str) -> None:
     def story(hash_seed: str) -> str:
         command = [sys.executable, "-m", "tests.simulator", "--seed", seed]

@@ -1,0 +1,1 @@
+"""Odd devices: one ranked list over data, figures, silence, versions, certificates, disks, clocks and refusals."""

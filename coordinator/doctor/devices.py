@@ -1,0 +1,320 @@
+"""Odd devices: what their newest statuses and the coordinator's roster show. Pure: the time is an argument."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from covey.coordinator.doctor.odd import BROKER, COORDINATOR, Odd
+from covey.shared.mqtt.duplicate_ids import started_at
+from covey.shared.sentences import counted
+from covey.shared.wire.deployments import Deployment
+from covey.shared.wire.documents import EXPELLED, AgentStatus, CoordinatorStatus
+from covey.shared.wire.format import FORMAT
+
+DAY_S = 86_400.0
+SOON_S = 14 * DAY_S  # before a certificate ends
+CLOCKS_DIFFER_S = 600.0
+FIRST_S = 1.6e9  # a clock that shows an earlier time (2020) was never set
+ROLL_S = 120.0  # after a roll call, besides its spread, an agent that lives has answered
+LEAST_FREE = 64 << 20  # bytes: less than a small model, its report and a log need
+LEAST_FREE_RUNS = 1_000_000_000  # bytes on the coordinator's disk: a full one pauses the run
+MANY_LINKS = 10  # connections of one session beyond those of the others
+
+Row = Mapping[str, Any]  # of a roster
+
+
+@dataclass(frozen=True)
+class Broker:
+    """The broker, as this program sees it."""
+
+    why: str = (
+        ""  # it cannot be reached, refuses, or drops what it acknowledges; empty if all is well
+    )
+    until: float | None = None  # when its certificate ends
+    since: float | None = None  # of `why`
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All that is known about a fleet's devices at one moment."""
+
+    now: float  # seconds since 1970
+    statuses: Mapping[str, AgentStatus] = field(default_factory=dict)  # the newest of each
+    rows: Mapping[str, Row] = field(default_factory=dict)  # of the roster
+    coordinator: CoordinatorStatus | None = None
+    deployment: Deployment | None = None  # in force for all devices
+    elsewhere: Mapping[str, str] = field(
+        default_factory=dict
+    )  # agents of federations without a coordinator
+    broker: Broker = Broker()
+    free: int | None = None  # bytes on the disk of the coordinator
+
+
+def odd_devices(seen: Seen) -> Iterator[Odd]:
+    """All that is odd about the devices themselves."""
+    members = {agent: one for agent, one in seen.statuses.items() if one.problem != EXPELLED}
+    yield from _broker(seen)
+    yield from _certificates(seen, members)
+    shaky = list(_links(seen, members))
+    yield from shaky
+    explained: set[str] = {device for odd in shaky if BROKER in odd.devices for device in members}
+    versions = list(_versions(seen, members))
+    yield from versions
+    named = {device for odd in versions for device in odd.devices}
+    for agent, status in members.items():
+        row = seen.rows.get(agent, {})
+        yield from _of_its_own(agent, status)
+        yield from _clock(agent, status, seen)
+        yield from reports_of(agent, row, status)
+        yield from _away(agent, status, row, seen, named | explained)
+    yield from _publication(seen, members)
+    for agent, federation in seen.elsewhere.items():
+        if agent not in members:
+            yield Odd(
+                (agent,),
+                "federation",
+                f"it is in federation {federation!r}, where no coordinator has been",
+                "start it with the --federation or the credentials of this fleet",
+            )
+    for agent, row in seen.rows.items():
+        if seen.statuses and agent not in seen.statuses and row.get("problem") != EXPELLED:
+            yield Odd(
+                (agent,),
+                "silent",
+                "the broker retains no word of it: the access rules may not let it publish",
+                "`broker doctor --credentials FILE` with its file",
+                since=row.get("seen"),
+            )
+
+
+def _broker(seen: Seen) -> Iterator[Odd]:
+    broker = seen.broker
+    if broker.why:
+        yield Odd((BROKER,), "broker", broker.why, "`broker doctor`", since=broker.since, weight=9)
+    if seen.free is not None and seen.free < LEAST_FREE_RUNS:
+        what = f"{megabytes(seen.free)} free on the disk of its runs"
+        yield Odd((COORDINATOR,), "disk", what, "`coordinator prune`", weight=9)
+
+
+def megabytes(count: float) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+# -- certificates ----------------------------------------------------------------------------------------------------
+
+
+def _certificates(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd]:
+    """Certificates that have ended or soon will. An end that most devices share is the broker's."""
+    ends = {agent: one.certificate for agent, one in members.items() if one.certificate is not None}
+    if seen.broker.until is not None:
+        yield from _ends((BROKER,), seen.broker.until, seen.now, "`broker lab renew`")
+    shared = Counter(ends.values()).most_common(1)
+    common = shared[0][0] if shared and shared[0][1] > 1 and 2 * shared[0][1] > len(ends) else None
+    if common is not None and common != seen.broker.until:
+        yield from _ends((BROKER,), common, seen.now, "`broker lab renew`")
+    for agent, end in ends.items():
+        if end not in (common, seen.broker.until):
+            yield from _ends((agent,), end, seen.now, f"`broker lab rotate {agent}`")
+
+
+def _ends(devices: tuple[str, ...], end: float, now: float, command: str) -> Iterator[Odd]:
+    if end <= now:
+        yield Odd(devices, "certificate", "its certificate has expired", command, end, now - end)
+    elif end - now < SOON_S:
+        what = f"its certificate ends in {counted(int((end - now) / DAY_S), 'day')}"
+        yield Odd(devices, "certificate", what, command, weight=(now - end) / SOON_S)
+
+
+# -- one device by itself --------------------------------------------------------------------------------------------
+
+MEMORY = re.compile(r"\bmemory\b|\bMiB\b|largest_.*_mb", re.IGNORECASE)
+
+
+def _of_its_own(agent: str, status: AgentStatus) -> Iterator[Odd]:
+    since = started_at(status.session)
+    if status.twins:
+        what = "another program uses its id"
+        yield Odd((agent,), "twin id", what, "give one of them another --id", since)
+    if status.disk_free is not None and status.disk_free < LEAST_FREE:
+        yield Odd(
+            (agent,),
+            "disk",
+            f"{megabytes(status.disk_free)} free on its disk",
+            "free room there; the agent continues by itself",
+            since=status.clock,
+        )
+    if status.online and status.problem and status.format == FORMAT:
+        yield excluded(agent, status.problem, status.clock)
+
+
+def _clock(agent: str, status: AgentStatus, seen: Seen) -> Iterator[Odd]:
+    """A clock that was never set, is ahead of ours, or shows less than the start of the coordinator that it answers."""
+    if not status.online or status.clock is None:
+        return
+    called = started_at(status.epoch.partition(".")[0])
+    behind = max(FIRST_S, called or 0.0) - status.clock
+    ahead = status.clock - seen.now
+    off = max(behind, ahead)
+    if off <= CLOCKS_DIFFER_S:
+        return
+    word = "behind" if behind > ahead else "ahead"
+    what = f"its clock is {_duration(off)} {word}"
+    if word == "behind":
+        what = f"its clock is {_duration(off)} or more behind: it stands still, or was never set"
+    yield Odd((agent,), "clock", what, "on the device: timedatectl", weight=off)
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("day", DAY_S), ("hour", 3600.0)):
+        if seconds >= length:
+            return counted(int(seconds / length), unit)
+    return counted(int(seconds / 60), "minute")
+
+
+def excluded(agent: str, why: str, since: float | None = None) -> Odd:
+    """A device that is there and takes no part."""
+    command = "agent lab policy" if "policy" in why else "agent check DATA"
+    return Odd((agent,), "excluded", f"it takes no part: {why}", f"on the device: {command}", since)
+
+
+def reports_of(agent: str, row: Row, status: AgentStatus | None = None) -> Iterator[Odd]:
+    """Reports that were refused, and work that fails."""
+    if row.get("quarantined"):
+        yield Odd(
+            (agent,),
+            "reports",
+            f"in quarantine: {row['quarantined']}",
+            f"`coordinator lab story {agent}`, then `coordinator lab release {agent}` or `broker expel {agent}`",
+            since=row.get("seen"),
+            weight=9,
+        )
+    elif row.get("set_aside") or row.get("refusals"):
+        counts = row.get("refusals") or {}
+        reasons = ", ".join(f"{reason} {count}" for reason, count in counts.items())
+        what = str(row.get("set_aside") or f"its messages were refused: {reasons}")
+        yield Odd((agent,), "reports", what, f"`coordinator lab story {agent}`", row.get("seen"))
+    elif status is not None and status.refused:
+        what = f"its newest report was refused: {status.refused}"
+        yield Odd((agent,), "reports", what, f"`coordinator lab story {agent}`", status.clock)
+    failed = row.get("failing") or (row.get("failed") if row.get("failures") else "")
+    if failed:
+        help_ = "on the device: agent lab policy" if MEMORY.search(str(failed)) else ""
+        yield Odd(
+            (agent,),
+            "work",
+            f"it cannot do its work: {failed}",
+            help_ or f"`coordinator lab story {agent}`",
+            since=row.get("seen"),
+            weight=float(row.get("failures") or 0),
+        )
+
+
+def _away(
+    agent: str, status: AgentStatus, row: Row, seen: Seen, explained: set[str]
+) -> Iterator[Odd]:
+    """Devices that were lost, or that are there and do not answer."""
+    expired = status.certificate is not None and status.certificate <= seen.now
+    if not status.online:
+        if not status.serial and not expired and agent not in explained:
+            what = "offline: the broker lost it without a goodbye"
+            command = "look at its power and network; `broker list`"
+            yield Odd((agent,), "offline", what, command, row.get("seen"))
+        return
+    if row.get("silent"):
+        what = f"online, and sends no reports: {row['silent']}"
+        yield Odd((agent,), "silent", what, f"`coordinator lab story {agent}`", row.get("seen"))
+        return
+    caller = seen.coordinator
+    if caller is None or not caller.online or not caller.epoch or agent in explained:
+        return
+    called = started_at(caller.session)
+    patience = ROLL_S + caller.spread_s
+    if status.epoch != caller.epoch and called is not None and seen.now - called > patience:
+        what = "online by its last word, and has not answered the coordinator's roll call"
+        yield Odd((agent,), "silent", what, "look at its power and network", row.get("seen"))
+
+
+# -- devices next to each other --------------------------------------------------------------------------------------
+
+
+def _links(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd]:
+    """Links that are lost again and again: of one device, or of most, which is the broker."""
+    lost = {agent: one.links - 1 for agent, one in members.items() if one.links}
+    if not lost:
+        return
+    usual = median(lost.values())
+    many = {
+        agent
+        for agent, count in lost.items()
+        if count >= MANY_LINKS and _is_quick(members[agent], count)
+    }
+    if len(lost) >= 2 and 2 * len(many) > len(lost):
+        what = f"it drops connections: {len(many)} of {counted(len(lost), 'device')} came back {usual:.0f} times or so"
+        yield Odd((BROKER,), "broker", what, "`broker doctor`", weight=usual)
+        return
+    for agent in sorted(many):
+        if lost[agent] >= MANY_LINKS * (1 + usual):
+            what = f"its link was lost {lost[agent]} times since it started, the others' {usual:.0f} times"
+            since = started_at(members[agent].session)
+            command = "look at its network, then at keepalive in the broker's log"
+            yield Odd((agent,), "link", what, command, since, lost[agent])
+
+
+def _is_quick(status: AgentStatus, lost: int) -> bool:
+    """Whether the link was lost once an hour or more often, as far as that is known."""
+    started = started_at(status.session)
+    if started is None or status.clock is None:
+        return True
+    return lost * 3600.0 >= status.clock - started
+
+
+def _versions(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd]:
+    """Devices whose version is older than that of most, or whose messages mean something else."""
+    versions = {agent: one.version for agent, one in members.items() if one.online and one.version}
+    usual = Counter(versions.values()).most_common(1)
+    for agent, status in members.items():
+        if status.online and status.format != FORMAT:
+            what = f"Covey {status.version or 'of unknown version'} speaks format {status.format}, not {FORMAT}"
+            command = "update it: pip install --upgrade covey"
+            yield Odd((agent,), "version", what, command, started_at(status.session), weight=9)
+        elif (
+            agent in versions
+            and 2 * usual[0][1] > len(versions)
+            and _release(versions[agent]) < _release(usual[0][0])
+        ):
+            what = f"Covey {versions[agent]}, most devices have {usual[0][0]}"
+            command = "update it: pip install --upgrade covey"
+            yield Odd((agent,), "version", what, command, started_at(status.session))
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """A version as numbers that can be compared."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+def _publication(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd]:
+    """Devices that use another version than the one in force, which they have judged."""
+    wanted = seen.deployment
+    if wanted is None:
+        return
+    refused = [
+        agent
+        for agent, one in members.items()
+        if one.online
+        and one.model is not None
+        and one.model.serial >= wanted.serial
+        and (one.model.run, one.model.round) != (wanted.run, wanted.round)
+        and one.model.serial == wanted.serial
+    ]
+    for agent in refused:
+        model = members[agent].model
+        assert model is not None  # noqa: S101 - chosen above
+        what = f"it refused {wanted.title}: {model.note or 'its check kept it out'}"
+        yield Odd(
+            (agent,), "publication", what, "`coordinator versions`", weight=float(len(refused))
+        )

@@ -1,0 +1,179 @@
+"""Odd figures: what each device's newest evaluation shows next to those of the other devices. Pure.
+
+A figure is judged by the device's own constant answer (`baseline`) and by the medians of the fleet. If many devices are
+worse than nothing, the method is at fault, and no device is odd.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from statistics import median
+from typing import Any
+
+from covey.coordinator.doctor.columns import (
+    CHECK,
+    LEAST_DEVICES,
+    LEAST_VALUES,
+    OfDevices,
+    group_size,
+    numbers_of,
+    odd_columns,
+    outliers,
+    same_rows,
+)
+from covey.coordinator.doctor.odd import Odd
+from covey.shared.numerics.measures import MEASURES, Measure, shown_measure
+
+Modes = Mapping[str, Mapping[str, Any]]  # of one device: figures by mode
+Evaluation = Mapping[str, Modes]
+USED = ("delivered", "server")  # what a device uses: the first of these that there is
+SHIFT = 3.0  # deviations of the target between training and test rows
+WORSE = 2.0  # times the error of the constant answer, and deviations of a share
+
+
+def odd_figures(
+    evaluation: Evaluation, weights: Mapping[str, Mapping[str, float]] | None = None
+) -> Iterator[Odd]:
+    """All that is odd about the figures of a fleet.
+
+    Args:
+        evaluation: the newest of each device.
+        weights: what each device's mixture gives its candidates, by name; None: there are no mixtures.
+    """
+    used = {device: own for device, modes in evaluation.items() if (own := in_use(modes))}
+    targets = _targets(used)
+    yield from odd_columns({"target": targets}, "target") if targets else same_tests(used)
+    yield from _worse_than_nothing(used, evaluation)
+    yield from _far_from_others(used)
+    yield from _drifts(evaluation)
+    yield from _no_model(weights or {})
+
+
+def in_use(modes: Modes) -> Mapping[str, Any]:
+    """The figures of the model that a device uses; empty if it has none, or no test data."""
+    for mode in USED:
+        figures = modes.get(mode)
+        if figures:
+            return figures if figures.get("n") and not figures.get("diverged") else {}
+    return {}
+
+
+def _targets(used: Mapping[str, Mapping[str, Any]]) -> OfDevices:
+    """The test targets of each device; empty for classes."""
+    found = {}
+    for device, figures in used.items():
+        if "mean" in figures and "variance" in figures:
+            count, mean = float(figures["n"]), float(figures["mean"])
+            square = figures["variance"] + mean**2
+            if (one := numbers_of(count, count * mean, count * square)) is not None:
+                found[device] = one
+    return found
+
+
+def same_tests(used: Mapping[str, Mapping[str, Any]]) -> Iterator[Odd]:
+    """Devices with the same loss to the last digit on the same number of test rows."""
+    same: dict[object, list[str]] = {}
+    for device, figures in used.items():
+        loss = figures.get("loss", 0.0)
+        if loss > 0 and figures["n"] >= LEAST_VALUES:
+            same.setdefault((figures["n"], loss), []).append(device)
+    yield from same_rows(same.values())
+
+
+def _worse_than_nothing(
+    used: Mapping[str, Mapping[str, Any]], evaluation: Evaluation
+) -> Iterator[Odd]:
+    """Devices whose model is clearly worse than their constant answer, where nearly all others gain."""
+    gains: dict[str, float] = {}  # above 0: clearly worse
+    words: dict[str, str] = {}
+    for device, figures in used.items():
+        nothing = evaluation[device].get("baseline") or {}
+        measure = shown_measure(figures)
+        if measure is None or measure.name not in nothing:
+            continue
+        mine, other = figures[measure.name], nothing[measure.name]
+        gains[device] = _is_worse(measure, mine, other, figures["n"])
+        words[device] = (
+            f"its model is worse than none: {measure.label} {measure.text(mine)}, the constant answer "
+            f"{measure.text(other)}"
+        )
+    worse = [device for device, gain in gains.items() if gain > 0]
+    if len(gains) < LEAST_DEVICES or len(worse) >= group_size(len(gains)):
+        return
+    for device in worse:
+        yield Odd(
+            (device,), "figure", words[device], f"on the device: {CHECK}", weight=gains[device]
+        )
+
+
+def _is_worse(measure: Measure, mine: float, nothing: float, rows: int) -> float:
+    """How far beyond chance a figure is worse than another one; 0 if it is not."""
+    if measure.lower_is_better:
+        power = 2 if measure.name == "mse" else 1
+        return max(mine - WORSE**power * nothing, 0.0) if nothing > 0 else 0.0
+    chance = WORSE * math.sqrt(max(nothing * (1 - nothing), 0.0) / max(rows, 1))
+    return max(nothing - mine - chance, 0.0)
+
+
+def _far_from_others(used: Mapping[str, Mapping[str, Any]]) -> Iterator[Odd]:
+    """Devices whose error is many times the fleet's median."""
+    errors: dict[str, float] = {}
+    shown: dict[str, tuple[Measure, float]] = {}
+    for device, figures in used.items():
+        measure = next(
+            (MEASURES[name] for name in ("rmse", "mse", "loss") if name in figures), None
+        )
+        if measure is not None and figures[measure.name] > 0:
+            value = float(figures[measure.name])
+            if measure.name == "mse":
+                measure, value = MEASURES["rmse"], math.sqrt(value)
+            errors[device], shown[device] = math.log10(value), (measure, value)
+    usual = 10 ** median(errors.values()) if errors else 0.0
+    for device in outliers(errors):
+        measure, value = shown[device]
+        if value < usual:
+            continue
+        what = f"{measure.label} {measure.text(value)}, the fleet's median is {measure.text(usual)}"
+        yield Odd((device,), "figure", what, f"on the device: {CHECK}", weight=value / usual)
+
+
+def _drifts(evaluation: Evaluation) -> Iterator[Odd]:
+    """Devices whose test targets lie far from those that they train on.
+
+    The error of the mean of the training targets is variance + (difference of the means)^2.
+    """
+    shifts: dict[str, float] = {}
+    for device, modes in evaluation.items():
+        own, nothing = in_use(modes), modes.get("baseline") or {}
+        if own.get("variance", 0.0) > 0 and "mse" in nothing:
+            shifts[device] = math.sqrt(max(nothing["mse"] / own["variance"] - 1, 0.0))
+    if len(shifts) < LEAST_DEVICES:
+        return
+    usual = median(shifts.values())
+    away = [device for device, shift in shifts.items() if shift >= SHIFT * (1 + usual)]
+    if len(away) >= group_size(len(shifts)):
+        return
+    for device in away:
+        what = (
+            f"its test targets are {shifts[device]:.1f} deviations from those it trains on, on the others "
+            f"{usual:.1f}"
+        )
+        yield Odd((device,), "drift", what, f"on the device: {CHECK}", weight=shifts[device])
+
+
+NOTHING = ("none",)  # candidates that have learned nothing; trees alone are usual on small tables
+
+
+def _no_model(weights: Mapping[str, Mapping[str, float]]) -> Iterator[Odd]:
+    """Devices whose mixture gives no model of the fleet any weight, where most devices' do."""
+    without = [
+        device
+        for device, own in weights.items()
+        if own and all(name in NOTHING or not weight for name, weight in own.items())
+    ]
+    if len(weights) < LEAST_DEVICES or len(without) >= group_size(len(weights)):
+        return
+    for device in without:
+        what = "it uses the constant answer alone: no model helps it"
+        yield Odd((device,), "no model", what, f"on the device: {CHECK}")

@@ -1,0 +1,125 @@
+"""One thing that is odd about a fleet: which devices, what, since when, and the next command. The list of them has one order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self, get_args
+
+from covey.shared.sentences import some
+
+# In the order of the list: what harms all devices first, then what explains other oddities, last what may wait.
+Kind = Literal[
+    "broker",
+    "twin id",
+    "certificate",
+    "disk",
+    "clock",
+    "federation",
+    "target",
+    "unit",
+    "scale",
+    "copy",
+    "swap",
+    "constant",
+    "missing",
+    "reports",
+    "excluded",
+    "work",
+    "drift",
+    "figure",
+    "no model",
+    "publication",
+    "silent",
+    "offline",
+    "link",
+    "version",
+]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+# of the data and of figures: they are found when reports come, and hold until the next ones
+OF_REPORTS: frozenset[Kind] = frozenset(
+    {
+        "target", "unit", "scale", "copy", "swap", "constant", "missing", "drift", "figure", "no model"
+    }
+)  # fmt: skip
+PAGES: frozenset[Kind] = frozenset({"broker", "certificate", "disk", "target"})  # may not wait
+BROKER = "broker"  # in the place of a device
+COORDINATOR = "coordinator"
+MAX_NAMES = 3  # of devices in a line
+MAX_ODD = 100  # that a list has room for
+
+
+@dataclass(frozen=True)
+class Odd:
+    """One thing that is odd.
+
+    Attributes:
+        devices: their ids, or `BROKER` or `COORDINATOR`.
+        what: a sentence for people, without a name of these devices.
+        next: the command that helps, or what else to do.
+        since: in seconds since 1970; None: unknown.
+        weight: of two of one kind the heavier comes first.
+    """
+
+    devices: tuple[str, ...]
+    kind: Kind
+    what: str
+    next: str
+    since: float | None = None
+    weight: float = 0.0
+
+    @property
+    def who(self) -> str:
+        """The devices for people."""
+        return some(self.devices, MAX_NAMES)
+
+    @property
+    def sentence(self) -> str:
+        """One line for people."""
+        return f"{self.who}: {self.what}; next: {self.next}"
+
+    @property
+    def is_urgent(self) -> bool:
+        return self.kind in PAGES
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "devices": list(self.devices)}
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`. Raises ValueError for anything else."""
+        match dict(saved):
+            case {
+                "devices": [*devices],
+                "kind": str(kind),
+                "what": str(what),
+                "next": str(command),
+                "since": int() | float() | None as since,
+                "weight": int() | float() as weight,
+            } if kind in KINDS and devices and all(isinstance(one, str) for one in devices):
+                return cls(tuple(devices), kind, what, command, since, weight)
+        raise ValueError("expected devices, kind, what, next, since and weight")
+
+
+def ranked(found: Iterable[Odd]) -> list[Odd]:
+    """The list in its order, each thing once and at most `MAX_ODD` of them."""
+    once = {(one.devices, one.kind, one.what): one for one in found}
+    order = {kind: place for place, kind in enumerate(KINDS)}
+    listed = sorted(once.values(), key=lambda one: (order[one.kind], -one.weight, one.devices))
+    return listed[:MAX_ODD]
+
+
+def read_odd(saved: Any) -> list[Odd]:
+    """The list as `to_json` has stored it; what cannot be read is left out, for others may have written it."""
+    found: list[Odd] = []
+    for one in saved if isinstance(saved, Sequence) and not isinstance(saved, str) else ():
+        try:
+            found.append(Odd.from_json(one))
+        except (ValueError, TypeError):
+            continue
+    return found
+
+
+def without(found: Iterable[Odd], device: str) -> list[Odd]:
+    """The list after a device was forgotten: nothing names it any more."""
+    return [one for one in found if device not in one.devices]

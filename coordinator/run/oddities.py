@@ -1,0 +1,47 @@
+"""What a run knows about its agents' data, figures and reports, for the list of odd devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from covey.coordinator.doctor.devices import excluded, reports_of
+from covey.coordinator.doctor.examine import Facts, examine
+from covey.coordinator.doctor.odd import Odd, read_odd
+from covey.coordinator.fold.means import by_mode
+from covey.coordinator.run.run import Run
+from covey.shared.work.judge import DELIVERED, USES
+
+
+def of_reports(run: Run) -> Facts:
+    """The newest evaluation of each agent, and what the sums of its data have shown. Under secure sums there is neither."""
+    evaluation = {agent: by_mode(numbers) for agent, numbers in run.facts.evaluation.items()}
+    weights = {
+        agent: modes[DELIVERED][USES]
+        for agent, modes in evaluation.items()
+        if USES in modes.get(DELIVERED, {})
+    }
+    return Facts(evaluation=evaluation, weights=weights, known=read_odd(run.facts.odd))
+
+
+def at_the_end(run: Run, left_out: Mapping[str, str]) -> list[Odd]:
+    """The list of a run whose agents have no statuses.
+
+    Args:
+        run: that is over.
+        left_out: agents whose data does not fit, with the reason.
+    """
+    known = [excluded(agent, why) for agent, why in sorted(left_out.items())]
+    rows: dict[str, dict[str, Any]] = {}
+    for agent, why in run.engine.quarantined.items():
+        rows.setdefault(agent, {})["quarantined"] = why
+    for agent, why in run.orders.refused.items():
+        rows.setdefault(agent, {})["set_aside"] = f"its newest report was refused: {why}"
+    for agent, failure in run.facts.failures.items():
+        if failure["round"] > run.facts.trained.get(agent, -1) + 1:
+            rows.setdefault(agent, {})["failing"] = failure["why"]
+    for agent, row in sorted(rows.items()):
+        known += reports_of(agent, row)
+    facts = of_reports(run)
+    return examine(replace(facts, known=[*known, *facts.known]))
