@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from covey.shared.errors import CoveyError, PublicError, UserError
 from covey.shared.own_code import faults, plugins
 from covey.shared.own_code.consent import BUILT_IN_MODELS, AllowedCode, code_of, framework_of
-from covey.shared.own_code.faults import OwnCodeError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -46,23 +43,6 @@ class Loop(Protocol):
 
     def evaluate(self, state: State, features: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The outputs for features (n, *task.features): logits (n, classes), or values (n, 1) of a regression."""
-
-
-@contextmanager
-def users_code(name: str, function: str) -> Iterator[None]:
-    """An exception of the user's code inside the block becomes one sentence with its line. Raises OwnCodeError."""
-    try:
-        yield
-    except CoveyError:
-        raise
-    except (Exception, SystemExit) as error:
-        where = faults.line_of(error)
-        at = f" at {where}" if where else ""
-        public = f" at {Path(where).name}" if where else ""
-        raise OwnCodeError(
-            f"task.model {name}: {function} failed{at}: {faults.text_of(error)}; correct it there",
-            f"task.model {name}: {function} failed with {type(error).__name__}{public}",
-        ) from error
 
 
 def loop_of(task: Task, allowed: AllowedCode) -> Loop | None:

@@ -1,6 +1,6 @@
 """Files that ship inside packages, as small fleets: what `coordinator init` proposes, and its models next to scikit-learn's defaults.
 
-    /tmp/files/bin/python benchmarks/real_files_side.py runs/real-files    # its docstring says how to make that interpreter
+    /tmp/files/bin/python benchmarks/real_files_side.py runs/real-files    # its docstring has the commands for that interpreter
     git worktree add --detach /tmp/before COMMIT
     python -m benchmarks.real_files runs/real-files --before /tmp/before/src --out benchmarks/results/real_files.json
 

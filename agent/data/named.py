@@ -146,6 +146,11 @@ def _joined(parts: Sequence[Dataset], source: str) -> Dataset:
         rows = [getattr(part, name) for part in parts]
         if rows[0] is not None:
             arrays[name] = np.concatenate(rows)
+    columns = parts[0].columns
+    if columns is not None and columns.moments is not None:
+        known = [part.columns for part in parts if part.columns is not None]
+        times = [one.moments for one in known if one.moments is not None]
+        arrays["columns"] = replace(columns, moments=np.concatenate(times))
     return replace(parts[0], source=source, **arrays)
 
 

@@ -270,6 +270,9 @@ def client_dataset(data: Dataset, split: Split, index: int) -> Dataset:
     else:
         test_features = data.features[test]
         test_targets = data.targets[test]
+    columns = data.columns
+    if columns is not None and columns.moments is not None:
+        columns = replace(columns, moments=columns.moments[train])
     turns = 0 if split.turns is None else int(split.turns[index])
     if turns % 4:
         features = _turned(features, turns, data.source)
@@ -280,6 +283,7 @@ def client_dataset(data: Dataset, split: Split, index: int) -> Dataset:
         targets=data.targets[train],
         test_features=test_features,
         test_targets=test_targets,
+        columns=columns,
         groups=None,
         test_groups=None,
         populations=None,

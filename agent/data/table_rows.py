@@ -94,8 +94,42 @@ def check_columns(path: Path, columns: Sequence[str], least: int) -> None:
     check_names(path, columns)
 
 
+class JoinedRows:
+    """The rows of a growing folder's files as rows of one table: numbered through, with the same columns in all files."""
+
+    def __init__(self, folder: GrowingFolder) -> None:
+        self._first = folder.parts[0]
+        self._columns: tuple[str, ...] | None = None  # of the first file
+        self._before = 0  # rows of the files before the present one
+        self._newest = 0  # row of the present file
+
+    def enter(self, part: Path, columns: Sequence[str]) -> None:
+        """Begin the next file. DataError unless it has the columns of the first one, in their order."""
+        self._before += self._newest
+        self._newest = 0
+        if self._columns is None:
+            self._columns = tuple(columns)
+        if tuple(columns) == self._columns:
+            return
+        differing = sorted({*columns} ^ {*self._columns})
+        how = (
+            f"only one of them has {listed(differing)}"
+            if differing
+            else "they are in another order"
+        )
+        raise DataError(
+            f"{part}: its columns are not those of {self._first.name}: {how}; give all files of the folder the same columns",
+            public="the files of the folder have different columns",
+        )
+
+    def numbers(self, rows: Sequence[int]) -> Sequence[int]:
+        """Rows of the present file, from 1, as rows of the whole."""
+        self._newest = rows[-1] if rows else self._newest
+        return [self._before + row for row in rows]
+
+
 class _Parts(TableFile):
-    """The files of a growing folder, one after the other; their rows are numbered through."""
+    """The files of a growing folder, one after the other."""
 
     def __init__(
         self, folder: GrowingFolder, names: Sequence[str], least: int, notation: Notation
@@ -107,25 +141,12 @@ class _Parts(TableFile):
             self.nameless, self.separator = first.nameless, first.separator
 
     def blocks(self, names: Sequence[str], faults: BadCells) -> Iterator[Block]:
-        before = 0
+        joined = JoinedRows(self._folder)
         for part in self._folder.parts:
             with open_table(part, *self._options) as file:
-                check_same(file, self, part, self._folder.parts[0])
-                count = 0
+                joined.enter(part, sorted(file.columns))
                 for block in file.blocks(names, faults):
-                    yield replace(block, rows=[before + row for row in block.rows])
-                    count = block.rows[-1]
-                before += count
-
-
-def check_same(file: TableFile, first: TableFile, path: Path, other: Path) -> None:
-    """DataError unless a file of a growing folder has the columns of the first one."""
-    if set(file.columns) != set(first.columns):
-        differing = listed(sorted(set(file.columns) ^ set(first.columns)))
-        raise DataError(
-            f"{path}: its columns are not those of {other.name}: only one of them has {differing}",
-            public="the files of the folder have different columns",
-        )
+                    yield replace(block, rows=joined.numbers(block.rows))
 
 
 def check_names(path: Path, columns: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from covey.agent.data.cells import BadCell, BadCells, quoted
 from covey.agent.data.dataset import Array, Dataset, RawColumns, dataset, encode
 from covey.agent.data.limits import check_size, unpacked_limit
 from covey.agent.data.table_columns import CellPlace, Words, labels, numbers, series_names
-from covey.agent.data.table_rows import USUAL, Block, TableFile, listed, open_table
+from covey.agent.data.table_rows import USUAL, Block, JoinedRows, TableFile, listed, open_table
 from covey.agent.data.table_selection import Selection, selected
 from covey.agent.data.times import days_elapsed, instants, seconds_of_week
 from covey.agent.data.values import number_written, spelled
@@ -352,29 +352,24 @@ def _stamp(file: Path) -> tuple[str, int, int]:
 
 def _joined(folder: GrowingFolder, tables: Sequence[Table], task: Task | None) -> Table:
     """The rows of all files as one table. DataError if two have other columns, or none has a row."""
-    first, *others = tables
-    for file, other in zip(folder.parts[1:], others, strict=True):
-        if other.selection.names != first.selection.names:
-            raise DataError(
-                f"{file}: columns {listed(other.selection.names)} differ from {folder.parts[0].name}: "
-                f"{listed(first.selection.names)}; give all files of the folder the same columns",
-                public="the files of the folder have different columns",
-            )
-    before = np.cumsum([0, *(len(table.rows) for table in tables)]).tolist()
-    rows = [start + row for start, table in zip(before, tables, strict=False) for row in table.rows]
+    joined = JoinedRows(folder)
+    rows: list[int] = []
+    for file, table in zip(folder.parts, tables, strict=True):
+        joined.enter(file, table.selection.names)
+        rows += joined.numbers(table.rows)
     moments = [one for table in tables for one in table.moments]
     if moments and not (task is not None and task.times):
         moments = list(map(float, rows))
-    joined = replace(
-        first,
+    whole = replace(
+        tables[0],
         features=np.concatenate([table.features for table in tables]),
         spelled=[one for table in tables for one in table.spelled],
         rows=rows,
         groups=[one for table in tables for one in table.groups],
         moments=moments,
     )
-    _check_not_empty(joined, folder)
-    return joined
+    _check_not_empty(whole, folder)
+    return whole
 
 
 def _windowed(table: Table, window: Window, path: Path) -> Table:

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.light.own_loop import OrderedTraining
-from covey.agent.own_code import State, users_code
+from covey.agent.own_code import State
 from covey.shared.errors import PublicError
+from covey.shared.own_code.faults import own_code
 from covey.shared.scenario.task import Task
 
 NAMES = {
@@ -47,7 +48,7 @@ class EstimatorLoop:
         """See `Loop.train`. Rates and penalties are those of the estimator."""
         estimator = self._estimator(state)
         rows = _rows(data.features)
-        with users_code(self.name, "partial_fit"):
+        with own_code(f"task.model {self.name}: partial_fit"):
             if estimator.get_params().get("random_state", 0) is None:
                 estimator.set_params(random_state=settings.seed)
             for batch in _batches(len(rows), settings):
@@ -58,7 +59,7 @@ class EstimatorLoop:
         """See `Loop.evaluate`: decision functions as logits, or values of a regression."""
         estimator = self._estimator(state)
         rows = _rows(features)
-        with users_code(self.name, "evaluate"):
+        with own_code(f"task.model {self.name}: evaluate"):
             if self.task.classes is None:
                 return np.asarray(estimator.predict(rows)).reshape(len(rows), -1)
             outputs = np.asarray(estimator.decision_function(rows))
@@ -69,7 +70,7 @@ class EstimatorLoop:
     def _begun(self) -> Any:
         """A new estimator that has its arrays and knows all classes."""
         rows = np.zeros((1, int(np.prod(self.task.features))))
-        with users_code(self.name, "make"):
+        with own_code(f"task.model {self.name}: make"):
             estimator = self.make(**self.options)
             if not callable(getattr(estimator, "partial_fit", None)):
                 raise PublicError(

@@ -21,12 +21,13 @@ from covey.agent.data.client_data import ClientData
 from covey.agent.data.dataset import Array, Dataset
 from covey.agent.data.local import Float32
 from covey.agent.light.own_loop import SEEDS, LoopLearner, LoopLocal, OrderedTraining, start_of
-from covey.agent.own_code import State, users_code
+from covey.agent.own_code import State
 from covey.agent.policy import Rules
 from covey.shared.errors import PublicError
 from covey.shared.numerics.figures import Figures
 from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.own_code.faults import own_code
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import DataSplit, Mixture, Training
 
@@ -180,7 +181,7 @@ class FlowerLoop:
         """A new client."""
         config = {"partition-id": 0} | node_config(self.node)
         argument: Any = str(config["partition-id"])
-        with users_code(self.name, "client_fn"):
+        with own_code(f"task.model {self.name}: client_fn"):
             if not takes_cid(self.client_fn):
                 argument = Context(config, dict(self.options))
             made = self.client_fn(argument)
@@ -198,7 +199,7 @@ class FlowerLoop:
         arrays = self._like_its_own(client, state)
         config = {key: value for key, value in asdict(settings).items() if value is not None}
         seeded(settings.seed)
-        with users_code(self.name, "fit"):
+        with own_code(f"task.model {self.name}: fit"):
             found = client.fit(arrays, config | dict(self.options))
         match found:
             case ([*arrays], count, {**metrics}) if isinstance(count, int | np.integer):
@@ -220,7 +221,7 @@ class FlowerLoop:
         client = self.client()
         arrays = self._like_its_own(client, state)
         seeded(0)
-        with users_code(self.name, "evaluate"):
+        with own_code(f"task.model {self.name}: evaluate"):
             found = client.evaluate(arrays, dict(self.options))
         match found:
             case (loss, count, {**metrics}) if isinstance(count, int | np.integer) and count >= 0:
@@ -231,7 +232,7 @@ class FlowerLoop:
 
     def _parameters(self, client: Any, seed: int) -> Arrays:
         seeded(seed)
-        with users_code(self.name, "get_parameters"):
+        with own_code(f"task.model {self.name}: get_parameters"):
             found = client.get_parameters(dict(self.options))
         if not isinstance(found, list | tuple):
             raise PublicError(

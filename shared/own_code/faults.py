@@ -60,15 +60,32 @@ def said(error: BaseException) -> str:
 
 
 @contextmanager
-def own_code() -> Iterator[None]:
-    """Raise an OwnCodeError for whatever the user's own code raises, `SystemExit` included."""
+def own_code(call: str = "") -> Iterator[None]:
+    """Raise an OwnCodeError for whatever the user's own code raises, `SystemExit` included.
+
+    Args:
+        call: the function that is called, where the block is a call of own code and nothing else; its errors all count as own.
+    """
     try:
         yield
     except (Exception, SystemExit) as error:
-        found = explained(error)
+        found = _failed(call, error) if call else explained(error)
         if found is error:
             raise
         raise found from error
+
+
+def _failed(call: str, error: BaseException) -> BaseException:
+    """An OwnCodeError that names the call; errors with a sentence of their own stay as they are."""
+    if isinstance(error, CoveyError):
+        return error
+    where = line_of(error)
+    at = f" at {where}" if where else ""
+    public = f" at {Path(where).name}" if where else ""
+    return OwnCodeError(
+        f"{call} failed{at}: {text_of(error)}; correct it there",
+        f"{call} failed with {type(error).__name__}{public}",
+    )
 
 
 def text_of(error: BaseException) -> str:

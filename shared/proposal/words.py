@@ -21,7 +21,9 @@ MANY_MIXED = 10
 PERSONAL = frozenset((
     "surname", "firstname", "lastname", "forename", "username", "patient", "person", "people", "user", "customer", "client",
     "employee", "student", "author", "address", "street", "email", "mail", "phone", "telephone", "mobile", "iban", "ssn",
-    "passport", "birthday", "comment", "comments", "note", "notes", "remark", "remarks", "description", "text",
+    "passport", "birthday", "owner", "reporter", "assignee", "contact", "driver", "operator", "technician", "doctor",
+    "physician", "nurse", "teacher", "guest", "tenant", "buyer", "seller", "recipient", "sender", "leader",
+    "participant", "signature", "comment", "comments", "note", "notes", "remark", "remarks", "description", "text",
 ))  # fmt: skip
 WHOSE_NAME = frozenset({"name", "names", "first", "last", "full", "given", "family", "middle"})
 
@@ -79,8 +81,10 @@ def name_parts(name: str) -> list[str]:
 def is_personal(name: str) -> bool:
     """Whether a column's name is that of names, addresses or texts of people."""
     parts = name_parts(name)
-    is_name = {"name", "names"} & {*parts} and WHOSE_NAME.issuperset(parts)
-    return bool(is_name) or not PERSONAL.isdisjoint(parts)
+    # the name of a thing, such as product_name, needs its owner's yes too: nothing shows whose names these are
+    is_name = parts[-1:] in (["name"], ["names"])
+    is_part = not {"name", "names"}.isdisjoint(parts) and WHOSE_NAME.issuperset(parts)
+    return is_name or is_part or parts[-1:] == ["by"] or not PERSONAL.isdisjoint(parts)
 
 
 def _is_mixed(word: str) -> bool:

@@ -139,3 +139,23 @@ def test_populations_of_another_length_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", **(ARRAYS | {"populations": np.zeros(3)}))  # type: ignore[arg-type]
     with pytest.raises(DataError, match="3 group entries for 16 samples"):
         load_named("mine.npz", tmp_path)
+
+
+def test_the_latest_rows_of_a_device_in_a_fleet_are_those_of_its_own_file(tmp_path: Path) -> None:
+    """Before: each device had the moments of the first one, for as many rows as that had."""
+    task = {
+        "features": [5], "columns": ["at", "a"], "times": ["at"], "target": "y", "classes": 2, "test": "latest"
+    }  # fmt: skip
+    folder = tmp_path / "pumps"
+    folder.mkdir()
+    for device, count in enumerate((20, 40)):
+        rows = [f"2026-0{device + 1}-{row % 28 + 1:02d},{row},{row % 2}" for row in range(count)]
+        (folder / f"{device}.csv").write_text("\n".join(["at,a,y", *rows]) + "\n")
+    scene = fleet(2, "pumps", task)
+    data, split = fleet_data(scene, tmp_path)
+    for device in range(2):
+        simulated = client_dataset(data, split, device)
+        real = load_local(folder / f"{device}.csv", task=scene.task)
+        assert simulated.columns is not None
+        assert real.columns is not None
+        assert np.array_equal(simulated.columns.moments, real.columns.moments)  # type: ignore[arg-type]

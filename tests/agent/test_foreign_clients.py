@@ -68,6 +68,7 @@ class Client:
         assert self.batches.dtype == np.int64
         if self.fault == "raises":
             raise KeyError("a name of a patient")
+        self.weight = self.weight + np.random.default_rng(config["seed"]).normal(0, 1e-6, self.weight.shape)
         for _ in range(config["epochs"]):
             slopes = self.shares() - np.eye(4)[self.y]
             self.weight = self.weight - config["lr"] * slopes.T @ self.x / len(self.y)
@@ -163,6 +164,29 @@ def test_a_client_of_flower_trains_in_a_method_of_each_kind_that_is_named_for_it
     tmp_path: Path, method: str
 ) -> None:
     assert accuracy_of(tmp_path, FLOWER, method) > 0.5, "four classes: chance is 0.25"
+
+
+@pytest.mark.parametrize("method", sorted({*BUILT_IN} - {*OF_CLIENTS}))
+def test_a_method_that_is_not_named_for_clients_asks_them_for_more(
+    tmp_path: Path, method: str
+) -> None:
+    with pytest.raises((PublicError, IndexError)):  # statistics of samples that nobody has
+        accuracy_of(tmp_path, FLOWER, method)
+
+
+def test_each_seed_of_a_run_is_a_training_of_its_own() -> None:
+    def end(seed: int) -> list[float]:
+        loop = loop_of(task_of(FLOWER), ALLOWED)
+        assert loop is not None
+        arrays, layout = start_of(loop, 0)
+        rng = generator(seed, "shuffle", "device-1", 1, "train")
+        learner = learner_for(task_of(FLOWER), RULES)
+        own = client_data("partition-id=1", task_of(FLOWER))
+        local = learner.local(own, task_of(FLOWER), layout, Training(), rng, RULES)
+        start: list[float] = local.train(layout.vector(arrays)).end.tolist()
+        return start
+
+    assert end(1) == end(1) != end(2)
 
 
 @pytest.mark.parametrize("method", of_each_kind("loops", OF_LOOPS))
