@@ -69,6 +69,9 @@ class RoundEnded:
 class Evaluated:
     """All agents that are present were evaluated.
 
+    The last evaluation of a run comes three times, as devices weigh what they use again with the fleet's weights; the
+    newest one counts.
+
     Attributes:
         round: How many rounds are over.
         modes: Averages by mode ("server", "tuned", "last"), measure ("accuracy", "rmse", ...) and average

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from covey.coordinator.doctor.odd import Odd
 from covey.coordinator.record.notices import Notice
 from covey.coordinator.serve.prometheus import PrometheusCollector, address, serving
 from covey.coordinator.serve.service import Service
@@ -76,6 +77,13 @@ async def watched(
         await fleet.serve(observer=observe)
         await asyncio.sleep(0)
     return fleet, found
+
+
+def test_each_odd_thing_is_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = Odd(("gw-7",), "silent", "is silent", "look at its log")
+    monkeypatch.setattr(Service, "odd", property(lambda _: [silent]))
+    _, found = clock.run(watched(tmp_path))
+    assert found[-1][1][sample("covey_odd", device="gw-7", kind="silent", urgent="false")] == 1
 
 
 def test_a_scrape_shows_the_round_the_clusters_and_the_newest_evaluation(tmp_path: Path) -> None:
