@@ -237,11 +237,11 @@ def note_outcome(
     """
     facts.scaling = outcome.scaling or facts.scaling
     facts.odd = list(outcome.odd) or facts.odd
+    weighs_again = phase.is_evaluation and facts.evaluated == round_  # with the fleet's weights
     if phase.is_evaluation:
-        is_first = facts.evaluated < round_  # the others of this round bring the fleet's weights
         facts.evaluated = round_
         facts.evaluation |= outcome.evaluation
-        if is_first:
+        if not weighs_again:
             facts.fleets = []
             newcomers = simulated_agents.newcomers(scenario)
             value = early_stop.value_after(scenario, outcome.evaluation, newcomers, outcome.means)
@@ -261,6 +261,8 @@ def note_outcome(
         numbers = report.numbers
         if "track" in numbers:  # of any phase that trains
             facts.tracked[client] = best_so_far(facts.tracked.get(client), numbers)
+    if weighs_again:
+        return  # nothing was computed
     for client, one in circumstances.items():
         is_same = facts.devices.get(client, one.device) == one.device
         facts.devices[client] = one.device if is_same else records.MIXED

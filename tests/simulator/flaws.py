@@ -100,7 +100,10 @@ def without(fix: str) -> Iterator[None]:
             with patch.object(aggregators, "orders_of", _orders_under_the_lock):
                 yield
         case "memory on the disk":  # an agent's state does not wait for its disk
-            with patch.object(outbox, "write_atomically", partial(write_atomically, durable=False)):
+            with (
+                patch.object(outbox, "append", partial(files.append, durable=False)),
+                patch.object(outbox, "write_atomically", partial(write_atomically, durable=False)),
+            ):
                 yield
         case "synced spool":  # reports are acknowledged before they are on the disk
             with patch.object(spool, "sync_files", lambda paths: None):
