@@ -11,6 +11,7 @@ import typer
 import covey
 from covey.coordinator.cli.options import show_line
 from covey.shared.errors import UserError
+from covey.shared.storage.files import naming
 
 TEMPLATE = Path(covey.__file__).parent / "examples" / "my_method"
 NAME = "my_method"  # of the template, in its files and in their names
@@ -50,5 +51,7 @@ def write_method(name: str, where: Path) -> Path:
     for file in sorted(TEMPLATE.iterdir()):
         if file.is_file():
             text = file.read_text("utf-8").replace(NAME, name).replace(CLASS, title)
-            (folder / file.name.replace(NAME, name)).write_text(text, "utf-8")
+            written = folder / file.name.replace(NAME, name)
+            with naming(written):
+                written.write_text(text, "utf-8")
     return folder

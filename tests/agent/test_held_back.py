@@ -178,7 +178,7 @@ def test_an_agent_votes_on_the_samples_that_it_holds_back_if_the_order_asks(
         better,
         phase="vote",
         strategy={"name": "kin"},
-        numbers={"hold_back": 1, "question": "group", "share": [0.0, 0.0]},
+        numbers={"hold_back": 1, "share": [0.0, 0.0]},
         evaluation={"tune_epochs": 0},
     )
     assert np.sign(numbers["gain"]) == [sign]
@@ -194,7 +194,7 @@ def test_an_agent_whose_order_does_not_ask_holds_nothing_back_and_abstains(
         GOOD,
         phase="vote",
         strategy={"name": "kin"},
-        numbers={"question": "group", "share": [0.0, 0.0]},
+        numbers={"share": [0.0, 0.0]},
         evaluation={"tune_epochs": 0},
     )
     assert numbers == {}

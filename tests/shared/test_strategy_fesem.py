@@ -169,7 +169,7 @@ def test_fesem_with_participants_only_seeds_an_empty_cluster_with_a_client_that_
 
 
 def test_fesem_warns_when_nearly_all_agents_share_a_cluster() -> None:
-    collapsed = run(Fesem(mu=0.0), bowls(*[(1, 1)] * 9, (50, 50)), rounds=1)
+    collapsed = run(Fesem(n_clusters=2, mu=0.0), bowls(*[(1, 1)] * 9, (50, 50)), rounds=1)
     assert (
         "9 of 10 agents share one of 2 clusters"
         in collapsed.strategy.shown(collapsed.state).notes["warning"]
