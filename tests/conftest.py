@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from covey.shared.own_code import faults
 from tests import brokers, forked
 
 # The suite tries the same examples in each run, so that it fails only when the code has changed.
@@ -51,6 +52,13 @@ LONGEST = (
     "test_forked.py",
     "test_broken_places.py",
 )
+
+
+@pytest.fixture(autouse=True)
+def _nobodys_own_code() -> Iterator[None]:
+    """A package that a test has loaded as own code is none in the next test."""
+    yield
+    faults._loaded.clear()
 
 
 def pytest_configure() -> None:

@@ -51,7 +51,15 @@ FOUND = {
         0, "fedavg", "hasty", 1, False, (Fault("kill agent", at=2, lasts=60),), secure=True
     ),
     "memory on the disk": Plan(
-        1, "fedavg", "hasty", 1, False, (Fault("power cut of agent", at=2, lasts=1, target=7),)
+        34,
+        "fedavg",
+        "hasty",
+        1,
+        False,
+        tuple(
+            Fault("power cut of agent", at=at, lasts=1, target=target)
+            for at, target in ((1.5, 4), (2.5, 6), (3.5, 1), (4.5, 8))
+        ),
     ),
     "synced spool": Plan(
         2,
