@@ -26,6 +26,7 @@ _AFTER_FREEING = "free some space and run the command again (a run that has begu
 _REMEDIES_BY_NUMBER = {
     errno.EFBIG: "it would exceed the largest size of a file: of this user (ulimit -f, LimitFSIZE=), or of the file system",
     errno.EIO: "the disk cannot be read or written; look at the system's log, and at the figures that the disk keeps of itself",
+    errno.ENODEV: "this is a device or a pipe, expected a file; choose another path",  # of `atomic_replace`
     errno.EROFS: "the file system is read-only; mount it for writing, or choose another path",
     errno.ENOSPC: f"the disk is full; {_AFTER_FREEING}",
     errno.EDQUOT: f"this user's disk quota is used up; {_AFTER_FREEING}",

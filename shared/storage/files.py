@@ -36,8 +36,10 @@ def atomic_replace(
             which syncs the folder for both.
 
     Raises:
-        OSError: with the name of `path`, which the caller knows.
+        OSError: with the name of `path`, which the caller knows; also if it is a device or a pipe, which would be lost.
     """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), str(path))
     temporary = path.with_name(f"{path.name}.{mark}")
     try:
         yield temporary
