@@ -125,7 +125,7 @@ def test_a_kill_during_a_quick_replacement_leaves_the_old_content_or_the_new(
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
-def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(pipe := tmp_path / "pipe")
     with pytest.raises(OSError, match=os.strerror(errno.ENODEV)):
         write_atomically(pipe, b"new")
