@@ -38,7 +38,9 @@ def atomic_replace(
     Raises:
         OSError: with the name of `path`, which the caller knows; also if it is a device or a pipe, which would be lost.
     """
-    if path.exists() and not path.is_file():
+    if path.exists() and not (
+        path.is_file() or path.is_dir()
+    ):  # the replacement refuses a folder by itself
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), str(path))
     temporary = path.with_name(f"{path.name}.{mark}")
     try:
