@@ -78,7 +78,7 @@ from covey.shared.wire.messages import (
 )
 from covey.shared.work.candidates import Candidate, Given, Make, made, with_models
 from covey.shared.work.judge import MEMORY, Judgement, fleet_of, forgotten, has_judge, only_served
-from covey.shared.work.label_prior import prior_of, served, with_prior
+from covey.shared.work.label_prior import Prior, prior_of, served, with_prior
 from covey.shared.work.order_settings import check_order, layout_of, settings_of, split_of, task_of
 
 ERROR_FEEDBACK = "codec/"
@@ -173,10 +173,7 @@ def execute_order(
         raise ValueError(f"order {order.step} of run {order.run} has no work")
     strategy, training = settings_of(work)
     check_order(strategy, work)
-    prior = prior_of(work, local, layout_of(work))
-    local = with_prior(local, prior)
-    held_back = held_back and with_prior(held_back, prior)
-    job, local = _job(work, client, models, training, local, client_state, held_back)
+    job, local, prior = _job(work, client, models, training, local, client_state, held_back)
     started = clock()
     if (work.privacy or {}).get("secure") and (job.phase not in OF_THE_RUN or _is_summed(work)):
         if secure is None:
@@ -217,10 +214,14 @@ def _job(
     local: Local,
     client_state: ClientState,
     held_back: Local | None,
-) -> tuple[Job, Local]:
-    """The order as the strategy gets it, and the data that it trains on: whole models, or the part that travels."""
+) -> tuple[Job, Local, tuple[slice, Prior] | None]:
+    """The order as the strategy gets it, the data that it trains on (whole models, or the part that travels), and the label
+    prior that they have."""
     split = split_of(work)
     layout = layout_of(work)
+    prior = prior_of(work, local, layout)
+    local = with_prior(local, prior)
+    held_back = held_back and with_prior(held_back, prior)
     if split is not None and work.phase != MOMENTS:
         brought = {
             ref.key.partition(".")[0]: one for ref, one in zip(work.models, models, strict=True)
@@ -244,7 +245,7 @@ def _job(
         held_back=held_back,
         split=split,
     )
-    return job, local
+    return job, local, prior
 
 
 def _is_summed(work: Work) -> bool:
@@ -561,10 +562,7 @@ def model_for_use(
     if work is None:
         return None
     strategy, training = settings_of(work)
-    prior = prior_of(work, local, layout_of(work))
-    local = with_prior(local, prior)
-    held_back = held_back and with_prior(held_back, prior)
-    job, local = _job(work, client, models, training, local, client_state, held_back)
+    job, local, prior = _job(work, client, models, training, local, client_state, held_back)
     if work.phase == EVALUATE:
         mixture, _ = _served(strategy, job, local, client_state)
         return served(mixture, prior)
@@ -603,10 +601,7 @@ def candidates_for_use(
     if work is None:
         return {}
     strategy, training = settings_of(work)
-    prior = prior_of(work, local, layout_of(work))
-    local = with_prior(local, prior)
-    held_back = held_back and with_prior(held_back, prior)
-    job, local = _job(work, client, models, training, local, client_state, held_back)
+    job, local, prior = _job(work, client, models, training, local, client_state, held_back)
     mixture, _ = _served(strategy, job, local, client_state)
     known = Judgement.of_memory(client_state, mixture)
     if known is None:
