@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from covey.agent.data.dataset import Dataset
     from covey.agent.kept.privacy_account import DeviceAccount
-    from covey.agent.policy import Rules
+    from covey.agent.policy import OwnersRules
     from covey.shared.numerics.vectors import Layout
     from covey.shared.privacy.noise import Noise
     from covey.shared.privacy.settings import Budget, LocalPrivacy
@@ -110,7 +110,7 @@ class Learner(Protocol):
         layout: Layout,
         training: Training,
         rng: np.random.Generator,
-        rules: Rules,
+        rules: OwnersRules,
     ) -> LocalTraining:
         """A device's data with the means to train on it.
 
@@ -137,7 +137,7 @@ def load_learner(name: str) -> Learner:
     return cast(Learner, getattr(module, attribute))
 
 
-def learner_for(task: Task, rules: Rules) -> Learner:
+def learner_for(task: Task, rules: OwnersRules) -> Learner:
     """What trains a task's model: the loop that a model of the user's own brings, or the learner that the device chose.
 
     Raises:

@@ -370,7 +370,7 @@ UNLIMITED = Policy(
 
 
 @dataclass(frozen=True)
-class Rules:
+class OwnersRules:
     """The owner's decisions that every order has to obey: the policy, the code that may run, and the learner."""
 
     policy: Policy = DEFAULT
@@ -563,8 +563,8 @@ class Rules:
         return cls(policy, allowed, wire.get("learner", TORCH))
 
 
-DEFAULT_RULES = Rules()
-NO_CODE_RULES = Rules(UNLIMITED)
+DEFAULT_RULES = OwnersRules()
+NO_CODE_RULES = OwnersRules(UNLIMITED)
 
 
 def values_of(layout: Mapping[str, Any]) -> int:

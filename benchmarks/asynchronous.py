@@ -31,7 +31,7 @@ import numpy as np
 from benchmarks.measuring import record_options, resumed
 from benchmarks.torch_runs import TorchClients, repeatable, started
 from covey.agent.data import Dataset, fit
-from covey.agent.data.partition import Split, client_dataset, fleet_data
+from covey.agent.data.partition import SampleSplit, client_dataset, fleet_data
 from covey.coordinator.record.notices import Notice, PhaseFolded
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name, drift_round, holders_of
@@ -109,7 +109,7 @@ def scenario(cell: Cell) -> Scenario:
 
 
 @cache
-def fleet(seed: int, data_root: str) -> tuple[tuple[Dataset, ...], Split]:
+def fleet(seed: int, data_root: str) -> tuple[tuple[Dataset, ...], SampleSplit]:
     """Each agent's data, the same for all cells of a seed, with a part of its test samples."""
     scene = scenario(Cell("speed", "fedavg", "synchronous", seed))
     data, split = fleet_data(scene, data_root)

@@ -38,7 +38,7 @@ from benchmarks.measuring import record_options, resumed, show_tables
 from benchmarks.torch_runs import TorchClients, device_options, megabytes, repeatable, started
 from covey.agent.data import Dataset, fit
 from covey.agent.data.dataset import hold_back, take
-from covey.agent.data.partition import Split, client_dataset, divided, fleet_data
+from covey.agent.data.partition import SampleSplit, client_dataset, divided, fleet_data
 from covey.agent.data.survey import DataSurvey
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.coordinator.cli.advise import advice, planned
@@ -187,7 +187,7 @@ def people(
     return owned, tuple(truth) if len(set(truth)) > 1 else ()
 
 
-def _divided(scene: Scenario, kind: Fleet, data_root: Path | None) -> tuple[Dataset, Split]:
+def _divided(scene: Scenario, kind: Fleet, data_root: Path | None) -> tuple[Dataset, SampleSplit]:
     """All data of a fleet, and who holds what."""
     if kind.make is None:
         return fleet_data(scene, data_root)

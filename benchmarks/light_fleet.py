@@ -22,7 +22,7 @@ import numpy as np
 from covey.agent.device.identity import Identity
 from covey.agent.device.notices import DeviceNotice, DeviceObserver
 from covey.agent.device.service import Agent
-from covey.agent.policy import UNLIMITED, Rules
+from covey.agent.policy import UNLIMITED, OwnersRules
 from covey.shared.mqtt.mqtt_link import BrokerUrl, MqttLink
 from covey.shared.numerics.vectors import Layout
 from covey.shared.own_code.consent import NO_CODE
@@ -102,7 +102,7 @@ async def live(
     """The life of one agent, at a broker or at the first of several that can be reached."""
     name = agent_name(number)
     identity = Identity(name, "default", {"index": number}, folder / name, durable=False)
-    agent = Agent(identity, pool, rules=Rules(UNLIMITED, NO_CODE), observer=observer)
+    agent = Agent(identity, pool, rules=OwnersRules(UNLIMITED, NO_CODE), observer=observer)
     urls = [BrokerUrl.parse(one) for one in ([url] if isinstance(url, str) else url)]
     async with MqttLink(urls, client_id=agent.client_id, will=agent.will) as link:
         await agent.run(link)

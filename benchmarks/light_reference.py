@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.light_fleet import SAMPLES, agent_name, report_of
 from covey.coordinator.engine.events import Joined
 from covey.coordinator.processes.launch import started
-from covey.coordinator.run.effects import Done, Effect, SendOrder
+from covey.coordinator.run.effects import Effect, RunOver, SendOrder
 from covey.coordinator.run.result import write_models
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
@@ -50,6 +50,6 @@ def _orders(effects: Sequence[Effect]) -> list[SendOrder]:
         match effect:
             case SendOrder(_, order) if order.work is not None:
                 found.append(effect)
-            case Done(why) if why:
+            case RunOver(why) if why:
                 raise RuntimeError(why)
     return found

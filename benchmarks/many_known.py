@@ -21,12 +21,12 @@ import psutil
 
 from covey.coordinator.engine.events import Joined, Planned
 from covey.coordinator.engine.rounds import RoundEngine
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve import attendance, rate
-from covey.coordinator.serve.intake import Seen
+from covey.coordinator.serve.intake import StatusQueued
 from covey.coordinator.serve.service import Service
-from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.link import Received
 from covey.shared.mqtt.program import TOGETHER
 from covey.shared.strategies.base import Phase
 from covey.shared.wire.documents import AgentStatus
@@ -111,8 +111,8 @@ def take_statuses(service: Service, agents: int) -> None:
             test_samples=10,
             version="0.1.0",
         )
-        (item,) = service.read(Message(topics.status(name), status.to_bytes()), 0.0)
-        assert isinstance(item, Seen)
+        (item,) = service.read(Received(topics.status(name), status.to_bytes()), 0.0)
+        assert isinstance(item, StatusQueued)
         together.append(name)
         if len(together) == TOGETHER or number == agents - 1:
             with service.desk.lock:
@@ -122,7 +122,7 @@ def take_statuses(service: Service, agents: int) -> None:
 
 def draw(agents: int) -> None:
     """Draw a cohort; the engine is made for it, which is part of the figure."""
-    engine = RoundEngine(Rules(start_agents=agents, participation=SHARE))
+    engine = RoundEngine(RoundRules(start_agents=agents, participation=SHARE))
     names = [name_of(number) for number in range(agents)]
     engine.presence.restore(names, names[1:])
     engine.handle(Joined(names[0]), 0.0)

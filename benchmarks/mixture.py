@@ -29,10 +29,10 @@ from covey.agent.data.trees import trees_for
 from covey.coordinator.run.run import Run
 from covey.shared.numerics.figures import figures_of
 from covey.shared.numerics.measures import derived
-from covey.shared.numerics.mixture import REFITS, Fleet, Judged, chosen, fitted
+from covey.shared.numerics.mixture import REFITS, FleetWeights, Judged, chosen, fitted
 from covey.shared.strategies.base import ClientId, Fold
 from covey.shared.wire.messages import OrderMessage, ReportContent
-from covey.shared.work.candidates import Given, judged
+from covey.shared.work.candidates import BeforeHome, judged
 from covey.shared.work.candidates import fitted as candidates_of
 from covey.shared.work.client import decode_named, model_for_use
 
@@ -70,7 +70,7 @@ class Agents(Voters):
         served = model_for_use(order, models, local(data), memory, client=client)
         assert served is not None
         trees = trees_for(task)
-        given = Given(served, task.outputs, others={} if trees is None else {"trees": trees})
+        given = BeforeHome(served, task.outputs, others={} if trees is None else {"trees": trees})
         found = candidates_of(local(data), given)
         parts = (Fold(local(part), units) for part, units in folds(data, order.work.seed, client))
         self.judged[client] = judged(parts, given, found)
@@ -84,12 +84,12 @@ def shown(truth: Any, found: Any) -> float:
     return 100 * (figures["accuracy"] if "accuracy" in figures else derived(figures)["r2"])
 
 
-def known_of(judged: Iterable[Judged | None], fleet: Fleet | None) -> Fleet:
+def known_of(judged: Iterable[Judged | None], fleet: FleetWeights | None) -> FleetWeights:
     """What agents report after a fit with what was known of the fleet before."""
     sound = [one for one in judged if one is not None]
     weights = [fitted(one, None if fleet is None else fleet.weights) for one in sound]
     votes = [one.vote(own) for one, own in zip(sound, weights, strict=True)]
-    return Fleet.of(weights, [vote for vote in votes if vote is not None])
+    return FleetWeights.of(weights, [vote for vote in votes if vote is not None])
 
 
 def measured(cell: Cell, data_root: Path | None = None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import record_options, resumed
-from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.link import Received
 from tests import clock
 from tests.kit.memory_broker import MemoryBroker, MemoryLink
 from tests.kit.small_fleet import PATIENT, Fleet
@@ -44,7 +44,7 @@ class CountingBroker(MemoryBroker):
 
     delivered_bytes = 0
 
-    def _deliver(self, link: MemoryLink, message: Message) -> None:
+    def _deliver(self, link: MemoryLink, message: Received) -> None:
         self.delivered_bytes += len(message.payload)
         super()._deliver(link, message)
 

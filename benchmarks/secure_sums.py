@@ -143,7 +143,7 @@ def report_of(
         add_masks(vector, mask.streams)
     last = machine.masked(step.state, mask.terms, digest_of(vector) if is_sampled else bytes(32))
     member.state = last.state
-    [report] = [effect for effect in last.then if isinstance(effect, at.SendReport)]
+    [report] = [effect for effect in last.then if isinstance(effect, at.SendMasked)]
     return report.content, vector
 
 

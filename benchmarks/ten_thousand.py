@@ -43,7 +43,7 @@ from benchmarks.light_reference import undisturbed_models
 from benchmarks.measuring import BUSY, OUT, WIDTH, cpu_s_of
 from covey.coordinator.disk.report_file import ReportFile
 from covey.coordinator.disk.versions import START
-from covey.shared.mqtt.link import Message, Up
+from covey.shared.mqtt.link import Received, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.storage.files import atomic_replace
 from covey.shared.wire.topics import Topics
@@ -120,9 +120,9 @@ class RollCall:
                     case Up():
                         await link.subscribe([self.topics.coordinator_status])
                         await link.subscribe([self.topics.every_status])
-                    case Message(topic, payload) if topic == self.topics.coordinator_status:
+                    case Received(topic, payload) if topic == self.topics.coordinator_status:
                         self._called(payload)
-                    case Message(topic, payload):
+                    case Received(topic, payload):
                         self._answered(topic, payload)
 
     def forget(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from covey.broker.limits import DEFAULT_PART, MIB
 from covey.broker.programs.mosquitto import DATABASE, SAVE_EVERY_S
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.link import UNANSWERED, Down, Message, Up, Will
+from covey.shared.mqtt.link import UNANSWERED, Down, Received, Up, Will
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.mqtt.profiles import HEAD_BYTES, NAMES, PART_HEAD_BYTES, UNLIMITED
 from covey.shared.wire.topics import Topics
@@ -37,7 +37,7 @@ TOO_LARGE = "raise the broker's limits (`broker up --max-packet`; Mosquitto: max
 
 
 @dataclass(frozen=True)
-class Finding:
+class BrokerCheck:
     """The result of one check."""
 
     check: str
@@ -80,7 +80,7 @@ class Doctor:
     def __repr__(self) -> str:
         return f"<Doctor {self._name} of {self.url}>"
 
-    async def examine(self) -> list[Finding]:
+    async def examine(self) -> list[BrokerCheck]:
         """All findings, in the order of the checks.
 
         Without a connection, only the first. For a user whom the access rules restrict to its own topics, only the
@@ -92,8 +92,8 @@ class Doctor:
         if self.url.user and await self._is_kept_out(self.url.user):
             seen = f"the access rules restrict {self.url.user} to an {self.role or 'agent'}'s own topics"
             means = "this user cannot examine the broker; use the coordinator's credentials"
-            return [first, Finding("publish and subscribe", "missing", seen, means)]
-        checks: list[tuple[str, Callable[[], Awaitable[Finding]]]] = [
+            return [first, BrokerCheck("publish and subscribe", "missing", seen, means)]
+        checks: list[tuple[str, Callable[[], Awaitable[BrokerCheck]]]] = [
             ("publish and subscribe", self._publish),
             ("retained message", self._retain),
             ("clearing a retained message", self._clear),
@@ -112,13 +112,13 @@ class Doctor:
             findings.append(await self._check(name, check))
         return findings
 
-    async def _check(self, name: str, check: Callable[[], Awaitable[Finding]]) -> Finding:
+    async def _check(self, name: str, check: Callable[[], Awaitable[BrokerCheck]]) -> BrokerCheck:
         try:
             return await check()
         except CheckFailed as error:
-            return Finding(name, "missing", str(error), error.means)
+            return BrokerCheck(name, "missing", str(error), error.means)
         except TimeoutError:
-            return Finding(name, "missing", self._silence, USELESS)
+            return BrokerCheck(name, "missing", self._silence, USELESS)
 
     @property
     def _silence(self) -> str:
@@ -142,7 +142,7 @@ class Doctor:
             return False
         return True
 
-    async def _connect(self) -> Finding:
+    async def _connect(self) -> BrokerCheck:
         link = MqttLink(self.url, client_id=self._name)
         async with link:
             try:
@@ -151,27 +151,27 @@ class Doctor:
             except TimeoutError:
                 first = Down(f"{self.url}: no answer within {self.patience_s:g} s")
         if isinstance(first, Down):
-            return Finding(
+            return BrokerCheck(
                 "connection", "missing", first.why, "check host, port, user, password and TLS"
             )
         version = "MQTT 5" if self.url.profile.mqtt5 else "MQTT 3.1.1"
-        return Finding("connection", "ok", f"{version}, broker profile {self.url.profile}")
+        return BrokerCheck("connection", "ok", f"{version}, broker profile {self.url.profile}")
 
-    async def _publish(self) -> Finding:
+    async def _publish(self) -> BrokerCheck:
         async with self._link() as link:
             await self._subscribe(link, self._topic("plain"))
             await self._send(link, self._topic("plain"), b"x")
             await self._hear(link)
-        return Finding("publish and subscribe", "ok", "QoS 1, acknowledged and delivered")
+        return BrokerCheck("publish and subscribe", "ok", "QoS 1, acknowledged and delivered")
 
-    async def _retain(self) -> Finding:
+    async def _retain(self) -> BrokerCheck:
         async with self._link() as link:
             await self._send(link, self._topic("state"), b"state", retain=True)
             await self._subscribe(link, self._topic("state"))
             await self._hear(link)
-        return Finding("retained message", "ok", "a late subscriber gets it")
+        return BrokerCheck("retained message", "ok", "a late subscriber gets it")
 
-    async def _clear(self) -> Finding:
+    async def _clear(self) -> BrokerCheck:
         topic = self._topic("state")
         async with self._link() as link:
             await self._send(link, topic, b"", retain=True)
@@ -183,9 +183,9 @@ class Doctor:
                     raise CheckFailed("the message is still there after an empty one")
                 # a live copy of an earlier message, from a broker that acknowledges before it delivers
                 heard = await self._hear(link)
-        return Finding("clearing a retained message", "ok", "an empty message clears the topic")
+        return BrokerCheck("clearing a retained message", "ok", "an empty message clears the topic")
 
-    async def _wildcard(self) -> Finding:
+    async def _wildcard(self) -> BrokerCheck:
         name = "retained, for a wildcard subscription"
         async with self._link() as link:
             await self._send(link, self._topic("wild/one"), b"state", retain=True)
@@ -194,15 +194,15 @@ class Doctor:
             found = (await self._hear(link)).payload == b"state"
             await self._send(link, self._topic("wild/one"), b"", retain=True)
         if found:
-            return Finding(name, "ok", "delivered")
-        return Finding(
+            return BrokerCheck(name, "ok", "delivered")
+        return BrokerCheck(
             name,
             "note",
             "not delivered",
             "no harm: Covey reads retained state by exact topics only",
         )
 
-    async def _will(self) -> Finding:
+    async def _will(self) -> BrokerCheck:
         topic = self._topic("will")
         async with self._link() as link:
             await self._subscribe(link, topic)
@@ -211,9 +211,9 @@ class Doctor:
             if (await self._hear(link)).payload != b"gone":
                 raise CheckFailed("another message arrived instead")
             await self._send(link, topic, b"", retain=True)
-        return Finding("last will", "ok", "published when a connection breaks")
+        return BrokerCheck("last will", "ok", "published when a connection breaks")
 
-    async def _take_over(self) -> Finding:
+    async def _take_over(self) -> BrokerCheck:
         name = f"{self._name}-twin"
         async with (
             self._link(client_id=name) as older,
@@ -222,9 +222,9 @@ class Doctor:
         ):
             while not isinstance(await anext(older.incoming()), Down):
                 pass
-        return Finding("take-over of a client id", "ok", "the older connection ends")
+        return BrokerCheck("take-over of a client id", "ok", "the older connection ends")
 
-    async def _persistent(self) -> Finding:
+    async def _persistent(self) -> BrokerCheck:
         name, topic = f"{self._name}-sleeper", self._topic("offline")
         async with self._link(client_id=name, clean_session=False) as sleeper:
             await self._subscribe(sleeper, topic)
@@ -233,18 +233,18 @@ class Doctor:
         try:
             async with self._link(client_id=name, clean_session=False) as sleeper:
                 await self._hear(sleeper)
-            return Finding(
+            return BrokerCheck(
                 "persistent session", "ok", "the broker keeps messages for a client that is offline"
             )
         except (CheckFailed, TimeoutError):
-            return Finding(
+            return BrokerCheck(
                 "persistent session", "note", "none", "no harm: Covey uses clean sessions only"
             )
         finally:
             async with self._link(client_id=name):  # a clean session removes the persistent one
                 pass
 
-    async def _limits(self) -> Finding:
+    async def _limits(self) -> BrokerCheck:
         """What the broker names itself, if it speaks MQTT 5."""
         profile = replace(self.url.profile, mqtt5=True)
         link = MqttLink(replace(self.url, profile=profile), client_id=f"{self._name}-5")
@@ -254,7 +254,7 @@ class Doctor:
         if link.profile.unusable:
             raise CheckFailed(link.profile.unusable)
         if isinstance(first, Down):
-            return Finding("limits", "ok", "none named: the broker has no MQTT 5")
+            return BrokerCheck("limits", "ok", "none named: the broker has no MQTT 5")
         found = link.profile
         named = []
         if found.payload_bytes < UNLIMITED - HEAD_BYTES:
@@ -262,9 +262,9 @@ class Doctor:
         if found.unacknowledged < UNLIMITED:
             named.append(f"{found.unacknowledged} messages unacknowledged")
         seen = ", ".join(named) or "none named"
-        return Finding("limits", "ok", seen, value=found.payload_bytes)
+        return BrokerCheck("limits", "ok", seen, value=found.payload_bytes)
 
-    async def _subscriptions(self) -> Finding:
+    async def _subscriptions(self) -> BrokerCheck:
         count = min(SUBSCRIPTIONS, self.url.profile.subscriptions)
         topics = [self._topic(f"part/{number}") for number in range(count)]
         answer = UNANSWERED
@@ -272,13 +272,13 @@ class Doctor:
             async with self._link() as link, asyncio.timeout(4 * self.patience_s):
                 answer = await link.subscribe(topics)
         if answer:
-            return Finding("subscriptions", "ok", f"{count} of one connection", value=count)
+            return BrokerCheck("subscriptions", "ok", f"{count} of one connection", value=count)
         seen = f"{len(answer.refused)} of {count} refused"
         if not answer.answered:
             seen = f"{count} in one packet are not answered"
-        return Finding("subscriptions", "note", seen, NAME_PROFILE)
+        return BrokerCheck("subscriptions", "note", seen, NAME_PROFILE)
 
-    async def _largest(self) -> Finding:
+    async def _largest(self) -> BrokerCheck:
         most = self.url.profile.part_bytes
         sizes = [size for size in SIZES if size < most]
         if most < SIZES[-1]:
@@ -303,10 +303,10 @@ class Doctor:
             raise CheckFailed(f"not even {sizes[0] // 1024} KiB arrived", TOO_LARGE)
         if largest < min(DEFAULT_PART, most):
             advice = f"set wire.part_bytes to at most {largest} in the scenario"
-            return Finding("largest payload", "note", seen, advice, largest)
-        return Finding("largest payload", "ok", seen, value=largest)
+            return BrokerCheck("largest payload", "note", seen, advice, largest)
+        return BrokerCheck("largest payload", "ok", seen, value=largest)
 
-    async def _round_trip(self) -> Finding:
+    async def _round_trip(self) -> BrokerCheck:
         async with self._link() as link:
             await self._subscribe(link, self._topic("trip"))
             trips = []
@@ -317,9 +317,9 @@ class Doctor:
                 )
                 trips.append(1000 * (time.perf_counter() - began))
         median = statistics.median(trips)
-        return Finding("round trip", "ok", f"{median:.2f} ms (median of {TRIPS})", value=median)
+        return BrokerCheck("round trip", "ok", f"{median:.2f} ms (median of {TRIPS})", value=median)
 
-    async def _throughput(self) -> Finding:
+    async def _throughput(self) -> BrokerCheck:
         size, count = BULK
         size = min(size, self.url.profile.part_bytes)
         bulk = f"{count} messages of {size // 1000} kB"
@@ -340,7 +340,7 @@ class Doctor:
             rate = size * count / (time.perf_counter() - began) / 1e6
         if failed:
             raise CheckFailed(f"{bulk} did not arrive: {failed}", TOO_LARGE)
-        return Finding("throughput", "ok", f"{rate:.3g} MB/s ({bulk})", value=rate)
+        return BrokerCheck("throughput", "ok", f"{rate:.3g} MB/s ({bulk})", value=rate)
 
     async def _drain(self, reader: MqttLink, count: int) -> None:
         for _ in range(count):
@@ -380,10 +380,10 @@ class Doctor:
             if not await link.publish(topic, payload, retain=retain):
                 raise CheckFailed(f"{len(payload)} bytes to {topic} broke the connection")
 
-    async def _hear(self, link: MqttLink) -> Message:
+    async def _hear(self, link: MqttLink) -> Received:
         async with asyncio.timeout(self.patience_s):
             async for item in link.incoming():
-                if isinstance(item, Message):
+                if isinstance(item, Received):
                     return item
                 if isinstance(item, Down):
                     raise CheckFailed(item.why)
@@ -396,7 +396,7 @@ LATE_S = 3 * SAVE_EVERY_S
 LOST = "a broker that cannot save loses retained messages, such as models of finished runs, at its next start"
 
 
-def examine_disk(data: Path) -> Finding:
+def examine_disk(data: Path) -> BrokerCheck:
     """The disk of a broker that runs, and its newest save.
 
     Args:
@@ -411,7 +411,7 @@ def examine_disk(data: Path) -> Finding:
     return judged(free, found.st_size, time.time() - found.st_mtime)
 
 
-def judged(free: int, saved: int, age_s: float | None) -> Finding:
+def judged(free: int, saved: int, age_s: float | None) -> BrokerCheck:
     """What the figures mean.
 
     Args:
@@ -422,15 +422,15 @@ def judged(free: int, saved: int, age_s: float | None) -> Finding:
     seen = f"{free // MIB} MiB free, {saved // MIB} MiB saved"
     if free < saved + SPARE:
         least = (saved + SPARE) // MIB + 1
-        return Finding(CHECK, "missing", seen, f"{LOST}; make room, at least {least} MiB", free)
+        return BrokerCheck(CHECK, "missing", seen, f"{LOST}; make room, at least {least} MiB", free)
     if age_s is None:
-        return Finding(CHECK, "ok", f"{free // MIB} MiB free, nothing saved yet", value=free)
+        return BrokerCheck(CHECK, "ok", f"{free // MIB} MiB free, nothing saved yet", value=free)
     if age_s > LATE_S:
-        return Finding(
+        return BrokerCheck(
             CHECK,
             "missing",
             f"{seen}, {age_s:.0f} s ago",
             f"the broker should save every {SAVE_EVERY_S} s: {LOST}; see the messages of `broker up`",
             free,
         )
-    return Finding(CHECK, "ok", f"{seen}, {age_s:.0f} s ago", value=free)
+    return BrokerCheck(CHECK, "ok", f"{seen}, {age_s:.0f} s ago", value=free)

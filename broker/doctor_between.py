@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from covey.broker.doctor import Finding
+from covey.broker.doctor import BrokerCheck
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.crossing import UNSHARED, Crossing, crossing
 
@@ -20,7 +20,7 @@ AGAIN = "a node may be down or starting; examine them again"
 class Between:
     """The relation of several addresses to each other."""
 
-    findings: list[Finding]
+    findings: list[BrokerCheck]
     groups: list[list[str]]  # addresses that lead to one broker, or to bridged ones
 
 
@@ -53,7 +53,7 @@ def judged(names: Sequence[str], crossings: dict[tuple[int, int], Crossing]) -> 
         names: the addresses, for people.
         crossings: by the numbers of two addresses, from and to; every pair in both directions.
     """
-    findings: list[Finding] = []
+    findings: list[BrokerCheck] = []
     groups: list[list[int]] = []
     for number in range(len(names)):
         own = [group for group in groups if crossings[group[0], number] is not Crossing.NOTHING]
@@ -72,36 +72,38 @@ def judged(names: Sequence[str], crossings: dict[tuple[int, int], Crossing]) -> 
 
 def _faults(
     names: Sequence[str], crossings: dict[tuple[int, int], Crossing], start: int, end: int
-) -> list[Finding]:
+) -> list[BrokerCheck]:
     pair = f"{names[start]} and {names[end]}"
     both = {crossings[start, end], crossings[end, start]}
     if Crossing.UNKNOWN in both:
-        return [Finding(CHECK, "missing", f"{pair}: {Crossing.UNKNOWN.value}", AGAIN)]
+        return [BrokerCheck(CHECK, "missing", f"{pair}: {Crossing.UNKNOWN.value}", AGAIN)]
     if Crossing.LIVE in both:
-        return [Finding(CHECK, "missing", f"{pair}: {Crossing.LIVE.value}", UNSHARED)]
+        return [BrokerCheck(CHECK, "missing", f"{pair}: {Crossing.LIVE.value}", UNSHARED)]
     if len(both) == 2:
-        return [Finding(CHECK, "missing", f"{pair}: messages cross in one direction only", ONE_WAY)]
+        return [
+            BrokerCheck(CHECK, "missing", f"{pair}: messages cross in one direction only", ONE_WAY)
+        ]
     return []
 
 
-def _summary(groups: Sequence[Sequence[str]]) -> Finding:
+def _summary(groups: Sequence[Sequence[str]]) -> BrokerCheck:
     addresses = sum(len(group) for group in groups)
     if len(groups) == 1:
-        return Finding(
+        return BrokerCheck(
             CHECK,
             "ok",
             f"one broker, or bridged ones: all {addresses} addresses share live and retained messages",
             "agents may use any of them; give all of them to `coordinator run --cluster`",
         )
     if len(groups) == addresses:
-        return Finding(
+        return BrokerCheck(
             CHECK,
             "ok",
             f"{addresses} independent brokers (shards): nothing crosses",
             "list all of them under `brokers` in the scenario, and enroll each agent at one",
         )
     sets = "; ".join(" = ".join(group) for group in groups)
-    return Finding(
+    return BrokerCheck(
         CHECK,
         "ok",
         f"{len(groups)} independent brokers (shards), some with several addresses: {sets}",

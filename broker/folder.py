@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING
 
 from covey.broker.access import members, passwords
 from covey.broker.access.acl import ANY, Role, id_of, is_user
-from covey.broker.access.members import Entry
-from covey.broker.programs.options import Options
+from covey.broker.access.members import StoredUser
+from covey.broker.programs.options import BrokerOptions
 from covey.shared.errors import UserError, install
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import PORTS, SYSTEM_TLS, BrokerUrl
@@ -153,8 +153,8 @@ class BrokerFolder:
         return BrokerUrl.parse(self._address.read_text().strip())
 
     def options(
-        self, given: Options, *, host: str | None, port: int | None, keeps_retained: bool
-    ) -> Options:
+        self, given: BrokerOptions, *, host: str | None, port: int | None, keeps_retained: bool
+    ) -> BrokerOptions:
         """The options of a broker that serves this folder.
 
         Args:
@@ -187,14 +187,14 @@ class BrokerFolder:
         """The credentials file of a user."""
         return self.folder / "users" / f"{user}.pem"
 
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, StoredUser]:
         """Every user with role and federation. In the folder of an older version, roles follow from names."""
         if self.members.exists():
             return members.load(self.members)
         entries = {}
         for user in passwords.read(self.passwords):
             role: Role = "coordinator" if user == COORDINATOR else "agent"
-            entries[user] = Entry(role=role)
+            entries[user] = StoredUser(role=role)
         return entries
 
     # -- changes -----------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class BrokerFolder:
         """Remove one user. See `expel_all`."""
         self.expel_all([agent])
 
-    def expel_all(self, users: Sequence[str]) -> dict[str, Entry]:
+    def expel_all(self, users: Sequence[str]) -> dict[str, StoredUser]:
         """Revoke the credentials of these users: of all or, if one is unknown, of none. Their connections end.
 
         Returns:
@@ -336,7 +336,7 @@ class BrokerFolder:
         found = {name: (serials, signed.hex()) for name, (serials, signed) in expelled.items()}
         write_private(self.folder / EXPELLED, json_text.dumps(found).encode())
 
-    def _expel_entries(self, users: Mapping[str, Entry]) -> None:
+    def _expel_entries(self, users: Mapping[str, StoredUser]) -> None:
         """Keep the serials of users who go; their list is signed by `sign`."""
         expelled = self.expelled()
         for user, known in users.items():
@@ -470,7 +470,7 @@ class BrokerFolder:
                 )
         return found
 
-    def _known(self, user: str) -> Entry:
+    def _known(self, user: str) -> StoredUser:
         """The user's entry. Raises UserError for an unknown user."""
         entries = self.entries()
         if user not in entries or user not in passwords.read(self.passwords):
@@ -553,7 +553,7 @@ class BrokerFolder:
             write_private(file, text.encode())
             files.append(file)
             hashes[user] = passwords.hash_password(password)
-            entries[user] = Entry(role=role, federation=federation, since=members.now())
+            entries[user] = StoredUser(role=role, federation=federation, since=members.now())
         # the role before the password: a user without a role has no rights
         members.save(self.members, entries)
         passwords.save(self.passwords, hashes)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from covey.broker.access.acl import ANY, id_of
-from covey.broker.access.members import Entry
+from covey.broker.access.members import StoredUser
 from covey.broker.folder import BrokerFolder
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import credentials
@@ -24,7 +24,7 @@ MOST_S = 60.0  # to read the statuses of a whole fleet
 
 
 @dataclass(frozen=True)
-class Seen:
+class LastSeen:
     """What others know of an agent."""
 
     online: bool
@@ -33,7 +33,7 @@ class Seen:
     )  # when its newest message came, in seconds since 1970; None: no coordinator heard it
 
 
-async def seen(folder: BrokerFolder) -> dict[str, Seen]:
+async def seen(folder: BrokerFolder) -> dict[str, LastSeen]:
     """The agents that have been connected, by user.
 
     Raises:
@@ -47,7 +47,7 @@ async def seen(folder: BrokerFolder) -> dict[str, Seen]:
         return await retained(link, folder.entries())
 
 
-async def retained(link: Link, entries: Mapping[str, Entry]) -> dict[str, Seen]:
+async def retained(link: Link, entries: Mapping[str, StoredUser]) -> dict[str, LastSeen]:
     """The state of these users that a broker retains, over a link that is up."""
     users = {
         (entry.federation, id_of(name)): name
@@ -55,7 +55,7 @@ async def retained(link: Link, entries: Mapping[str, Entry]) -> dict[str, Seen]:
         if entry.role == "agent" and entry.federation != ANY
     }
     rosters = {federation: RosterView() for federation, _ in users}
-    found: dict[str, Seen] = {}
+    found: dict[str, LastSeen] = {}
     await link.subscribe(
         [
             *[Topics(federation).roster for federation in rosters],
@@ -69,7 +69,7 @@ async def retained(link: Link, entries: Mapping[str, Entry]) -> dict[str, Seen]:
             place = topics.parse(item.topic)
             if isinstance(place, AgentTopic):
                 online = AgentStatus.from_bytes(item.payload).online
-                found[users[federation, place.agent]] = Seen(online, None)
+                found[users[federation, place.agent]] = LastSeen(online, None)
                 continue
             roster.take(topics, item.topic, item.payload)
         except DecodeError:
@@ -81,5 +81,5 @@ async def retained(link: Link, entries: Mapping[str, Entry]) -> dict[str, Seen]:
         for agent, row in rows.items():
             user = users.get((federation, agent), "")
             if user in found:
-                found[user] = Seen(found[user].online, row.get("seen"))
+                found[user] = LastSeen(found[user].online, row.get("seen"))
     return found

@@ -71,7 +71,7 @@ def failed(text: str) -> typer.Exit:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CommandEntry:
     """A command in the list of a program. Its module is imported only when somebody types it."""
 
     function: str  # such as "covey.agent.cli.join:join"
@@ -79,7 +79,7 @@ class Entry:
     passes_on: bool = False  # it takes options that it does not know, for another command
 
 
-Entries = Mapping[str, Entry]
+Entries = Mapping[str, CommandEntry]
 # Options that are gone, and what to use instead
 BENCH_INSTEAD = "`agent lab bench` prints the seconds of a round on a device"
 IN_A_FILE = (
@@ -354,7 +354,7 @@ def broker_option(default: str, more: str = "") -> Any:
     """The option `--broker`.
 
     Every command accepts it several times, so that one that connects to a single broker can refuse the others
-    (`Connection.url`) instead of dropping them.
+    (`BrokerAddresses.url`) instead of dropping them.
 
     Args:
         default: describes which broker the command uses without it.
@@ -401,7 +401,7 @@ A_FILE_FOR_EACH = _credentials_option(
 
 
 @dataclass(frozen=True)
-class Connection:
+class BrokerAddresses:
     """The brokers that a command connects to, as the options or the environment name them."""
 
     brokers: tuple[str, ...] = ()  # addresses; they replace those in the credentials
@@ -492,7 +492,7 @@ def with_connection(
                 if os.environ.get(variable):
                     raise UserError(f"{variable} is no longer read; {instead}")
             return command(
-                connection=Connection(given["broker"], given["credentials"]), **arguments
+                connection=BrokerAddresses(given["broker"], given["credentials"]), **arguments
             )
 
         signature = inspect.signature(command, eval_str=True)
@@ -511,7 +511,7 @@ def with_options(command: Callable[..., R]) -> Callable[..., R]:
     models: dict[str, Any] = {
         parameter.name: parameter.annotation
         for parameter in signature.parameters.values()
-        if is_dataclass(parameter.annotation) and parameter.annotation is not Connection
+        if is_dataclass(parameter.annotation) and parameter.annotation is not BrokerAddresses
     }
 
     @wraps(command)

@@ -42,7 +42,7 @@ S = TypeVar("S", bound=AgentStatus)
 
 
 @dataclass(frozen=True)
-class Row:
+class DisclosureRow:
     """One field."""
 
     holds: str  # what it is made of
@@ -56,12 +56,12 @@ class Row:
         return self.never.isdisjoint(promises)
 
 
-Table = Mapping[str, Row]
+Table = Mapping[str, DisclosureRow]
 ANY = "*"  # the row of all names that have none of their own
 
 
-def _row(holds: str, *never: Promise, within: Mapping[str, str] | None = None) -> Row:
-    return Row(holds, frozenset(never), within)
+def _row(holds: str, *never: Promise, within: Mapping[str, str] | None = None) -> DisclosureRow:
+    return DisclosureRow(holds, frozenset(never), within)
 
 
 _SINGLE = (Promise.SUMMED, Promise.NOISED)  # it is of one agent, and has no noise
@@ -246,11 +246,11 @@ def cleared_status(status: S, promises: Promises) -> S:
     return _fields(status, STATUS, promises)
 
 
-def _leaves(row: Row | None, promises: Promises) -> bool:
+def _leaves(row: DisclosureRow | None, promises: Promises) -> bool:
     return row is not None and row.leaves(promises)
 
 
-def _within(row: Row | None, value: Any) -> Any:
+def _within(row: DisclosureRow | None, value: Any) -> Any:
     """A number without names that have no place in it."""
     if row is None or row.within is None or not isinstance(value, Mapping):
         return value

@@ -14,14 +14,14 @@ import pytest
 from covey.broker.limits import Limits
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto, find
-from covey.broker.programs.options import Options
+from covey.broker.programs.options import BrokerOptions
 from covey.shared.mqtt.link import Will
 from covey.shared.mqtt.mqtt_link import MqttLink
 from tests import broker_nodes
 from tests.kit.memory_broker import MemoryBroker
 
 STOCK = "listener {port} 127.0.0.1\nallow_anonymous true\n"
-ROOMY = Options(limits=Limits(packet=9 << 20))  # the suites send parts of the largest size
+ROOMY = BrokerOptions(limits=Limits(packet=9 << 20))  # the suites send parts of the largest size
 NAMES = ("memory", "embedded", "mosquitto", "mosquitto-stock", "nats", "rabbitmq")
 
 

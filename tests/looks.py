@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covey.coordinator.dashboard.folder_reader import FolderReader
-from covey.coordinator.dashboard.hub import Hub
+from covey.coordinator.dashboard.hub import LiveState
 from covey.coordinator.dashboard.server import serving
 from covey.shared.wire.documents import Control
 from tests.browser import Page, browser
@@ -115,7 +115,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
         browser(Path(profile)) as page,
-        Hub(FolderReader(folder)) as hub,
+        LiveState(FolderReader(folder)) as hub,
         serving(hub, 0, _sends_nothing) as server,
     ):
         report = (folder / "report.html").resolve().as_uri()

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from covey.agent.device.service import Agent
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.connect import connected
 from covey.coordinator.serve.service import Service
@@ -69,7 +69,7 @@ class MosquittoFleet(Fleet):
         self,
         folder: Path,
         scene: Scenario,
-        rules: Rules,
+        rules: RoundRules,
         urls: list[str],
         *,
         aggregators: bool = False,

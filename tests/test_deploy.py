@@ -17,7 +17,7 @@ import yaml
 
 from covey.broker.limits import Limits
 from covey.broker.programs.mosquitto import render
-from covey.broker.programs.options import Options
+from covey.broker.programs.options import BrokerOptions
 from covey.shared.scenario.load import load
 from tests import clock
 from tests.coordinator.test_scrape import watched
@@ -237,7 +237,7 @@ def test_containers_of_others_have_no_more_rights_than_they_need_and_no_known_pa
 
 def test_the_broker_of_compose_has_the_limits_that_the_command_sets() -> None:
     lines = (DEPLOY / "mosquitto.conf").read_text().splitlines()
-    options = Options(limits=Limits(memory=1 << 30))
+    options = BrokerOptions(limits=Limits(memory=1 << 30))
     expected = [line for line in render(options, 1883).splitlines() if line.split()[0] in LIMITED]
     assert len(expected) == len(LIMITED)
     for line in expected:

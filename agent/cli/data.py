@@ -16,7 +16,7 @@ from covey.shared.errors import UserError
 from covey.shared.own_code.consent import NO_CODE
 
 if TYPE_CHECKING:
-    from covey.shared.numerics.split import Part
+    from covey.shared.numerics.split import TensorsOfRole
 
 
 def check(
@@ -74,7 +74,7 @@ def check(
         raise typer.Exit(2)
 
 
-def _parts_of_model(scenario: Path) -> Sequence[Part]:
+def _parts_of_model(scenario: Path) -> Sequence[TensorsOfRole]:
     """What travels of a scenario's model, what stays here and what does not train; empty if all of it travels.
 
     Raises:

@@ -37,7 +37,7 @@ from covey.agent.cli.options import (
 from covey.shared.cli import (
     BROKERS,
     Allow,
-    Connection,
+    BrokerAddresses,
     Json,
     check_name,
     command_of,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from covey.agent.device.identity import Identity
     from covey.agent.device.keeper import KeepOptions
     from covey.agent.device.notices import DeviceObserver
-    from covey.agent.policy import Policy, Rules
+    from covey.agent.policy import OwnersRules, Policy
     from covey.shared.mqtt.broker_url import BrokerUrl
 
 MOST_INPUT = 1 << 12  # characters of a code
@@ -87,7 +87,7 @@ def start(
             envvar="COVEY_KEEP_WARM",
         ),
     ] = 60.0,
-    connection: Connection,
+    connection: BrokerAddresses,
     allow: Allow = None,
     policy: PolicyOptions,
     device: Device = None,
@@ -104,7 +104,7 @@ def start(
     from covey.agent.device.identity import Identity
     from covey.agent.device.notices import Started
     from covey.agent.learner_choice import learner_name
-    from covey.agent.policy import Rules
+    from covey.agent.policy import OwnersRules
     from covey.shared.own_code.consent import AllowedCode, framework_of
 
     agent = agent_id(name, federation, connection)
@@ -117,7 +117,7 @@ def start(
     allowed = AllowedCode.parse(allow)
     if framework_of(trains):
         allowed.check_model(trains, "--learner")
-    rules = Rules(effective, allowed, trains)
+    rules = OwnersRules(effective, allowed, trains)
     keep = models.keep()
     if keep is not None and framework_of(trains) == "flower":
         raise UserError(
@@ -280,7 +280,9 @@ def keys(
     print(SecureFolder.signing_key(state_folder(state, agent, federation) / SECURE).hex())
 
 
-async def run_agents(memberships: Sequence[Membership], workers: PoolOptions, rules: Rules) -> None:
+async def run_agents(
+    memberships: Sequence[Membership], workers: PoolOptions, rules: OwnersRules
+) -> None:
     """Live in all federations. Their jobs go to one worker, so that they wait their turn."""
     from covey.agent.device.service import Agent
     from covey.agent.worker.pool import Pool, check_device
@@ -350,7 +352,7 @@ def service(
 
     parsed = command_of("start", start).make_context("agent start", context.args)
     given = parsed.params
-    connection = Connection(tuple(given["broker"] or ()), tuple(given["credentials"] or ()))
+    connection = BrokerAddresses(tuple(given["broker"] or ()), tuple(given["credentials"] or ()))
     agent = agent_id(given["name"], given["federation"], connection)
     check_name("--id", agent)
     check_name("--federation", given["federation"])

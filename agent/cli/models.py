@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from covey.agent.cli.options import AgentId, Device, LearnerOption, default_name
-from covey.shared.cli import Allow, Connection, Json, with_connection
+from covey.shared.cli import Allow, BrokerAddresses, Json, with_connection
 from covey.shared.errors import UserError
 
 if TYPE_CHECKING:
-    from covey.agent.policy import Rules
+    from covey.agent.policy import OwnersRules
     from covey.agent.training.predict import Predictor
     from covey.agent.training.serve import Models
 
@@ -145,13 +145,13 @@ def _model(model: Path | None, folder: Path | None) -> tuple[Path | None, Path]:
     return model, folder or Path()
 
 
-def _rules(device: str | None, learner: str | None, allow: list[str] | None) -> Rules:
+def _rules(device: str | None, learner: str | None, allow: list[str] | None) -> OwnersRules:
     from covey.agent.learner_choice import learner_name
-    from covey.agent.policy import DEFAULT, Rules
+    from covey.agent.policy import DEFAULT, OwnersRules
     from covey.shared.own_code.consent import AllowedCode
 
     policy = DEFAULT if device is None else DEFAULT.with_limits([f"device={device}"])
-    return Rules(policy, AllowedCode.parse(allow), learner_name(learner))
+    return OwnersRules(policy, AllowedCode.parse(allow), learner_name(learner))
 
 
 @contextmanager
@@ -232,7 +232,7 @@ def serve(
         ),
     ] = None,
     name: AgentId = None,
-    connection: Connection,
+    connection: BrokerAddresses,
     device: Device = None,
     learner: LearnerOption = None,
     allow: Allow = None,
@@ -261,15 +261,15 @@ def serve(
 
 
 def _serve_mqtt(
-    models: Models, connection: Connection, topic: str, agent: str, discovery: str
+    models: Models, connection: BrokerAddresses, topic: str, agent: str, discovery: str
 ) -> None:
     import asyncio
     import secrets
 
-    from covey.agent.training.serve_mqtt import Place, serve
+    from covey.agent.training.serve_mqtt import ServeTopics, serve
     from covey.shared.mqtt.mqtt_link import MqttLink
 
-    place = Place(topic, agent, discovery)
+    place = ServeTopics(topic, agent, discovery)
     url = connection.url()
 
     async def until_the_end() -> None:

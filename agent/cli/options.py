@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from covey.agent.data_place import FORM, sqlite_path
-from covey.shared.cli import Connection
+from covey.shared.cli import BrokerAddresses
 from covey.shared.errors import UserError
 from covey.shared.own_code import plugins
 from covey.shared.own_code.consent import framework_of
@@ -226,7 +226,7 @@ class ModelOptions:
         return replace(KeepOptions(self.model_dir), **set_ones)
 
 
-def agent_id(name: str | None, federation: str, connection: Connection) -> str:
+def agent_id(name: str | None, federation: str, connection: BrokerAddresses) -> str:
     """The id that was given, or the default. Raises UserError if the credentials belong to another agent or broker."""
     agent = name or default_name()
     if len(connection.credentials) > 1:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from covey.agent.cli.options import LearnerOption, ScenarioFile, quiet_links
-from covey.shared.cli import Allow, Connection, DataRoot, Json, broker_option, with_connection
+from covey.shared.cli import Allow, BrokerAddresses, DataRoot, Json, broker_option, with_connection
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER
 from covey.shared.mqtt.credentials import FLEET
 
@@ -33,7 +33,7 @@ def fleet(
         ),
     ] = None,
     data_root: DataRoot = None,
-    connection: Connection,
+    connection: BrokerAddresses,
     allow: Allow = None,
     learner: LearnerOption = None,
     as_json: Json = False,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.trees import Trees
-from covey.agent.kept.model_file import ModelFile, Part
+from covey.agent.kept.model_file import MixedPart, ModelFile
 from covey.shared.candidate_names import NEAR, NONE, SERVED, TREES
 from covey.shared.numerics.figures import Figures, answers, figures_of, or_diverged, weighted_mean
 from covey.shared.numerics.measures import Kind
@@ -30,7 +30,7 @@ class Answering:
     """
 
     mixture: Mixture
-    parts: tuple[Part, ...] = ()
+    parts: tuple[MixedPart, ...] = ()
 
     @classmethod
     def of(
@@ -49,20 +49,20 @@ class Answering:
         share = uses.get(SERVED, 0.0) / total
         models = [(share * weight, model) for weight, model in served]
         first = max(range(len(served)), key=lambda place: served[place][0])
-        parts: list[Part] = []
+        parts: list[MixedPart] = []
         for name, weight in uses.items():
             match candidates[name]:
                 case OfModels(mixture) if name != SERVED:
                     whole = sum(own for own, _ in mixture)
                     models += [(weight * own / whole, model) for own, model in mixture]
                 case Constant(answer):
-                    parts.append(Part(NONE, weight, {"answer": answer}))
+                    parts.append(MixedPart(NONE, weight, {"answer": answer}))
                 case Near(_, memory, targets):
                     near = {"memory": memory, "targets": targets}
-                    parts.append(Part(NEAR, weight, near, first))
+                    parts.append(MixedPart(NEAR, weight, near, first))
                 case Trees() as trees:
                     table = {"rows": trees.rows, "targets": trees.targets}
-                    parts.append(Part(TREES, weight, table))
+                    parts.append(MixedPart(TREES, weight, table))
         return cls(tuple(models), tuple(parts))
 
     @classmethod
@@ -88,7 +88,7 @@ class Answering:
         ]
         return found + [(part.weight, self._candidate(part, outputs)) for part in self.parts]
 
-    def _candidate(self, part: Part, outputs: int) -> Candidate:
+    def _candidate(self, part: MixedPart, outputs: int) -> Candidate:
         arrays: Mapping[str, npt.NDArray[Any]] = part.arrays
         match part.name:
             case "none":

@@ -161,7 +161,7 @@ class Disclosure:
 
 
 @dataclass(frozen=True)
-class Finding:
+class DataFinding:
     """What `agent check` shows."""
 
     source: str
@@ -214,7 +214,7 @@ def read_local(path: str | Path, label: str | None = None, task: Task | None = N
     return load(path, label, typed_by_its_owner, task)
 
 
-def inspect(dataset: Dataset, task: Task | None = None) -> Finding:
+def inspect(dataset: Dataset, task: Task | None = None) -> DataFinding:
     """Describe the data, as the task sees it if it fits. A DataError becomes a problem in the finding."""
     data = dataset
     misfit: DataError | None = None
@@ -234,7 +234,7 @@ def inspect(dataset: Dataset, task: Task | None = None) -> Finding:
     shape = data.shape
     if task is not None and data.columns is not None:
         shape = task.features
-    return Finding(
+    return DataFinding(
         source=data.source,
         samples=len(data.targets),
         test_samples=len(data.test_targets),

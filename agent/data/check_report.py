@@ -9,14 +9,14 @@ from pathlib import Path
 
 from rich.table import Table
 
-from covey.agent.data.check import Finding, inspect, note_on_testing, read_local
+from covey.agent.data.check import DataFinding, inspect, note_on_testing, read_local
 from covey.agent.data.dataset import with_test
 from covey.agent.data.fit import fit
 from covey.agent.data.load import tables_at
 from covey.agent.data.proposal_data import describe, describe_all
 from covey.agent.data_place import place_of
 from covey.shared.errors import DataError, UserError
-from covey.shared.numerics.split import Part
+from covey.shared.numerics.split import TensorsOfRole
 from covey.shared.programs.terminal import Terminal
 from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.load import load_without_files
@@ -33,7 +33,7 @@ def show(
     scenario: Path | None,
     *,
     as_json: bool,
-    parts: Sequence[Part] = (),
+    parts: Sequence[TensorsOfRole] = (),
 ) -> bool:
     """Print what was found; False if something keeps the data out of a run.
 
@@ -68,7 +68,7 @@ def show(
     return not finding.problems
 
 
-def _found(data: str, label: str | None, task: Task | None) -> Finding:
+def _found(data: str, label: str | None, task: Task | None) -> DataFinding:
     """The finding of data that has its test part as on a device.
 
     Without a task, a table whose cells are not all numbers is read as `--propose` would.
@@ -143,7 +143,7 @@ def show_proposal(
         remarks.print(remark)
 
 
-def _print(finding: Finding, scenario: Path | None, parts: Sequence[Part]) -> None:
+def _print(finding: DataFinding, scenario: Path | None, parts: Sequence[TensorsOfRole]) -> None:
     """A table, then notes and problems, one a line."""
     table = Table(title=finding.source, show_header=False, title_justify="left")
     for name, value in _rows(finding).items():
@@ -160,7 +160,7 @@ def _print(finding: Finding, scenario: Path | None, parts: Sequence[Part]) -> No
         out.print(f"fits the task of {scenario}", style="green")
 
 
-def _rows(finding: Finding) -> Mapping[str, str]:
+def _rows(finding: DataFinding) -> Mapping[str, str]:
     """The rows of the table."""
     smallest, largest = finding.value_range
     shape = "x".join([str(length) for length in finding.shape])

@@ -24,7 +24,7 @@ from covey.agent.data.scaling import (
 )
 from covey.agent.data.times import circular
 from covey.agent.data.values import spelled
-from covey.agent.policy import Rules
+from covey.agent.policy import OwnersRules
 from covey.shared.errors import DataError, PublicError
 from covey.shared.numerics import kinship
 from covey.shared.numerics.kinship import Card
@@ -140,7 +140,7 @@ class Batching:
         examples: int,
         training: Training,
         rng: np.random.Generator,
-        rules: Rules,
+        rules: OwnersRules,
         *,
         skips_single: bool = False,
     ) -> None:
@@ -266,7 +266,7 @@ class DataOfLocal(ABC):
         task: Task,
         training: Training,
         rng: np.random.Generator,
-        rules: Rules,
+        rules: OwnersRules,
         *,
         skips_single: bool = False,
     ) -> None:

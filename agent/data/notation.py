@@ -155,7 +155,7 @@ class FoundNotation:
 
 
 @dataclass(frozen=True)
-class _Column:
+class _Texts:
     """The texts of a column in the first rows, in the shape in which numbers are looked for."""
 
     name: str
@@ -182,7 +182,7 @@ def notation_of(
     remarks: list[str] = []
     missing: dict[str, None] = dict.fromkeys(known_marks)
     known = {mark.casefold() for mark in known_marks}
-    columns: list[_Column] = []
+    columns: list[_Texts] = []
     for name, cells in texts.items():
         present = [cell for cell in cells if value_of(cell).kind != "missing"]
         marks = known | _marks([cell for cell in present if cell.casefold() not in known])
@@ -209,7 +209,7 @@ def notation_of(
     return FoundNotation(notation, tuple(remarks), points, commas)
 
 
-def _column(name: str, cells: Sequence[str]) -> _Column:
+def _column(name: str, cells: Sequence[str]) -> _Texts:
     """The numbers in a column, with the one unit that is around them, if there is one."""
     plain_ones: list[str] = []
     with_units: list[tuple[str, str]] = []
@@ -221,9 +221,9 @@ def _column(name: str, cells: Sequence[str]) -> _Column:
             with_units.append(found)
     units = {unit for _, unit in with_units}
     if len(units) != 1 or len(with_units) < len(plain_ones):
-        return _Column(name, tuple(cells), tuple(plain_ones), "")
+        return _Texts(name, tuple(cells), tuple(plain_ones), "")
     numbers = [*plain_ones, *(number for number, _ in with_units)]
-    return _Column(name, tuple(cells), tuple(numbers), units.pop())
+    return _Texts(name, tuple(cells), tuple(numbers), units.pop())
 
 
 def _with_unit(text: str) -> tuple[str, str] | None:
@@ -306,7 +306,7 @@ def _grouped_by(number: str, sign: str) -> bool:
 
 
 def _thousands(
-    columns: Sequence[_Column], decimal: str, separator: str
+    columns: Sequence[_Texts], decimal: str, separator: str
 ) -> Literal[",", ".", "'", " "] | None:
     """The sign between the thousands of a file; None if it has none, or one that may begin decimals."""
     for sign in SIGNS:
@@ -324,7 +324,7 @@ def _thousands(
     return None
 
 
-def _are_german(columns: Sequence[_Column], separator: str) -> bool:
+def _are_german(columns: Sequence[_Texts], separator: str) -> bool:
     """Whether points stand between thousands: each has exactly three digits behind it, and all other numbers of its column are
     whole and below a thousand, in a file with semicolons; or a number has two of them."""
     for column in columns:
@@ -338,7 +338,7 @@ def _are_german(columns: Sequence[_Column], separator: str) -> bool:
     return False
 
 
-def _two_readings(column: _Column, notation: Notation) -> Iterator[str]:
+def _two_readings(column: _Texts, notation: Notation) -> Iterator[str]:
     """A remark on numbers that may be thousands or have three decimals."""
     for sign in ",.":
         grouped = [one for one in column.numbers if _grouped_by(one, sign)]

@@ -34,7 +34,7 @@ REQUIRED_ARRAYS = frozenset({"train_idx", "train_ptr", "test_idx", "test_ptr"})
 
 
 @dataclass(frozen=True)
-class Split:
+class SampleSplit:
     """Who holds which samples: indices of all agents in one array each, with N + 1 pointers."""
 
     train_idx: Indices  # into the training part; each sample at most once
@@ -91,7 +91,7 @@ def partition(
     populations: Array | None = None,
     test_share: float = 0.2,
     overlap: int | None = None,
-) -> Split:
+) -> SampleSplit:
     """Split samples among agents by a rule.
 
     Args:
@@ -151,7 +151,7 @@ def _from_one_pool(
     )
 
 
-def load_split(path: str | Path, data: Dataset, agents: int) -> Split:
+def load_split(path: str | Path, data: Dataset, agents: int) -> SampleSplit:
     """A stored partition, checked against the data set and the number of agents.
 
     Raises:
@@ -176,7 +176,7 @@ def load_split(path: str | Path, data: Dataset, agents: int) -> Split:
     if test_of not in sizes:
         raise UserError(f"{place}: test_of is {test_of!r}; expected 'train' or 'test'")
     populations = [str(name) for name in arrays.get("populations", ())]
-    split = Split(
+    split = SampleSplit(
         train_idx=_indices(place, arrays, "train_idx", sizes["train"]),
         train_ptr=_pointers(place, arrays, "train", agents),
         test_idx=_indices(place, arrays, "test_idx", sizes[test_of]),
@@ -196,7 +196,9 @@ def load_split(path: str | Path, data: Dataset, agents: int) -> Split:
     return split
 
 
-def fleet_data(scenario: Scenario, data_root: str | Path | None = None) -> tuple[Dataset, Split]:
+def fleet_data(
+    scenario: Scenario, data_root: str | Path | None = None
+) -> tuple[Dataset, SampleSplit]:
     """A simulated fleet's data set and who holds what, both determined by the scenario and its seed.
 
     Raises:
@@ -221,7 +223,7 @@ def fleet_data(scenario: Scenario, data_root: str | Path | None = None) -> tuple
     return data, divided(data, fleet.partition, fleet, scenario.seed)
 
 
-def divided(data: Dataset, rule: Partition, fleet: Fleet, seed: int) -> Split:
+def divided(data: Dataset, rule: Partition, fleet: Fleet, seed: int) -> SampleSplit:
     """Who of a fleet holds which of these samples, by a rule and the scenario's seed. Raises UserError."""
     return partition(
         rule,
@@ -259,7 +261,7 @@ def limited(data: Dataset, limit: int, rng: np.random.Generator) -> Dataset:
     )
 
 
-def client_dataset(data: Dataset, split: Split, index: int) -> Dataset:
+def client_dataset(data: Dataset, split: SampleSplit, index: int) -> Dataset:
     """What agent `index` holds: its own training and test samples, its images turned. Raises UserError."""
     train = split.train(index)
     test = split.test(index)
@@ -302,11 +304,11 @@ def _turned(images: Array, turns: int, source: str) -> Array:
     return np.ascontiguousarray(np.rot90(images, turns, axes=(-2, -1)))
 
 
-def _joined(samples: AgentSamples) -> Split:
+def _joined(samples: AgentSamples) -> SampleSplit:
     """The lists of all agents, one after the other."""
     train_idx, train_ptr = _concatenated(samples.train)
     test_idx, test_ptr = _concatenated(samples.test)
-    return Split(
+    return SampleSplit(
         train_idx,
         train_ptr,
         test_idx,
@@ -325,7 +327,7 @@ def _concatenated(parts: Sequence[Indices]) -> tuple[Indices, Indices]:
     return np.concatenate(indices), np.cumsum([0, *sizes], dtype=np.int64)
 
 
-def _check_everyone_trains(split: Split) -> None:
+def _check_everyone_trains(split: SampleSplit) -> None:
     """Raises UserError if an agent has no training sample."""
     empty = np.flatnonzero(np.diff(split.train_ptr) == 0)
     if len(empty):

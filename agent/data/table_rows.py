@@ -73,7 +73,7 @@ def open_table(
         DataError: the file cannot be read, has no header, no rows or too few columns, or names a column twice.
     """
     if isinstance(path, GrowingFolder):
-        yield _Parts(path, names, least, notation)
+        yield _GrowingFolder(path, names, least, notation)
     elif isinstance(path, SqlitePath):
         with door("sqlite").open_sqlite(path, least, notation) as table:
             yield table
@@ -128,7 +128,7 @@ class JoinedRows:
         return [self._before + row for row in rows]
 
 
-class _Parts(TableFile):
+class _GrowingFolder(TableFile):
     """The files of a growing folder, one after the other."""
 
     def __init__(

@@ -58,7 +58,7 @@ Vocabularies = dict[str, Words]  # by categorical column: the words that occur i
 
 
 @dataclass(frozen=True)
-class Table:
+class FileTable:
     """The contents of a file."""
 
     selection: Selection
@@ -121,7 +121,7 @@ def load_table(
     source = str(path)
     if train_table.selection.labels:
         source += f", label column {listed(train_table.selection.labels)}"
-    test_table: Table | None = None
+    test_table: FileTable | None = None
     if test is not None:
         if len(train_table.selection.labels) == 1:
             [label] = train_table.selection.labels
@@ -166,7 +166,7 @@ def read_table(
     *,
     label_needed: bool = True,
     vocabularies: Vocabularies | None = None,
-) -> Table:
+) -> FileTable:
     """The rows of a file, before missing cells and categories are resolved.
 
     Args:
@@ -197,7 +197,7 @@ def read_table(
     if vocabularies is None:
         vocabularies = {}
 
-    def read(part: Path) -> Table:
+    def read(part: Path) -> FileTable:
         with open_table(part, expected, least, notation) as file:
             selection = selected(
                 part, file.columns, wishes, task, label_needed=label_needed and not may_lack
@@ -225,7 +225,7 @@ def read_table(
     return table
 
 
-def _check_same_columns(train: Table, test: Table, path: Path, test_path: Path) -> None:
+def _check_same_columns(train: FileTable, test: FileTable, path: Path, test_path: Path) -> None:
     """DataError unless two files have the same columns in the same order."""
     columns = train.selection.names
     test_columns = test.selection.names
@@ -242,7 +242,7 @@ def _check_same_columns(train: Table, test: Table, path: Path, test_path: Path) 
 
 def _read(
     path: Path, file: TableFile, selection: Selection, vocabularies: Vocabularies, task: Task | None
-) -> Table:
+) -> FileTable:
     """All rows below the header. DataError names columns that do not fit, and the first faulty cells, and counts all."""
     faults = BadCells(path)
     features: list[Float64] = []
@@ -273,7 +273,7 @@ def _read(
         add_unknown_classes(places[0], rows, spelled, task, faults)
     faults.check(selection.faults)
     all_features = np.concatenate([np.empty((0, len(selection.features))), *features])
-    return Table(
+    return FileTable(
         selection,
         all_features,
         spelled,
@@ -285,7 +285,7 @@ def _read(
     )
 
 
-def _check_not_empty(table: Table, path: Path) -> None:
+def _check_not_empty(table: FileTable, path: Path) -> None:
     if not table.rows:
         raise DataError(
             f"{path}: no samples below the header; add one line per sample",
@@ -301,7 +301,7 @@ class _Part:
     """A file of a growing folder, as it was read."""
 
     stamp: tuple[str, int, int]  # name, size, time of modification
-    table: Table
+    table: FileTable
     words: Vocabularies  # of this file and those before it
 
 
@@ -317,8 +317,8 @@ class _KeptParts:
         folder: GrowingFolder,
         settings: tuple[Hashable, ...],
         vocabularies: Vocabularies,
-        read: Callable[[Path], Table],
-    ) -> list[Table]:
+        read: Callable[[Path], FileTable],
+    ) -> list[FileTable]:
         """The tables of all files, in the order of their names.
 
         Args:
@@ -350,7 +350,7 @@ def _stamp(file: Path) -> tuple[str, int, int]:
     return file.name, found.st_size, found.st_mtime_ns
 
 
-def _joined(folder: GrowingFolder, tables: Sequence[Table], task: Task | None) -> Table:
+def _joined(folder: GrowingFolder, tables: Sequence[FileTable], task: Task | None) -> FileTable:
     """The rows of all files as one table. DataError if two have other columns, or none has a row."""
     joined = JoinedRows(folder)
     rows: list[int] = []
@@ -372,7 +372,7 @@ def _joined(folder: GrowingFolder, tables: Sequence[Table], task: Task | None) -
     return whole
 
 
-def _windowed(table: Table, window: Window, path: Path) -> Table:
+def _windowed(table: FileTable, window: Window, path: Path) -> FileTable:
     """The table with windows over its rows as samples. DataError if no series is long enough for one."""
     count = len(table.rows)
     rows = window_rows(table.groups, count, window)
@@ -399,7 +399,7 @@ def _windowed(table: Table, window: Window, path: Path) -> Table:
     )
 
 
-def _complete_samples(table: Table, path: Path, *, cells: bool, targets: bool) -> Table:
+def _complete_samples(table: FileTable, path: Path, *, cells: bool, targets: bool) -> FileTable:
     """The rows, or windows, without missing cells and with all their targets. DataError if there are none."""
     complete = np.ones(len(table.rows), np.bool_)
     if cells:

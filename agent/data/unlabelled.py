@@ -35,7 +35,7 @@ ACCEPTED = "a table (.csv, .tsv, .parquet), an .npz with x, an image or a .wav s
 
 
 @dataclass(frozen=True)
-class Samples:
+class UnlabelledSamples:
     """New samples in the form of a task."""
 
     data: Dataset  # its targets mean nothing; a single sample is in it twice, because a data set has two or more
@@ -47,7 +47,7 @@ class Samples:
 
 def load_unlabelled(
     path: Path, task: Task, label: str | None = None, *, with_targets: bool = False
-) -> Samples:
+) -> UnlabelledSamples:
     """Read the samples of a file, or the images of a folder.
 
     Args:
@@ -99,7 +99,7 @@ def load_unlabelled(
     )
 
 
-def _files(place: Path, task: Task) -> Samples:
+def _files(place: Path, task: Task) -> UnlabelledSamples:
     """One image or sound, or all in a folder and in its folders. The names of folders do not count."""
     paths = files_at(place, images.SUFFIXES) or files_at(place, sounds.SUFFIXES)
     if not paths:
@@ -161,7 +161,7 @@ def _array_of(path: Path, name: str) -> Array:
 
 def _samples(
     features: Array, rows: Sequence[int], task: Task, source: str, columns: RawColumns | None = None
-) -> Samples:
+) -> UnlabelledSamples:
     """Samples with stand-ins for their targets: the first class, or 0."""
     repeated = features
     if len(rows) == 1:
@@ -173,4 +173,4 @@ def _samples(
     if isinstance(task.classes, tuple) and task.kind != "labels":
         names = task.classes
     data = dataset(repeated, targets, source=source, labels=names, columns=columns)
-    return Samples(fit(data, task), rows)
+    return UnlabelledSamples(fit(data, task), rows)

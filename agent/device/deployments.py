@@ -23,7 +23,7 @@ from covey.agent.device.events import (
     Unsubscribe,
 )
 from covey.agent.device.stalls import StallTimer, part_topics
-from covey.agent.policy import Rules
+from covey.agent.policy import OwnersRules
 from covey.shared.mqtt.part_window import PartWindow
 from covey.shared.programs.timers import earliest
 from covey.shared.wire.deployments import Deployment, DeploymentShare, latest_serial
@@ -53,7 +53,7 @@ class Deployments:
         *,
         settled: int,
         models: Sequence[bytes],
-        rules: Rules,
+        rules: OwnersRules,
         has: Callable[[Deployment], bool] = lambda _: False,
     ) -> None:
         self._agent = agent

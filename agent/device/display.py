@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from covey.agent.device.notices import (
     Connected,
+    CoordinatorRefused,
     DataChanged,
     DataFits,
     DeviceNotice,
@@ -23,14 +24,13 @@ from covey.agent.device.notices import (
     ModelRejected,
     ModelTaken,
     OfAgent,
+    OrderFailed,
     Problem,
     ReportAccepted,
-    ReportRefused,
     Started,
     StoryLine,
     StorySoFar,
     WaitsForCoordinator,
-    WorkFailed,
     WorkStarted,
 )
 from covey.shared.sentences import printable
@@ -82,7 +82,7 @@ class DeviceDisplay:
                 self._warn(f"staying out of this run: {why}")
             case WorkStarted(step, phase):
                 self._show(f"step {step}: {phase}")
-            case WorkFailed(step, why):
+            case OrderFailed(step, why):
                 self._warn(f"step {step} failed: {why}")
             case FrozenOnce(step, samples):
                 self._show(
@@ -90,7 +90,7 @@ class DeviceDisplay:
                 )
             case ReportAccepted(step):
                 self._show(f"step {step}: report accepted")
-            case ReportRefused(why):
+            case CoordinatorRefused(why):
                 self._warn(f"the coordinator refused a report: {why}")
             case ModelTaken(version=version, path=path, why=why):
                 self._show(f"model in use: {version}: {why}; {path}")
@@ -119,7 +119,7 @@ def show_fleet(notice: FleetNotice) -> None:
             _print_error(f"{time_of_day()}no connection to {why}; trying again until it works")
         case FleetConnected():
             _print(f"{time_of_day()}connected")
-        case OfAgent(agent, Problem(why)) | OfAgent(agent, WorkFailed(_, why)):
+        case OfAgent(agent, Problem(why)) | OfAgent(agent, OrderFailed(_, why)):
             _print_error(f"{time_of_day()}{agent}: {why}")
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.shared.mqtt.link import Down, Echo, Up
-from covey.shared.mqtt.subscriptions import Refused
+from covey.shared.mqtt.subscriptions import TopicsRefused
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, ModelInUse
 from covey.shared.wire.messages import OrderMessage, SharedWork
@@ -82,7 +82,7 @@ class WorkDone:
 
 
 @dataclass(frozen=True)
-class WorkFailed:
+class WorkerGone:
     """The work of `step` ended without a report: the worker died or took too long."""
 
     step: int
@@ -99,7 +99,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class ReportDamaged:
+class OutboxDamaged:
     """The file of the report of `step` no longer holds what the worker wrote."""
 
     step: int
@@ -164,7 +164,7 @@ class ModelSettled:
 
 
 @dataclass(frozen=True)
-class DataChanged:
+class DataReplaced:
     """The files with the data of this device are other ones than those that were read."""
 
 
@@ -200,11 +200,11 @@ Event = (
     | ModelReady
     | Inspected
     | WorkDone
-    | WorkFailed
+    | WorkerGone
     | Sent
-    | ReportDamaged
+    | OutboxDamaged
     | ModelDamaged
-    | Refused
+    | TopicsRefused
     | DeploymentSeen
     | DeploymentShareSeen
     | DeployedPartSeen
@@ -212,7 +212,7 @@ Event = (
     | DeployedModelDamaged
     | DeploymentSettled
     | ModelSettled
-    | DataChanged
+    | DataReplaced
     | ConditionsSeen
     | VitalsSeen
     | Tick
@@ -251,7 +251,7 @@ class Inspect:
 
 @dataclass(frozen=True)
 class StartWork:
-    """Do the work; answer with `WorkDone` or `WorkFailed`. All models of the order lie on disk."""
+    """Do the work; answer with `WorkDone` or `WorkerGone`. All models of the order lie on disk."""
 
     order: OrderMessage
 

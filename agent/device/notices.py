@@ -108,7 +108,7 @@ class WorkStarted(_Notice):
 
 
 @dataclass(frozen=True)
-class WorkFailed(_Notice):
+class OrderFailed(_Notice):
     """The work of a step failed or was refused. The report names the reason."""
 
     kind = "failed"
@@ -148,7 +148,7 @@ class ReportAccepted(_Notice):
 
 
 @dataclass(frozen=True)
-class ReportRefused(_Notice):
+class CoordinatorRefused(_Notice):
     """The coordinator has refused a report, or refuses all of this agent's."""
 
     kind = "report refused"
@@ -291,12 +291,12 @@ DeviceNotice = (
     | WaitsForCoordinator
     | Problem
     | WorkStarted
-    | WorkFailed
+    | OrderFailed
     | FrozenOnce
     | WorkerDied
     | ReportSent
     | ReportAccepted
-    | ReportRefused
+    | CoordinatorRefused
     | ReportDropped
     | AskedAgain
     | ModelTaken

@@ -25,12 +25,12 @@ from covey.agent.device.notices import (
     DeviceObserver,
     DiskFull,
     FrozenOnce,
+    OrderFailed,
     WorkerDied,
-    WorkFailed,
 )
 from covey.agent.device.outbox import Outbox
 from covey.agent.kept import privacy_account
-from covey.agent.policy import Rules
+from covey.agent.policy import OwnersRules
 from covey.agent.worker.pool import PoolLike, WorkerLost
 from covey.shared.errors import UserError
 from covey.shared.storage.files import obstacle, write_atomically
@@ -73,11 +73,11 @@ class DiskWait:
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceParts:
     """What an agent has on its device."""
 
     identity: Identity  # who the agent is, and whose data the worker reads
-    rules: Rules  # what a coordinator may ask
+    rules: OwnersRules  # what a coordinator may ask
     outbox: Outbox  # where reports and memories go
     store: ModelStore  # where models come from
     deployed: ModelStore | None  # models that were published for use; None if it keeps none
@@ -98,7 +98,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedForUse:
     """A worker's answer about a model that was published for use."""
 
     deployment: Deployment
@@ -114,7 +114,7 @@ class Performer:
         before_report: awaited between the work and its report, for drills.
     """
 
-    def __init__(self, device: Device, pool: PoolLike, before_report: BeforeReport) -> None:
+    def __init__(self, device: DeviceParts, pool: PoolLike, before_report: BeforeReport) -> None:
         self._identity = device.identity
         self._rules = device.rules
         self._outbox = device.outbox
@@ -182,7 +182,7 @@ class Performer:
         found = done.answer.get("examples", 0)
         return self._identity.data is not None and 0 < self._samples < found
 
-    def settle(self, done: Done) -> e.WorkDone | e.WorkFailed | e.ModelDamaged:
+    def settle(self, done: Done) -> e.WorkDone | e.WorkerGone | e.ModelDamaged:
         """Put the report of an order into the outbox."""
         order, answer = done.order, done.answer
         if "model_damaged" in answer:
@@ -191,10 +191,10 @@ class Performer:
             return e.ModelDamaged(damaged)
         if "failure" in answer:
             why = answer["failure"]
-            self._observer(WorkFailed(order.step, answer.get("detail") or why))
-            return e.WorkFailed(order.step, why)
+            self._observer(OrderFailed(order.step, answer.get("detail") or why))
+            return e.WorkerGone(order.step, why)
         if answer["failed"]:
-            self._observer(WorkFailed(order.step, answer["failed"]))
+            self._observer(OrderFailed(order.step, answer["failed"]))
         if answer.get("frozen_once"):
             self._observer(FrozenOnce(order.step, answer["frozen_once"]))
         if self._keeper is not None:
@@ -213,7 +213,7 @@ class Performer:
 
     async def judge(
         self, keeper: Keeper, store: ModelStore, deployment: Deployment, clusters: Sequence[int]
-    ) -> Judged:
+    ) -> JudgedForUse:
         """Let the worker judge a model that was published for use."""
         refs = [deployment.models[cluster] for cluster in clusters]
         job = {
@@ -225,10 +225,10 @@ class Performer:
             "keep": keeper.place(),
             **self._rules.to_wire(),
         }
-        return Judged(deployment, await self._call(job, weight=self._samples))
+        return JudgedForUse(deployment, await self._call(job, weight=self._samples))
 
     def settle_deployment(
-        self, keeper: Keeper, store: ModelStore, judged: Judged
+        self, keeper: Keeper, store: ModelStore, judged: JudgedForUse
     ) -> e.DeploymentSettled | e.DeployedModelDamaged:
         """Take a published model over if it is good enough."""
         deployment, answer = judged.deployment, judged.answer

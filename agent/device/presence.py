@@ -11,7 +11,7 @@ from typing import Any
 
 from covey.agent.device.events import Actions, Inspected, Notify, PublishStatus, YieldId
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, Reaction
-from covey.shared.mqtt.subscriptions import Refused
+from covey.shared.mqtt.subscriptions import TopicsRefused
 from covey.shared.programs.timers import earliest
 from covey.shared.wire.documents import (
     AgentStatus,
@@ -25,7 +25,7 @@ from covey.shared.wire.roll_call import answer_delay_s
 
 
 @dataclass(frozen=True)
-class Progress:
+class SessionProgress:
     """The part of the status that the session's other machines know."""
 
     cluster: int | None
@@ -55,7 +55,7 @@ class Vitals:
 NOT_LOOKED = Vitals()
 
 
-class Presence:
+class SessionPresence:
     """The status of one session of an agent, and the latest status of the coordinator.
 
     Args:
@@ -125,7 +125,7 @@ class Presence:
         """The status that others read when this agent has ended in order. A last will has no serial."""
         return self.will.model_copy(update={"serial": self._serial + 1})
 
-    def status(self, progress: Progress) -> AgentStatus:
+    def status(self, progress: SessionProgress) -> AgentStatus:
         """The agent's status now."""
         seen = self.inspection
         return AgentStatus(
@@ -156,7 +156,7 @@ class Presence:
             refused=progress.refused,
         )
 
-    def announce(self, progress: Progress) -> Actions:
+    def announce(self, progress: SessionProgress) -> Actions:
         """Publish the status if it is due, or if others would see a change."""
         if not self.is_up:
             return []
@@ -169,7 +169,7 @@ class Presence:
         self._published = visible
         return [PublishStatus(self.status(progress))]
 
-    def _visible(self, progress: Progress) -> tuple[Any, ...]:
+    def _visible(self, progress: SessionProgress) -> tuple[Any, ...]:
         """What others may see change. Counters are no reason to publish: they travel with the next status."""
         seen = self.inspection
         return (
@@ -186,7 +186,7 @@ class Presence:
             *self.vitals.visible,
         )
 
-    def _problem(self, progress: Progress) -> str | None:
+    def _problem(self, progress: SessionProgress) -> str | None:
         """Why this agent does not take part; None if it does."""
         return (
             self.deafness or self.other_format or self.inspection.problem or progress.unmet or None
@@ -214,7 +214,7 @@ class Presence:
     def link_lost(self) -> None:
         self.is_up = False
 
-    def subscriptions_refused(self, refused: Refused) -> Actions:
+    def subscriptions_refused(self, refused: TopicsRefused) -> Actions:
         self.deafness = refused.why or None
         return [Notify(self.deafness or "the broker accepts all subscriptions again")]
 

@@ -26,17 +26,17 @@ from covey.agent.device import notices as n
 from covey.agent.device.identity import Identity
 from covey.agent.device.model_store import Bases, ModelStore
 from covey.agent.device.outbox import Outbox
-from covey.agent.device.performing import BeforeReport, Device, Done, Judged, Performer
+from covey.agent.device.performing import BeforeReport, DeviceParts, Done, JudgedForUse, Performer
 from covey.agent.device.presence import Vitals
 from covey.agent.device.received_models import MAX_MODEL_BYTES, ReceivedModels
 from covey.agent.device.session import Session
-from covey.agent.policy import DEFAULT_RULES, Rules
+from covey.agent.policy import DEFAULT_RULES, OwnersRules
 from covey.agent.worker.pool import PoolLike
 from covey.shared.disclosures import cleared_status
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import program as shell
 from covey.shared.mqtt.duplicate_ids import session_id
-from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
+from covey.shared.mqtt.link import Down, Incoming, Link, Received, Up, Will
 from covey.shared.mqtt.program import Cancel, Effect, End, Items, Publish, Start
 from covey.shared.programs.timers import Waiting, earliest
 from covey.shared.programs.version import version
@@ -95,7 +95,7 @@ class Written:
     """The disk can be written to again."""
 
 
-Item = Incoming | Begin | Stop | Whole | Written | Done | Judged | e.Event
+Item = Incoming | Begin | Stop | Whole | Written | Done | JudgedForUse | e.Event
 
 
 async def _at_once(order: OrderMessage) -> None:
@@ -134,7 +134,7 @@ class Agent:
         identity: Identity,
         pool: PoolLike,
         *,
-        rules: Rules = DEFAULT_RULES,
+        rules: OwnersRules = DEFAULT_RULES,
         observer: n.DeviceObserver = _ignore,
         before_report: BeforeReport = _at_once,
         dies: Callable[[OrderMessage], bool] = _never,
@@ -192,7 +192,7 @@ class Agent:
         self.vanished = False  # True from `vanish` on: nothing is published any more
         self._observer = observer
         self._dies = dies
-        device = Device(
+        device = DeviceParts(
             identity, rules, self.outbox, self.store, self._deployed, self.keeper, observer
         )
         self._performer = Performer(device, pool, before_report)
@@ -332,7 +332,7 @@ class Agent:
         match item:
             case Begin():
                 self._begin(now)
-            case Message():
+            case Received():
                 try:
                     event = self._decode(item, now)
                 except DecodeError as error:
@@ -355,7 +355,7 @@ class Agent:
                             Start(WORK_AHEAD, partial(self._performer.work_ahead, order))
                         )
                 self._happens(event)
-            case Judged():
+            case JudgedForUse():
                 if self.keeper is not None and self._deployed is not None:
                     settle = self._performer.settle_deployment
                     self._happens(settle(self.keeper, self._deployed, item))
@@ -364,7 +364,7 @@ class Agent:
                     self._send(step)
                 else:
                     self._observer(n.Damaged(self.outbox.set_report_aside()))
-                    self._happens(e.ReportDamaged(step))
+                    self._happens(e.OutboxDamaged(step))
             case Written():
                 self._is_flushing = False
                 self._observer(n.DiskFull("the disk can be written to again"))
@@ -435,9 +435,9 @@ class Agent:
 
     def _read_data_again(self) -> None:
         self._observer(n.DataChanged())
-        self._happens(e.DataChanged())
+        self._happens(e.DataReplaced())
 
-    def _decode(self, message: Message, now: float) -> e.Event | None:
+    def _decode(self, message: Received, now: float) -> e.Event | None:
         """The event of a message; None for nothing. Raises DecodeError if it makes no sense."""
         payload = message.payload
         if not payload:  # a retained topic was cleared
@@ -478,7 +478,7 @@ class Agent:
         return e.OrderSeen(order)
 
     def _store_deployed_part(
-        self, store: ModelStore, key: str, message: Message, now: float
+        self, store: ModelStore, key: str, message: Received, now: float
     ) -> e.Event | None:
         match self._store_part(store, key, message, now):
             case e.ModelReady(_, digest):
@@ -488,7 +488,7 @@ class Agent:
         return None
 
     def _store_part(
-        self, store: ModelStore, key: str, message: Message, now: float
+        self, store: ModelStore, key: str, message: Received, now: float
     ) -> e.Event | None:
         part = store.decode(message.payload)
         try:
@@ -529,7 +529,7 @@ class Agent:
             case e.CancelWork():
                 effects.append(Cancel(WORK))
             case e.OrderRefused(step, why):
-                self._observer(n.WorkFailed(step, why))
+                self._observer(n.OrderFailed(step, why))
             case e.ReportFailure(order, why):
                 write = self._performer.write_failure
                 effects.append(Start(WORK, partial(write, order, why)))
@@ -551,7 +551,7 @@ class Agent:
             case e.Notify(text):
                 self._observer(n.Problem(text))
             case e.RefusalSeen(why):
-                self._observer(n.ReportRefused(why))
+                self._observer(n.CoordinatorRefused(why))
             case e.YieldId():
                 raise self._name_taken()
             case _:

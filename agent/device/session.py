@@ -1,7 +1,7 @@
 """The agent's state machine, pure: events in with their time, actions out. No socket, clock, file or array.
 
 The coordinator publishes the desired state (the order). The session compares it with what was done, and acts. It
-composes four machines: `Presence` (the agent's status), `Briefs` (what all orders share), `Fetching` (the models and the
+composes four machines: `SessionPresence` (the agent's status), `Briefs` (what all orders share), `Fetching` (the models and the
 work of one order) and `Delivery` (the report until the coordinator has it).
 
 - One order at a time. A step whose report lies in the outbox is answered from there, never worked on again.
@@ -30,7 +30,7 @@ from covey.agent.device.events import (
     Actions,
     ConditionsSeen,
     CoordinatorSeen,
-    DataChanged,
+    DataReplaced,
     DeployedModelDamaged,
     DeployedModelReady,
     DeployedPartSeen,
@@ -46,11 +46,11 @@ from covey.agent.device.events import (
     ModelSettled,
     Notify,
     OrderSeen,
+    OutboxDamaged,
     Outboxed,
     OwnStatusSeen,
     PartSeen,
     RefusalSeen,
-    ReportDamaged,
     ReportFailure,
     Sent,
     SettingsReady,
@@ -58,15 +58,15 @@ from covey.agent.device.events import (
     Tick,
     VitalsSeen,
     WorkDone,
-    WorkFailed,
+    WorkerGone,
 )
 from covey.agent.device.fetching import Fetching, WorkState, is_exchange
-from covey.agent.device.presence import NOT_LOOKED, Presence, Progress, Vitals
-from covey.agent.device.story import Circumstances, Story, StoryLine, sentences
-from covey.agent.policy import DEFAULT_RULES, Rules
+from covey.agent.device.presence import NOT_LOOKED, SessionPresence, SessionProgress, Vitals
+from covey.agent.device.story import Story, StoryContext, StorySentence, sentences
+from covey.agent.policy import DEFAULT_RULES, OwnersRules
 from covey.shared.mqtt.link import Down, Echo, Up
 from covey.shared.mqtt.profiles import Profile
-from covey.shared.mqtt.subscriptions import Refused
+from covey.shared.mqtt.subscriptions import TopicsRefused
 from covey.shared.programs.timers import earliest
 from covey.shared.wire.documents import AgentStatus, Benchmark, CoordinatorStatus, ModelInUse
 from covey.shared.wire.messages import OrderMessage, SharedWork
@@ -114,7 +114,7 @@ class Session:
         deployments: Deployments | None = None,
         bench: Benchmark | None = None,
         vitals: Vitals = NOT_LOOKED,
-        rules: Rules = DEFAULT_RULES,
+        rules: OwnersRules = DEFAULT_RULES,
         seed: int = 0,
     ) -> None:
         jitter = random.Random(f"{agent}/{seed}")  # noqa: S311 - spreads load, guards nothing
@@ -122,7 +122,7 @@ class Session:
         self._agent = agent
         self._topics = topics
         self._rules = rules
-        self._presence = Presence(agent, session, version, bench, vitals)
+        self._presence = SessionPresence(agent, session, version, bench, vitals)
         self._fetching = Fetching(topics, models)
         self._briefs = Briefs(topics)
         self._delivery = Delivery(outboxed or Outboxed(), jitter)
@@ -185,11 +185,11 @@ class Session:
         return self._presence.goodbye
 
     @property
-    def _progress(self) -> Progress:
+    def _progress(self) -> SessionProgress:
         order = self._fetching.order
         # the exchanges of a secure sum take less time than others need to read of them
         training = None if order is None or is_exchange(order) else order
-        return Progress(
+        return SessionProgress(
             cluster=self._order.cluster if self._order is not None else None,
             busy=training is not None,
             step=training.step if training is not None else 0,
@@ -207,11 +207,11 @@ class Session:
         return self._fetching.order is not None or self._delivery.undecided != 0
 
     @property
-    def _circumstances(self) -> Circumstances:
+    def _circumstances(self) -> StoryContext:
         presence = self._presence
-        return Circumstances(presence.coordinator, self._fetching.order, self._delivery.accepted)
+        return StoryContext(presence.coordinator, self._fetching.order, self._delivery.accepted)
 
-    def story(self) -> tuple[StoryLine, ...]:
+    def story(self) -> tuple[StorySentence, ...]:
         """What happened to this agent, oldest first; at most `MAX_LINES` of the newest sentences."""
         return self._story.lines
 
@@ -254,18 +254,18 @@ class Session:
                 return self._fetching.model_damaged(digest, now)
             case WorkDone(step):
                 return self._work_done(step, now)
-            case WorkFailed(step, why):
+            case WorkerGone(step, why):
                 return self._work_failed(step, why)
             case Sent(step, whole, size):
                 return self._delivery.sent(step, whole, now, size)
-            case ReportDamaged(step):
+            case OutboxDamaged(step):
                 return self._report_damaged(step, now)
-            case Refused():
+            case TopicsRefused():
                 return self._subscriptions_refused(event)
             case ModelSettled(model):
                 self._model_in_use = model
                 return []
-            case DataChanged():
+            case DataReplaced():
                 return self._data_changed()
             case VitalsSeen(disk_free, certificate):
                 self._presence.vitals = Vitals(disk_free, certificate)
@@ -331,7 +331,7 @@ class Session:
             parts += window.subscribed
         return [Subscribe((*lasting, *parts))]
 
-    def _subscriptions_refused(self, refused: Refused) -> Actions:
+    def _subscriptions_refused(self, refused: TopicsRefused) -> Actions:
         """Without orders an agent stays out. Without deployments it only uses the models of its orders."""
         own: tuple[str, ...] = ()
         if self._deployments is not None:

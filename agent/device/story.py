@@ -26,17 +26,17 @@ from covey.agent.device.events import (
     ModelSettled,
     Notify,
     OrderRefused,
+    OutboxDamaged,
     RefusalSeen,
-    ReportDamaged,
     Sent,
     StartWork,
     SwitchRun,
     WorkDone,
-    WorkFailed,
+    WorkerGone,
     YieldId,
 )
 from covey.shared.mqtt.link import Down, Echo, Up
-from covey.shared.mqtt.subscriptions import Refused
+from covey.shared.mqtt.subscriptions import TopicsRefused
 from covey.shared.strategies.phase_names import occasion
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage
@@ -45,7 +45,7 @@ MAX_LINES = 200
 
 
 @dataclass(frozen=True)
-class StoryLine:
+class StorySentence:
     """One sentence. Repetitions without anything in between are counted."""
 
     at: float  # when it happened last, in the session's time
@@ -54,7 +54,7 @@ class StoryLine:
 
 
 @dataclass(frozen=True)
-class Circumstances:
+class StoryContext:
     """What the sentences need to know besides an event and its actions."""
 
     coordinator: CoordinatorStatus | None  # its newest status
@@ -66,13 +66,13 @@ class Story:
     """The newest sentences, at most `limit`."""
 
     def __init__(self, limit: int = MAX_LINES) -> None:
-        self._lines: deque[StoryLine] = deque(maxlen=limit)
+        self._lines: deque[StorySentence] = deque(maxlen=limit)
 
     def __repr__(self) -> str:
         return f"<Story: {len(self._lines)} lines>"
 
     @property
-    def lines(self) -> tuple[StoryLine, ...]:
+    def lines(self) -> tuple[StorySentence, ...]:
         return tuple(self._lines)
 
     def add(self, text: str, now: float) -> None:
@@ -81,11 +81,11 @@ class Story:
             last = self._lines.pop()
             self._lines.append(replace(last, at=now, times=last.times + 1))
         else:
-            self._lines.append(StoryLine(now, text))
+            self._lines.append(StorySentence(now, text))
 
 
 def sentences(
-    event: Event, actions: Actions, before: Circumstances, after: Circumstances
+    event: Event, actions: Actions, before: StoryContext, after: StoryContext
 ) -> Iterator[str]:
     """What a person would say about an event and what the session did about it."""
     if event_sentence := _of_event(event, before):
@@ -118,7 +118,7 @@ def sentences(
                     f"The coordinator accepted step {accepted}, but the state on this disk is older: "
                     "the agent's memory of earlier work is lost."
                 )
-            case Notify(text) if isinstance(event, Refused | Echo):
+            case Notify(text) if isinstance(event, TopicsRefused | Echo):
                 yield text[:1].upper() + text[1:]
             case Notify(text):
                 yield f"Staying out of the run: {text}"
@@ -126,7 +126,7 @@ def sentences(
                 yield "Another agent with this id started earlier, so this one ends."
 
 
-def _of_event(event: Event, before: Circumstances) -> str | None:
+def _of_event(event: Event, before: StoryContext) -> str | None:
     match event:
         case Up():
             return "Connected to the broker."
@@ -140,7 +140,7 @@ def _of_event(event: Event, before: Circumstances) -> str | None:
             return "A model on disk is damaged; it is fetched again."
         case WorkDone(step):
             return f"Finished the work of step {step}; the report is in the outbox."
-        case WorkFailed(step, why):
+        case WorkerGone(step, why):
             return f"The work of step {step} failed: {why}"
         case Sent(step, whole=True):
             return f"Sent the report of step {step}."
@@ -150,7 +150,7 @@ def _of_event(event: Event, before: Circumstances) -> str | None:
             return "The owner's conditions for work hold."
         case ModelSettled(model) if model.note:
             return f"Model {model.note}."
-        case ReportDamaged(step):
+        case OutboxDamaged(step):
             return f"The report of step {step} is damaged on disk."
     return None
 

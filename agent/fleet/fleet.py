@@ -19,10 +19,10 @@ from covey.agent.device.identity import Identity
 from covey.agent.device.received_models import ReceivedModels
 from covey.agent.device.service import Agent, NameTakenError
 from covey.agent.learner_choice import TORCH
-from covey.agent.policy import UNLIMITED, Rules
+from covey.agent.policy import UNLIMITED, OwnersRules
 from covey.agent.worker.pool import Pool, PoolLike, check_device
 from covey.shared.errors import DecodeError, UserError
-from covey.shared.mqtt.link import Down, Link, Message, Up, Will
+from covey.shared.mqtt.link import Down, Link, Received, Up, Will
 from covey.shared.mqtt.mqtt_link import BrokerUrl, MqttLink
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.own_code.consent import NO_CODE, AllowedCode
@@ -173,7 +173,7 @@ class FleetRun:
         self._pool = pool
         self._observer = observer
         # a user may ask anything of a simulation on the user's own machine
-        self._rules = Rules(UNLIMITED, allowed, learner)
+        self._rules = OwnersRules(UNLIMITED, allowed, learner)
         self._received = ReceivedModels(folder / "received")
         self._faults = FaultPlan(self._fleet, scenario.seed)
         self._round = CurrentRound()
@@ -214,7 +214,7 @@ class FleetRun:
                         why
                     ):  # one notice for all agents, whose links lead to the same broker
                         self._observer(n.FleetDisconnected(why))
-                    case Message():
+                    case Received():
                         self._coordinator_seen(incoming.payload)
 
     def _coordinator_seen(self, payload: bytes) -> None:
@@ -314,7 +314,7 @@ async def host(
     source = {"scenario": str(path), "data_root": str(data_root) if data_root else None}
     workers = fleet.workers or os.cpu_count() or 1
     async with Pool(workers, keep_warm_s=KEEP_WARM_S, warm=learner == TORCH) as pool:
-        rules = Rules(UNLIMITED, allowed, learner)
+        rules = OwnersRules(UNLIMITED, allowed, learner)
         await check_device(pool, scenario.training.device, rules)
         if start is not None:
             await write_start(pool, source, start, rules)
@@ -362,7 +362,9 @@ async def write_partition(pool: PoolLike, source: dict[str, Any], out: Path) -> 
     await _done(pool, {"job": "partition", "source": source, "out": str(out)})
 
 
-async def write_start(pool: PoolLike, source: Mapping[str, Any], out: Path, rules: Rules) -> None:
+async def write_start(
+    pool: PoolLike, source: Mapping[str, Any], out: Path, rules: OwnersRules
+) -> None:
     """Let a worker write the initial models.
 
     Raises:

@@ -38,7 +38,7 @@ ARRAYS_OF = {NONE: ("answer",), NEAR: ("memory", "targets"), TREES: ("rows", "ta
 
 
 @dataclass(frozen=True)
-class Part:
+class MixedPart:
     """Something else than a model that a device mixes with its models."""
 
     name: str  # of the candidate
@@ -56,7 +56,7 @@ class ModelFile:
     weights: tuple[float, ...]  # of the models whose outputs are mixed; (1.0,) for a single one
     models: tuple[Named, ...]  # one per weight
     version: Version | None  # None: a file that a run left in its folder
-    parts: tuple[Part, ...] = ()
+    parts: tuple[MixedPart, ...] = ()
 
     @property
     def values(self) -> int:
@@ -70,7 +70,7 @@ def save_model(
     task: Mapping[str, Any],
     mixture: Mixture,
     layout: Layout,
-    parts: Sequence[Part] = (),
+    parts: Sequence[MixedPart] = (),
 ) -> None:
     """Write a kept model, whole or not at all.
 
@@ -165,7 +165,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Named]:
     return facts, arrays
 
 
-def _parts(rows: Any, arrays: Named) -> tuple[Part, ...]:
+def _parts(rows: Any, arrays: Named) -> tuple[MixedPart, ...]:
     """The other parts that are mixed; their arrays are taken out of those of the file. Raises KeyError if one is missing."""
     parts = []
     for one in rows:
@@ -175,7 +175,7 @@ def _parts(rows: Any, arrays: Named) -> tuple[Part, ...]:
         }
         for key in ARRAYS_OF[one["name"]]:
             own[key]
-        parts.append(Part(str(one["name"]), float(one["weight"]), own, int(one["model"])))
+        parts.append(MixedPart(str(one["name"]), float(one["weight"]), own, int(one["model"])))
     return tuple(parts)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.shared.errors import DecodeError, PublicError
-from covey.shared.secure.agent import AgentState, Identity, OwnersPolicy, SecureAgent
+from covey.shared.secure.agent import AgentState, OwnersPolicy, SecureAgent, SecureIdentity
 from covey.shared.secure.integers import from_wire
 from covey.shared.secure.masks import WIRE, Integers
 from covey.shared.secure.primitives import KEY_BYTES, Token, hashed
@@ -44,7 +44,7 @@ class SecureFolder:
     def __init__(
         self,
         folder: Path,
-        identity: Identity,
+        identity: SecureIdentity,
         policy: OwnersPolicy | None = None,
         *,
         simulated: bool = False,
@@ -66,7 +66,7 @@ class SecureFolder:
             )
         except FileNotFoundError:
             return None
-        device = cls(folder, Identity(entry, secret, fleet), policy, ahead=ahead)
+        device = cls(folder, SecureIdentity(entry, secret, fleet), policy, ahead=ahead)
         if (folder / EXPELLED).exists():
             step = device.agent.new_expelled(device.state(), (folder / EXPELLED).read_bytes())
             if step.syncs:

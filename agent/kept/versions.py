@@ -29,7 +29,7 @@ Figure = tuple[str, float]  # the one that models are compared by, with its metr
 
 
 @dataclass(frozen=True)
-class Verdict:
+class VersionVerdict:
     """Whether a new model is taken over, and a sentence that gives the reason."""
 
     accepted: bool
@@ -42,7 +42,7 @@ def judge(
     margin: float,
     accepted: Figures | None = None,
     measure: str | None = None,
-) -> Verdict:
+) -> VersionVerdict:
     """Compare a new model with the model in use, and with the one that a person accepted last.
 
     Without the second comparison many small losses, each within the margin, would add up.
@@ -56,8 +56,8 @@ def judge(
         measure: of the task; None: the usual one.
     """
     if new.get("diverged"):
-        return Verdict(False, "its outputs on the test samples are not finite")
-    verdict = Verdict(True, "no model to compare with is in use")
+        return VersionVerdict(False, "its outputs on the test samples are not finite")
+    verdict = VersionVerdict(True, "no model to compare with is in use")
     if old is not None:
         verdict = _against(new, old, margin, "the model so far", measure)
     if verdict.accepted and accepted is not None:
@@ -72,12 +72,14 @@ def _metrics(measure: str | None) -> tuple[str, ...]:
     return (ON_DEVICES.get(measure, measure), *METRICS) if measure else METRICS
 
 
-def _against(new: Figures, old: Figures, margin: float, which: str, measure: str | None) -> Verdict:
+def _against(
+    new: Figures, old: Figures, margin: float, which: str, measure: str | None
+) -> VersionVerdict:
     samples = new.get("n", 0)
     if old.get("diverged"):
-        return Verdict(True, f"the outputs of {which} are not finite")
+        return VersionVerdict(True, f"the outputs of {which} are not finite")
     if not samples:
-        return Verdict(True, "the device has no test samples to compare with")
+        return VersionVerdict(True, "the device has no test samples to compare with")
     for metric in _metrics(measure):
         after = new.get(metric)
         before = old.get(metric)
@@ -88,8 +90,8 @@ def _against(new: Figures, old: Figures, margin: float, which: str, measure: str
             seen = f"{name} {plain(shown[0])} on {samples} test samples"
             why = f"{seen}, {plain(shown[1])} with {which}"
             worst = _worst(before, margin, samples, is_error=MEASURES[metric].lower_is_better)
-            return Verdict(not MEASURES[metric].is_better(worst, after), why)
-    return Verdict(True, f"{which} solves another task")
+            return VersionVerdict(not MEASURES[metric].is_better(worst, after), why)
+    return VersionVerdict(True, f"{which} solves another task")
 
 
 def _worst(before: float, margin: float, samples: int, *, is_error: bool) -> float:

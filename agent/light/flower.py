@@ -22,7 +22,7 @@ from covey.agent.data.dataset import Array, Dataset
 from covey.agent.data.local import Float32
 from covey.agent.light.own_loop import SEEDS, LoopLearner, LoopLocal, OrderedTraining, start_of
 from covey.agent.own_code import State
-from covey.agent.policy import Rules
+from covey.agent.policy import OwnersRules
 from covey.shared.errors import PublicError
 from covey.shared.numerics.figures import Figures
 from covey.shared.numerics.kinship import Card
@@ -356,7 +356,7 @@ class FlowerLearner(LoopLearner):
         layout: Layout,
         training: Training,
         rng: np.random.Generator,
-        rules: Rules,
+        rules: OwnersRules,
     ) -> FlowerLocal:
         """See `Learner.local`. Raises PublicError for data that are not the client's own."""
         if not isinstance(dataset, ClientData):
@@ -366,7 +366,7 @@ class FlowerLearner(LoopLearner):
         loop = replace(self.loop, node=dataset.node)
         return FlowerLocal(loop, dataset, task, layout, training, rng, rules)
 
-    def description(self, dataset: ClientData, task: Task, rules: Rules) -> dict[str, Any]:
+    def description(self, dataset: ClientData, task: Task, rules: OwnersRules) -> dict[str, Any]:
         """How many samples the client trains and tests on: a trial of all its functions, with one epoch.
 
         Raises:

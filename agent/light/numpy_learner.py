@@ -15,7 +15,7 @@ from covey.agent.data.scaling import Scaling
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learning import check_layout
 from covey.agent.light.dense_net import DebiasedNet, DenseNet, layout_of_task
-from covey.agent.policy import NO_CODE_RULES, Rules
+from covey.agent.policy import NO_CODE_RULES, OwnersRules
 from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Layout, Vector
@@ -183,7 +183,7 @@ class NumpyLocal(DataOfLocal):
         rng: np.random.Generator,
         scaling: Mapping[str, Sequence[float]] | None = None,
         *,
-        rules: Rules = NO_CODE_RULES,
+        rules: OwnersRules = NO_CODE_RULES,
     ) -> None:
         super().__init__(dataset, task, training, rng, rules)
         self._loss = loss_of(task)
@@ -369,7 +369,7 @@ class NumpyLearner:
         layout: Layout,
         training: Training,
         rng: np.random.Generator,
-        rules: Rules,
+        rules: OwnersRules,
     ) -> NumpyLocal:
         """See `Learner.local`."""
         rules.device(training.device, self.device)

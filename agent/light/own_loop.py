@@ -16,7 +16,7 @@ from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learning import check_layout
 from covey.agent.light.numpy_learner import loss_of
 from covey.agent.own_code import Loop, State
-from covey.agent.policy import Rules
+from covey.agent.policy import OwnersRules
 from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
@@ -105,7 +105,7 @@ class LoopLocal(DataOfLocal):
         layout: Layout,
         training: Training,
         rng: np.random.Generator,
-        rules: Rules,
+        rules: OwnersRules,
     ) -> None:
         super().__init__(dataset, task, training, rng, rules)
         self._loop = loop
@@ -274,7 +274,7 @@ class LoopLearner(Bare):
         layout: Layout,
         training: Training,
         rng: np.random.Generator,
-        rules: Rules,
+        rules: OwnersRules,
     ) -> LoopLocal:
         """See `Learner.local`."""
         return LoopLocal(self.loop, dataset, task, layout, training, rng, rules)

@@ -49,7 +49,7 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Request:
+class TrainingRequest:
     """The training of one agent."""
 
     key: Hashable  # of the model and the device
@@ -82,7 +82,7 @@ def padded(epochs: Iterable[Iterable[SampleIndices]], size: int) -> SampleIndice
     return rows
 
 
-def batched(requests: Sequence[Request]) -> list[TrainingResult]:
+def batched(requests: Sequence[TrainingRequest]) -> list[TrainingResult]:
     """The results of trainings, in their order. Those of one kind are computed at once, as far as memory permits."""
     kinds: dict[Hashable, list[int]] = defaultdict(list)
     for place, request in enumerate(requests):
@@ -96,7 +96,7 @@ def batched(requests: Sequence[Request]) -> list[TrainingResult]:
     return [results[place] for place in range(len(requests))]
 
 
-def _within_memory(requests: Sequence[Request]) -> list[TrainingResult]:
+def _within_memory(requests: Sequence[TrainingRequest]) -> list[TrainingResult]:
     """The results of trainings of one kind, in two halves where the device's memory does not hold all."""
     try:
         return _trained(requests)
@@ -108,7 +108,7 @@ def _within_memory(requests: Sequence[Request]) -> list[TrainingResult]:
     return [*_within_memory(requests[:half]), *_within_memory(requests[half:])]
 
 
-def _trained(requests: Sequence[Request]) -> list[TrainingResult]:
+def _trained(requests: Sequence[TrainingRequest]) -> list[TrainingResult]:
     """The results of trainings of one kind, longest first."""
     first = requests[0]
     models = _Models(requests)
@@ -167,7 +167,7 @@ class _Models:
     parameters: Tensor  # (agents that still train, P) view of it
     gradient: Tensor  # of the same shape
 
-    def __init__(self, requests: Sequence[Request]) -> None:
+    def __init__(self, requests: Sequence[TrainingRequest]) -> None:
         first = requests[0]
         device = first.inputs.device
         self._net = first.net
@@ -214,7 +214,7 @@ class _Samples:
 
     inputs: Tensor  # (samples, *features)
 
-    def __init__(self, requests: Sequence[Request]) -> None:
+    def __init__(self, requests: Sequence[TrainingRequest]) -> None:
         device = requests[0].inputs.device
         self.inputs = torch.cat([request.inputs for request in requests])
         self._targets = torch.cat([request.targets for request in requests])

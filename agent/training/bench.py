@@ -12,7 +12,7 @@ from covey.agent.data import Dataset
 from covey.agent.data.check import load_local
 from covey.agent.data.proposal_data import describe
 from covey.agent.learning import learner_for
-from covey.agent.policy import DEFAULT_RULES, Rules
+from covey.agent.policy import DEFAULT_RULES, OwnersRules
 from covey.shared.numerics.split import Mask, Split
 from covey.shared.numerics.vectors import Vector
 from covey.shared.proposal.proposal import checked, propose
@@ -28,7 +28,7 @@ TRAINING_S = 5.0  # training is measured for about this long
 
 
 @dataclass(frozen=True)
-class Figures:
+class BenchFigures:
     """What was measured on the data of this device."""
 
     model: str
@@ -61,8 +61,8 @@ def task_of(data: str, label: str | None, scenario: str | None, model: str | Non
 
 
 def measure(
-    data: str, label: str | None, task: Task, training: Training, rules: Rules = DEFAULT_RULES
-) -> Figures:
+    data: str, label: str | None, task: Task, training: Training, rules: OwnersRules = DEFAULT_RULES
+) -> BenchFigures:
     """Train and evaluate on the data of this device, for a few seconds. Nothing is kept of the model.
 
     Args:
@@ -83,7 +83,7 @@ def measure(
     began = time.perf_counter()
     local.predict(start, "test")
     evaluation_s = time.perf_counter() - began
-    return Figures(
+    return BenchFigures(
         task.model.name,
         start.size,
         len(samples.targets),
@@ -93,7 +93,7 @@ def measure(
     )
 
 
-def one_step(samples: Dataset, task: Task, training: Training, rules: Rules) -> None:
+def one_step(samples: Dataset, task: Task, training: Training, rules: OwnersRules) -> None:
     """Train one step and evaluate on the data of this device, to see whether that fits into memory.
 
     Args:
@@ -108,7 +108,7 @@ def one_step(samples: Dataset, task: Task, training: Training, rules: Rules) -> 
 
 
 def _local_of(
-    samples: Dataset, task: Task, training: Training, rules: Rules
+    samples: Dataset, task: Task, training: Training, rules: OwnersRules
 ) -> tuple[Local, Vector, Mask | None]:
     """The data ready for training, a small model, and what of it the task trains."""
     learner = learner_for(task, rules)

@@ -41,7 +41,7 @@ DRAW_NOTHING = frozenset(  # layers of torch; any other one gets a seed
 )
 
 
-class _Home(NamedTuple):
+class _Slot(NamedTuple):
     """Where a tensor of a module belongs."""
 
     layer: nn.Module
@@ -77,7 +77,7 @@ class FlatModule:
         self.leaf.grad = self.gradient
         self.gradients = []
         self.draws_random_numbers = any(may_draw(layer) for layer in module.modules())
-        self._homes: list[_Home] = []
+        self._homes: list[_Slot] = []
         self._tie(layout)
 
     def _tie(self, layout: Layout) -> None:
@@ -88,7 +88,7 @@ class FlatModule:
             tensor = tensors[entry.name]
             tensor.data = self.state[span].view(entry.shape)
             layer = self.module.get_submodule(entry.module)
-            self._homes.append(_Home(layer, entry.name.rpartition(".")[2], tensor, tensor.data))
+            self._homes.append(_Slot(layer, entry.name.rpartition(".")[2], tensor, tensor.data))
             if tensor.requires_grad:
                 tensor.grad = self.gradient[span].view(entry.shape)
                 self.gradients.append(tensor.grad)

@@ -19,10 +19,10 @@ from covey.agent.data.local import CHUNK, NO_CORRECTION, DataOfLocal, Float32, c
 from covey.agent.data.shared_tests import kept_arrays, recalled
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learning import check_layout
-from covey.agent.policy import NO_CODE_RULES, Rules
+from covey.agent.policy import NO_CODE_RULES, OwnersRules
 from covey.agent.training.architectures import BUILT_IN, THRESHOLD
 from covey.agent.training.augment import augmentation_for, augmentation_of_training
-from covey.agent.training.batched import Course, Request, can_be_batched, padded
+from covey.agent.training.batched import Course, TrainingRequest, can_be_batched, padded
 from covey.agent.training.compute_device import choose_device, prepare_device
 from covey.agent.training.flat_module import (
     FEATURES_BYTES,
@@ -169,7 +169,7 @@ class TorchLocal(DataOfLocal):
         rng: np.random.Generator,
         scaling: Mapping[str, Sequence[float]] | None = None,
         *,
-        rules: Rules = NO_CODE_RULES,
+        rules: OwnersRules = NO_CODE_RULES,
         nets: Nets | None = None,
     ) -> None:
         self.device = rules.device(training.device, choose_device)
@@ -437,7 +437,7 @@ class TorchLocal(DataOfLocal):
         key = _key(self._task, self._layout, self._device)
         inputs, targets = self._gathered(torch.arange(self.examples))
         result: TrainingResult = ask(
-            Request(
+            TrainingRequest(
                 key, self._net, self._layout, self._loss, self._training, inputs, targets, course
             )
         )

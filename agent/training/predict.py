@@ -16,12 +16,12 @@ import numpy.typing as npt
 from covey.agent.data.answering import Answering, mixed_answers
 from covey.agent.data.fit import FLAGS
 from covey.agent.data.load import TABLES
-from covey.agent.data.unlabelled import Samples, cells_of, load_unlabelled
+from covey.agent.data.unlabelled import UnlabelledSamples, cells_of, load_unlabelled
 from covey.agent.kept.model_dir import INDEX, read_index
 from covey.agent.kept.model_file import ModelFile, read_model
 from covey.agent.learner_choice import TORCH
 from covey.agent.learning import SAME_VERSION, learner_for
-from covey.agent.policy import NO_CODE_RULES, Rules
+from covey.agent.policy import NO_CODE_RULES, OwnersRules
 from covey.shared.errors import DataError, PublicError, UserError
 from covey.shared.numerics.figures import HALF, anomaly_figures, label_figures
 from covey.shared.numerics.measures import plain
@@ -148,7 +148,7 @@ class Predictor:
         UserError: the model cannot be used here.
     """
 
-    def __init__(self, model: Path, rules: Rules = NO_CODE_RULES) -> None:
+    def __init__(self, model: Path, rules: OwnersRules = NO_CODE_RULES) -> None:
         self.file = read_model(model)
         self._rules = rules
         self._layout = _layout(self.file, rules)
@@ -223,7 +223,7 @@ class Predictor:
 
     def _answers(
         self, data: Path, label: str | None, *, with_targets: bool = False
-    ) -> tuple[Outputs, Samples]:
+    ) -> tuple[Outputs, UnlabelledSamples]:
         """The answers of the model, mixed by the weights of its parts as an evaluation does, and the samples."""
         samples = load_unlabelled(data, self.file.task, label, with_targets=with_targets)
         local = self._learner.local(
@@ -275,13 +275,13 @@ def _shares(predicted: Sequence[str], targets: Sequence[str]) -> Score:
 
 
 def predict(
-    model: Path, data: Path, label: str | None = None, rules: Rules = NO_CODE_RULES
+    model: Path, data: Path, label: str | None = None, rules: OwnersRules = NO_CODE_RULES
 ) -> list[Prediction]:
     """The predictions of a model file, as `Predictor` makes them."""
     return Predictor(model, rules).predict(data, label)
 
 
-def _layout(file: ModelFile, rules: Rules) -> Layout:
+def _layout(file: ModelFile, rules: OwnersRules) -> Layout:
     """The layout of a file's models. Nothing takes memory before the file's claims fit its tensors. UserError if they do not."""
     try:
         rules.check_model_file(file.task.model.options, file.values)

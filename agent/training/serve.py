@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from covey.agent.policy import Rules
+from covey.agent.policy import OwnersRules
 from covey.agent.training.predict import Predictor, model_in_use
 from covey.shared.candidate_names import SERVED
 from covey.shared.errors import CoveyError, UserError
@@ -48,7 +48,7 @@ class Models:
         rules: the code that may be imported for the model.
     """
 
-    def __init__(self, model: Path | None, folder: Path, rules: Rules) -> None:
+    def __init__(self, model: Path | None, folder: Path, rules: OwnersRules) -> None:
         self._model = model
         self._folder = folder
         self._rules = rules

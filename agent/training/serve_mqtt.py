@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from covey.agent.training.serve import CSV, JSON, MOST_BYTES, Models, answer, refusal
 from covey.shared.errors import UserError
-from covey.shared.mqtt.link import Down, Echo, Link, Message, Up, Will
+from covey.shared.mqtt.link import Down, Echo, Link, Received, Up, Will
 from covey.shared.storage import json_text
 
 ONLINE, OFFLINE = b"online", b"offline"
@@ -25,7 +25,7 @@ NO_TOPIC = re.compile(r"[#+\x00-\x1f]|^/|//|/$")
 
 
 @dataclass(frozen=True)
-class Place:
+class ServeTopics:
     """Where a device answers. Raises UserError for a topic that no message can have."""
 
     topic: str
@@ -69,7 +69,7 @@ class Place:
         return f"{self.discovery}/sensor/{unique}/config", json_text.dumps(config).encode()
 
 
-def answers(place: Place, models: Models, rows: bytes) -> Iterator[tuple[str, bytes, bool]]:
+def answers(place: ServeTopics, models: Models, rows: bytes) -> Iterator[tuple[str, bytes, bool]]:
     """What a device publishes when it was asked: topic, payload, and whether the broker retains it."""
     try:
         if not 0 < len(rows) <= MOST_BYTES:
@@ -90,7 +90,7 @@ def _silent(text: str) -> None:
 
 
 async def serve(
-    link: Link, place: Place, models: Models, show: Callable[[str], object] = _silent
+    link: Link, place: ServeTopics, models: Models, show: Callable[[str], object] = _silent
 ) -> None:
     """Answer what arrives on a link, whose last will is that of the place, until it is closed.
 
@@ -109,7 +109,7 @@ async def serve(
                     await link.publish(*place.announcement(), retain=True)
             elif isinstance(item, Down | Echo):
                 show(item.why)
-            elif isinstance(item, Message) and item.topic == place.rows:
+            elif isinstance(item, Received) and item.topic == place.rows:
                 for topic, payload, retain in await asyncio.to_thread(
                     lambda rows: list(answers(place, models, rows)), item.payload
                 ):

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from covey.agent.policy import Rules
+from covey.agent.policy import OwnersRules
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.task import Task
 from covey.shared.wire.messages import DeviceKind
@@ -59,7 +59,7 @@ class TorchLearner:
         layout: Layout,
         training: Training,
         rng: np.random.Generator,
-        rules: Rules,
+        rules: OwnersRules,
     ) -> TorchLocal:
         """See `Learner.local`."""
         from covey.agent.training.learner import Nets, TorchLocal

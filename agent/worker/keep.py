@@ -20,9 +20,9 @@ from covey.agent.data.answering import Answering
 from covey.agent.data.dataset import folds
 from covey.agent.data.trees import trees_for
 from covey.agent.kept.model_file import ModelFile, Named, read_model, save_model, task_with_scaling
-from covey.agent.kept.versions import Figure, Figures, Verdict, Version, judge, main_figure
+from covey.agent.kept.versions import Figure, Figures, Version, VersionVerdict, judge, main_figure
 from covey.agent.learning import learner_for
-from covey.agent.policy import PolicyError, Rules
+from covey.agent.policy import OwnersRules, PolicyError
 from covey.agent.worker.sources import Source
 from covey.shared.errors import CoveyError
 from covey.shared.numerics.mixture import in_words
@@ -34,8 +34,8 @@ from covey.shared.strategies.base import ClientState, Fold, Local, Mixture, Trai
 from covey.shared.strategies.bases.hard import lowest_loss
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import OrderMessage
+from covey.shared.work.candidates import BeforeHome, Make, with_models
 from covey.shared.work.candidates import Candidate as Answerer
-from covey.shared.work.candidates import Given, Make, with_models
 from covey.shared.work.client import Measured, candidates_for_use, decode_model, model_for_use
 from covey.shared.work.judge import Judgement, fleet_of
 from covey.shared.work.label_prior import own_prior, served, with_prior
@@ -60,7 +60,7 @@ Answer = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Place:
+class KeepPlace:
     """Where kept models lie, and what a new one is compared with."""
 
     folder: Path
@@ -69,12 +69,12 @@ class Place:
     margin: float  # how much worse a new model may be
 
     @classmethod
-    def of(cls, job: Mapping[str, Any]) -> Place:
+    def of(cls, job: Mapping[str, Any]) -> KeepPlace:
         return cls(Path(job["folder"]), job["current"], job["accepted"], job["margin"])
 
 
 @dataclass(frozen=True)
-class Candidate:
+class KeptModel:
     """A model that may be taken over."""
 
     version: Version
@@ -101,8 +101,8 @@ def keep_of_order(
     uses: Mapping[str, float],
     others: Mapping[str, Make],
     dataset: Dataset,
-    place: Place,
-    rules: Rules,
+    place: KeepPlace,
+    rules: OwnersRules,
 ) -> Answer | None:
     """Keep the model that an order gives this agent; None if it gives none.
 
@@ -139,16 +139,16 @@ def keep_of_order(
     version = Version(order.run, work.round, cluster, uses=in_words(uses) if uses else "")
     task = task_with_scaling(work.task, work.scaling)
     layout = Layout.from_wire(work.layout)
-    candidate = Candidate(version, task, mixture, layout, uses, candidates)
+    candidate = KeptModel(version, task, mixture, layout, uses, candidates)
     return keep(candidate, local, dataset, place, rules)
 
 
 def keep(
-    candidate: Candidate,
+    candidate: KeptModel,
     local: Local,
     dataset: Dataset,
-    place: Place,
-    rules: Rules,
+    place: KeepPlace,
+    rules: OwnersRules,
     *,
     force: bool = False,
 ) -> Answer | None:
@@ -173,9 +173,11 @@ def keep(
     verdict = judge(new, old, place.margin, accepted, task.measure)
     same = current is not None and _is_judged_again(candidate, current)
     if same and not new.get("diverged"):
-        verdict = Verdict(True, "the same models, weighed again with what is known of the fleet")
+        verdict = VersionVerdict(
+            True, "the same models, weighed again with what is known of the fleet"
+        )
     if force and not verdict.accepted:
-        verdict = Verdict(True, f"the operator overrides the check: {verdict.why}")
+        verdict = VersionVerdict(True, f"the operator overrides the check: {verdict.why}")
     version = candidate.version
     if verdict.accepted:
         path = place.folder / version.file
@@ -187,7 +189,7 @@ def keep(
 
 
 def _answer(
-    version: Version, verdict: Verdict, figure: Figure | None, *, is_first: bool = False
+    version: Version, verdict: VersionVerdict, figure: Figure | None, *, is_first: bool = False
 ) -> Answer:
     """What the agent's process gets of a decision on a model."""
     return {
@@ -204,8 +206,8 @@ def adopt(
     clusters: Sequence[int],
     contents: Sequence[bytes],
     source: Source,
-    place: Place,
-    rules: Rules,
+    place: KeepPlace,
+    rules: OwnersRules,
 ) -> Answer | None:
     """Judge models that were published for use. Of several, the one with the smallest training loss is the candidate.
 
@@ -241,7 +243,7 @@ def adopt(
         version = Version(
             deployment.run, deployment.round, None, deployment.origin, name=deployment.name
         )
-        return _answer(version, Verdict(False, why), None)
+        return _answer(version, VersionVerdict(False, why), None)
     models = [layout.vector(layout.named(model) | own) for model in models]
     dataset = source.dataset(checked)
     learner = learner_for(checked, rules)
@@ -263,7 +265,7 @@ def adopt(
         deployment.run, deployment.round, cluster, deployment.origin, name=deployment.name
     )
     force = deployment.force and rules.policy.forced_models == "taken"
-    candidate = Candidate(version, task, served(mixture, prior), layout)
+    candidate = KeptModel(version, task, served(mixture, prior), layout)
     current = _read(place, place.current)
     if current is not None and _is_judged_again(candidate, current) and _has_judged(current):
         return None
@@ -277,7 +279,7 @@ def adopt(
             for part, units in folds(dataset, 0, deployment.run)
         )
         trees = trees_for(checked)
-        given = Given(
+        given = BeforeHome(
             mixture, checked.outputs, split=split, others={} if trees is None else {"trees": trees}
         )
         known, found = Judgement.made(
@@ -293,7 +295,7 @@ def adopt(
             fleet_of(deployment.judge), single=bool(deployment.judge.get("single"))
         )
         as_used = partial(served, found=prior)
-        candidate = Candidate(
+        candidate = KeptModel(
             replace(version, uses=in_words(choice.weights)),
             task,
             candidate.mixture,
@@ -316,7 +318,7 @@ def _own_values(
     return own, [name for name in names if name in shapes and name not in own]
 
 
-def _read(place: Place, file: str) -> ModelFile | None:
+def _read(place: KeepPlace, file: str) -> ModelFile | None:
     """A kept model; None if there is none, or its file is damaged."""
     if not file:
         return None
@@ -326,7 +328,7 @@ def _read(place: Place, file: str) -> ModelFile | None:
         return None
 
 
-def _is_same(candidate: Candidate, answering: Answering, current: ModelFile) -> bool:
+def _is_same(candidate: KeptModel, answering: Answering, current: ModelFile) -> bool:
     """Same version, same task, same values."""
     if not _has_same_task(candidate, current) or len(answering.mixture) != len(current.models):
         return False
@@ -339,7 +341,7 @@ def _is_same(candidate: Candidate, answering: Answering, current: ModelFile) -> 
     return same and _has_same_models(answering.mixture, candidate.layout, current)
 
 
-def _is_judged_again(candidate: Candidate, current: ModelFile) -> bool:
+def _is_judged_again(candidate: KeptModel, current: ModelFile) -> bool:
     """Whether the model in use came with the same served models."""
     fits = len(candidate.mixture) <= len(current.models)
     return (
@@ -354,7 +356,7 @@ def _has_judged(current: ModelFile) -> bool:
     return current.version is not None and bool(current.version.uses)
 
 
-def _has_same_task(candidate: Candidate, current: ModelFile) -> bool:
+def _has_same_task(candidate: KeptModel, current: ModelFile) -> bool:
     same = candidate.version.is_same_model(current.version)
     return same and Task.model_validate(candidate.task) == current.task
 
@@ -367,7 +369,9 @@ def _has_same_models(mixture: Mixture, layout: Layout, current: ModelFile) -> bo
     )
 
 
-def _figures(kept: ModelFile | None, task: Task, dataset: Dataset, rules: Rules) -> Figures | None:
+def _figures(
+    kept: ModelFile | None, task: Task, dataset: Dataset, rules: OwnersRules
+) -> Figures | None:
     """Figures of a kept model on the same samples; None if there is none, it solves another task, or it cannot be built here."""
     if kept is None or _question(kept.task) != _question(task):
         return None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from covey.shared.strategies.base import ClientState
 
 
-class DiskFull(Exception):  # noqa: N818 - the service waits and asks again
+class ResultDoesNotFit(Exception):  # noqa: N818 - the service waits and asks again
     """The disk has no room for the result of the work."""
 
 
@@ -128,10 +128,10 @@ def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> byt
         raise unwritten(error, path) from error
 
 
-def unwritten(error: OSError, path: Path) -> DiskFull | DiskBroken:
+def unwritten(error: OSError, path: Path) -> ResultDoesNotFit | DiskBroken:
     """Why a file of the state could not be written: whether waiting helps, and what to do."""
     why = obstacle(error, path.parent)
-    return DiskFull(why) if why else DiskBroken(os_error_text(error))
+    return ResultDoesNotFit(why) if why else DiskBroken(os_error_text(error))
 
 
 def _seal_of(archive: zipfile.ZipFile) -> bytes:

@@ -12,8 +12,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from covey.agent.policy import Rules
-from covey.agent.worker.process import Options
+from covey.agent.policy import OwnersRules
+from covey.agent.worker.process import WorkerOptions
 from covey.shared.errors import UserError
 from covey.shared.own_code.consent import consent
 from covey.shared.programs.child import kill, python, worker_environment
@@ -52,7 +52,7 @@ class PoolLike(Protocol):
         """
 
 
-async def check_device(pool: PoolLike, wanted: DeviceWish, rules: Rules) -> None:
+async def check_device(pool: PoolLike, wanted: DeviceWish, rules: OwnersRules) -> None:
     """Check that work can be done on this kind of device. Only a worker has torch, so a worker has to look.
 
     Raises:
@@ -201,7 +201,7 @@ class Pool:
         )  # the worker may load what our owner allowed us to load
         process = await asyncio.create_subprocess_exec(
             *self._command,
-            *Options(self._threads, self._warm, allow=allow).words(),
+            *WorkerOptions(self._threads, self._warm, allow=allow).words(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=worker_environment(str(self._threads)),

@@ -13,11 +13,11 @@ from typing import Self
 
 from covey.agent.learner_choice import TORCH
 from covey.agent.learning import load_learner
-from covey.agent.policy import TAKES_MORE, Policy, PolicyError, Rules
+from covey.agent.policy import TAKES_MORE, OwnersRules, Policy, PolicyError
 
 
 @dataclass(frozen=True)
-class Options:
+class WorkerOptions:
     """How a worker runs: a pool writes them on its command line, and the worker reads them there once."""
 
     threads: int = 1  # of the learner
@@ -45,7 +45,7 @@ class Options:
         return cls(given.threads, given.warm, given.verbose, tuple(given.allow))
 
 
-def prepared(rules: Rules, threads: int = 1) -> None:
+def prepared(rules: OwnersRules, threads: int = 1) -> None:
     """Load the libraries of this device's learner."""
     load_learner(rules.learner).prepare(threads)
 
@@ -54,7 +54,7 @@ def prepared(rules: Rules, threads: int = 1) -> None:
 
 
 @contextlib.contextmanager
-def memory_limited(rules: Rules, threads: int | None) -> Iterator[None]:
+def memory_limited(rules: OwnersRules, threads: int | None) -> Iterator[None]:
     """Limit the data memory of this process while it works. Linux only.
 
     RLIMIT_DATA counts what a process writes to. RLIMIT_AS would count the address space, too, of which torch reserves

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from cachetools import LRUCache
 
 from covey.agent.data import Dataset, fit
-from covey.agent.data.partition import Split, client_dataset, fleet_data
+from covey.agent.data.partition import SampleSplit, client_dataset, fleet_data
 from covey.agent.data.shared_tests import (
     Key,
     Outputs,
@@ -122,7 +122,7 @@ class _Fleet:
     """The data of a fleet, and what was made of it so far."""
 
     data: Dataset
-    split: Split  # which samples belong to which agent
+    split: SampleSplit  # which samples belong to which agent
     sets: Rows | None  # see `sets_of`
     shares: LRUCache[ShareKey, Dataset]  # as the task has them: each is a copy
     outputs: LRUCache[Key, Outputs]

@@ -37,16 +37,23 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learner_choice import TORCH
 from covey.agent.learning import learner_for, load_learner
-from covey.agent.policy import SIGNATURES, Policy, PolicyError, PrivacyDemand, Rules, values_of
+from covey.agent.policy import (
+    SIGNATURES,
+    OwnersRules,
+    Policy,
+    PolicyError,
+    PrivacyDemand,
+    values_of,
+)
 from covey.agent.worker.memory_file import (
     DiskBroken,
-    DiskFull,
     MemoryDamaged,
+    ResultDoesNotFit,
     load_memory,
     save_memory,
     unwritten,
 )
-from covey.agent.worker.process import Options, memory_limited, prepared
+from covey.agent.worker.process import WorkerOptions, memory_limited, prepared
 from covey.shared.disclosures import NUMBERS_OF_EVALUATION, Promise, cleared
 from covey.shared.errors import CoveyError, DataError, UserError, public_text
 from covey.shared.own_code.consent import AllowedCode, consented, framework_of
@@ -121,7 +128,7 @@ def _name(path: str, layout: Layout) -> Name:
 
 
 MAX_LINE = 1000  # characters of an error in an answer or a report
-DEFAULTS = Options()
+DEFAULTS = WorkerOptions()
 
 _newest_models = ModelCache()  # of the newest order of a simulated agent
 
@@ -133,12 +140,12 @@ def main() -> None:
     os.dup2(2, 1)
     if end_with_parent := death_with_parent():  # on other systems our input ends instead
         end_with_parent()
-    options = Options.parse(sys.argv[1:])
+    options = WorkerOptions.parse(sys.argv[1:])
     with consented(AllowedCode.parse(options.allow)):
         _serve(sys.stdin.buffer, answers, options)
 
 
-def _serve(jobs: BinaryIO, answers: IO[bytes], options: Options) -> None:
+def _serve(jobs: BinaryIO, answers: IO[bytes], options: WorkerOptions) -> None:
     is_warm = not options.warm
     while True:
         if not is_warm and not select.select([jobs], [], [], 0)[0]:
@@ -154,7 +161,7 @@ def _serve(jobs: BinaryIO, answers: IO[bytes], options: Options) -> None:
             return
 
 
-def answer(job: frames.Job, options: Options = DEFAULTS) -> frames.Job:
+def answer(job: frames.Job, options: WorkerOptions = DEFAULTS) -> frames.Job:
     """Do one job.
 
     Args:
@@ -167,7 +174,7 @@ def answer(job: frames.Job, options: Options = DEFAULTS) -> frames.Job:
     """
     try:
         return _done(job, options)
-    except DiskFull as error:
+    except ResultDoesNotFit as error:
         return {"disk_full": str(error)}
     except DiskBroken as error:
         return {"disk_broken": str(error)}
@@ -176,7 +183,7 @@ def answer(job: frames.Job, options: Options = DEFAULTS) -> frames.Job:
 
 
 @own_code()
-def _done(job: frames.Job, options: Options) -> frames.Job:
+def _done(job: frames.Job, options: WorkerOptions) -> frames.Job:
     match job["job"]:
         case "inspect":
             return _inspect(job)
@@ -206,22 +213,22 @@ def _inspect(job: frames.Job) -> frames.Job:
 
     task = Task.model_validate(job["task"])
     try:
-        with memory_limited(Rules.from_wire(job), None):
+        with memory_limited(OwnersRules.from_wire(job), None):
             data = source_of(job["source"]).dataset(task)
             if framework_of(task.model.name) == "flower":
-                return _described(data, task, Rules.from_wire(job))
+                return _described(data, task, OwnersRules.from_wire(job))
             return describe(data, task)
     except DataError as error:
         return {
             "samples": 0,
             "test_samples": 0,
             "labels": [],
-            "problem": _line(_told(error, Rules.from_wire(job))),
+            "problem": _line(_told(error, OwnersRules.from_wire(job))),
             "detail": _line(str(error)),
         }
 
 
-def _described(data: Any, task: Any, rules: Rules) -> frames.Job:
+def _described(data: Any, task: Any, rules: OwnersRules) -> frames.Job:
     """The description of a client's own data, which only its functions know. A client that fails is an answer."""
     try:
         learner: Any = learner_for(task, rules)
@@ -238,7 +245,7 @@ def _fits(job: frames.Job, threads: int) -> frames.Job:
     from covey.shared.scenario.task import Task
     from covey.shared.strategies.base import Training
 
-    rules = Rules.from_wire(job)
+    rules = OwnersRules.from_wire(job)
     task = Task.model_validate(job["task"])
     with memory_limited(rules, threads):
         one_step(source_of(job["source"]).dataset(task), task, Training(batch=job["batch"]), rules)
@@ -259,7 +266,7 @@ def _start(job: frames.Job) -> frames.Job:
     from covey.shared.scenario.code import check_code
     from covey.shared.scenario.load import load_without_files
 
-    rules = Rules.from_wire(job)
+    rules = OwnersRules.from_wire(job)
     scenario = load_without_files(Path(job["source"]["scenario"]))
     check_code(scenario, rules.allowed)
     write_start(scenario, Path(job["out"]), rules.allowed)
@@ -268,11 +275,11 @@ def _start(job: frames.Job) -> frames.Job:
 
 def _adopt(job: frames.Job, threads: int) -> frames.Job:
     """Judge models that were published for use."""
-    from covey.agent.worker.keep import Place, adopt
+    from covey.agent.worker.keep import KeepPlace, adopt
     from covey.agent.worker.sources import source_of
     from covey.shared.wire.deployments import Deployment
 
-    rules = Rules.from_wire(job)
+    rules = OwnersRules.from_wire(job)
     prepared(rules, threads)
     deployment = Deployment.from_bytes(job["deployment"])
     try:
@@ -283,24 +290,24 @@ def _adopt(job: frames.Job, threads: int) -> frames.Job:
                 job["clusters"],
                 contents,
                 source_of(job["source"]),
-                Place.of(job["keep"]),
+                KeepPlace.of(job["keep"]),
                 rules,
             )
-    except ModelDamaged as error:
+    except DamagedModel as error:
         return {"model_damaged": error.digest}
     return {"kept": kept}
 
 
 def _device(job: frames.Job) -> frames.Job:
     """The kind of device that the work would be done on; an error if it does not exist here."""
-    rules = Rules.from_wire(job)
+    rules = OwnersRules.from_wire(job)
     learner = load_learner(rules.learner)
     return {"device": rules.device(job["wanted"], learner.device)}
 
 
 def _bench(job: frames.Job, threads: int) -> frames.Job:
     """The fields of a `Benchmark`. The import of the learner is measured, too, so this is the process's first job."""
-    rules = Rules.from_wire(job)
+    rules = OwnersRules.from_wire(job)
     began = time.perf_counter()
     prepared(rules, threads)
     import_s = time.perf_counter() - began
@@ -322,7 +329,7 @@ def _bench(job: frames.Job, threads: int) -> frames.Job:
     }
 
 
-def _perform(job: frames.Job, options: Options) -> frames.Job:
+def _perform(job: frames.Job, options: WorkerOptions) -> frames.Job:
     """Do the work of an order and write its report. The report carries an error in the work to the coordinator."""
     from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 
@@ -333,19 +340,19 @@ def _perform(job: frames.Job, options: Options) -> frames.Job:
     kept: frames.Job | None = None
     frozen_once = 0
     try:
-        with memory_limited(Rules.from_wire(job), options.threads), own_code():
+        with memory_limited(OwnersRules.from_wire(job), options.threads), own_code():
             content, memory_digest, kept, frozen_once = _work(
                 job, order, memory_out, options.threads
             )
     except MemoryDamaged:
         return {"memory_damaged": True}
-    except ModelDamaged as error:
+    except DamagedModel as error:
         return {"model_damaged": error.digest}
-    except (DiskFull, DiskBroken):
+    except (ResultDoesNotFit, DiskBroken):
         raise
     except Exception as error:
         detail = _explain(error, options)
-        why = _told(error, Rules.from_wire(job))
+        why = _told(error, OwnersRules.from_wire(job))
         from covey.agent.worker.sources import is_simulated
 
         if isinstance(error, OwnCodeError) and is_simulated(job["source"]):
@@ -368,7 +375,7 @@ def _perform(job: frames.Job, options: Options) -> frames.Job:
     return done
 
 
-def _together(job: frames.Job, options: Options) -> frames.Job:
+def _together(job: frames.Job, options: WorkerOptions) -> frames.Job:
     """The answers of several jobs, in their order."""
     from covey.agent.training.together import together
 
@@ -380,7 +387,7 @@ def _together(job: frames.Job, options: Options) -> frames.Job:
     return {"answers": together([partial(answer, one, options) for one in job["jobs"]], trained)}
 
 
-class ModelDamaged(Exception):  # noqa: N818 - the service fetches it again
+class DamagedModel(Exception):  # noqa: N818 - the service fetches it again
     """The content of a model's file does not match the digest in its name.
 
     Attributes:
@@ -418,7 +425,7 @@ def _work(
     work = order.work
     if work is None:
         raise ValueError(f"order {order.step} has no work")
-    rules = Rules.from_wire(job)
+    rules = OwnersRules.from_wire(job)
     client = job["client"]
     refusal = rules.refuses(order, client)
     if refusal is not None:
@@ -561,7 +568,7 @@ class _Late:
         return getattr(self._make(), name)
 
 
-def _secure(job: frames.Job, work: Work, rules: Rules, *, simulated: bool) -> Any:
+def _secure(job: frames.Job, work: Work, rules: OwnersRules, *, simulated: bool) -> Any:
     """The keys and the state of secure sums; None if the order has none, or this device no keys for them."""
     if not (work.privacy or {}).get("secure"):
         return None
@@ -593,7 +600,7 @@ def _kept(
     """Keep the model of an order for the device's own use. A failure is an answer: it must not cost the report."""
     if job.get("keep") is None or order.work is None:
         return None
-    from covey.agent.worker.keep import Place, keep_of_order
+    from covey.agent.worker.keep import KeepPlace, keep_of_order
     from covey.agent.worker.sources import source_of
     from covey.shared.scenario.task import Task
 
@@ -609,8 +616,8 @@ def _kept(
             uses=uses,
             others=others,
             dataset=source_of(job["source"]).dataset(task, order.work.round),
-            place=Place.of(job["keep"]),
-            rules=Rules.from_wire(job),
+            place=KeepPlace.of(job["keep"]),
+            rules=OwnersRules.from_wire(job),
         )
     except Exception as error:
         return {"failure": _explain(error)}
@@ -637,12 +644,12 @@ def _model_content(path: Path) -> bytes:
 
     content = path.read_bytes()
     if is_named_by_digest(path) and digest(content).hex() != path.stem:
-        raise ModelDamaged(bytes.fromhex(path.stem))
+        raise DamagedModel(bytes.fromhex(path.stem))
     return content
 
 
 def _locals(
-    source: Source, work: Work, layout: Any, client: str, rules: Rules, threads: int
+    source: Source, work: Work, layout: Any, client: str, rules: OwnersRules, threads: int
 ) -> tuple[Any, Any | None, Iterable[Any]]:
     """The learner on this device's data; one on the samples that it holds back for votes, if the run has any; and of an
     evaluation those on which it chooses a model, made when they are used.
@@ -703,7 +710,7 @@ def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:
         raise unwritten(error, path) from error
 
 
-def _explain(error: Exception, options: Options = DEFAULTS) -> str:
+def _explain(error: Exception, options: WorkerOptions = DEFAULTS) -> str:
     """An error in one line for the device's own terminal; verbose: with its traceback on stderr."""
     if options.verbose:
         traceback.print_exception(error)
@@ -711,7 +718,7 @@ def _explain(error: Exception, options: Options = DEFAULTS) -> str:
     return _line(text)
 
 
-def _told(error: Exception, rules: Rules) -> str:
+def _told(error: Exception, rules: OwnersRules) -> str:
     """The text about an error that may leave the device.
 
     A task names the classes that data should have, and a fault the first row that has another one: of enough tasks these are

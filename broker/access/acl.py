@@ -27,14 +27,14 @@ MAX_TOPIC_LENGTH = 512  # Covey's topics are shorter, and no longer one is allow
 
 
 @dataclass(frozen=True)
-class Member:
+class AclUser:
     """What the rules know of a user."""
 
     role: Role = "agent"
     federation: str = ANY  # a name, or `ANY`
 
 
-Members = Mapping[str, Member]  # by user
+Members = Mapping[str, AclUser]  # by user
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,11 @@ RULES: Mapping[Role, tuple[Rule, ...]] = MappingProxyType(
         "aggregator": AGGREGATOR_RULES,
     }
 )
-COORDINATOR_MEMBER = Member("coordinator")
-AGENT_MEMBER = Member("agent")
+COORDINATOR_MEMBER = AclUser("coordinator")
+AGENT_MEMBER = AclUser("agent")
 
 
-def member_of(user: str, members: Members | None) -> Member | None:
+def member_of(user: str, members: Members | None) -> AclUser | None:
     """The role and federation of a user.
 
     None for an unknown user, and for a name that is no valid id: put into a pattern, it could widen the user's rules.
@@ -153,7 +153,7 @@ def render(members: Members | None = None) -> str:
     if members is None:
         return "\n".join([_user_lines(COORDINATOR, COORDINATOR_MEMBER), _pattern_lines(ANY)])
     largest = _largest_federation(members)
-    sharing = None if largest is None else Member("agent", largest)
+    sharing = None if largest is None else AclUser("agent", largest)
     sections = []
     for user, member in sorted(members.items()):
         if member == sharing and "@" not in user:
@@ -174,7 +174,7 @@ def _largest_federation(members: Members) -> str | None:
     return max(sorted(agents), key=agents.__getitem__, default=None)
 
 
-def _denied(user: str, member: Member, federation: str) -> list[str]:
+def _denied(user: str, member: AclUser, federation: str) -> list[str]:
     """The filters that the shared patterns of a federation would allow this user beyond its own rules."""
     found: list[str] = []
     for rule in AGENT_RULES:
@@ -194,7 +194,7 @@ def _pattern_lines(federation: str) -> str:
     return "".join(lines)
 
 
-def _user_lines(user: str, member: Member, denied: Sequence[str] = ()) -> str:
+def _user_lines(user: str, member: AclUser, denied: Sequence[str] = ()) -> str:
     lines = [f"user {user}\n"]
     for pattern in denied:
         lines.append(f"topic deny {pattern}\n")
@@ -204,7 +204,7 @@ def _user_lines(user: str, member: Member, denied: Sequence[str] = ()) -> str:
     return "".join(lines)
 
 
-def _patterns(user: str, member: Member, action: Action) -> list[str]:
+def _patterns(user: str, member: AclUser, action: Action) -> list[str]:
     patterns = []
     for rule in RULES[member.role]:
         if rule.action == action:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, RootModel, ValidationError
 
-from covey.broker.access.acl import ANY, Member, Role, is_user
+from covey.broker.access.acl import ANY, AclUser, Role, is_user
 from covey.shared.errors import UserError
 from covey.shared.storage.files import write_private
 from covey.shared.wire.topics import is_name
@@ -21,7 +21,7 @@ def _federation(text: str) -> str:
     return text
 
 
-class Entry(BaseModel):
+class StoredUser(BaseModel):
     """One user, as stored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,16 +37,16 @@ def _user(text: str) -> str:
     return text
 
 
-class _File(RootModel[dict[Annotated[str, AfterValidator(_user)], Entry]]):
+class _File(RootModel[dict[Annotated[str, AfterValidator(_user)], StoredUser]]):
     """The whole file: an entry for each user."""
 
 
 def now() -> str:
-    """The present time in the format of `Entry.since`."""
+    """The present time in the format of `StoredUser.since`."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def load(path: Path) -> dict[str, Entry]:
+def load(path: Path) -> dict[str, StoredUser]:
     """Every user's entry. Raises UserError if the file is not as `save` writes it."""
     try:
         file = _File.model_validate_json(path.read_bytes())
@@ -60,12 +60,12 @@ def load(path: Path) -> dict[str, Entry]:
     return dict(file.root)
 
 
-def read(path: Path) -> dict[str, Member]:
+def read(path: Path) -> dict[str, AclUser]:
     """Role and federation of each user, as the access rules need them."""
-    return {name: Member(entry.role, entry.federation) for name, entry in load(path).items()}
+    return {name: AclUser(entry.role, entry.federation) for name, entry in load(path).items()}
 
 
-def save(path: Path, entries: Mapping[str, Entry]) -> None:
+def save(path: Path, entries: Mapping[str, StoredUser]) -> None:
     """Replace the file, whole or not at all. Only its owner may read it."""
     text = _File(dict(entries)).model_dump_json(indent=1)
     write_private(path, f"{text}\n".encode())

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from covey.broker.folder import RETAINED, BrokerFolder
-from covey.shared.cli import Connection, Json, with_connection
+from covey.shared.cli import BrokerAddresses, Json, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import ADDRESS, BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
@@ -21,7 +21,7 @@ from covey.shared.programs.terminal import Terminal
 from covey.shared.storage import json_text
 
 if TYPE_CHECKING:
-    from covey.broker.doctor import Finding
+    from covey.broker.doctor import BrokerCheck
     from covey.broker.doctor_between import Between
 
 COLOURS = {"ok": "green", "missing": "red", "note": "yellow"}
@@ -40,7 +40,7 @@ ADDRESSES = Annotated[
 @with_connection(ADDRESSES)
 def doctor(
     *,
-    connection: Connection,
+    connection: BrokerAddresses,
     home: Annotated[
         Path | None,
         typer.Option(
@@ -63,7 +63,7 @@ def doctor(
         disk = examine_disk(folder.folder / RETAINED)
         if not connection.is_named:
             file = folder.file(COORDINATOR)
-            connection = Connection(credentials=(file,))
+            connection = BrokerAddresses(credentials=(file,))
     if not connection.is_named:
         raise UserError(f"expected the address of a broker, {ADDRESS}, --credentials or --home")
     user = ""
@@ -75,7 +75,7 @@ def doctor(
         role = credentials.role
         federation = credentials.federation
     urls = connection.urls(user)
-    examined: list[tuple[BrokerUrl, list[Finding]]] = []
+    examined: list[tuple[BrokerUrl, list[BrokerCheck]]] = []
     for url in urls:
         one = Doctor(url, patience_s=patience_s, role=role, federation=federation)
         examined.append((url, asyncio.run(one.examine())))
@@ -98,7 +98,7 @@ def doctor(
 
 
 def _as_json(
-    examined: list[tuple[BrokerUrl, list[Finding]]], between: Between | None
+    examined: list[tuple[BrokerUrl, list[BrokerCheck]]], between: Between | None
 ) -> list[dict[str, Any]] | dict[str, Any]:
     """The findings about one broker; about several, those of each, and what they are to each other."""
     if len(examined) == 1:
@@ -116,7 +116,7 @@ def _as_json(
     }
 
 
-def _show(title: str, findings: list[Finding]) -> None:
+def _show(title: str, findings: list[BrokerCheck]) -> None:
     table = Table("check", "", "seen", "what it means", title=title)
     for finding in findings:
         table.add_row(

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from covey.shared.cli import Commands, Entries, Entry, program
+from covey.shared.cli import CommandEntry, Commands, Entries, program
 
 
 class BrokerCommands(Commands):
     """The commands of a broker and its folder."""
 
     front: ClassVar[Entries] = {
-        "up": Entry("covey.broker.cli.serving:up", "Run a broker until Ctrl-C"),
-        "init": Entry("covey.broker.cli.users:init", "Make the folder of a broker with TLS"),
-        "enroll": Entry("covey.broker.cli.users:enroll", "Add users; write their credentials"),
-        "expel": Entry("covey.broker.cli.users:expel", "Revoke the credentials of agents"),
-        "list": Entry("covey.broker.cli.users:list_users", "List users, and who is online"),
-        "doctor": Entry("covey.broker.cli.examining:doctor", "Check what a broker provides"),
+        "up": CommandEntry("covey.broker.cli.serving:up", "Run a broker until Ctrl-C"),
+        "init": CommandEntry("covey.broker.cli.users:init", "Make the folder of a broker with TLS"),
+        "enroll": CommandEntry(
+            "covey.broker.cli.users:enroll", "Add users; write their credentials"
+        ),
+        "expel": CommandEntry("covey.broker.cli.users:expel", "Revoke the credentials of agents"),
+        "list": CommandEntry("covey.broker.cli.users:list_users", "List users, and who is online"),
+        "doctor": CommandEntry("covey.broker.cli.examining:doctor", "Check what a broker provides"),
     }
     lab: ClassVar[Entries] = {
-        "renew": Entry("covey.broker.cli.users:renew", "Replace the broker's certificate"),
-        "rotate": Entry("covey.broker.cli.users:rotate", "Replace the credentials of users"),
-        "sign": Entry("covey.broker.cli.users:sign", "Sign entries for secure sums again"),
+        "renew": CommandEntry("covey.broker.cli.users:renew", "Replace the broker's certificate"),
+        "rotate": CommandEntry("covey.broker.cli.users:rotate", "Replace the credentials of users"),
+        "sign": CommandEntry("covey.broker.cli.users:sign", "Sign entries for secure sums again"),
     }
 
 

@@ -17,7 +17,7 @@ from covey.broker.access import members, passwords
 from covey.broker.cli.options import show
 from covey.broker.folder import BrokerFolder
 from covey.broker.limits import DEFAULT_AGENTS, MIB, Limits
-from covey.broker.programs.options import Options
+from covey.broker.programs.options import BrokerOptions
 from covey.broker.programs.run import available_broker, run
 from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import FLEET
@@ -122,7 +122,7 @@ def up(
     fleet_password = os.environ.get("COVEY_FLEET_PASSWORD")
     with _single_user(user, password, password_file, fleet_password) as (users, members):
         kind = available_broker(show, embedded=embedded)
-        options = Options(
+        options = BrokerOptions(
             host=host or "127.0.0.1",
             port=1883 if port is None else port,
             data=data,
@@ -190,16 +190,16 @@ def _single_user(
         password_file = Path(folder) / "passwords"
         members_file = Path(folder) / "members.json"
         known = {user: password}
-        entries = {user: members.Entry(role="coordinator")}
+        entries = {user: members.StoredUser(role="coordinator")}
         if fleet is not None:
             known[FLEET] = fleet
-            entries[FLEET] = members.Entry(role="fleet")
+            entries[FLEET] = members.StoredUser(role="fleet")
         passwords.write(password_file, known)
         members.save(members_file, entries)
         yield password_file, members_file
 
 
-def warnings(options: Options) -> list[str]:
+def warnings(options: BrokerOptions) -> list[str]:
     """Warnings for the operator, before the broker listens."""
     found = []
     if not options.rules and not _is_loopback(options.host):

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from covey.broker import joining
 from covey.broker.access.acl import ANY
-from covey.broker.access.members import Entry
+from covey.broker.access.members import StoredUser
 from covey.broker.cli.options import show
 from covey.broker.folder import AUTHORITY_DAYS, DEFAULT_FEDERATION, SERVER_DAYS, BrokerFolder
 from covey.shared.cli import Json
@@ -28,7 +28,7 @@ from covey.shared.storage import json_text
 from covey.shared.wire.documents import EXPELLED, ROTATED
 
 if TYPE_CHECKING:
-    from covey.broker.seen import Seen
+    from covey.broker.seen import LastSeen
 
 HOME = Path("broker-home")
 HomeFolder = Annotated[Path, typer.Option("--home", help="the broker's folder")]
@@ -229,7 +229,7 @@ def list_users(home: HomeFolder = HOME, as_json: Json = False) -> None:
     """List users with role, federation, age of their credentials and whether they are online, and the certificates' dates."""
     own = BrokerFolder(home)
     entries, certificates = own.entries(), own.certificates()
-    found: dict[str, Seen] = {}
+    found: dict[str, LastSeen] = {}
     from covey.broker.seen import seen
 
     try:
@@ -257,7 +257,7 @@ def list_users(home: HomeFolder = HOME, as_json: Json = False) -> None:
         print(f"{name} is valid until {until}")
 
 
-def _presence(seen: Seen | None) -> tuple[str, str]:
+def _presence(seen: LastSeen | None) -> tuple[str, str]:
     if seen is None:
         return "–", "–"
     last = "–"
@@ -267,7 +267,7 @@ def _presence(seen: Seen | None) -> tuple[str, str]:
     return ("yes" if seen.online else "no"), last
 
 
-def _publish_offline(home: BrokerFolder, users: Mapping[str, Entry], why: str) -> None:
+def _publish_offline(home: BrokerFolder, users: Mapping[str, StoredUser], why: str) -> None:
     """Publish that these agents are offline. If that fails, print a note."""
     agents = {name: entry.federation for name, entry in users.items() if entry.role == "agent"}
     if not agents:

@@ -19,8 +19,8 @@ from covey.broker.embedded.packets import (
     Connect,
     PacketReader,
     ProtocolError,
-    Publish,
-    Request,
+    PublishPacket,
+    SubscriptionPacket,
     VersionError,
     answer,
     connack,
@@ -30,7 +30,7 @@ from covey.broker.embedded.packets import (
     packet_id_of,
     publish_head,
 )
-from covey.broker.embedded.sessions import Sending, Session
+from covey.broker.embedded.sessions import ClientSession, Sending
 from covey.broker.topic_filters import is_topic
 
 log = logging.getLogger(__name__)
@@ -45,14 +45,14 @@ PONG = bytes([MessageType.PINGRESP, 0])
 
 
 class Connection(asyncio.Protocol):
-    """One client's TCP connection. Its `Session` may outlive it."""
+    """One client's TCP connection. Its `ClientSession` may outlive it."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._reader = PacketReader(min(CONNECT_BYTES, hub.limits.packet_bytes))
         self._transport: asyncio.Transport
-        self._session: Session | None = None  # None before the CONNECT was accepted
-        self._will: Publish | None = None  # None once it must not be published any more
+        self._session: ClientSession | None = None  # None before the CONNECT was accepted
+        self._will: PublishPacket | None = None  # None once it must not be published any more
         self._keepalive_s = 0  # 0: the client may be silent
         self._heard_at = 0.0  # loop time of the last bytes received
         self._timer: asyncio.TimerHandle | None = None  # ends a silent connection
@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(connack(code))
         self.end("refused")
 
-    def _on_publish(self, session: Session, message: Publish) -> None:
+    def _on_publish(self, session: ClientSession, message: PublishPacket) -> None:
         if not is_topic(message.topic):
             raise ProtocolError(f"{message.topic!r} is not a topic to publish to")
         slow: list[Client] = []
@@ -279,7 +279,7 @@ class Connection(asyncio.Protocol):
         self._unreleased.discard(packet_id)
         self._transport.write(answer(MessageType.PUBCOMP, packet_id))
 
-    def _on_subscribe(self, session: Session, request: Request) -> None:
+    def _on_subscribe(self, session: ClientSession, request: SubscriptionPacket) -> None:
         codes = [self._hub.subscribe(session, pattern, qos) for pattern, qos in request.filters]
         self._transport.write(answer(MessageType.SUBACK, request.packet_id, bytes(codes)))
         for (pattern, _), code in zip(request.filters, codes, strict=True):
@@ -287,7 +287,7 @@ class Connection(asyncio.Protocol):
                 self._hub.resend(session, pattern, code)
         self.pump()
 
-    def _on_unsubscribe(self, session: Session, request: Request) -> None:
+    def _on_unsubscribe(self, session: ClientSession, request: SubscriptionPacket) -> None:
         for pattern, _ in request.filters:
             self._hub.unsubscribe(session, pattern)
         self._transport.write(answer(MessageType.UNSUBACK, request.packet_id))

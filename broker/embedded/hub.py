@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from covey.broker.access import acl, passwords
-from covey.broker.embedded.packets import Publish
-from covey.broker.embedded.sessions import Session, Waiting
+from covey.broker.embedded.packets import PublishPacket
+from covey.broker.embedded.sessions import ClientSession, QueuedMessage
 from covey.broker.limits import SESSION_HOURS, Limits
 from covey.broker.topic_filters import Retained, Subscriptions, has_wildcard, is_filter
 
@@ -84,7 +84,7 @@ class Hub:
         self.limits = limits or Limits()
         self.retained = Retained()
         # by client id: the sessions of connected clients, and the persistent ones of others
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, ClientSession] = {}
         # by client id; each of them has a session
         self.connections: dict[str, Client] = {}
         # the filters of all sessions, held by client ids
@@ -161,7 +161,7 @@ class Hub:
 
     def open(
         self, connection: Client, client_id: str, user: str, *, clean: bool
-    ) -> tuple[Session, bool]:
+    ) -> tuple[ClientSession, bool]:
         """The client's session, and whether it existed before. An older connection with this id ends.
 
         A session belongs to its user: another user with the same client id gets a new one.
@@ -184,17 +184,17 @@ class Hub:
         self.connections[client_id] = connection
         return session, is_resumed
 
-    def _new_session(self, client_id: str, user: str, *, clean: bool) -> Session:
+    def _new_session(self, client_id: str, user: str, *, clean: bool) -> ClientSession:
         max_bytes = self.limits.queued_bytes
         if not self._is_coordinator(user):
             max_bytes //= 4
-        session = Session(
+        session = ClientSession(
             client_id, clean=clean, max_bytes=max_bytes, max_messages=self.limits.queued_messages
         )
         session.user = user
         return session
 
-    def close(self, connection: Client, session: Session) -> None:
+    def close(self, connection: Client, session: ClientSession) -> None:
         """The connection has ended. Its session ends too, unless it is a persistent one."""
         client_id = session.client_id
         if self.connections.get(client_id) is connection:
@@ -225,7 +225,7 @@ class Hub:
             if session is not None:
                 self._discard(session)
 
-    def _discard(self, session: Session) -> None:
+    def _discard(self, session: ClientSession) -> None:
         client_id = session.client_id
         for pattern in session.subscriptions:
             self.subscriptions.remove(pattern, client_id)
@@ -235,7 +235,7 @@ class Hub:
 
     # -- subscriptions -----------------------------------------------------------------------------
 
-    def subscribe(self, session: Session, pattern: str, qos: int) -> int:
+    def subscribe(self, session: ClientSession, pattern: str, qos: int) -> int:
         """The return code: the QoS granted, or `REFUSED`."""
         if qos > 2 or not is_filter(pattern):
             return REFUSED
@@ -248,7 +248,7 @@ class Hub:
         self.subscriptions.add(pattern, session.client_id, granted)
         return granted
 
-    def _allows_subscription(self, session: Session, pattern: str) -> bool:
+    def _allows_subscription(self, session: ClientSession, pattern: str) -> bool:
         """Whether the session is below its limits, and the rules cover the filter."""
         held = session.subscriptions
         if pattern in held:
@@ -263,7 +263,7 @@ class Hub:
             return True
         return session.wildcards < MAX_WILDCARDS
 
-    def unsubscribe(self, session: Session, pattern: str) -> None:
+    def unsubscribe(self, session: ClientSession, pattern: str) -> None:
         """End a subscription. Without such a subscription, nothing happens."""
         held = session.subscriptions
         if pattern in held:
@@ -273,15 +273,15 @@ class Hub:
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def resend(self, session: Session, pattern: str, qos: int) -> None:
+    def resend(self, session: ClientSession, pattern: str, qos: int) -> None:
         """Queue the retained messages that match a new subscription."""
         user = session.user
         for topic, payload in self.retained.matching(pattern):
             if not self.authorize(user, "read", topic):
                 continue
-            session.add(Waiting(topic=topic, payload=payload, qos=qos, retain=True))
+            session.add(QueuedMessage(topic=topic, payload=payload, qos=qos, retain=True))
 
-    def route(self, user: str, message: Publish) -> list[Client]:
+    def route(self, user: str, message: PublishPacket) -> list[Client]:
         """Retain a message if it asks for that, and pass it on to its subscribers.
 
         Returns:
@@ -298,7 +298,7 @@ class Hub:
             session = self.sessions[client_id]
             if not self.authorize(session.user, "read", topic):
                 continue
-            waiting = Waiting(
+            waiting = QueuedMessage(
                 topic=topic,
                 payload=message.payload,
                 qos=min(granted, message.qos, MAX_QOS),
@@ -313,7 +313,7 @@ class Hub:
                 slow.append(connection)
         return slow
 
-    def _retain(self, message: Publish) -> bool:
+    def _retain(self, message: PublishPacket) -> bool:
         """Retain a message, unless all of them together would take more than half of the memory."""
         topic = message.topic
         payload = message.payload

@@ -22,7 +22,7 @@ class VersionError(ProtocolError):
 
 
 @dataclass(frozen=True)
-class Publish:
+class PublishPacket:
     """A PUBLISH packet as received."""
 
     topic: str
@@ -39,13 +39,13 @@ class Connect:
     client_id: str  # empty: the broker gives it a name
     clean: bool
     keepalive_s: int  # 0: the client may be silent
-    will: Publish | None
+    will: PublishPacket | None
     user: str
     password: str
 
 
 @dataclass(frozen=True)
-class Request:
+class SubscriptionPacket:
     """A SUBSCRIBE or an UNSUBSCRIBE as received."""
 
     packet_id: int
@@ -164,13 +164,15 @@ def decode_connect(body: bytes) -> Connect:
     client_id = reader.text()
     will = None
     if flags & 0x04:
-        will = Publish(reader.text(), reader.data(), (flags >> 3) & 3, bool(flags & 0x20), None)
+        will = PublishPacket(
+            reader.text(), reader.data(), (flags >> 3) & 3, bool(flags & 0x20), None
+        )
     user = reader.text() if flags & 0x80 else ""
     password = reader.text() if flags & 0x40 else ""
     return Connect(client_id, bool(flags & 0x02), keepalive_s, will, user, password)
 
 
-def decode_request(kind: int, flags: int, body: bytes, *, most: int) -> Request:
+def decode_request(kind: int, flags: int, body: bytes, *, most: int) -> SubscriptionPacket:
     """A SUBSCRIBE, or an UNSUBSCRIBE, which has no QoS. Raises ProtocolError for a malformed one.
 
     Args:
@@ -189,10 +191,10 @@ def decode_request(kind: int, flags: int, body: bytes, *, most: int) -> Request:
         filters.append((pattern, reader.byte() if kind == MessageType.SUBSCRIBE else 0))
     if flags != FLAGS_OF_A_REQUEST or not filters:
         raise ProtocolError("a request without filters or with wrong flags")
-    return Request(packet_id, filters)
+    return SubscriptionPacket(packet_id, filters)
 
 
-def decode_publish(flags: int, body: bytes) -> Publish:
+def decode_publish(flags: int, body: bytes) -> PublishPacket:
     """A PUBLISH; its payload is copied once. Raises ProtocolError for a malformed one."""
     reader = _Body(body)
     qos = (flags >> 1) & 3
@@ -200,7 +202,7 @@ def decode_publish(flags: int, body: bytes) -> Publish:
     packet_id = reader.number() if qos else None
     if qos == 3 or packet_id == 0:
         raise ProtocolError("a PUBLISH with QoS 3 or packet id 0")
-    return Publish(topic, reader.rest(), qos, bool(flags & 1), packet_id)
+    return PublishPacket(topic, reader.rest(), qos, bool(flags & 1), packet_id)
 
 
 def packet_id_of(body: bytes) -> int:

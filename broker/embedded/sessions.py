@@ -17,7 +17,7 @@ LAST_PACKET_ID = 65535
 
 
 @dataclass(frozen=True)
-class Waiting:
+class QueuedMessage:
     """A message in the queue of one client."""
 
     topic: str
@@ -30,12 +30,12 @@ class Waiting:
 class Sending:
     """A message to be sent now."""
 
-    message: Waiting
+    message: QueuedMessage
     packet_id: int | None  # None at QoS 0
     again: bool = False  # it was sent before, without an acknowledgement
 
 
-class Session:
+class ClientSession:
     """What the broker keeps for a client id. A persistent session (`clean` False) outlives its connection."""
 
     def __init__(
@@ -56,8 +56,8 @@ class Session:
         self.wildcards = 0  # how many of the subscriptions contain a wildcard
         self.dropped = 0  # messages that a full queue lost since the last warning
         self.waiting_bytes = 0  # sum of the payloads in the queue
-        self._queue: deque[Waiting] = deque()  # not yet sent, oldest first
-        self._in_flight: dict[int, Waiting] = {}  # sent and not acknowledged, by packet id
+        self._queue: deque[QueuedMessage] = deque()  # not yet sent, oldest first
+        self._in_flight: dict[int, QueuedMessage] = {}  # sent and not acknowledged, by packet id
         self._again: deque[int] = deque()  # ids of `_in_flight` to be sent once more
         self._last_id = 0  # the packet id used last; 0: none yet
 
@@ -71,7 +71,7 @@ class Session:
         """Whether the queue is so long that those who publish to the client should wait."""
         return self.waiting_bytes > SLOW_BYTES
 
-    def add(self, message: Waiting) -> None:
+    def add(self, message: QueuedMessage) -> None:
         """Queue a message. A queue that is too long loses its oldest messages."""
         if not self.online and message.qos == 0:
             return

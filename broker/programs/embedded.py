@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from covey.broker.access import passwords
 from covey.broker.limits import Limits
-from covey.broker.programs.options import Options
+from covey.broker.programs.options import BrokerOptions
 from covey.broker.programs.process import (
     BrokerProcess,
     PortTakenError,
@@ -52,8 +52,8 @@ class EmbeddedBroker(BrokerProcess):
 
     keeps_retained = False
 
-    def __init__(self, options: Options | None = None) -> None:
-        self.options = options or Options()
+    def __init__(self, options: BrokerOptions | None = None) -> None:
+        self.options = options or BrokerOptions()
         self.name = "embedded"
         self.url: BrokerUrl  # set once it is ready
 
@@ -92,7 +92,7 @@ class EmbeddedBroker(BrokerProcess):
             )
 
 
-def _arguments(options: Options, port: int) -> list[str]:
+def _arguments(options: BrokerOptions, port: int) -> list[str]:
     """The command line of the broker's process; `_parse` reads it."""
     limits = options.limits
     arguments = ["--host", options.host, "--port", str(port), "--agents", str(limits.agents)]
@@ -104,7 +104,7 @@ def _arguments(options: Options, port: int) -> list[str]:
     return arguments
 
 
-async def serve(options: Options) -> None:
+async def serve(options: BrokerOptions) -> None:
     """Run the broker until standard input ends."""
     # here, because only the broker's own process needs them
     from covey.broker.embedded.connection import Connection
@@ -127,7 +127,7 @@ async def serve(options: Options) -> None:
         await until_closed(sys.stdin)
 
 
-def _users(options: Options) -> Users | None:
+def _users(options: BrokerOptions) -> Users | None:
     """The users as the files hold them now; None for an open broker."""
     from covey.broker.embedded.hub import Users
 
@@ -137,7 +137,7 @@ def _users(options: Options) -> Users | None:
     return Users(hashes, options.roles())
 
 
-def _reload(hub: Hub, options: Options, context: ssl.SSLContext | None) -> None:
+def _reload(hub: Hub, options: BrokerOptions, context: ssl.SSLContext | None) -> None:
     """Read users, roles and certificate again. What cannot be read stays as it was."""
     try:
         users = _users(options)
@@ -149,7 +149,7 @@ def _reload(hub: Hub, options: Options, context: ssl.SSLContext | None) -> None:
         logging.getLogger(__name__).warning("users and certificate are unchanged: %s", error)
 
 
-def _parse(arguments: list[str]) -> Options:
+def _parse(arguments: list[str]) -> BrokerOptions:
     parser = ArgumentParser(prog="python -m covey.broker.programs.embedded")
     parser.add_argument("--host", default="127.0.0.1")
     for name in ("--port", "--agents", "--packet", "--memory"):
@@ -158,7 +158,7 @@ def _parse(arguments: list[str]) -> Options:
         parser.add_argument(f"--{name.replace('_', '-')}", type=Path)
     given = vars(parser.parse_args(arguments))
     limits = Limits(given.pop("agents"), given.pop("packet"), given.pop("memory"))
-    return Options(limits=limits, **given)
+    return BrokerOptions(limits=limits, **given)
 
 
 def main() -> None:

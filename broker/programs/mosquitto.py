@@ -16,7 +16,7 @@ from typing import Self
 
 from covey.broker.access import acl
 from covey.broker.limits import IN_FLIGHT, MIB, SESSION_HOURS, Limits
-from covey.broker.programs.options import Options
+from covey.broker.programs.options import BrokerOptions
 from covey.broker.programs.process import BrokerProcess, PortTakenError, start_on_port
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
@@ -52,7 +52,7 @@ def version(program: str) -> str:
     return first_line.removeprefix("mosquitto version ").strip() or "unknown"
 
 
-def render(options: Options, port: int, *, rules: Path | None = None) -> str:
+def render(options: BrokerOptions, port: int, *, rules: Path | None = None) -> str:
     """The configuration file, with finite but ample limits.
 
     Args:
@@ -122,8 +122,8 @@ class Mosquitto(BrokerProcess):
 
     keeps_retained = True
 
-    def __init__(self, options: Options | None = None, *, config: str | None = None) -> None:
-        self.options = options or Options()
+    def __init__(self, options: BrokerOptions | None = None, *, config: str | None = None) -> None:
+        self.options = options or BrokerOptions()
         program = find()
         if program is None:
             raise UserError(

@@ -14,7 +14,7 @@ from covey.shared.mqtt.broker_url import SYSTEM_TLS, BrokerUrl
 
 
 @dataclass(frozen=True)
-class Options:
+class BrokerOptions:
     """Where a broker listens, who may connect, and what it may use.
 
     With `passwords` or `tls_ca` the broker has users, and the rules of `broker.access.acl` apply to them. Without both it is open.

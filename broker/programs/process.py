@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import IO, ClassVar
 
-from covey.broker.programs.options import Options
+from covey.broker.programs.options import BrokerOptions
 from covey.shared.errors import UserError
 from covey.shared.programs import child
 
@@ -31,7 +31,7 @@ class PortTakenError(UserError):
 
 
 async def start_on_port(
-    options: Options, start: Callable[[int], Awaitable[None]], option: str = "--port"
+    options: BrokerOptions, start: Callable[[int], Awaitable[None]], option: str = "--port"
 ) -> int:
     """Start something on the requested port, or on a free one.
 
@@ -59,7 +59,7 @@ async def start_on_port(
             return port
 
 
-def free_port(options: Options, option: str = "--port") -> int:
+def free_port(options: BrokerOptions, option: str = "--port") -> int:
     """The requested port, or a free one for 0. Raises UserError, which names the option, if it is taken or not permitted."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     with socket.socket(family) as probe:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
-from covey.broker.programs.options import Options
+from covey.broker.programs.options import BrokerOptions
 from covey.broker.programs.process import PortTakenError, cannot_listen, start_on_port
 from covey.shared.errors import UserError, install
 from covey.shared.mqtt.broker_url import DEFAULT_PATH, BrokerUrl, Tls
@@ -46,7 +46,7 @@ class WebsocketGateway:
             gateway cannot pass on.
     """
 
-    def __init__(self, options: Options, port: int, broker: BrokerUrl) -> None:
+    def __init__(self, options: BrokerOptions, port: int, broker: BrokerUrl) -> None:
         if options.tls_ca is not None:
             raise UserError(
                 "--websocket-port and --tls-ca: clients over websockets show the broker no certificate; use passwords, "
@@ -150,7 +150,7 @@ class WebsocketGateway:
             writer.close()
 
 
-def _refuses_page(origin: str | None, host: str, options: Options) -> str | None:
+def _refuses_page(origin: str | None, host: str, options: BrokerOptions) -> str | None:
     """Why a web page may not use an open broker; None for a page of this machine, and for a client that is no browser.
 
     The owner of a name can make it point here while a browser shows a page of that name (DNS rebinding). So the host must be the

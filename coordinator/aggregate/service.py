@@ -17,11 +17,11 @@ from covey.coordinator.aggregate.summing import HOLD_S, Summing
 from covey.coordinator.checks import MAX_OTHER_BYTES, largest_report_of
 from covey.coordinator.serve.rate import Rates
 from covey.shared.errors import CoveyError, DecodeError
-from covey.shared.mqtt.link import Down, Echo, Incoming, Link, Message, Up, Will
+from covey.shared.mqtt.link import Down, Echo, Incoming, Link, Received, Up, Will
 from covey.shared.mqtt.part_window import PartWindow
 from covey.shared.mqtt.profiles import Profile
 from covey.shared.mqtt.program import Effect, Items, Publish, Show, Subscribe, Unsubscribe, program
-from covey.shared.mqtt.subscriptions import Refused
+from covey.shared.mqtt.subscriptions import TopicsRefused
 from covey.shared.own_code.consent import NO_CODE, AllowedCode
 from covey.shared.programs.timers import Timers, earliest
 from covey.shared.programs.version import version
@@ -33,7 +33,7 @@ from covey.shared.wire.parts import Assembler, FileSink, MemorySink, Sink, split
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 
 
-class Reaction(Enum):
+class RivalReaction(Enum):
     """What follows from the status of another aggregator."""
 
     NOTHING = "continue"
@@ -64,21 +64,21 @@ class Precedence:
         """After a connection nothing is known of others. One that works answers our status with its own."""
         self._older = ""
 
-    def observe(self, status: AggregatorStatus) -> Reaction:
+    def observe(self, status: AggregatorStatus) -> RivalReaction:
         """React to a live status on the topic that all aggregators of a broker share."""
         other = status.session
         if other == self._session:
-            return Reaction.NOTHING
+            return RivalReaction.NOTHING
         if other < self._session and status.online:
             was_standing_by = self.stands_by
             self._older = other
-            return Reaction.NOTHING if was_standing_by else Reaction.STAND_BY
+            return RivalReaction.NOTHING if was_standing_by else RivalReaction.STAND_BY
         if other == self._older:
             self._older = ""
-            return Reaction.TAKE_OVER
+            return RivalReaction.TAKE_OVER
         if self.stands_by:
-            return Reaction.NOTHING
-        return Reaction.ANNOUNCE  # the other's status has taken the place of ours
+            return RivalReaction.NOTHING
+        return RivalReaction.ANNOUNCE  # the other's status has taken the place of ours
 
 
 # messages that were read and not dealt with; beyond this the link's own bounds count
@@ -102,7 +102,7 @@ def last_will(topics: Topics, session: str) -> Will:
 
 
 @dataclass(frozen=True)
-class Sent:
+class SumSent:
     """The parts of a sum were published, or the link broke."""
 
 
@@ -142,7 +142,7 @@ class AggregatorService:
         self._parts = PartWindow[Effect](
             Subscribe, Unsubscribe
         )  # of the task that is being fetched
-        self._early: deque[Message] = deque()  # reports that came before the task of their step
+        self._early: deque[Received] = deque()  # reports that came before the task of their step
         self._early_bytes = 0
         self._epoch = ""  # of the coordinator
         self._again_s = AGAIN_S
@@ -167,7 +167,7 @@ class AggregatorService:
 
     async def run(self) -> None:
         """Work until the link is closed, or this is cancelled."""
-        items = Items(MAX_WAITING, together=[Message])
+        items = Items(MAX_WAITING, together=[Received])
         try:
             await program(self, self._link, items=items, show=self._write_line, off_loop=True)
         finally:
@@ -182,14 +182,16 @@ class AggregatorService:
     def read(self, incoming: Incoming, now: float) -> tuple[Incoming, ...]:
         return (incoming,)
 
-    def handle(self, items: Sequence[Incoming | Refused | Sent], now: float) -> list[Effect]:
+    def handle(
+        self, items: Sequence[Incoming | TopicsRefused | SumSent], now: float
+    ) -> list[Effect]:
         self._effects = []
         for item in items:
             self._take(item, now)
         self._offer(now)
         return self._effects
 
-    def _take(self, item: Incoming | Refused | Sent, now: float) -> None:
+    def _take(self, item: Incoming | TopicsRefused | SumSent, now: float) -> None:
         match item:
             case Up():
                 self._show(f"connected to {item.broker}")
@@ -198,16 +200,16 @@ class AggregatorService:
                 self._show(f"broker: {why}; trying again")
             case Echo(why):
                 self._show(why)
-            case Refused(accepted_before=True):
+            case TopicsRefused(accepted_before=True):
                 self._show(item.why)
-            case Refused(topics) if topics:
+            case TopicsRefused(topics) if topics:
                 self._show(
                     f"the broker refuses the subscription to {', '.join(topics)}; expected the credentials of an "
                     "aggregator, from `broker enroll --role aggregator`"
                 )
-            case Sent():
+            case SumSent():
                 self._timers.set(AGAIN, now + self._again_s)
-            case Message():
+            case Received():
                 try:
                     self._message(item, now)
                 except DecodeError as error:
@@ -241,7 +243,7 @@ class AggregatorService:
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def _message(self, message: Message, now: float) -> None:
+    def _message(self, message: Received, now: float) -> None:
         if not message.payload:  # the topic was cleared
             return
         match self._topics.parse(message.topic):
@@ -259,14 +261,14 @@ class AggregatorService:
     def _other(self, status: AggregatorStatus, now: float) -> None:
         """The status of an aggregator at this broker: perhaps that of a second one."""
         match self._precedence.observe(status):
-            case Reaction.ANNOUNCE:
+            case RivalReaction.ANNOUNCE:
                 self._announce()
-            case Reaction.STAND_BY:
+            case RivalReaction.STAND_BY:
                 self._show(
                     f"another aggregator serves this broker (session {status.session}); this one stands by until it ends"
                 )
                 self._rest()
-            case Reaction.TAKE_OVER:
+            case RivalReaction.TAKE_OVER:
                 self._show("the other aggregator is gone; this one takes over")
                 self._announce()
                 if self._order is not None:
@@ -321,7 +323,7 @@ class AggregatorService:
         """Be subscribed to these parts of a task, or to as many of them as the broker allows."""
         self._effects += self._parts.need(topics)
 
-    def _task_part(self, message: Message, now: float) -> None:
+    def _task_part(self, message: Received, now: float) -> None:
         part = Part.from_bytes(message.payload)
         order = self._order
         if order is None or order.task is None or part.digest != order.task.digest:
@@ -379,7 +381,7 @@ class AggregatorService:
             shutil.rmtree(self._state_folder, ignore_errors=True)
             self._state_folder = None
 
-    def _report(self, agent: str, message: Message, now: float) -> None:
+    def _report(self, agent: str, message: Received, now: float) -> None:
         """A part of a report."""
         order = self._order
         if order is None or order.task is None or self._precedence.stands_by:
@@ -406,7 +408,7 @@ class AggregatorService:
         self._reports.forget(agent, part.digest)
         self.summing.accept(agent, taken(sink), now, part.digest)
 
-    def _keep_early(self, message: Message) -> None:
+    def _keep_early(self, message: Received) -> None:
         """Fast agents report while a large task is still on its way."""
         size = len(message.payload)
         if self._early_bytes + size <= MAX_EARLY_BYTES:
@@ -459,4 +461,4 @@ class AggregatorService:
             about=self.summing.number,
         )
         messages = ((self._topics.aggregator_sum, part.to_bytes()) for part in parts)
-        self._effects.append(Publish(messages, retain=False, then=lambda taken: Sent()))
+        self._effects.append(Publish(messages, retain=False, then=lambda taken: SumSent()))

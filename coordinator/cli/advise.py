@@ -31,13 +31,13 @@ from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.record.records import Row
 from covey.coordinator.report.cluster_pictures import proximity_map
 from covey.coordinator.report.curves import curves, proximity_of
-from covey.coordinator.run.options import Options
+from covey.coordinator.run.options import RunOptions
 from covey.coordinator.simulate import driver
 from covey.coordinator.view.lines import phase_line
 from covey.coordinator.view.printed import show
 from covey.coordinator.view.svg import document
 from covey.coordinator.view.table import Column, Table
-from covey.shared.cli import Allow, Connection, DataRoot, Json, stopped, with_connection
+from covey.shared.cli import Allow, BrokerAddresses, DataRoot, Json, stopped, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.numerics.kinship import KINDS, LEVEL
@@ -67,7 +67,7 @@ def advise_command(
         ),
     ] = None,
     *,
-    connection: Connection,
+    connection: BrokerAddresses,
     sources: Annotated[
         list[str] | None,
         typer.Option(
@@ -106,7 +106,7 @@ def advise_command(
     if loaded is not None and loaded.fleet is None and not sources:
         ensure_role(connection, COORDINATOR)
         loaded = in_federation(connection, loaded)
-    options = Options(
+    options = RunOptions(
         Path(),
         data_root=data_root,
         allowed=AllowedCode.parse(allow),
@@ -257,7 +257,7 @@ def planned(scenario: Scenario, rounds: int | None) -> Scenario:
 
 def advise(
     scenario: Scenario,
-    options: Options,
+    options: RunOptions,
     observer: Observer,
     *,
     rounds: int | None = None,
@@ -296,7 +296,7 @@ def advise(
 def advise_files(
     sources: Sequence[str],
     scenario: Scenario | None,
-    options: Options,
+    options: RunOptions,
     *,
     rounds: int | None = None,
     picture: Path | None = None,
@@ -312,7 +312,7 @@ def advise_files(
         UserError: as `advise`, or the data does not go together.
     """
     if scenario is None:
-        content = yaml.safe_load(init.init(init.Request(sources)).to_yaml())
+        content = yaml.safe_load(init.init(init.InitRequest(sources)).to_yaml())
     else:
         content = scenario.model_dump(mode="json")
     with tempfile.TemporaryDirectory(prefix="covey-devices-") as folder:
@@ -341,7 +341,7 @@ class Ran:
 
 
 def _ran(
-    plan: Scenario, options: Options, observer: Observer, *, is_drawn: bool = False
+    plan: Scenario, options: RunOptions, observer: Observer, *, is_drawn: bool = False
 ) -> Ran | None:
     """A run; None where it was stopped."""
     with tempfile.TemporaryDirectory(prefix="covey-advise-") as folder:

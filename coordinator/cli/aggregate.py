@@ -14,7 +14,7 @@ import typer
 from covey.coordinator.aggregate.service import AggregatorService, last_will
 from covey.coordinator.cli.options import ensure_role, show_line
 from covey.coordinator.serve.signals import StopSignals
-from covey.shared.cli import LOCAL_BROKER, Allow, Connection, check_name, with_connection
+from covey.shared.cli import LOCAL_BROKER, Allow, BrokerAddresses, check_name, with_connection
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.duplicate_ids import session_id
@@ -26,7 +26,7 @@ from covey.shared.wire.topics import Topics
 @with_connection(LOCAL_BROKER)
 def aggregate(
     *,
-    connection: Connection,
+    connection: BrokerAddresses,
     federation: Annotated[str, typer.Option(help="the federation of the run")] = "default",
     allow: Allow = None,
 ) -> None:

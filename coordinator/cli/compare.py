@@ -58,12 +58,12 @@ from covey.coordinator.record.notices import Notice, Observer
 from covey.coordinator.report.progress import ProgressBar
 from covey.coordinator.report.tables import none_evaluated
 from covey.coordinator.run.folder import alone_in
-from covey.coordinator.run.options import Options
+from covey.coordinator.run.options import RunOptions
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.simulate.driver import simulate
 from covey.coordinator.track.tracking import check_trackers, tracking
 from covey.coordinator.view.printed import comparison_table, json_line, results_table, show_words
-from covey.shared.cli import Allow, Connection, DataRoot, Json, stopped, with_connection
+from covey.shared.cli import Allow, BrokerAddresses, DataRoot, Json, stopped, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.own_code.consent import AllowedCode
@@ -123,7 +123,7 @@ def compare_command(
         ),
     ] = False,
     track: Track = None,
-    connection: Connection,
+    connection: BrokerAddresses,
     embedded: Embedded = False,
     overrides: Set = None,
     data_root: DataRoot = None,
@@ -142,7 +142,7 @@ def compare_command(
     loaded = load(scenario, overrides or [])
     if not (in_process or embedded or executor):
         loaded = in_federation(connection, loaded)
-    options = Options(
+    options = RunOptions(
         folder or Path("runs") / loaded.name,
         False,
         embedded,
@@ -152,7 +152,7 @@ def compare_command(
     )
     if executor and not executor.startswith("dask://"):
         raise UserError(f"--executor {executor}: expected dask://host:port of a Dask scheduler")
-    request = Request(
+    request = CompareRequest(
         cells or [],
         known or [],
         run=not no_run,
@@ -170,7 +170,7 @@ def compare_command(
 
 
 @dataclass(frozen=True)
-class Request:
+class CompareRequest:
     """What the command line asks of a comparison, besides its scenario and how its cells run."""
 
     cells: Sequence[str] = ()  # names; empty for all
@@ -184,7 +184,7 @@ class Request:
 
 
 def compare(
-    scenario: Scenario, options: Options, request: Request, console: Console | None
+    scenario: Scenario, options: RunOptions, request: CompareRequest, console: Console | None
 ) -> bool:
     """Run the missing cells, then print and write the tables; False if the user stopped it.
 
@@ -272,7 +272,7 @@ def show(scenario: Scenario, rows: Sequence[ComparisonRow], console: Console | N
 
 def run_cells(
     scenario: Scenario,
-    options: Options,
+    options: RunOptions,
     names: Iterable[str],
     observing: Observing,
     *,
@@ -300,7 +300,7 @@ class CellsTried:
 
 def try_cells(
     scenario: Scenario,
-    options: Options,
+    options: RunOptions,
     names: Iterable[str],
     observing: Observing,
     *,
@@ -401,8 +401,8 @@ def _missing(scenario: Scenario, out: Path, names: Iterable[str], known: KnownRo
 
 def run_on_cluster(
     scenario: Scenario,
-    options: Options,
-    request: Request,
+    options: RunOptions,
+    request: CompareRequest,
     known: KnownRows,
     console: Console | None,
 ) -> None:
@@ -437,7 +437,7 @@ def run_on_cluster(
 
 
 def _run(
-    cell: Cell, options: Options, pool: WorkerPool | None, observer: Observer
+    cell: Cell, options: RunOptions, pool: WorkerPool | None, observer: Observer
 ) -> dict[str, Any] | None:
     folder = options.folder / cell.folder
     resume = Checkpoint(folder / "checkpoint").exists()

@@ -13,11 +13,11 @@ from typing import Annotated
 import typer
 
 from covey.coordinator.cli.options import ensure_role, show_line
-from covey.shared.cli import LOCAL_BROKER, Connection, check_name, with_connection
+from covey.shared.cli import LOCAL_BROKER, BrokerAddresses, check_name, with_connection
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
-from covey.shared.mqtt.link import Down, Link, Message, Up
+from covey.shared.mqtt.link import Down, Link, Received, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.documents import Control, CoordinatorStatus, RosterMessage
 from covey.shared.wire.roster_view import RosterView
@@ -38,7 +38,7 @@ RunFederation = Annotated[str, typer.Option(help="the run's federation")]
 
 
 @with_connection(LOCAL_BROKER)
-def pause(*, connection: Connection, federation: RunFederation = "default") -> None:
+def pause(*, connection: BrokerAddresses, federation: RunFederation = "default") -> None:
     """Pause the running coordinator: the open phase ends, and no new one starts.
 
     A pause lasts until `coordinator lab resume`, also if the coordinator is killed and continued with --resume.
@@ -48,14 +48,14 @@ def pause(*, connection: Connection, federation: RunFederation = "default") -> N
 
 
 @with_connection(LOCAL_BROKER)
-def resume(*, connection: Connection, federation: RunFederation = "default") -> None:
+def resume(*, connection: BrokerAddresses, federation: RunFederation = "default") -> None:
     """Continue after `coordinator lab pause`."""
     is_new = _send(connection, federation, "resume")
     show_line("resumed" if is_new else "it is not paused")
 
 
 @with_connection(LOCAL_BROKER)
-def stop(*, connection: Connection, federation: RunFederation = "default") -> None:
+def stop(*, connection: BrokerAddresses, federation: RunFederation = "default") -> None:
     """Stop the running coordinator, as Ctrl-C does; `coordinator run --resume` continues the run."""
     _send(connection, federation, "stop")
     show_line("stopped; `coordinator run ... --resume` continues the run")
@@ -63,7 +63,7 @@ def stop(*, connection: Connection, federation: RunFederation = "default") -> No
 
 @with_connection(LOCAL_BROKER)
 def release(
-    agent: AgentId, *, connection: Connection, federation: RunFederation = "default"
+    agent: AgentId, *, connection: BrokerAddresses, federation: RunFederation = "default"
 ) -> None:
     """Release an agent from quarantine, so that it is invited again.
 
@@ -75,7 +75,7 @@ def release(
 
 @with_connection(LOCAL_BROKER)
 def forget(
-    agent: AgentId, *, connection: Connection, federation: RunFederation = "default"
+    agent: AgentId, *, connection: BrokerAddresses, federation: RunFederation = "default"
 ) -> None:
     """Remove an agent from the run: from the roster, its cluster and all future phases.
 
@@ -86,7 +86,9 @@ def forget(
     show_line(f"{agent} is forgotten; if it connects again, it is a newcomer")
 
 
-def _send(connection: Connection, federation: str, command: str, agent: str | None = None) -> bool:
+def _send(
+    connection: BrokerAddresses, federation: str, command: str, agent: str | None = None
+) -> bool:
     """Send a command to the running coordinator; False if the run was in that state already."""
     check_name("--federation", federation)
     if agent is not None:
@@ -133,7 +135,7 @@ async def carry_out(
                         )
                     case Down(why):
                         raise UserError(f"{why}; check the address with `broker doctor {broker}`")
-                    case Message(topic, payload) if topic.startswith(watched) and payload:
+                    case Received(topic, payload) if topic.startswith(watched) and payload:
                         if about_agent:
                             await _take_page(link, topics, pages, incoming)
                             if not pages.is_complete:
@@ -156,7 +158,7 @@ async def carry_out(
     )
 
 
-async def _take_page(link: Link, topics: Topics, pages: RosterView, message: Message) -> None:
+async def _take_page(link: Link, topics: Topics, pages: RosterView, message: Received) -> None:
     """Keep a page of the roster. Only the first one has their number."""
     pages.take(topics, message.topic, message.payload)
     if message.topic == topics.roster and not pages.is_complete:

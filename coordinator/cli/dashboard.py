@@ -19,7 +19,7 @@ from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.dashboard.hub import is_other_run
 from covey.coordinator.dashboard.server import DashboardServer, Send, serving
 from covey.coordinator.deploy.registry import run_folders
-from covey.shared.cli import Connection, broker_option, check_name, with_connection
+from covey.shared.cli import BrokerAddresses, broker_option, check_name, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR, read
@@ -37,7 +37,7 @@ def dashboard(
         ),
     ] = None,
     *,
-    connection: Connection,
+    connection: BrokerAddresses,
     federation: Annotated[str, typer.Option(help="the federation to show")] = "default",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="port on 127.0.0.1; 0 takes any free one")
@@ -55,11 +55,11 @@ def dashboard(
         url = connection.url()
     role = next((read(file).role for file in connection.credentials), "")
     with suppress(KeyboardInterrupt):
-        serve(Request(folder, url, federation, role, port), show_line)
+        serve(DashboardRequest(folder, url, federation, role, port), show_line)
 
 
 @dataclass(frozen=True)
-class Request:
+class DashboardRequest:
     """What to show, and where."""
 
     folder: Path | None  # of a run
@@ -79,7 +79,7 @@ class Request:
 
 
 @contextmanager
-def opened(request: Request) -> Iterator[DashboardServer]:
+def opened(request: DashboardRequest) -> Iterator[DashboardServer]:
     """Serve the dashboard for as long as the block lasts.
 
     A folder that has runs in it is shown as a list of them.
@@ -119,7 +119,7 @@ def _sender(reader: FolderReader | None, watcher: BrokerWatcher) -> Callable[[Co
     return send
 
 
-def serve(request: Request, show: Callable[[str], None]) -> None:
+def serve(request: DashboardRequest, show: Callable[[str], None]) -> None:
     """Serve the dashboard until Ctrl-C; `show` prints a line."""
     with opened(request) as server:
         show(f"dashboard: {server.address}")

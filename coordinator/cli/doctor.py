@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from covey.coordinator.cli.options import READERS, ensure_role, out
-from covey.coordinator.deploy.uptake import Fleet
+from covey.coordinator.deploy.uptake import RetainedFleet
 from covey.coordinator.doctor.devices import Broker, Seen
 from covey.coordinator.doctor.examine import Facts, examine
 from covey.coordinator.doctor.odd import Odd, ranked, read_odd
@@ -21,7 +21,7 @@ from covey.coordinator.record.roster_files import read_roster, roster_file
 from covey.coordinator.report.odd_list import show_odd
 from covey.coordinator.view.devices import is_between_runs
 from covey.coordinator.view.printed import json_line
-from covey.shared.cli import Connection, Json, broker_option, check_name, with_connection
+from covey.shared.cli import BrokerAddresses, Json, broker_option, check_name, with_connection
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl
 from covey.shared.mqtt.mqtt_link import MqttLink
@@ -39,7 +39,7 @@ def doctor(
         typer.Argument(help="a run's folder: what was odd at its end  [default: ask the broker]"),
     ] = None,
     *,
-    connection: Connection,
+    connection: BrokerAddresses,
     federation: Annotated[str, typer.Option(help="the federation to examine")] = "default",
     as_json: Json = False,
 ) -> None:
@@ -85,7 +85,7 @@ def of_folder(folder: Path) -> list[Odd]:
 async def of_broker(url: BrokerUrl, federation: str) -> list[Odd]:
     """The list from all that a broker retains. A broker that cannot be reached is odd itself."""
     topics = Topics(federation)
-    fleet = Fleet(topics)
+    fleet = RetainedFleet(topics)
     async with MqttLink(url, client_id=f"covey-doctor-{uuid.uuid4().hex[:8]}") as link:
         if why := await why_not_up(link, WITHIN_S):
             return examine(Facts(seen=Seen(time.time(), broker=Broker(why))))
@@ -100,7 +100,7 @@ async def of_broker(url: BrokerUrl, federation: str) -> list[Odd]:
         return of_fleet(fleet, time.time(), link.certificate_until)
 
 
-def of_fleet(fleet: Fleet, now: float, until: float | None = None) -> list[Odd]:
+def of_fleet(fleet: RetainedFleet, now: float, until: float | None = None) -> list[Odd]:
     """The list from all that was read at a broker."""
     caller = fleet.coordinator
     return of_retained(

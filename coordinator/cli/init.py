@@ -91,7 +91,7 @@ def init_command(
     `coordinator init --from pi-1.csv --from pi-2.csv --out scenario.yaml`. Differences between the devices are named
     in the file and on stderr.
     """
-    request = Request(sources, targets or (), agents, name, anomalies, horizon, words or ())
+    request = InitRequest(sources, targets or (), agents, name, anomalies, horizon, words or ())
     proposal = init(request)
     if to is None:
         print(proposal.to_yaml(), end="")
@@ -105,7 +105,7 @@ def init_command(
 
 
 @dataclass(frozen=True)
-class Request:
+class InitRequest:
     """What `coordinator init` was asked for."""
 
     sources: Sequence[str]  # data of one device each, or its description
@@ -117,7 +117,7 @@ class Request:
     words: Sequence[str] = ()  # columns whose words are classes
 
 
-def init(request: Request) -> Proposal:
+def init(request: InitRequest) -> Proposal:
     """The proposed scenario.
 
     Raises:

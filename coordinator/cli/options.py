@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covey.shared.cli import Connection, broker_option
+from covey.shared.cli import BrokerAddresses, broker_option
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR, check_federation, check_role
@@ -123,13 +123,13 @@ def refuse_contradictions(context: typer.Context) -> None:
 READERS = (COORDINATOR, "observer")  # roles that may read a run's status
 
 
-def ensure_role(connection: Connection, *roles: str) -> None:
+def ensure_role(connection: BrokerAddresses, *roles: str) -> None:
     """Raise a UserError if the command connects with credentials of another role than these."""
     for file in connection.in_use:
         check_role(file, roles)
 
 
-def in_federation(connection: Connection, scenario: Scenario) -> Scenario:
+def in_federation(connection: BrokerAddresses, scenario: Scenario) -> Scenario:
     """The scenario, in the federation of the credentials if it names none. Raises UserError if they name different ones."""
     for file in connection.in_use:
         own = read_credentials(file).federation
@@ -139,7 +139,7 @@ def in_federation(connection: Connection, scenario: Scenario) -> Scenario:
     return scenario
 
 
-def distinct_brokers(connection: Connection) -> tuple[BrokerUrl, ...]:
+def distinct_brokers(connection: BrokerAddresses) -> tuple[BrokerUrl, ...]:
     """The brokers that the options name, by their numbers; none if they name none.
 
     Raises UserError for an address that is malformed or given twice, or several files of which one is not the

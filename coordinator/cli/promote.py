@@ -23,26 +23,26 @@ from covey.coordinator.cli.options import (
 )
 from covey.coordinator.deploy.decide import (
     Command,
-    Plan,
-    Target,
+    DeploymentPlan,
+    DeploymentTarget,
     as_devices_have_it,
     check_known,
     plan,
 )
 from covey.coordinator.deploy.finished import withheld
-from covey.coordinator.deploy.outcome import Outcome, outcome_of
+from covey.coordinator.deploy.outcome import DeploymentOutcome, outcome_of
 from covey.coordinator.deploy.publish import publish
 from covey.coordinator.deploy.registry import (
-    Entry,
     Publication,
     Registry,
+    RegistryEntry,
     note,
     note_outcome,
     operator,
     registry,
     run_folders,
 )
-from covey.coordinator.deploy.uptake import Fleet, follow, survey
+from covey.coordinator.deploy.uptake import RetainedFleet, follow, survey
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.versions import (
     ModelVersion,
@@ -59,12 +59,12 @@ from covey.coordinator.record.records import finished
 from covey.coordinator.run.early_stop import figure_after
 from covey.coordinator.serve.connect import connected, fitted
 from covey.coordinator.serve.placement import Sharded
-from covey.shared.cli import Connection, Json, check_name, with_connection
+from covey.shared.cli import BrokerAddresses, Json, check_name, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.link import Link
-from covey.shared.numerics.mixture import Fleet as Weighed
+from covey.shared.numerics.mixture import FleetWeights as Weighed
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.storage import json_text
@@ -129,7 +129,7 @@ def promote(
     dry_run: DryRun = False,
     wait: Wait = 30.0,
     runs: Runs = Path("runs"),
-    connection: Connection,
+    connection: BrokerAddresses,
     federation: Annotated[
         str | None,
         typer.Option(help="the devices' federation  [default: the run's]", show_default=False),
@@ -179,7 +179,7 @@ def rollback(
     dry_run: DryRun = False,
     wait: Wait = 30.0,
     runs: Runs = Path("runs"),
-    connection: Connection,
+    connection: BrokerAddresses,
     federation: DeviceFederation = "default",
     audit_key: AuditKey = None,
     as_json: Json = False,
@@ -218,7 +218,7 @@ def _percent(text: str) -> float:
 def _carry_out(command: Command, words: str, way: Way, *, as_json: bool) -> None:
     """Print the plan, carry it out, and print what devices made of it."""
 
-    def show_plan(plan: Plan) -> None:
+    def show_plan(plan: DeploymentPlan) -> None:
         if not as_json:
             show_line(plan.sentence)
 
@@ -240,8 +240,8 @@ class Chosen:
     name: str  # of the version, for people
 
     @property
-    def target(self) -> Target:
-        return Target((self.version.run, self.version.round), self.name)
+    def target(self) -> DeploymentTarget:
+        return DeploymentTarget((self.version.run, self.version.round), self.name)
 
 
 @dataclass(frozen=True)
@@ -257,14 +257,14 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Deployed:
+class DeploymentDone:
     """A deployment that was carried out, or only planned."""
 
-    plan: Plan
+    plan: DeploymentPlan
     federation: str
     models: int
     serial: int = 0  # its id; 0: it was only planned
-    outcome: Outcome = field(default_factory=Outcome)
+    outcome: DeploymentOutcome = field(default_factory=DeploymentOutcome)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -316,7 +316,7 @@ def chosen(words: str, known: Registry) -> Chosen:
     return _named(folder, version_of_round(folder, int(which)), known)
 
 
-def kept(entry: Entry, known: Registry) -> Chosen:
+def kept(entry: RegistryEntry, known: Registry) -> Chosen:
     """The version of a publication. Raises UserError if its run no longer has it."""
     return _named(entry.folder, version_of_round(entry.folder, entry.publication.round), known)
 
@@ -350,8 +350,8 @@ def _run_of(folder: Path) -> str:
 
 
 async def deploy(
-    command: Command, words: str, way: Way, show: Callable[[Plan], None] = lambda _: None
-) -> Deployed:
+    command: Command, words: str, way: Way, show: Callable[[DeploymentPlan], None] = lambda _: None
+) -> DeploymentDone:
     """Carry out a command: look at the fleet, decide, show the plan, publish, and note what devices make of it.
 
     The version is noted in the audit log of its run. Only the coordinator's user may write the topics; the broker enforces
@@ -392,10 +392,10 @@ async def deploy(
                 decided = plan(command, choice.target, known, fleet.held, fleet.statuses)
                 show(decided)
                 if way.dry_run:
-                    return Deployed(decided, federation, len(choice.version.models))
+                    return DeploymentDone(decided, federation, len(choice.version.models))
                 with trail_of_finished(choice.folder, key) as trail:
                     return await _publish(
-                        Job(decided, choice, command, federation, trail), link, fleet, way
+                        DeploymentJob(decided, choice, command, federation, trail), link, fleet, way
                     )
         except UserError as error:
             addresses = ", ".join(map(str, way.urls))
@@ -417,10 +417,10 @@ def _alone(way: Way) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Job:
+class DeploymentJob:
     """A plan, and what it takes to carry it out."""
 
-    plan: Plan
+    plan: DeploymentPlan
     choice: Chosen
     command: Command
     federation: str
@@ -448,7 +448,9 @@ def _known_fleet(folder: Path) -> Weighed | None:
     return Weighed(**known) if known else None
 
 
-async def _publish(job: Job, link: Link, fleet: Fleet, way: Way) -> Deployed:
+async def _publish(
+    job: DeploymentJob, link: Link, fleet: RetainedFleet, way: Way
+) -> DeploymentDone:
     """Publish what was decided, and note it and its outcome."""
     folder, version, decided = job.choice.folder, job.choice.version, job.plan
     scenario = scenario_of(folder)
@@ -485,7 +487,7 @@ async def _publish(job: Job, link: Link, fleet: Fleet, way: Way) -> Deployed:
     note(job.trail, line)
     fleet.deployments.clear()  # what arrives from now on is another operator's
 
-    def outcome() -> Outcome:
+    def outcome() -> DeploymentOutcome:
         return outcome_of(fleet.statuses, line.version, line.serial, line.devices)
 
     if way.wait_s > 0:
@@ -497,7 +499,7 @@ async def _publish(job: Job, link: Link, fleet: Fleet, way: Way) -> Deployed:
                 f"deployment {line.serial} of {decided.target} was replaced meanwhile: another operator published {newest.title}"
             )
     models = len(version.models)
-    return Deployed(
+    return DeploymentDone(
         replace(decided, devices=published.devices), job.federation, models, line.serial, outcome()
     )
 

@@ -11,7 +11,7 @@ import typer
 from covey.coordinator.cli.options import out, show_line
 from covey.coordinator.record.notices import ignore
 from covey.coordinator.report.progress import ProgressBar
-from covey.coordinator.run.options import Options
+from covey.coordinator.run.options import RunOptions
 from covey.coordinator.simulate.replay import replay as command
 from covey.coordinator.view.printed import json_line
 from covey.shared.cli import Allow, DataRoot, Json, failed
@@ -34,7 +34,7 @@ def replay(
     Only runs of a simulated fleet can be repeated: other data stays on its devices. The exit code is 1 if models differ.
     """
     beside = record.with_name(f"{record.name}.replay")
-    options = Options(folder or beside, data_root=data_root, allowed=AllowedCode.parse(allow))
+    options = RunOptions(folder or beside, data_root=data_root, allowed=AllowedCode.parse(allow))
     rounds = load(record / "scenario.yaml").rounds.count
     with nullcontext(ignore) if as_json else ProgressBar(out(), rounds) as observer:
         replayed = command(record, options, observer)

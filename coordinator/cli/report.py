@@ -50,11 +50,11 @@ def report_command(
     A comparison may be unfinished: its report shows the cells that are there. With --json, a page is written only if
     --html names its file.
     """
-    report(Request(folders, html, svg or [], as_json), out())
+    report(ReportRequest(folders, html, svg or [], as_json), out())
 
 
 @dataclass(frozen=True)
-class Request:
+class ReportRequest:
     """What the command line asks of a report."""
 
     folders: Sequence[Path]
@@ -63,7 +63,7 @@ class Request:
     as_json: bool = False
 
 
-def report(request: Request, console: Console) -> None:
+def report(request: ReportRequest, console: Console) -> None:
     """Print the results, and write what was asked for.
 
     Raises UserError if a folder holds no finished run and no comparison, or is damaged.
@@ -84,7 +84,7 @@ def report(request: Request, console: Console) -> None:
     _report_comparison(request, console)
 
 
-def _report_runs(request: Request, console: Console) -> None:
+def _report_runs(request: ReportRequest, console: Console) -> None:
     folders = request.folders
     found = [finished(folder) for folder in folders]
     if request.html is not None or request.svg:
@@ -141,7 +141,7 @@ def is_comparison(folder: Path) -> bool:
     )
 
 
-def _report_comparison(request: Request, console: Console) -> None:
+def _report_comparison(request: ReportRequest, console: Console) -> None:
     [folder] = request.folders
     scenario = _scenario_of(folder)
     table = folder / comparison_files.TABLE

@@ -55,7 +55,7 @@ from covey.coordinator.report.tables import (
 )
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import prepared
-from covey.coordinator.run.options import Options
+from covey.coordinator.run.options import RunOptions
 from covey.coordinator.run.origin import Origin, copy_start, origin_of
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
@@ -64,7 +64,15 @@ from covey.coordinator.serve.exclusive import ensure_single_coordinator
 from covey.coordinator.serve.service import Service
 from covey.coordinator.serve.signals import StopSignals
 from covey.coordinator.view.printed import json_line, json_notice, results_table, show_words
-from covey.shared.cli import Allow, Connection, DataRoot, Json, failed, stopped, with_connection
+from covey.shared.cli import (
+    Allow,
+    BrokerAddresses,
+    DataRoot,
+    Json,
+    failed,
+    stopped,
+    with_connection,
+)
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
@@ -103,7 +111,7 @@ def run_command(
     folder: Annotated[
         Path | None, typer.Option("--out", help="the run's folder  [default: runs/<name>]")
     ] = None,
-    connection: Connection,
+    connection: BrokerAddresses,
     cluster: Cluster = False,
     embedded: Embedded = False,
     aggregators: Aggregators = False,
@@ -162,7 +170,7 @@ def run_command(
     loaded = load(scenario, overrides or [])
     if not (in_process or embedded):
         loaded = in_federation(connection, loaded)
-    options = Options(
+    options = RunOptions(
         folder or Path("runs") / loaded.name,
         resume,
         embedded,
@@ -235,7 +243,7 @@ class _Addresses:
     fleet: Sequence[BrokerUrl]  # for simulated agents
 
 
-async def run(scenario: Scenario, options: Options, observer: Observer) -> dict[str, Any] | None:
+async def run(scenario: Scenario, options: RunOptions, observer: Observer) -> dict[str, Any] | None:
     """Run a scenario to its end.
 
     Returns:
@@ -265,7 +273,7 @@ def raise_descriptor_limit() -> None:
 
 
 async def _run(
-    scenario: Scenario, options: Options, observer: Observer, signals: StopSignals
+    scenario: Scenario, options: RunOptions, observer: Observer, signals: StopSignals
 ) -> dict[str, Any] | None:
     check_code(scenario, options.allowed)
     if options.aggregators:
@@ -331,7 +339,7 @@ async def _run(
     return finish(this, service.odd)
 
 
-def addresses(scenario: Scenario, options: Options) -> list[BrokerUrl]:
+def addresses(scenario: Scenario, options: RunOptions) -> list[BrokerUrl]:
     """The brokers to connect to, by their numbers; none if the run starts its own.
 
     Raises UserError, before anything starts, for an invalid address or unreadable TLS files.
@@ -346,7 +354,7 @@ def addresses(scenario: Scenario, options: Options) -> list[BrokerUrl]:
     return urls
 
 
-def at_brokers(scenario: Scenario, options: Options) -> Scenario:
+def at_brokers(scenario: Scenario, options: RunOptions) -> Scenario:
     """The scenario with the several brokers that the options name: a group of a secure sum lies within one."""
     if len(options.brokers) < 2 or options.cluster:
         return scenario
@@ -372,7 +380,7 @@ def _named(scenario: Scenario) -> Sequence[str]:
 async def _brokers(
     stack: AsyncExitStack,
     scenario: Scenario,
-    options: Options,
+    options: RunOptions,
     urls: Sequence[BrokerUrl],
     observer: Observer,
 ) -> _Addresses:
@@ -392,7 +400,7 @@ async def _brokers(
 
 
 async def _fleet(
-    stack: AsyncExitStack, scenario: Scenario, options: Options, brokers: Sequence[BrokerUrl]
+    stack: AsyncExitStack, scenario: Scenario, options: RunOptions, brokers: Sequence[BrokerUrl]
 ) -> asyncio.subprocess.Process | None:
     """Start the simulated agents, which build the initial models first; None if the scenario has none."""
     if scenario.fleet is None:
@@ -409,7 +417,7 @@ async def _fleet(
 
 async def _new_or_resumed(
     scenario: Scenario,
-    options: Options,
+    options: RunOptions,
     setup: Setup,
     key: bytes | None,
     origin: Origin | None,
@@ -437,7 +445,7 @@ async def _connect(
     return await connected(stack, urls, Topics(federation), client_id, will=True, cluster=cluster)
 
 
-def _serve_metrics(stack: AsyncExitStack, options: Options, service: Service) -> None:
+def _serve_metrics(stack: AsyncExitStack, options: RunOptions, service: Service) -> None:
     """Serve Prometheus metrics, if they were asked for; the client library is imported only then."""
     if options.metrics is None:
         return

@@ -19,7 +19,7 @@ from covey.coordinator.record.roster_files import read_roster, roster_file
 from covey.coordinator.report.roster import STYLES, is_left, roster_table, status_lines
 from covey.coordinator.view.devices import device_of, status_in
 from covey.coordinator.view.printed import json_line, show
-from covey.shared.cli import Connection, Json, check_name, with_connection
+from covey.shared.cli import BrokerAddresses, Json, check_name, with_connection
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.mqtt_link import MqttLink
@@ -41,7 +41,7 @@ def status(
         typer.Argument(help="a run's folder  [default: ask the broker about a running fleet]"),
     ] = None,
     *,
-    connection: Connection,
+    connection: BrokerAddresses,
     federation: Annotated[str, typer.Option(help="the federation to show")] = "default",
     watch: Annotated[
         bool, typer.Option("--watch", help="show rounds and figures until the run is over")
@@ -82,7 +82,9 @@ def status(
     show_line(f"refused messages: {', '.join(counts) or 'none'}")
 
 
-def _watch(folder: Path | None, connection: Connection, federation: str, *, as_json: bool) -> None:
+def _watch(
+    folder: Path | None, connection: BrokerAddresses, federation: str, *, as_json: bool
+) -> None:
     from covey.coordinator.dashboard import terminal
 
     url = None

@@ -14,12 +14,18 @@ import typer
 
 from covey.coordinator.cli.options import READERS, DeviceFederation, ensure_role, out
 from covey.coordinator.deploy.decide import as_devices_have_it, title_of
-from covey.coordinator.deploy.registry import Entry, Publication, Registry, Version, registry
+from covey.coordinator.deploy.registry import (
+    Publication,
+    Registry,
+    RegistryEntry,
+    Version,
+    registry,
+)
 from covey.coordinator.deploy.uptake import survey
 from covey.coordinator.serve.connect import connected
 from covey.coordinator.view.printed import json_line, show
 from covey.coordinator.view.table import NONE, Column, Table
-from covey.shared.cli import Connection, Json, broker_option, check_name, with_connection
+from covey.shared.cli import BrokerAddresses, Json, broker_option, check_name, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.numerics.measures import MEASURES, measured
@@ -36,7 +42,7 @@ def versions_command(
         Path, typer.Argument(metavar="RUNS", help="the folder that has the folders of runs")
     ] = Path("runs"),
     *,
-    connection: Connection,
+    connection: BrokerAddresses,
     federation: DeviceFederation = "default",
     as_json: Json = False,
 ) -> None:
@@ -58,7 +64,7 @@ def versions_command(
 
 
 @dataclass(frozen=True)
-class Published:
+class VersionRow:
     """One version that was published, or that a device uses."""
 
     title: str  # its one name: the operator's own, or the run's folder and the round
@@ -81,25 +87,25 @@ class Published:
 Used = Mapping[Version, tuple[str, Sequence[str]]]  # a version's name, and the devices
 
 
-def listed(known: Registry, used: Used) -> list[Published]:
+def listed(known: Registry, used: Used) -> list[VersionRow]:
     """The versions of a registry, newest publication first, and then those that devices use and the registry lacks."""
-    by_version: dict[Version, list[Entry]] = {}
+    by_version: dict[Version, list[RegistryEntry]] = {}
     for entry in reversed(known.entries):
         by_version.setdefault(entry.version, []).insert(0, entry)
     for version in used:
         by_version.setdefault(version, [])
-    found: list[Published] = []
+    found: list[VersionRow] = []
     for version, entries in by_version.items():
         name, users = used.get(version, ("", ()))
         title = known.title(version) or name
         folder = str(entries[-1].folder) if entries else ""
         roles = known.roles(version)
         acts = [one.publication for one in entries]
-        found.append(Published(title, *version, folder, roles, acts, users))
+        found.append(VersionRow(title, *version, folder, roles, acts, users))
     return found
 
 
-async def versions(runs: Path, federation: str, url: BrokerUrl | None) -> list[Published]:
+async def versions(runs: Path, federation: str, url: BrokerUrl | None) -> list[VersionRow]:
     """The versions of a federation; with the address of its broker also the devices that use them.
 
     Raises:
@@ -124,7 +130,7 @@ async def versions(runs: Path, federation: str, url: BrokerUrl | None) -> list[P
     return listed(as_devices_have_it(known, fleet.statuses), used)
 
 
-def table(found: Sequence[Published], federation: str, *, asked: bool) -> Table:
+def table(found: Sequence[VersionRow], federation: str, *, asked: bool) -> Table:
     """A line for each version."""
     titles = ("version", "role", MEAN, "published", "by", "in use on", "refused by")
     rows = [_cells(one, asked=asked) for one in found]
@@ -132,7 +138,7 @@ def table(found: Sequence[Published], federation: str, *, asked: bool) -> Table:
     return Table(title, [Column(one) for one in titles], rows).without_empty_columns()
 
 
-def _cells(one: Published, *, asked: bool) -> list[str]:
+def _cells(one: VersionRow, *, asked: bool) -> list[str]:
     newest = one.publications[-1] if one.publications else None
     refused = {} if newest is None or newest.outcome is None else newest.outcome.rejected
     when, who, figure = "elsewhere", NONE, NONE

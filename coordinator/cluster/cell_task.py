@@ -22,7 +22,7 @@ import yaml
 
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.record.notices import ignore
-from covey.coordinator.run.options import Options
+from covey.coordinator.run.options import RunOptions
 from covey.coordinator.run.result import installed_versions
 from covey.coordinator.simulate.driver import simulate
 from covey.shared.errors import UserError
@@ -47,7 +47,7 @@ class CellTask:
 
 
 @dataclass(frozen=True)
-class Place:
+class CellMachine:
     """The machine that a cell ran on."""
 
     worker: str  # its address in the cluster
@@ -64,7 +64,7 @@ class CellOutcome:
     """What a machine sends back: the folder of the run, or why there is none."""
 
     name: str
-    place: Place
+    place: CellMachine
     seconds: float
     archive: bytes = b""  # the run's folder as a tar file
     failure: str = ""  # in words for the user; empty if the cell is finished
@@ -86,9 +86,9 @@ class CellOutcome:
         }
 
 
-def this_place(worker: str) -> Place:
+def this_place(worker: str) -> CellMachine:
     """A description of the machine that runs this."""
-    return Place(
+    return CellMachine(
         worker=worker,
         host=platform.node(),
         system=f"{platform.system()} {platform.machine()}",
@@ -123,7 +123,7 @@ def _run(task: CellTask, folder: Path) -> None:
     scenario = Scenario.model_validate(yaml.safe_load(task.scenario))
     data_root = Path(task.data_root) if task.data_root is not None else None
     allowed = AllowedCode.parse(task.allowed)
-    options = Options(folder, data_root=data_root, allowed=allowed)
+    options = RunOptions(folder, data_root=data_root, allowed=allowed)
     # the cluster runs one cell per thread, so a cell takes one core unless its scenario asks for more
     workers = 1
     if scenario.fleet is not None and scenario.fleet.workers:

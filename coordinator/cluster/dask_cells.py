@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.cluster.cell_task import (
+    CellMachine,
     CellOutcome,
     CellTask,
-    Place,
     run_cell,
     this_place,
     unpack,
@@ -124,7 +124,7 @@ def _on_a_worker(task: CellTask) -> CellOutcome:
     return run_cell(task, get_worker().address)
 
 
-def _place_of_worker(dask_worker: Any) -> Place:
+def _place_of_worker(dask_worker: Any) -> CellMachine:
     """The description that a worker gives of its machine; Dask fills in the argument."""
     return this_place(dask_worker.address)
 
@@ -158,7 +158,7 @@ def _client(address: str) -> Iterator[Any]:
 
 def _check_workers(client: Any, address: str) -> None:
     """Raises UserError if there are no workers, or if a worker has another version of Covey."""
-    places: dict[str, Place] = client.run(_place_of_worker)
+    places: dict[str, CellMachine] = client.run(_place_of_worker)
     if not places:
         raise UserError(
             f"--executor {address}: the scheduler has no workers; start one with `dask worker HOST:PORT`"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.shared.errors import UserError
-from covey.shared.scenario.compare import Compare, Method, Split
+from covey.shared.scenario.compare import Compare, ComparedPartition, Method
 from covey.shared.scenario.scenario import Scenario
 
 
@@ -48,12 +48,12 @@ def section(scenario: Scenario) -> Compare:
     return scenario.compare
 
 
-def splits(scenario: Scenario) -> list[Split]:
+def splits(scenario: Scenario) -> list[ComparedPartition]:
     """The partitions that are compared on; the scenario's own is one without a label."""
     compare = section(scenario)
     if compare.partitions:
         return list(compare.partitions)
-    own = Split.model_construct(
+    own = ComparedPartition.model_construct(
         label="", partition="", published=compare.published, target=compare.target
     )
     return [own]
@@ -71,7 +71,9 @@ def grid(scenario: Scenario) -> list[Cell]:
     return cells
 
 
-def _scenario_of(scenario: Scenario, split: Split, method: Method, seed: int) -> Scenario:
+def _scenario_of(
+    scenario: Scenario, split: ComparedPartition, method: Method, seed: int
+) -> Scenario:
     """The scenario that one cell runs."""
     changes: dict[str, Any] = {
         "seed": seed,

@@ -10,7 +10,7 @@ from typing import Any
 from covey.coordinator.compare.grid import section, splits
 from covey.coordinator.compare.rows import TUNING, ComparisonRow, measure_of
 from covey.shared.numerics.measures import ACCURACY, Measure, MeasureName
-from covey.shared.scenario.compare import Metric, Split
+from covey.shared.scenario.compare import ComparedPartition, Metric
 from covey.shared.scenario.scenario import Scenario
 
 # Columns that are averaged besides the accuracies.
@@ -85,7 +85,7 @@ def summaries(scenario: Scenario, rows: Sequence[ComparisonRow]) -> list[Summary
     return found
 
 
-def _summary(split: Split, rows: Sequence[ComparisonRow], measure: Measure) -> Summary:
+def _summary(split: ComparedPartition, rows: Sequence[ComparisonRow], measure: Measure) -> Summary:
     first = rows[0]
     columns: dict[str, None] = {}  # of all rows, in order
     for row in rows:

@@ -17,7 +17,7 @@ from covey.shared.numerics.measures import (
     SHOWN_OF_REGRESSION,
     Measure,
 )
-from covey.shared.scenario.compare import Compare, Metric, Split
+from covey.shared.scenario.compare import Compare, ComparedPartition, Metric
 from covey.shared.scenario.scenario import Scenario
 
 Column = Callable[[Summary], str]  # the words of a summary in one column
@@ -54,7 +54,9 @@ def markdown(scenario: Scenario, found: Sequence[Summary]) -> str:
     return "\n".join(texts)
 
 
-def _table(scenario: Scenario, split: Split, found: Sequence[Summary], average: str) -> Table:
+def _table(
+    scenario: Scenario, split: ComparedPartition, found: Sequence[Summary], average: str
+) -> Table:
     compare = section(scenario)
     measure = measure_of(compare, scenario.task)
     if compare.layout == "averages":
@@ -161,7 +163,7 @@ def _tuning(found: Sequence[Summary]) -> Columns:
     return columns
 
 
-def _published_and_clusters(split: Split, found: Sequence[Summary]) -> Columns:
+def _published_and_clusters(split: ComparedPartition, found: Sequence[Summary]) -> Columns:
     """Published figures, and what is known about the clusters."""
     columns: Columns = {}
     if split.published:
@@ -177,7 +179,7 @@ def _published_and_clusters(split: Split, found: Sequence[Summary]) -> Columns:
     return columns
 
 
-def _traffic(split: Split, found: Sequence[Summary], measure: Measure) -> Columns:
+def _traffic(split: ComparedPartition, found: Sequence[Summary], measure: Measure) -> Columns:
     """Rounds and traffic to the target, and the whole traffic."""
     columns: Columns = {}
     if split.target is not None:

@@ -15,7 +15,7 @@ from covey.coordinator.view.lines import Line, PhaseLine, reduced
 from covey.coordinator.view.state import RunPlan, Sources
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.link import Down, Link, Message, Up
+from covey.shared.mqtt.link import Down, Link, Received, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.storage import json_text
 from covey.shared.wire.documents import AgentStatus, Control, CoordinatorStatus, RosterMessage
@@ -141,7 +141,7 @@ class BrokerWatcher:
                     case Down(why):
                         self.connected = False
                         self.problem = f"{self.url}: {why}; trying again"
-                    case Message():
+                    case Received():
                         self.take(incoming)
                         await self._subscribe_to_pages(link)
                 if self.connected and self._hears_devices is not self._is_left:
@@ -165,7 +165,7 @@ class BrokerWatcher:
             self._subscribed.update(new)
             await link.subscribe(new)
 
-    def take(self, message: Message) -> None:
+    def take(self, message: Received) -> None:
         """Keep what a message holds; one that cannot be read changes nothing."""
         topics = self.topics
         device = status_in(message, topics)

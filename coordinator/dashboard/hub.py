@@ -33,7 +33,7 @@ class Update:
     agents: Json | None  # None if no agent has changed
 
 
-class Hub:
+class LiveState:
     """The present state of the run, and since when each agent has been as it is. Safe for several threads."""
 
     def __init__(self, reader: FolderReader | None, watcher: BrokerWatcher | None = None) -> None:
@@ -53,7 +53,7 @@ class Hub:
     def __repr__(self) -> str:
         return f"<Hub: version {self.version}, {len(self._agents)} agents>"
 
-    def __enter__(self) -> Hub:
+    def __enter__(self) -> LiveState:
         if self.reader is not None:
             self.reader.poll()
         self.refresh()  # a page never gets an empty state

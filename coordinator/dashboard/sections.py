@@ -24,7 +24,7 @@ from covey.coordinator.view.axes import (
     shown,
 )
 from covey.coordinator.view.state import DashboardState, Points
-from covey.coordinator.view.svg import Entry, Panel, panel, swatch
+from covey.coordinator.view.svg import LegendEntry, Panel, panel, swatch
 from covey.coordinator.view.table import NONE, Table
 from covey.coordinator.view.words import away_words, bytes_text, duration_text, trouble_words
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure, plain
@@ -40,7 +40,7 @@ LARGE_FLEET = 10_000  # agents from which a tile has room for one number alone
 
 
 @dataclass(frozen=True)
-class Tile:
+class LiveTile:
     """One of the figures that matter most."""
 
     title: str
@@ -55,7 +55,7 @@ class Chart:
 
     title: str
     panels: Sequence[Panel] = ()
-    legend: Sequence[tuple[Entry, str]] = ()  # with the newest value
+    legend: Sequence[tuple[LegendEntry, str]] = ()  # with the newest value
     empty: str = ""
     heading: str = "h3"
 
@@ -113,7 +113,7 @@ def _headline(state: DashboardState) -> str:
     return " · ".join(words)
 
 
-def _tiles(state: DashboardState) -> list[Tile]:
+def _tiles(state: DashboardState) -> list[LiveTile]:
     fleet = state.fleet
     known = max(fleet.known, fleet.expected)
     here = f"{fleet.here} of {known}"
@@ -129,25 +129,25 @@ def _tiles(state: DashboardState) -> list[Tile]:
     ends = Counter(one.end for one in state.sums)
     members = sum(one.reported for one in state.sums if one.is_sum)
     failed = [f"{count} {end}" for end, count in sorted(ends.items()) if end != "sum"]
-    sums = Tile(
+    sums = LiveTile(
         "secure sums", str(ends["sum"]), ", ".join([f"of {counted(members, 'agent')}", *failed])
     )
     return [
-        Tile(
+        LiveTile(
             f"mean {state.measure_title}",
             _figure(MEASURES[state.measure], state.newest_figure),
             last or "no evaluation yet",
             "figure",
         ),
-        Tile("agents here", here, others),
-        Tile(
+        LiveTile("agents here", here, others),
+        LiveTile(
             "clusters",
             str(clusters or NONE),
             f"{counted(state.moved, 'agent')} moved" if clusters else "none formed",
         ),
-        Tile("traffic", bytes_text(sent + received), f"{bytes_text(sent)} to agents"),
-        Tile("missing reports", str(state.faults.missing), trouble_words(state.faults)),
-        Tile(
+        LiveTile("traffic", bytes_text(sent + received), f"{bytes_text(sent)} to agents"),
+        LiveTile("missing reports", str(state.faults.missing), trouble_words(state.faults)),
+        LiveTile(
             "refused messages",
             str(state.faults.refused),
             ", ".join([f"{reason} {count}" for reason, count in reasons]) or "none",
@@ -296,7 +296,7 @@ def _reports(state: DashboardState) -> Chart:
         if bar.missing:
             counts["missing"] = bar.missing
             layers.append((bar.missing, MISSING, "missing"))
-        stacks.append(plots.Column(place, layers))
+        stacks.append(plots.StackedColumn(place, layers))
         said = ", ".join([f"{kind} {count}" for kind, count in counts.items()])
         values.append((float(place), f"{bar.phase}, after round {bar.round}: {said}"))
     x = columns_axis([stack.x for stack in stacks], "phases")

@@ -30,7 +30,7 @@ from urllib.parse import parse_qs
 from pydantic import ValidationError
 
 from covey.coordinator.dashboard.folder_reader import FolderReader
-from covey.coordinator.dashboard.hub import Hub, Update
+from covey.coordinator.dashboard.hub import LiveState, Update
 from covey.coordinator.dashboard.sections import list_sections, sections
 from covey.coordinator.view import theme
 from covey.coordinator.view.table import Table
@@ -106,7 +106,7 @@ class DashboardServer(BoundedOnThisMachine):
     max_connections = 64
     request_s = 10.0
 
-    def __init__(self, shown: Hub | Runs, port: int, send: Send | None) -> None:
+    def __init__(self, shown: LiveState | Runs, port: int, send: Send | None) -> None:
         self.shown = shown
         self.over = threading.Event()
         self.send = send  # None: this dashboard only shows
@@ -121,7 +121,9 @@ class DashboardServer(BoundedOnThisMachine):
 
 
 @contextmanager
-def serving(shown: Hub | Runs, port: int, send: Send | None = None) -> Iterator[DashboardServer]:
+def serving(
+    shown: LiveState | Runs, port: int, send: Send | None = None
+) -> Iterator[DashboardServer]:
     """Serve the dashboard for as long as the block lasts. Raises UserError if the port is taken."""
     server = DashboardServer(shown, port, send)
     thread = threading.Thread(
@@ -244,7 +246,7 @@ class Handler(BaseHTTPRequestHandler):
     def _show(self, title: str) -> None:
         """Stream what a page shows: the only run, the one with this title, or without a title the list."""
         shown = self.server.shown
-        if isinstance(shown, Hub):
+        if isinstance(shown, LiveState):
             self._stream(lambda: self._send_updates(shown))
             return
         if not title:
@@ -254,7 +256,7 @@ class Handler(BaseHTTPRequestHandler):
         if reader is None:
             self._refuse(HTTPStatus.NOT_FOUND, f"{title}: no such run; it may have been removed")
             return
-        with Hub(reader) as hub:
+        with LiveState(reader) as hub:
             self._stream(lambda: self._send_updates(hub))
 
     def _stream(self, send: Callable[[], None]) -> None:
@@ -286,7 +288,7 @@ class Handler(BaseHTTPRequestHandler):
             if self.server.over.wait(LIST_S):
                 return
 
-    def _send_updates(self, hub: Hub) -> None:
+    def _send_updates(self, hub: LiveState) -> None:
         self._send_event("controls", {"allowed": self.server.send is not None})
         version = -1
         digests: dict[str, bytes] = {}  # of the sections as the page has them

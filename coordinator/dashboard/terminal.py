@@ -18,7 +18,7 @@ from rich.text import Text
 
 from covey.coordinator.dashboard.broker_watcher import BrokerWatcher
 from covey.coordinator.dashboard.folder_reader import FolderReader
-from covey.coordinator.dashboard.hub import Hub
+from covey.coordinator.dashboard.hub import LiveState
 from covey.coordinator.view.lines import Line
 from covey.coordinator.view.printed import bare
 from covey.coordinator.view.state import OVER, DashboardState, Points, RoundRow, history
@@ -39,11 +39,11 @@ EVERY_S = 1.0  # longest time between two looks at the news
 
 
 @contextmanager
-def opened(folder: Path | None, url: BrokerUrl | None, federation: str) -> Iterator[Hub]:
+def opened(folder: Path | None, url: BrokerUrl | None, federation: str) -> Iterator[LiveState]:
     """The news of a run, from its folder or from its broker. Raises UserError if the folder is a file."""
     if folder is not None and folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: this is a file; expected the folder of a run")
-    hub = Hub(FolderReader(folder) if folder is not None else None)
+    hub = LiveState(FolderReader(folder) if folder is not None else None)
     with ExitStack() as stack:
         if url is not None:
             hub.watcher = BrokerWatcher(url, federation, hub.wake)
@@ -51,7 +51,7 @@ def opened(folder: Path | None, url: BrokerUrl | None, federation: str) -> Itera
         yield stack.enter_context(hub)
 
 
-def watch(hub: Hub, console: Console, emit: Callable[[Any], None] | None = None) -> None:
+def watch(hub: LiveState, console: Console, emit: Callable[[Any], None] | None = None) -> None:
     """Show each change until the run is over; `emit` gets each state as JSON, and the console stays empty then."""
     with ExitStack() as stack:
         live: Live | None = None

@@ -42,7 +42,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Target:
+class DeploymentTarget:
     """The version that a command is about."""
 
     version: Version
@@ -50,7 +50,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DeploymentPlan:
     """A deployment before it begins."""
 
     act: Act
@@ -116,8 +116,8 @@ def check_known(known: Registry, held: InForce) -> None:
 
 
 def plan(
-    command: Command, target: Target, known: Registry, held: InForce, statuses: Statuses
-) -> Plan:
+    command: Command, target: DeploymentTarget, known: Registry, held: InForce, statuses: Statuses
+) -> DeploymentPlan:
     """The deployment that a command is about to begin.
 
     Args:
@@ -143,20 +143,20 @@ def plan(
         if not command.names_target:
             again += " (--to VERSION goes further back)"
     name = command.alias or target.name
-    return Plan(
+    return DeploymentPlan(
         act=command.act,
         target=name,
         version=target.version,
         before=before_name,
         before_version=before,
-        in_use=_in_use(known, Target(target.version, name), statuses),
+        in_use=_in_use(known, DeploymentTarget(target.version, name), statuses),
         devices=_devices(command, target, held, statuses),
         force=command.force,
         again=again,
     )
 
 
-def _in_use(known: Registry, target: Target, statuses: Statuses) -> dict[str, int]:
+def _in_use(known: Registry, target: DeploymentTarget, statuses: Statuses) -> dict[str, int]:
     """How many devices that are online use each version, by its name."""
     names: Counter[str] = Counter()
     for one in statuses.values():
@@ -174,7 +174,7 @@ def title_of(model: ModelInUse, known: Registry | None = None) -> str:
     return of_registry or model.name or f"{model.run[:RUN_CHARACTERS]}@{model.round}"
 
 
-def _check_was_in_force(known: Registry, target: Target) -> None:
+def _check_was_in_force(known: Registry, target: DeploymentTarget) -> None:
     versions = [one.version for one in known.earlier]
     if known.newest is not None and known.newest.publication.act == "rollback":
         versions.append(known.newest.version)
@@ -186,7 +186,7 @@ def _check_was_in_force(known: Registry, target: Target) -> None:
         )
 
 
-def _check_free(known: Registry, alias: str, target: Target) -> None:
+def _check_free(known: Registry, alias: str, target: DeploymentTarget) -> None:
     """A name stays with its version: nobody could keep two versions of one name apart afterwards."""
     named = known.named(alias)
     if named is not None and named.version != target.version:
@@ -205,7 +205,9 @@ def _before(known: Registry, held: InForce) -> tuple[Version | None, str]:
     return champion.version, known.title(champion.version)
 
 
-def _devices(command: Command, target: Target, held: InForce, statuses: Statuses) -> Sequence[str]:
+def _devices(
+    command: Command, target: DeploymentTarget, held: InForce, statuses: Statuses
+) -> Sequence[str]:
     """The devices that try the version, those that try it already included; none if it is for all."""
     chosen = _chosen_devices(command, target, statuses)
     trial = held.candidate
@@ -214,7 +216,9 @@ def _devices(command: Command, target: Target, held: InForce, statuses: Statuses
     return chosen
 
 
-def _chosen_devices(command: Command, target: Target, statuses: Statuses) -> Sequence[str]:
+def _chosen_devices(
+    command: Command, target: DeploymentTarget, statuses: Statuses
+) -> Sequence[str]:
     if command.share is None:
         unknown = [agent for agent in command.on if agent not in statuses]
         if unknown:

@@ -16,7 +16,7 @@ REJECTED, NOT_YET = 1, 3  # exit codes
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DeploymentOutcome:
     """What each device has made of a publication. Devices without `--model-dir` take no part in it."""
 
     taken: Sequence[str] = ()  # they use it
@@ -52,7 +52,7 @@ class Outcome:
             parts.append(f"{len(self.offline)} are offline{_of(self.offline)}")
         return "devices: " + ", ".join(parts)
 
-    def after(self, earlier: Outcome | None) -> Outcome:
+    def after(self, earlier: DeploymentOutcome | None) -> DeploymentOutcome:
         """This outcome after an earlier one. A device that took the version then has not rejected it since: it moved on."""
         before = set() if earlier is None else set(earlier.taken)
         rejected = {agent: why for agent, why in self.rejected.items() if agent not in before}
@@ -71,7 +71,7 @@ def outcome_of(
     version: tuple[str, int],
     serial: int,
     devices: Collection[str] = (),
-) -> Outcome:
+) -> DeploymentOutcome:
     """The outcome of a publication.
 
     Args:
@@ -97,7 +97,7 @@ def outcome_of(
             taken.append(agent)
         else:
             rejected[agent] = status.model.note
-    return Outcome(taken, rejected, undecided, offline)
+    return DeploymentOutcome(taken, rejected, undecided, offline)
 
 
 def sample(devices: Iterable[str], share: float, version: str) -> list[str]:

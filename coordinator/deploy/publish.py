@@ -18,7 +18,7 @@ from typing import Any
 
 from covey.coordinator.disk.versions import ModelVersion
 from covey.shared.errors import DecodeError, UserError
-from covey.shared.mqtt.link import Down, Link, Message
+from covey.shared.mqtt.link import Down, Link, Received
 from covey.shared.mqtt.retained import until_quiet
 from covey.shared.seeds import generator
 from covey.shared.sentences import some
@@ -228,7 +228,7 @@ def in_force_of(newest: Mapping[str, Deployment], topics: Topics) -> InForce:
     return InForce(all_devices, None if is_over else candidate)
 
 
-def deployment_in(message: Message, topics: Topics) -> Deployment | None:
+def deployment_in(message: Received, topics: Topics) -> Deployment | None:
     """The deployment in a message; None if it holds none."""
     if message.topic not in (topics.deployment, topics.candidate):
         return None

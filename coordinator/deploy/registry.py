@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from covey.coordinator.deploy.outcome import Outcome
+from covey.coordinator.deploy.outcome import DeploymentOutcome
 from covey.coordinator.record.audit_check import OUTCOME, PUBLICATIONS
 from covey.coordinator.record.audit_trail import FILE, Trail
 from covey.shared.errors import UserError
@@ -43,7 +43,7 @@ class Publication:
     force: bool = False
     before_run: str = ""  # whose models were in force until then; "" for none
     before_round: int = 0
-    outcome: Outcome | None = None  # from a line of its own; None: not known
+    outcome: DeploymentOutcome | None = None  # from a line of its own; None: not known
 
     @property
     def version(self) -> Version:
@@ -65,7 +65,7 @@ def note(trail: Trail, publication: Publication) -> None:
     )
 
 
-def note_outcome(trail: Trail, serial: int, outcome: Outcome) -> None:
+def note_outcome(trail: Trail, serial: int, outcome: DeploymentOutcome) -> None:
     """Add what devices made of a publication, in the same log."""
     trail.note(OUTCOME, serial=serial, **outcome.to_json())
 
@@ -99,7 +99,7 @@ def publications(folder: Path) -> list[Publication]:
                 found[serial] = Publication(event, time=time[:19] + "Z", **fields)  # type: ignore[arg-type]
             elif serial in found:
                 words = {name: value for name, value in fields.items() if name != "serial"}
-                found[serial] = replace(found[serial], outcome=Outcome(**words))
+                found[serial] = replace(found[serial], outcome=DeploymentOutcome(**words))
         except (KeyError, ValueError, TypeError) as error:
             raise UserError(
                 f"{folder / FILE}: a line is damaged ({error}); restore the log"
@@ -123,7 +123,7 @@ RESERVED = (CHAMPION, CANDIDATE, "best", "last")
 
 
 @dataclass(frozen=True)
-class Entry:
+class RegistryEntry:
     """One publication, and the folder of the run that made its models."""
 
     publication: Publication
@@ -136,7 +136,7 @@ class Entry:
         return bool(self.publication.devices)
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> DeploymentOutcome | None:
         """What devices made of it; None: not known."""
         return self.publication.outcome
 
@@ -164,12 +164,12 @@ class Registry:
     """All publications of a federation that the runs in a folder have made, oldest first."""
 
     folder: Path
-    entries: tuple[Entry, ...]
+    entries: tuple[RegistryEntry, ...]
 
     @cached_property
-    def _in_force(self) -> tuple[Entry, ...]:
+    def _in_force(self) -> tuple[RegistryEntry, ...]:
         """What was in force on all devices and not rolled back, each with the entry that first put it there."""
-        stack: list[Entry] = []
+        stack: list[RegistryEntry] = []
         for entry in self.entries:
             if entry.is_trial:
                 continue
@@ -183,27 +183,27 @@ class Registry:
         return tuple(stack)
 
     @property
-    def newest(self) -> Entry | None:
+    def newest(self) -> RegistryEntry | None:
         """The newest publication, be it for all devices or for some."""
         return self.entries[-1] if self.entries else None
 
     @property
-    def champion(self) -> Entry | None:
+    def champion(self) -> RegistryEntry | None:
         """The version in force: the newest for all devices that they did not refuse."""
         return self._in_force[-1] if self._in_force else None
 
     @property
-    def candidate(self) -> Entry | None:
+    def candidate(self) -> RegistryEntry | None:
         """The version that some devices try: until the next publication to all of them."""
         newest = self.newest
         return newest if newest is not None and newest.is_trial else None
 
     @property
-    def earlier(self) -> tuple[Entry, ...]:
+    def earlier(self) -> tuple[RegistryEntry, ...]:
         """The versions that were in force, oldest first, and the one that is."""
         return self._in_force
 
-    def judged(self, entry: Entry, outcome: Outcome) -> Registry:
+    def judged(self, entry: RegistryEntry, outcome: DeploymentOutcome) -> Registry:
         """The registry with what devices make of a publication now."""
         now = replace(entry, publication=replace(entry.publication, outcome=outcome))
         entries = [now if one is entry else one for one in self.entries]
@@ -224,7 +224,7 @@ class Registry:
         ]
         return max(serials, default=0)
 
-    def before(self) -> Entry:
+    def before(self) -> RegistryEntry:
         """What a rollback goes back to: from a candidate to the champion, else to the champion before.
 
         From a version that devices refused it is the champion too. A rollback that some devices refused, or have not answered,
@@ -257,7 +257,7 @@ class Registry:
             f"{self.folder}: there is nothing to go back to: nothing was in force before {self.title(stack[-1].version)}"
         )
 
-    def named(self, alias: str) -> Entry | None:
+    def named(self, alias: str) -> RegistryEntry | None:
         """The newest version with a name: `champion`, `candidate`, or one that an operator gave it."""
         if alias == CHAMPION:
             return self.champion
@@ -281,7 +281,7 @@ class Registry:
         return [one for one in self.names().get(version, ()) if one in (CHAMPION, CANDIDATE)]
 
 
-def needed(known: Registry) -> list[Entry]:
+def needed(known: Registry) -> list[RegistryEntry]:
     """The versions that devices should use, those with a name, and what a rollback would go back to."""
     found = [known.named(alias) for aliases in known.names().values() for alias in aliases]
     with suppress(UserError):
@@ -308,13 +308,13 @@ def registry(folder: Path, federation: str) -> Registry:
     return Registry(folder, tuple(sorted(found, key=lambda entry: entry.publication.serial)))
 
 
-def _entries(folder: Path) -> Iterator[Entry]:
+def _entries(folder: Path) -> Iterator[RegistryEntry]:
     for run in run_folders(folder):
         for one in publications(run):
-            yield Entry(one, run, run.relative_to(folder).as_posix())
+            yield RegistryEntry(one, run, run.relative_to(folder).as_posix())
 
 
-def _back_to(stack: list[Entry], version: Version | None) -> None:
+def _back_to(stack: list[RegistryEntry], version: Version | None) -> None:
     """Take off what lies above a version, if that is there."""
     if any(one.version == version for one in stack):
         while stack[-1].version != version:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from covey.coordinator.deploy.publish import InForce, deployment_in, in_force_of, subscribed
 from covey.coordinator.view.devices import status_in
 from covey.shared.errors import DecodeError
-from covey.shared.mqtt.link import Link, Message
+from covey.shared.mqtt.link import Link, Received
 from covey.shared.mqtt.retained import until_quiet
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
@@ -20,7 +20,7 @@ MOST_S = 60.0  # to read the statuses of a whole fleet
 
 
 @dataclass
-class Fleet:
+class RetainedFleet:
     """What a broker retains of a federation: the newest status of each agent, the deployments, and the coordinator's word.
 
     Attributes:
@@ -45,7 +45,7 @@ class Fleet:
     def held(self) -> InForce:
         return in_force_of(self.deployments, self.topics)
 
-    def take(self, message: Message) -> None:
+    def take(self, message: Received) -> None:
         """Take note of a message, if it is one of these."""
         status = status_in(message, self.topics)
         if status is not None:
@@ -59,7 +59,7 @@ class Fleet:
             elif not self.pages.take(self.topics, message.topic, message.payload):
                 self._take_other(message)
 
-    def _take_other(self, message: Message) -> None:
+    def _take_other(self, message: Received) -> None:
         """Take note of another federation on the same broker."""
         match message.topic.split("/"):
             case [_, federation, "coordinator", "status"]:
@@ -74,9 +74,9 @@ class Fleet:
         return {one: where for one, where in self.others.items() if where not in self.served}
 
 
-async def survey(link: Link, topics: Topics) -> Fleet:
+async def survey(link: Link, topics: Topics) -> RetainedFleet:
     """Everything that the broker retains. Raises UserError if it cannot be reached."""
-    fleet = Fleet(topics)
+    fleet = RetainedFleet(topics)
     await subscribed(link, [topics.deployment, topics.candidate, topics.every_status])
     await follow(link, fleet)
     return fleet
@@ -84,7 +84,7 @@ async def survey(link: Link, topics: Topics) -> Fleet:
 
 async def follow(
     link: Link,
-    fleet: Fleet,
+    fleet: RetainedFleet,
     within_s: float = MOST_S,
     is_awaited: Callable[[], bool] = lambda: False,
 ) -> None:

@@ -49,7 +49,7 @@ Vectors = dict[str, Vector]
 
 
 @dataclass(frozen=True)
-class Entry:
+class ReportPlace:
     """The place of a report's vectors, and what else is known of it."""
 
     client: ClientId
@@ -114,7 +114,7 @@ class ReportFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.damage: list[str] = []  # what was unreadable, for a person
-        self._entries: dict[ClientId, Entry] = {}
+        self._entries: dict[ClientId, ReportPlace] = {}
         self._compared: set[ClientId] = set()  # whose vectors are what was written
         self._end = 0  # of the last record, where the next one may begin
         self._is_tidy = False  # is nothing behind the last record?
@@ -133,7 +133,7 @@ class ReportFile:
         """Whose reports are here."""
         return self._entries.keys()
 
-    def entry(self, client: ClientId) -> Entry:
+    def entry(self, client: ClientId) -> ReportPlace:
         """The report of a client. Raises FileNotFoundError if there is none."""
         found = self._entries.get(client)
         if found is None:
@@ -166,7 +166,7 @@ class ReportFile:
             contents.append(content)
         text = _JSON.encode({"client": client, "vectors": layout, "facts": facts})
         start = self._write(text, contents, checksum)
-        self._entries[client] = Entry(client, tuple(layout), text, start, checksum)
+        self._entries[client] = ReportPlace(client, tuple(layout), text, start, checksum)
         self._compared.discard(client)
 
     def remove(self, client: ClientId) -> None:
@@ -230,13 +230,13 @@ class ReportFile:
             begin = end
         return vectors
 
-    def _compare(self, values: Vector, entry: Entry) -> None:
+    def _compare(self, values: Vector, entry: ReportPlace) -> None:
         checksum = zlib.crc32(values.view(np.uint8).data)
         release(values)
         if checksum != entry.checksum:
             raise ValueError(f"{self.path}: the report of {entry.client} is damaged")
 
-    def _mapped(self, entry: Entry) -> Vector:
+    def _mapped(self, entry: ReportPlace) -> Vector:
         if entry.size == 0:
             return np.empty(0, np.float32)
         needed = entry.start + entry.size * FLOAT32.itemsize
@@ -297,7 +297,7 @@ class ReportFile:
             return
         client = content["client"]
         named_lengths = tuple((name, length) for name, length in content["vectors"])
-        entry = Entry(client, named_lengths, text, vectors_start, head.vector_checksum)
+        entry = ReportPlace(client, named_lengths, text, vectors_start, head.vector_checksum)
         if entry.size * FLOAT32.itemsize != head.vector_bytes:
             raise ValueError("its text is of other vectors")
         if not isinstance(content["facts"], dict):

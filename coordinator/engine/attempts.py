@@ -5,7 +5,7 @@ A task that fails the same way for the same reason will not succeed at the next 
 
 from __future__ import annotations
 
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.engine.step import Step
 from covey.shared.mqtt.read_back import SETTINGS
 
@@ -26,7 +26,7 @@ class Attempts:
         rules: how many of them are too many.
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: RoundRules) -> None:
         self._limit = rules.void_limit
         self._alike_limit = rules.alike_limit
         self.number = 0  # void attempts at the coming phase: each draws another cohort

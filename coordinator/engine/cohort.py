@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Set
 from dataclasses import dataclass, replace
 
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Phase
@@ -73,10 +73,10 @@ class Cohort:
 
 
 @dataclass(frozen=True)
-class Pool:
+class CohortPool:
     """The agents from which one attempt at a phase draws its cohort."""
 
-    rules: Rules
+    rules: RoundRules
     round: int  # rounds folded before
     attempt: int  # void attempts before: each draws another cohort
     known: Set[ClientId]

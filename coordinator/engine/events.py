@@ -64,7 +64,7 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Refused:
+class VoteRefused:
     """A report of this client was refused: it has no vote in the open step unless a right one follows."""
 
     client: ClientId
@@ -101,7 +101,7 @@ class Forget:
 
 @dataclass(frozen=True)
 class Planned:
-    """The strategy's answer to `Plan`; None: the run is complete.
+    """The strategy's answer to `PlanPhase`; None: the run is complete.
 
     `sizes` are given where the phase is a round that takes place in buffers: the agents of each cluster.
     """
@@ -147,7 +147,7 @@ Event = (
     | ReportedTogether
     | Unreadable
     | Failed
-    | Refused
+    | VoteRefused
     | SetAside
     | FoldFailed
     | Release
@@ -163,7 +163,7 @@ Event = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlanPhase:
     """Ask the strategy for the next phase and answer with `Planned`."""
 
     view: View
@@ -278,7 +278,7 @@ class Finished:
 
 
 Action = (
-    Plan
+    PlanPhase
     | Open
     | Invite
     | Give

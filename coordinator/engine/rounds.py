@@ -42,13 +42,13 @@ from typing import Any, Self
 
 from covey.coordinator.engine import events
 from covey.coordinator.engine.attempts import Attempts
-from covey.coordinator.engine.cohort import Cohort, Pool, cohort_size, invitation_order
+from covey.coordinator.engine.cohort import Cohort, CohortPool, cohort_size, invitation_order
 from covey.coordinator.engine.pace import Pace
 from covey.coordinator.engine.presence import Presence
 from covey.coordinator.engine.rests import Kind, Rests, Trouble
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.engine.step import Stage, Step
-from covey.coordinator.engine.timing import Timing
+from covey.coordinator.engine.timing import AgentTiming
 from covey.shared.programs.timers import earliest
 from covey.shared.strategies.base import ClientId, Phase, View
 from covey.shared.strategies.phase_names import EVALUATE, TRAIN
@@ -63,7 +63,7 @@ ASK_AGAIN_S = 1.0  # after a plan for which too few agents were there
 class RoundEngine:
     """Feed it events with the time they happened; carry out the actions it returns, in order."""
 
-    def __init__(self, rules: Rules, now: float = 0.0) -> None:
+    def __init__(self, rules: RoundRules, now: float = 0.0) -> None:
         self.rules = rules
         self.stage = Stage.GATHERING
         self.round = 0  # rounds folded; it only grows
@@ -76,7 +76,7 @@ class RoundEngine:
         self.quarantined: dict[ClientId, str] = {}  # known; why each is not invited any more
         self.presence = Presence(self.quarantined.keys())
         self.rests = Rests()  # agents whose newest work came to nothing
-        self.timing = Timing(rules.deadline, over_selects=rules.auto_over_select)
+        self.timing = AgentTiming(rules.deadline, over_selects=rules.auto_over_select)
         # those invited since the start of this process: their training processes have started before
         self._called: set[ClientId] = set()
         self._not_before: float | None = None  # no plan is asked for before this time
@@ -160,7 +160,7 @@ class RoundEngine:
                 return self._unreadable(clients, step, now)
             case events.Failed():
                 return self._failed(event, now)
-            case events.Refused(client, why):
+            case events.VoteRefused(client, why):
                 return self._refused(client, why, now)
             case events.SetAside(reasons):
                 return self._set_aside(reasons, now)
@@ -303,7 +303,7 @@ class RoundEngine:
             return []
         self.started = True
         self.stage = Stage.PLANNING
-        return [events.Plan(self._view())]
+        return [events.PlanPhase(self._view())]
 
     def _may_plan(self) -> bool:
         if self.paused or self._link_lost_at is not None:
@@ -324,8 +324,8 @@ class RoundEngine:
         self.rules = replace(self.rules, rounds=self.round)
         return self._view()
 
-    def _pool(self) -> Pool:
-        return Pool(
+    def _pool(self) -> CohortPool:
+        return CohortPool(
             rules=self.rules,
             round=self.round,
             attempt=self.attempt,
@@ -770,7 +770,7 @@ class RoundEngine:
     @classmethod
     def restore(
         cls,
-        rules: Rules,
+        rules: RoundRules,
         snapshot: Mapping[str, Any],
         reported: Collection[ClientId],
         now: float,

@@ -44,7 +44,7 @@ class DeadlineRule:
 
 
 @dataclass(frozen=True)
-class Rules:
+class RoundRules:
     """A scenario's `rounds` section, with the agents' names filled in. Times are in seconds.
 
     Raises UserError where `participants` lists fewer rounds than the run has.

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.shared.strategies.base import ClientId, Expected, Phase
 
 USUAL_TIMES = (
@@ -246,7 +246,7 @@ class Step:
         for client in self._invited_at:
             self._invited_at[client] += seconds
 
-    def grace_end(self, rules: Rules) -> float | None:
+    def grace_end(self, rules: RoundRules) -> float | None:
         """When the rest is waited for no longer; None before the quorum is there, or without such a rule."""
         if self.quorum_at is None:
             return None
@@ -273,14 +273,14 @@ class Step:
             return min(most, max(SUSPECT_TIMES * usual, SUSPECT_S))
         return max(min(most, max(USUAL_TIMES * usual, USUAL_S)), self.allowance_s)
 
-    def is_late(self, rules: Rules, now: float) -> bool:
+    def is_late(self, rules: RoundRules, now: float) -> bool:
         """Whether the deadline is over, or the grace period."""
         grace_end = self.grace_end(rules)
         if grace_end is not None and now >= grace_end:
             return True
         return now >= self.deadline
 
-    def is_over(self, rules: Rules, trusted: Set[ClientId], now: float) -> bool:
+    def is_over(self, rules: RoundRules, trusted: Set[ClientId], now: float) -> bool:
         """Whether nothing more is to be waited for. `trusted` are the agents that are there and may be invited."""
         if self.has_target or self.is_late(rules, now):
             return True
@@ -326,7 +326,7 @@ class Step:
 
     @classmethod
     def from_json(
-        cls, saved: Mapping[str, Any], reported: Collection[ClientId], now: float, rules: Rules
+        cls, saved: Mapping[str, Any], reported: Collection[ClientId], now: float, rules: RoundRules
     ) -> Step:
         """The step as it was, with the reports that the spool has. It opens again now.
 

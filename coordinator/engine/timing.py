@@ -31,7 +31,7 @@ AgentDurations = dict[ClientId, Durations]
 DropOuts = tuple[float, float]  # of a step: invited agents, and how many of them dropped out
 
 
-class Timing:
+class AgentTiming:
     """What the steps of a run have shown about the time and the reliability of its agents.
 
     Args:

@@ -23,7 +23,7 @@ from covey.coordinator.fold.means import Means, means_of
 from covey.coordinator.fold.stale_reports import Began, fresh
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
-from covey.shared.numerics.mixture import Fleet
+from covey.shared.numerics.mixture import FleetWeights
 from covey.shared.numerics.vectors import Vector
 from covey.shared.numerics.votes import Vote
 from covey.shared.own_code.faults import said
@@ -47,7 +47,7 @@ MakeSums = Callable[[Reports, Any], tuple[Sums, Reports]]  # of reports, and the
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FoldOutcome:
     """The method's state after a fold, and all else that the run takes over from it."""
 
     state: Any
@@ -56,7 +56,7 @@ class Outcome:
     evaluation: Mapping[ClientId, Figures] = field(default_factory=dict)  # by mode
     votes: Mapping[ClientId, Vote] = field(default_factory=dict)  # of the evaluation
     odd: Sequence[Figures] = ()  # devices whose moments differ, as `Odd.to_json` has them
-    fleet: Fleet | None = None  # of the last evaluation; None: no agent has a judge
+    fleet: FleetWeights | None = None  # of the last evaluation; None: no agent has a judge
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Hopeless:
 class Sound:
     """The fold of these reports."""
 
-    outcome: Outcome
+    outcome: FoldOutcome
     reports: Reports
-    steps: Sequence[limits.Step]  # how far the reports moved from their models
+    steps: Sequence[limits.ReportedVector]  # how far the reports moved from their models
 
 
 Verdict = Missing | Guilty | Hopeless | Sound
@@ -98,7 +98,7 @@ class _Arrived:
 
     report: Report  # its vectors are in the spool, or only an aggregator has seen them
     terms: Terms  # as they were added
-    steps: Sequence[limits.Step]
+    steps: Sequence[limits.ReportedVector]
     is_whole: bool  # the fold needs the vectors too
 
 
@@ -248,7 +248,7 @@ class Folding:
         state: Any,
         terms: Terms,
         norms: Mapping[str, float] | None = None,
-    ) -> list[limits.Step]:
+    ) -> list[limits.ReportedVector]:
         if not self._measures:
             return []
         return self._distances.of(state, self.phase, client, report, norms, terms)
@@ -343,7 +343,7 @@ class Folding:
             self.give_up()  # the reports in the spool show who is to blame
             return None
 
-    def _steps_of(self, reports: Reports, state: Any) -> list[limits.Step]:
+    def _steps_of(self, reports: Reports, state: Any) -> list[limits.ReportedVector]:
         """How far the reports moved. Where this cannot be computed, the fold fails as well and finds who is to blame."""
         if not self._measures:
             return []
@@ -354,7 +354,7 @@ class Folding:
         except Exception:
             return []
 
-    def _refused(self, steps: Sequence[limits.Step]) -> Missing | Guilty | None:
+    def _refused(self, steps: Sequence[limits.ReportedVector]) -> Missing | Guilty | None:
         """What follows from steps that no training makes; None where there are none."""
         refused = limits.too_far(steps, self._settings, self._usual)
         if not refused:
@@ -365,11 +365,11 @@ class Folding:
         # a sum cannot be taken apart: all reports in sums are needed themselves
         return Missing(dict.fromkeys(summed, "a sum has a report that must be set aside"))
 
-    def folded(self, reports: Reports, state: Any) -> Outcome:
+    def folded(self, reports: Reports, state: Any) -> FoldOutcome:
         """The fold of reports that are at hand, with their vectors. Raises whatever a report makes it raise."""
         return self._folded(reports, state, self._sums_of)
 
-    def _folded(self, reports: Reports, state: Any, make: MakeSums) -> Outcome:
+    def _folded(self, reports: Reports, state: Any, make: MakeSums) -> FoldOutcome:
         fair = limits.capped(reports, self._settings)
         match self.phase.name:
             case phase_names.MOMENTS:
@@ -384,26 +384,26 @@ class Folding:
                 scaling = pooled_statistics(moments, self.scenario.task, self._settings)
                 limits.check_json(scaling, "the scaling")
                 odd = [one.to_json() for one in found]
-                return Outcome(state, self._means(fair), scaling=scaling, odd=odd)
+                return FoldOutcome(state, self._means(fair), scaling=scaling, odd=odd)
             case phase_names.EVALUATE if not self.phase.sizes:
                 return self._evaluated(fair, state)
         sums, seen = make(fair, state)
         after = fold(self._strategy, state, self.phase, sums, seen, self._parameters)
         limits.check_sound(self._strategy, after)
         if self.phase.name == phase_names.EVALUATE:  # masked
-            return Outcome(after, Means())
+            return FoldOutcome(after, Means())
         if self.phase.is_evaluation:
             return self._summed(after)
-        return Outcome(after, self._means(fair))
+        return FoldOutcome(after, self._means(fair))
 
-    def _summed(self, state: Any) -> Outcome:
+    def _summed(self, state: Any) -> FoldOutcome:
         """The end of an evaluation under secure sums: averages, and no figure of an agent."""
         figures = self.scenario.sums.figures(state)
         means = Means(evaluation=figures.modes, by_cluster=figures.by_cluster or None)
         limits.check_json(means.to_json(), "its averages")
-        return Outcome(state, means, evaluation={client: {} for client in figures.agents})
+        return FoldOutcome(state, means, evaluation={client: {} for client in figures.agents})
 
-    def _evaluated(self, reports: Reports, state: Any) -> Outcome:
+    def _evaluated(self, reports: Reports, state: Any) -> FoldOutcome:
         votes = {
             client: Vote.from_wire(report.numbers[VOTE])
             for client, report in reports
@@ -419,7 +419,9 @@ class Folding:
         if votes and fallback is not None:
             against = {client: vote.is_against for client, vote in votes.items()}
             state = fallback.voted(state, against)
-        return Outcome(state, means, evaluation=evaluation, votes=votes, fleet=_fleet_of(reports))
+        return FoldOutcome(
+            state, means, evaluation=evaluation, votes=votes, fleet=_fleet_of(reports)
+        )
 
     def _means(self, reports: Reports) -> Means:
         means = means_of(
@@ -501,10 +503,10 @@ def _rows_by_mode(numbers: Mapping[str, Any]) -> dict[str, Any]:
     return modes
 
 
-def _fleet_of(reports: Reports) -> Fleet | None:
+def _fleet_of(reports: Reports) -> FleetWeights | None:
     """What the agents' weights say about the fleet; None without any."""
     weighed = [report.numbers for _, report in reports if WEIGHTS in report.numbers]
     if not weighed:
         return None
     gains = [tuple(numbers[GAIN]) for numbers in weighed if GAIN in numbers]
-    return Fleet.of([numbers[WEIGHTS] for numbers in weighed], gains)
+    return FleetWeights.of([numbers[WEIGHTS] for numbers in weighed], gains)

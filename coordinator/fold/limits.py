@@ -48,7 +48,7 @@ class UnsoundFoldError(ArithmeticError):
 
 
 @dataclass(frozen=True)
-class Step:
+class ReportedVector:
     """One reported vector that is going to be averaged, compared with the model that it started from, its base."""
 
     client: ClientId
@@ -58,7 +58,7 @@ class Step:
     size: float  # the base's own norm
 
 
-Steps = Sequence[Step]
+Steps = Sequence[ReportedVector]
 Lengths = list[float]
 Place = tuple[str, str]  # a vector's name, and the key of the model that it started from
 Norms = Mapping[str, float]  # usual norms by vector name
@@ -111,7 +111,7 @@ class Distances:
         report: Report,
         norms: Norms | None = None,
         terms: Terms | None = None,
-    ) -> list[Step]:
+    ) -> list[ReportedVector]:
         """The steps of one report.
 
         Args:
@@ -125,7 +125,7 @@ class Distances:
         Raises:
             DecodeError: ("partial sum") that process compared others than those that this phase averages.
         """
-        steps: list[Step] = []
+        steps: list[ReportedVector] = []
         bases = bases_of(self._strategy, state, phase, client, report, terms)
         for name in report.vectors:
             key = bases.get(name)
@@ -145,11 +145,15 @@ class Distances:
                     raise DecodeError("partial sum", f"the norm of {name} of {client} is missing")
             if key not in self._sizes:
                 self._sizes[key] = 0.0 if base is None else step_norm(base, None)
-            steps.append(Step(client=client, name=name, key=key, norm=norm, size=self._sizes[key]))
+            steps.append(
+                ReportedVector(client=client, name=name, key=key, norm=norm, size=self._sizes[key])
+            )
         return steps
 
 
-def steps_of(strategy: AnyStrategy, state: Any, phase: Phase, reports: Reports) -> list[Step]:
+def steps_of(
+    strategy: AnyStrategy, state: Any, phase: Phase, reports: Reports
+) -> list[ReportedVector]:
     """The steps of all these reports."""
     distances = Distances(strategy)
     return [
@@ -216,7 +220,7 @@ class _UsualSteps:
             self._near[name, step.key].append(norm)
         self._medians: dict[Place, float] = {}  # of those asked for so far
 
-    def of(self, step: Step) -> float:
+    def of(self, step: ReportedVector) -> float:
         """The lower median of the steps from the same model; of all steps where too few start there."""
         place = (step.name, step.key)
         if place in self._medians:
@@ -228,7 +232,7 @@ class _UsualSteps:
         self._medians[place] = median
         return median
 
-    def of_or_before(self, step: Step, earlier: Norms) -> float:
+    def of_or_before(self, step: ReportedVector, earlier: Norms) -> float:
         """The usual norm: of this phase, or an earlier one where this phase has too few steps of the vector."""
         before = earlier.get(step.name)
         norms = self._norms[step.name]
@@ -243,7 +247,7 @@ def clip(
     """The reports with every averaged vector's step at most as long as the scenario allows."""
     if not settings.clips:
         return reports
-    by_client: dict[ClientId, dict[str, Step]] = {}
+    by_client: dict[ClientId, dict[str, ReportedVector]] = {}
     for step in steps:
         own_steps = by_client.setdefault(step.client, {})
         own_steps[step.name] = step
@@ -263,7 +267,7 @@ def clip(
     return result
 
 
-def _longest(step: Step, usual_norms: _UsualSteps, settings: Aggregation) -> float | None:
+def _longest(step: ReportedVector, usual_norms: _UsualSteps, settings: Aggregation) -> float | None:
     """The longest step that the scenario allows in place of this one; None where it allows any."""
     times = settings.clip.times_median
     return None if times is None else times * usual_norms.of(step)

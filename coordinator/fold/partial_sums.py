@@ -55,7 +55,7 @@ def _needs_single_reports(scenario: Scenario) -> str:
 
 
 @dataclass(frozen=True)
-class Origin:
+class AggregatorAgents:
     """What the coordinator knows of the agents of one aggregator."""
 
     lives: Callable[[ClientId], bool]  # may this agent's reports come from the aggregator's broker?

@@ -17,7 +17,7 @@ from covey.coordinator.engine.cohort import cohort_size
 from covey.shared.candidate_names import HOMES
 from covey.shared.mqtt.profiles import PROFILES, UNLIMITED, Profile
 from covey.shared.numerics import kinship
-from covey.shared.numerics.split import FLOAT32_BYTES, Part
+from covey.shared.numerics.split import FLOAT32_BYTES, TensorsOfRole
 from covey.shared.numerics.vectors import BLOCK
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.scenario.scenario import Scenario
@@ -115,7 +115,7 @@ class Plan:
     phases: tuple[PhaseCost, ...]
     memory_bytes: int  # of the coordinator, for models
     disk_bytes: int  # of the coordinator, at most at a time
-    parts: tuple[Part, ...] = ()  # of the model; empty where all of it travels
+    parts: tuple[TensorsOfRole, ...] = ()  # of the model; empty where all of it travels
     brokers: tuple[BrokerSeconds, ...] = ()  # of managed brokers that limit their clients' rates
     sums: SumsPlan | None = None  # without secure sums
     evaluation_epochs: int = 0  # that each agent trains in the last evaluation, besides all rounds

@@ -38,7 +38,7 @@ class Break:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AuditVerdict:
     """The result of `verify`."""
 
     owner: str  # the run or folder that the log names
@@ -65,7 +65,7 @@ def verify(
     owner: str | None = None,
     head: Head | None = None,
     keep: Collection[str] = (),
-) -> Verdict:
+) -> AuditVerdict:
     """Check every line of a log.
 
     Args:
@@ -87,7 +87,7 @@ def verify(
     except FileNotFoundError:
         raise UserError(f"{path}: there is no audit log; give the folder of a run") from None
     broken = check.broken or _wrong_owner(check, owner) or _missing(check, head)
-    return Verdict(
+    return AuditVerdict(
         owner=check.owner,
         lines=check.lines,
         head=check.head,
@@ -216,7 +216,7 @@ OUTCOME = "outcome"  # event: what devices made of them
 class Checked:
     """The verdict on a run's log. `anchored`: the run's checkpoint, or the user, knows a head that was compared."""
 
-    verdict: Verdict
+    verdict: AuditVerdict
     anchored: bool
 
 

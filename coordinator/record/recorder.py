@@ -13,7 +13,7 @@ from covey.coordinator.disk.spool import Circumstances
 from covey.coordinator.engine.events import Close
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.step import Step
-from covey.coordinator.fold.folding import Outcome
+from covey.coordinator.fold.folding import FoldOutcome
 from covey.coordinator.fold.means import means_by_cluster
 from covey.coordinator.record import records
 from covey.coordinator.record.audit_trail import Trail
@@ -29,7 +29,7 @@ class FoldedStep:
 
     step: Step
     close: Close
-    outcome: Outcome
+    outcome: FoldOutcome
     clusters_before: Mapping[ClientId, int]
     circumstances: Mapping[ClientId, Circumstances]  # of the reporters
     fold_s: float

@@ -17,7 +17,7 @@ from covey.coordinator.report.curves import Curves
 from covey.coordinator.view import svg
 from covey.coordinator.view.axes import Axis, from_zero
 from covey.coordinator.view.plots import BOTTOM, colour_entry, horizontal_axis, mark
-from covey.coordinator.view.svg import Drawing, Entry
+from covey.coordinator.view.svg import Drawing, LegendEntry
 from covey.coordinator.view.theme import fill, stroke
 from covey.shared.numerics.clustering import Linkage, Matrix
 from covey.shared.strategies.base import ClientId, Proximity
@@ -99,9 +99,11 @@ def group_mark(x: float, y: float, group: int | None, cluster: int | None) -> Ma
     return mark(x, y, group or 0, fill(cluster))
 
 
-def group_entry(group: int) -> svg.Entry:
+def group_entry(group: int) -> svg.LegendEntry:
     """A legend's entry for the shape of a planted group."""
-    return svg.Entry(group_mark(svg.SWATCH / 2, svg.LEGEND_LINE / 2, group, None), f"group {group}")
+    return svg.LegendEntry(
+        group_mark(svg.SWATCH / 2, svg.LEGEND_LINE / 2, group, None), f"group {group}"
+    )
 
 
 def _cross(x: float, y: float, cluster: int) -> Markup:
@@ -356,7 +358,7 @@ def _dots(models: ModelSketches, points: Matrix, truth: Mapping[ClientId, int]) 
     return dots
 
 
-def _legend(rounds: Sequence[ModelSketches], truth: Mapping[ClientId, int]) -> list[Entry]:
+def _legend(rounds: Sequence[ModelSketches], truth: Mapping[ClientId, int]) -> list[LegendEntry]:
     """An entry for each cluster, then for each planted group."""
     clusters: set[int] = set()
     for models in rounds:

@@ -14,8 +14,8 @@ from covey.coordinator.compare.tables import tables
 from covey.coordinator.compare.verdict import standings, verdicts
 from covey.coordinator.record.records import finished
 from covey.coordinator.report.curves import Curves, curves
-from covey.coordinator.report.figure_pictures import Group, Picture
-from covey.coordinator.report.html_page import Fact, Page, Section, Tile, html, terms
+from covey.coordinator.report.figure_pictures import Picture, RunGroup
+from covey.coordinator.report.html_page import Fact, Page, PageSection, Tile, html, terms
 from covey.coordinator.report.pictures import pictures
 from covey.coordinator.report.run_facts import (
     data_remarks,
@@ -123,7 +123,7 @@ def pictures_of_splits(
 
 def _groups(
     partition: str, scenario: Scenario, cells: Sequence[ShownCell], runs: Mapping[str, Curves]
-) -> list[Group]:
+) -> list[RunGroup]:
     """The methods that have runs on a partition."""
     groups = []
     for method in section(scenario).methods:
@@ -134,7 +134,7 @@ def _groups(
             if is_own and cell.name in runs:
                 own.append(runs[cell.name])
         if own:
-            groups.append(Group(method.label, own))
+            groups.append(RunGroup(method.label, own))
     return groups
 
 
@@ -180,7 +180,7 @@ def _tiles(scenario: Scenario, cells: Sequence[ShownCell]) -> list[Tile]:
 
 def _section(
     scenario: Scenario, folder: Path, cells: Sequence[ShownCell], measure: Measure
-) -> Section:
+) -> PageSection:
     """The cells, and where they come from."""
     facts = [Fact("folder", str(folder))]
     command = ["coordinator", "compare", str(folder / "compare.yaml")]
@@ -197,7 +197,7 @@ def _section(
         run = ""
     known = [fact for fact in facts if fact.value]
     repeated = repeat_command(command, folder.resolve().name, run, scenario)
-    return Section(
+    return PageSection(
         "", [_cells(cells, measure)], known, repeated, data_remarks(scenario), dump(scenario)
     )
 

@@ -27,7 +27,7 @@ Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluatedRun:
     """The state of a run when all agents were evaluated."""
 
     rounds: int  # that were over
@@ -45,7 +45,7 @@ class Attendance:
 
 
 @dataclass(frozen=True)
-class Cut:
+class TreeCut:
     """The result of cutting a tree of distances at a quantile of all of them."""
 
     quantile: float
@@ -72,12 +72,12 @@ class Curves:
     result: Mapping[str, Any]  # as result.json has it
     figure: str  # the measure that is drawn: "accuracy", or "rmse" of a regression ("mse" of older runs)
     loss: Points  # over rounds
-    evaluated: Sequence[Evaluated]
+    evaluated: Sequence[EvaluatedRun]
     sizes: Sequence[tuple[int, Mapping[str, int]]]  # agents by cluster, after this many rounds
     agents: Sequence[AgentFigure]
     models: Sequence[ModelSketches] = ()  # of agents' models, for each phase that reported any
     proximity: Proximity | None = None  # what clusters were made from
-    cut: Cut | None = None  # how its tree was cut
+    cut: TreeCut | None = None  # how its tree was cut
     attendance: Sequence[Attendance] = ()
     seed: int = 0
 
@@ -181,21 +181,21 @@ def proximity_of(folder: Path, scenario: Scenario) -> Proximity | None:
     return strategy.shown(state).proximity()
 
 
-def _cut(result: Mapping[str, Any], figure: str, scenario: Scenario) -> Cut | None:
+def _cut(result: Mapping[str, Any], figure: str, scenario: Scenario) -> TreeCut | None:
     """How FedClust's tree was cut, if it was cut at a quantile of all distances."""
     strategy = scenario.strategy
     if not isinstance(strategy, FedClust) or strategy.lambda_quantile is None:
         return None
     figures = macro(averages(result["accuracy"]), figure)
-    return Cut(strategy.lambda_quantile, result["clusters"], figures)
+    return TreeCut(strategy.lambda_quantile, result["clusters"], figures)
 
 
-def _evaluated(phases: Iterable[PhaseLine], figure: str, agents: int) -> Iterator[Evaluated]:
+def _evaluated(phases: Iterable[PhaseLine], figure: str, agents: int) -> Iterator[EvaluatedRun]:
     """The state of the run at each evaluation."""
     for line in phases:
         figures = macro(line.evaluation, figure)
         if figures:
-            yield Evaluated(line.rounds, mbit_per_agent(line.traffic, agents), figures)
+            yield EvaluatedRun(line.rounds, mbit_per_agent(line.traffic, agents), figures)
 
 
 def _agents(path: Path, figure: str) -> list[AgentFigure]:

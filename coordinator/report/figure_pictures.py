@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 
-from covey.coordinator.report.curves import Curves, Cut, Points
+from covey.coordinator.report.curves import Curves, Points, TreeCut
 from covey.coordinator.view.axes import Axis, around, figure_axis, from_zero, rounds_axis, shown
 from covey.coordinator.view.plots import Bar, Series, Strip, bars, legend_of, lines, strips
 from covey.coordinator.view.svg import Drawing, Panel
@@ -21,7 +21,7 @@ CLUSTERS = 7  # the colour of their number
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs that are drawn as one: the seeds of a method, or a single run."""
 
     label: str
@@ -38,7 +38,7 @@ class Picture:
     caption: str = ""
 
 
-def of_figures(groups: Sequence[Group]) -> Iterator[Picture]:
+def of_figures(groups: Sequence[RunGroup]) -> Iterator[Picture]:
     measure = groups[0].runs[0].measure
     name = capitalised(measure.label)
     evaluations = _distinct(groups, Curves.over_rounds)
@@ -74,7 +74,7 @@ def capitalised(label: str) -> str:
     return f"{label[:1].upper()}{label[1:]}"
 
 
-def _distinct(groups: Sequence[Group], points: Callable[[Curves, str], Points]) -> list[float]:
+def _distinct(groups: Sequence[RunGroup], points: Callable[[Curves, str], Points]) -> list[float]:
     """The places of all points on the horizontal axis."""
     places: set[float] = set()
     for group in groups:
@@ -84,14 +84,14 @@ def _distinct(groups: Sequence[Group], points: Callable[[Curves, str], Points]) 
     return sorted(places)
 
 
-def band_remark(groups: Sequence[Group]) -> str:
+def band_remark(groups: Sequence[RunGroup]) -> str:
     if all(len(group.runs) == 1 for group in groups):
         return ""
     return "Lines are means over seeds, bands one population deviation to either side."
 
 
 def _line_panels(
-    groups: Sequence[Group], measure: Measure, points: Callable[[Curves, str], Points], x: Axis
+    groups: Sequence[RunGroup], measure: Measure, points: Callable[[Curves, str], Points], x: Axis
 ) -> Drawing:
     """A panel for each mode that any run has points in, all with one vertical axis.
 
@@ -152,9 +152,9 @@ def extent(series: Sequence[Series]) -> list[float]:
     return values
 
 
-def _final_panels(groups: Sequence[Group], measure: Measure) -> Drawing:
+def _final_panels(groups: Sequence[RunGroup], measure: Measure) -> Drawing:
     """The figures of the only evaluation: bars of single runs, dots of seeds with their mean."""
-    found: dict[str, list[tuple[int, Group, list[float]]]] = {}  # by mode: number, group, values
+    found: dict[str, list[tuple[int, RunGroup, list[float]]]] = {}  # by mode: number, group, values
     for mode, title in MODE_TITLES.items():
         of_mode = []
         for number, group in enumerate(groups):
@@ -188,7 +188,10 @@ def _last_figure(run: Curves, mode: str, measure: Measure) -> float | None:
 
 
 def _final_bars(
-    found: Mapping[str, Sequence[tuple[int, Group, list[float]]]], measure: Measure, *, alone: bool
+    found: Mapping[str, Sequence[tuple[int, RunGroup, list[float]]]],
+    measure: Measure,
+    *,
+    alone: bool,
 ) -> Drawing:
     """A panel of bars for each mode; of a run alone one panel, with a bar for each mode."""
     rows: dict[str, list[Bar]] = {}
@@ -208,7 +211,7 @@ def _final_bars(
 
 
 def _final_dots(
-    title: str, of_mode: Sequence[tuple[int, Group, list[float]]], measure: Measure
+    title: str, of_mode: Sequence[tuple[int, RunGroup, list[float]]], measure: Measure
 ) -> Panel:
     """A row of dots for each group: its seeds, and their mean."""
     rows = []
@@ -221,10 +224,10 @@ def _final_dots(
     return strips(title, rows, figure_axis(measure, everything))
 
 
-def _of_cuts(groups: Sequence[Group], measure: Measure) -> Iterator[Picture]:
+def _of_cuts(groups: Sequence[RunGroup], measure: Measure) -> Iterator[Picture]:
     """Figures by mode and the number of clusters over the quantile at which FedClust's tree was cut."""
     runs = [run for group in groups for run in group.runs]
-    cuts: dict[float, list[Cut]] = {}  # by quantile
+    cuts: dict[float, list[TreeCut]] = {}  # by quantile
     for run in runs:
         if run.cut is not None:
             cuts.setdefault(run.cut.quantile, []).append(run.cut)
@@ -269,7 +272,7 @@ def _runs_without_cut(
             number += 1
 
 
-def _mean_of(cuts: Sequence[Cut], mode: str) -> float | None:
+def _mean_of(cuts: Sequence[TreeCut], mode: str) -> float | None:
     """The mean over runs that were cut at the same quantile; None if one of them lacks the mode."""
     figures = [cut.figures[mode] for cut in cuts if mode in cut.figures]
     if len(figures) < len(cuts):

@@ -23,7 +23,7 @@ from covey.coordinator.view.table import Table
 
 
 @dataclass(frozen=True)
-class Term:
+class GlossaryTerm:
     """A term of the page, explained in a sentence."""
 
     title: str
@@ -32,51 +32,59 @@ class Term:
 
 # Modes of evaluation by their key in results, in the order of tables.
 MODES = {
-    "server": Term(
+    "server": GlossaryTerm(
         "E-server",
         "the served model (an agent's cluster model, or the only one) on the agent's own test data",
     ),
-    "delivered": Term(
+    "delivered": GlossaryTerm(
         "E-delivered",
         "what the agent uses: a mixture of what it can have, weighed on its own training samples",
     ),
-    "tuned": Term("E-tuned", "the same after a short fine-tuning on the agent's training data"),
-    "last": Term(
+    "tuned": GlossaryTerm(
+        "E-tuned", "the same after a short fine-tuning on the agent's training data"
+    ),
+    "last": GlossaryTerm(
         "E-last",
         "the agent's own model as its latest training left it; for an agent that never trained, the served model",
     ),
-    "last_of_participants": Term(
+    "last_of_participants": GlossaryTerm(
         "E-last, participants", "E-last over the agents that took part in a training round"
     ),
-    "last_of_undrawn": Term(
+    "last_of_undrawn": GlossaryTerm(
         "E-last, others", "E-last over the agents that no training round has drawn"
     ),
-    "best": Term("E-best", "the best model that an agent had right after a training of its own"),
-    "newcomers_server": Term(
+    "best": GlossaryTerm(
+        "E-best", "the best model that an agent had right after a training of its own"
+    ),
+    "newcomers_server": GlossaryTerm(
         "newcomers, E-server", "the served model on agents that joined after the last round"
     ),
-    "newcomers_delivered": Term("newcomers, E-delivered", "what these agents use"),
-    "newcomers_tuned": Term("newcomers, E-tuned", "the same after fine-tuning on these agents"),
-    "newcomers_last": Term("newcomers, E-last", "the newcomers' own models"),
+    "newcomers_delivered": GlossaryTerm("newcomers, E-delivered", "what these agents use"),
+    "newcomers_tuned": GlossaryTerm(
+        "newcomers, E-tuned", "the same after fine-tuning on these agents"
+    ),
+    "newcomers_last": GlossaryTerm("newcomers, E-last", "the newcomers' own models"),
 }
 MODES_OF_AGENTS = ("server", "delivered", "tuned", "last", "best")  # columns of the table of agents
 
 AVERAGES = (
-    Term("macro", "mean over agents: every agent counts once"),
-    Term("micro", "mean over test samples: an agent with more test data counts more"),
+    GlossaryTerm("macro", "mean over agents: every agent counts once"),
+    GlossaryTerm("micro", "mean over test samples: an agent with more test data counts more"),
 )
 AGREEMENT = (
-    Term("ARI", "adjusted Rand index of clusters and planted groups: 1 is the same, 0 is chance"),
+    GlossaryTerm(
+        "ARI", "adjusted Rand index of clusters and planted groups: 1 is the same, 0 is chance"
+    ),
 )
 TRAFFIC = (
-    Term(
+    GlossaryTerm(
         "Mbit per agent",
         "model values as float32, both ways, without evaluation: traffic as papers count it",
     ),
 )
 
 
-def terms(modes: Collection[str], *, has_groups: bool) -> list[Term]:
+def terms(modes: Collection[str], *, has_groups: bool) -> list[GlossaryTerm]:
     """The terms that a page needs, which shows these modes."""
     found = [term for mode, term in MODES.items() if mode in modes]
     found.extend(AVERAGES)
@@ -110,7 +118,7 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """The part of a page about one run or comparison: its tables, where it comes from, how to repeat it."""
 
     title: str
@@ -131,9 +139,9 @@ class Page:
     tiles: Sequence[Tile]
     tables: Sequence[Table]
     remarks: Sequence[str]
-    terms: Sequence[Term]
+    terms: Sequence[GlossaryTerm]
     pictures: Sequence[Picture]
-    sections: Sequence[Section]
+    sections: Sequence[PageSection]
 
 
 def html(page: Page) -> str:

@@ -9,13 +9,13 @@ from statistics import fmean
 from typing import Any
 
 from covey.coordinator.report.curves import Curves
-from covey.coordinator.report.figure_pictures import Group, Picture
+from covey.coordinator.report.figure_pictures import Picture, RunGroup
 from covey.coordinator.report.html_page import (
     MODES,
     MODES_OF_AGENTS,
     Fact,
     Page,
-    Section,
+    PageSection,
     Tile,
     html,
     terms,
@@ -378,7 +378,7 @@ def page(runs: Sequence[Curves], folders: Sequence[Path]) -> str:
 
 def drawn(runs: Sequence[Curves]) -> list[Picture]:
     """All pictures of these runs, most important first."""
-    return pictures([Group(run.label, [run]) for run in runs])
+    return pictures([RunGroup(run.label, [run]) for run in runs])
 
 
 def write_pictures(runs: Sequence[Curves], wanted: Iterable[str]) -> None:
@@ -471,7 +471,7 @@ def _stop(result: Result) -> str:
     return f"The run stopped after round {rounds}: {reason}."
 
 
-def _section(title: str, run: Curves, facts: RunFacts) -> Section:
+def _section(title: str, run: Curves, facts: RunFacts) -> PageSection:
     """The tables of a run, and where it comes from."""
     classes = classes_table(facts, run.result)
     decisions = decisions_table(facts.record)
@@ -481,7 +481,7 @@ def _section(title: str, run: Curves, facts: RunFacts) -> Section:
     tables.append(agents_table(facts, run.measure))
     tables.append(traffic_table(run.result))
     tables.append(incidents_table(facts, run.result))
-    return Section(
+    return PageSection(
         title, tables, _origin(run.result, facts), facts.command, facts.remarks, facts.scenario
     )
 

@@ -12,8 +12,8 @@ from statistics import fmean
 from covey.coordinator.report import cluster_pictures
 from covey.coordinator.report.curves import Curves
 from covey.coordinator.report.figure_pictures import (
-    Group,
     Picture,
+    RunGroup,
     band_remark,
     extent,
     of_figures,
@@ -29,7 +29,7 @@ MAX_PANELS = 6  # runs that get panels of their own
 MISSING = 7  # the colour of agents that did not report
 
 
-def pictures(groups: Sequence[Group], *, by_seed: bool = False) -> list[Picture]:
+def pictures(groups: Sequence[RunGroup], *, by_seed: bool = False) -> list[Picture]:
     """All pictures of these groups, most important first.
 
     With `by_seed`, every run is a seed of its group: there are no pictures of single runs.
@@ -50,7 +50,7 @@ def pictures(groups: Sequence[Group], *, by_seed: bool = False) -> list[Picture]
 # -- other lines over rounds -----------------------------------------------------------------------
 
 
-def _of_rounds(groups: Sequence[Group]) -> Iterator[Picture]:
+def _of_rounds(groups: Sequence[RunGroup]) -> Iterator[Picture]:
     """Training loss, and who reported in each round."""
     no_scale = MEASURES["loss"]
     series = []
@@ -82,7 +82,9 @@ def _attendance(run: Curves, *, alone: bool) -> Panel:
     most = 0
     for one in run.attendance:
         reported = (one.reported, 0, "reported")
-        stacks.append(plots.Column(one.round, [reported, (one.missing, MISSING, "did not report")]))
+        stacks.append(
+            plots.StackedColumn(one.round, [reported, (one.missing, MISSING, "did not report")])
+        )
         most = max(most, one.reported + one.missing)
     x = columns_axis([one.round for one in run.attendance], "round")
     y = from_zero([most], "agents", whole=True)
@@ -162,7 +164,7 @@ def _sizes(runs: Sequence[Curves], *, alone: bool) -> Drawing:
             for cluster in sorted(by_cluster):
                 layers.append((by_cluster[cluster], cluster, f"cluster {cluster}"))
                 names.add(cluster)
-            stacks.append(plots.Column(rounds, layers))
+            stacks.append(plots.StackedColumn(rounds, layers))
         most = max(sum(by_cluster.values()) for by_cluster in newest.values())
         x = columns_axis(list(newest), "rounds that were over")
         y = from_zero([most], "agents", whole=True)

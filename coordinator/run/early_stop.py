@@ -24,14 +24,14 @@ Figures = Mapping[ClientId, Mapping[str, Any]]  # of agents by mode
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluationFigure:
     """One evaluation of the run's models."""
 
     round: int  # complete rounds
     value: float
 
 
-History = Sequence[Evaluated]  # oldest first
+History = Sequence[EvaluationFigure]  # oldest first
 Saved = list[list[float]]  # the same as a checkpoint has it: [round, value, mean over agents]
 
 
@@ -94,9 +94,9 @@ def figure_after(
 
 
 def _history(saved: Saved) -> History:
-    history: list[Evaluated] = []
+    history: list[EvaluationFigure] = []
     for number, value, *_ in saved:
-        history.append(Evaluated(int(number), value))
+        history.append(EvaluationFigure(int(number), value))
     return history
 
 
@@ -129,7 +129,7 @@ def _values(evaluation: Figures, measure: Measure) -> list[float]:
     return found
 
 
-def best_of(history: History, measure: Measure) -> Evaluated | None:
+def best_of(history: History, measure: Measure) -> EvaluationFigure | None:
     """The best evaluation, the earliest of equals; None without any."""
     if not history:
         return None
@@ -167,7 +167,7 @@ def stop_reason(stop: Stop, measure: Measure, history: History) -> str:
 
 def _since_improvement(
     history: History, measure: Measure, min_delta: float
-) -> tuple[Evaluated, int]:
+) -> tuple[EvaluationFigure, int]:
     """The newest evaluation that was better than all before it by more than `min_delta`, and how many followed it."""
     sign = -1 if measure.lower_is_better else 1
     best = history[0]

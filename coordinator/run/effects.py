@@ -56,10 +56,10 @@ class Announce:
 
 
 @dataclass(frozen=True)
-class Done:
+class RunOver:
     """The run is over; `why` is empty unless it was given up."""
 
     why: str
 
 
-Effect = SendModel | DropModel | SendOrder | Question | Announce | Done
+Effect = SendModel | DropModel | SendOrder | Question | Announce | RunOver

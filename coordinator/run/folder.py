@@ -9,7 +9,7 @@ from pathlib import Path
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.versions import START
 from covey.coordinator.record import records
-from covey.coordinator.run.options import Options
+from covey.coordinator.run.options import RunOptions
 from covey.shared.errors import UserError
 from covey.shared.programs.version import version
 from covey.shared.scenario.describe import differences, dump
@@ -22,7 +22,9 @@ IN_PROCESS = "in-process"  # names a run without a broker, where others have a n
 
 
 @contextmanager
-def prepared(scenario: Scenario, options: Options, *, in_process: bool = False) -> Iterator[bool]:
+def prepared(
+    scenario: Scenario, options: RunOptions, *, in_process: bool = False
+) -> Iterator[bool]:
     """`prepare`, with the folder held for as long as the block lasts."""
     with ExitStack() as stack:
         if not options.resume or options.folder.is_dir():
@@ -42,7 +44,7 @@ def alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
-def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -> bool:
+def prepare(scenario: Scenario, options: RunOptions, *, in_process: bool = False) -> bool:
     """Make the run's folder, or check that it can be resumed: True if it has a checkpoint to resume.
 
     A run that was stopped before its first checkpoint begins again. No run is ever overwritten.

@@ -11,7 +11,7 @@ from covey.shared.own_code.consent import NO_CODE, AllowedCode
 
 
 @dataclass(frozen=True)
-class Options:
+class RunOptions:
     """How and where to run a scenario."""
 
     folder: Path

@@ -18,7 +18,7 @@ from covey.coordinator.run.effects import DropModel, SendModel, SendOrder
 from covey.coordinator.run.own_orders import OwnOrders, version_key
 from covey.coordinator.run.run_state import MAX_FAILURE_CHARS, RunState
 from covey.shared.errors import DecodeError
-from covey.shared.numerics.mixture import Fleet
+from covey.shared.numerics.mixture import FleetWeights
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
@@ -355,7 +355,7 @@ class OrderBook:
         if not is_last or not self._scenario.evaluation.judges:
             return {}
         told = self._facts.fleets if self._facts.evaluated == self._engine.round else []
-        return order_numbers(len(told), Fleet(**told[-1]) if told else None)
+        return order_numbers(len(told), FleetWeights(**told[-1]) if told else None)
 
     def _model(self, key: str, step: int, state: Any) -> SendModel:
         if key not in self._models:

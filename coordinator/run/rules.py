@@ -7,7 +7,7 @@ import pathlib
 from pydantic import StrictInt, TypeAdapter, ValidationError
 
 from covey.coordinator.engine.cohort import Listed
-from covey.coordinator.engine.rules import DeadlineRule, Rules
+from covey.coordinator.engine.rules import DeadlineRule, RoundRules
 from covey.shared.errors import UserError
 from covey.shared.scenario.fleet import Fleet
 from covey.shared.scenario.rounds import AdaptiveDeadline
@@ -19,7 +19,7 @@ Rows = TypeAdapter(list[list[StrictInt]])  # of rounds.participants: agents by i
 Indices = list[list[int]]
 
 
-def rules_of(scenario: Scenario) -> Rules:
+def rules_of(scenario: Scenario) -> RoundRules:
     """The engine's rules, with agents' names in place of indices.
 
     Raises UserError, before anything starts, for a method that cannot train on the task.
@@ -35,7 +35,7 @@ def rules_of(scenario: Scenario) -> Rules:
     # without `grace_s`, a round waits at most half of its deadline for the last reports
     patience_s = rounds.deadline_s / 2 if rounds.grace_s is None else None
     over_select = 1.0 if rounds.over_select == "auto" else rounds.over_select
-    return Rules(
+    return RoundRules(
         seed=scenario.seed,
         rounds=rounds.count,
         participation=rounds.participation,

@@ -31,14 +31,14 @@ from covey.coordinator.disk.versions import BEST, ModelVersion, save_version
 from covey.coordinator.engine import events
 from covey.coordinator.engine.pace import Pace
 from covey.coordinator.engine.rounds import RoundEngine
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.fold import limits, stale_reports
 from covey.coordinator.fold.folding import (
     Folding,
+    FoldOutcome,
     Guilty,
     Hopeless,
     Missing,
-    Outcome,
     Reasons,
     Sound,
 )
@@ -49,7 +49,7 @@ from covey.coordinator.record.audit_trail import Trail, head_of
 from covey.coordinator.record.event_log import Arrival, Restarted, arrivals_journal
 from covey.coordinator.record.recorder import FoldedStep, Recorder
 from covey.coordinator.run import early_stop
-from covey.coordinator.run.effects import Announce, Done, Effect, Question, SendOrder
+from covey.coordinator.run.effects import Announce, Effect, Question, RunOver, SendOrder
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.next_phase import next_phase
 from covey.coordinator.run.orders import OrderBook
@@ -94,7 +94,7 @@ def _nothing() -> Effects:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ActionDone:
     """The event with which the engine learns that one of its actions was performed.
 
     `keep` is called once the engine has taken the event in, and before anything that follows from it is performed: it
@@ -107,7 +107,7 @@ class Answer:
 
 UNKNOWN_SAMPLES = (None, None)
 TrainAndTest = tuple[int, int]  # numbers of samples
-Performed = tuple[Effects, Answer | None]
+Performed = tuple[Effects, ActionDone | None]
 
 
 class Run:
@@ -160,7 +160,7 @@ class Run:
         folder: Path,
         scenario: Scenario,
         setup: Setup,
-        rules: Rules,
+        rules: RoundRules,
         run: str,
         now: float,
         audit_key: bytes | None = None,
@@ -190,7 +190,7 @@ class Run:
         folder: Path,
         scenario: Scenario,
         setup: Setup,
-        rules: Rules,
+        rules: RoundRules,
         now: float,
         audit_key: bytes | None = None,
         lost: Collection[int] = (),
@@ -267,7 +267,7 @@ class Run:
         """What an event of the roster, the clock or the operator leads to."""
         if self.log is not None:
             self.log.add(Arrival(now, event))
-        if isinstance(event, events.Reported | events.Failed | events.Refused):
+        if isinstance(event, events.Reported | events.Failed | events.VoteRefused):
             # an agent at work; reports of a step of all agents are safe in the spool
             self._has_changed |= event.client in self.engine.pace.orders
         effects = self._perform_all(self.engine.handle(event, now), now)
@@ -441,7 +441,7 @@ class Run:
         self.orders.refused[client] = why[:MAX_FAILURE_CHARS]  # its next orders tell the agent
         effects: Effects = []
         if error.reason not in HONEST_REFUSALS:
-            effects = self.handle(events.Refused(client, why), now)
+            effects = self.handle(events.VoteRefused(client, why), now)
         return [shown, *effects, self.order_of(client)]
 
     @property
@@ -479,7 +479,9 @@ class Run:
                 pending.extend(self.engine.handle(answer.event, now))
                 effects += answer.keep()
             # these change nothing of the run by themselves
-            self._has_changed |= not isinstance(action, events.Plan | events.Ask | events.Ignored)
+            self._has_changed |= not isinstance(
+                action, events.PlanPhase | events.Ask | events.Ignored
+            )
         # once for all of them: none of the effects has left this process yet
         if self._has_changed and not self._waits_to_save:
             self._save()
@@ -488,7 +490,7 @@ class Run:
     def _perform(self, action: events.Action) -> Performed:
         """The effects of one action, and the answer that the engine needs, if any."""
         match action:
-            case events.Plan(view):
+            case events.PlanPhase(view):
                 return self._plan(view)
             case events.Close():
                 return self._close(action)
@@ -524,7 +526,7 @@ class Run:
         if stopped:
             view = self.engine.end_rounds()
         phase = next_phase(self.scenario, self.state, self.facts, view, self.engine.rules.newcomers)
-        return stopped, Answer(events.Planned(phase, self._buffer_sizes(phase)))
+        return stopped, ActionDone(events.Planned(phase, self._buffer_sizes(phase)))
 
     def _buffer_sizes(self, phase: Phase | None) -> Mapping[int, int] | None:
         """The agents of each cluster, if the phase is a round that takes place in buffers."""
@@ -587,7 +589,7 @@ class Run:
 
     def _finish(self, why: str) -> Effects:
         self.audit.note("finish", round=self.engine.round, why=why)
-        return [*self._orders_of_all(), Done(why)]
+        return [*self._orders_of_all(), RunOver(why)]
 
     def _recorded(self, record: notices.Record) -> Announce:
         """Write a line of the record and show it."""
@@ -697,7 +699,7 @@ class Run:
             case Guilty(reasons):
                 return self._set_aside(number, reasons)
             case Hopeless(why):
-                return [], Answer(events.FoldFailed(why))
+                return [], ActionDone(events.FoldFailed(why))
             case Sound(outcome, reports, moves):
                 circumstances = self.spool.circumstances(number, close.reporters)
                 clusters_before = dict(self.strategy.assignment(self.state))
@@ -728,7 +730,7 @@ class Run:
         self,
         phase: Phase,
         reports: Reports,
-        outcome: Outcome,
+        outcome: FoldOutcome,
         circumstances: Mapping[ClientId, Circumstances],
     ) -> None:
         """Make a fold the run's own."""
@@ -775,7 +777,7 @@ class Run:
             self._steps_over.append(close.step)
             return [line, *fallen, *self.orders.orders_of(close.missing, self.state)]
 
-        return [], Answer(events.Folded(), keep)
+        return [], ActionDone(events.Folded(), keep)
 
     def _ask_again(self, step: int, unreadable: Reasons) -> Performed:
         """Accepted reports are gone from the spool. Their agents keep them until the step is closed."""
@@ -794,7 +796,7 @@ class Run:
             asked = [client for client in unreadable if self.orders.is_made(client)]
             return [*self.orders.orders_of(asked, self.state)]
 
-        return effects, Answer(events.Unreadable(tuple(unreadable), step), keep)
+        return effects, ActionDone(events.Unreadable(tuple(unreadable), step), keep)
 
     def _set_aside(self, step: int, guilty: Reasons) -> Performed:
         """Take these reports out of the step and name their senders; the step continues with the others."""
@@ -807,7 +809,7 @@ class Run:
             self.audit.blame("set_aside", client, f"step {step}: {why}")
             effects.append(self._recorded(notices.ReportSetAside(client, round_, step, why)))
         effects += self.orders.orders_of(guilty, self.state)
-        return effects, Answer(events.SetAside(dict(guilty)))
+        return effects, ActionDone(events.SetAside(dict(guilty)))
 
     def _count_up(self, step: int, clients: Iterable[ClientId]) -> None:
         """Count what reports carried, once their step is over: until then the spool knows it, also after a kill."""

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from covey.coordinator.disk.spool import Circumstances
-from covey.coordinator.fold.folding import Outcome
+from covey.coordinator.fold.folding import FoldOutcome
 from covey.coordinator.record import records
 from covey.coordinator.run import early_stop
-from covey.shared.numerics.mixture import REFITS, Fleet
+from covey.shared.numerics.mixture import REFITS, FleetWeights
 from covey.shared.numerics.votes import Vote
 from covey.shared.scenario import simulated_agents
 from covey.shared.scenario.scenario import Scenario
@@ -114,10 +114,10 @@ class RunState:
     ledger: dict[str, Json] = field(default_factory=dict)
 
     @property
-    def fleet(self) -> Fleet | None:
+    def fleet(self) -> FleetWeights | None:
         """What the newest order of the last evaluation states of the fleet; None before there is anything."""
         stated = self.fleets[:REFITS]
-        return Fleet(**stated[-1]) if stated else None
+        return FleetWeights(**stated[-1]) if stated else None
 
     def forget(self, client: ClientId) -> None:
         """Forget all about an agent but its newest accepted step, which orders repeat should it come back."""
@@ -221,7 +221,7 @@ def note_outcome(
     phase: Phase,
     round_: int,
     reports: Reports,
-    outcome: Outcome,
+    outcome: FoldOutcome,
     circumstances: Mapping[ClientId, Circumstances],
 ) -> None:
     """Add a fold to the run's memory.

@@ -6,7 +6,7 @@ from covey.coordinator.checks import check_examples
 from covey.coordinator.engine.events import Reported
 from covey.coordinator.engine.step import Stage
 from covey.coordinator.fold.folding import Folding
-from covey.coordinator.fold.partial_sums import WRONG, Origin, count_sum
+from covey.coordinator.fold.partial_sums import WRONG, AggregatorAgents, count_sum
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.run import Run
 from covey.shared.errors import DecodeError
@@ -18,7 +18,7 @@ Effects = list[Effect]
 
 
 def accept_sum(
-    run: Run, content: bytes, partial: PartialSum, origin: Origin, now: float
+    run: Run, content: bytes, partial: PartialSum, origin: AggregatorAgents, now: float
 ) -> Effects | None:
     """Count a partial sum, as if its reports had come one by one.
 
@@ -69,7 +69,7 @@ def accept_sum(
     return effects
 
 
-def _check(run: Run, folding: Folding, partial: PartialSum, origin: Origin) -> None:
+def _check(run: Run, folding: Folding, partial: PartialSum, origin: AggregatorAgents) -> None:
     """Compare a sum with what is known of the step and its agents. Raises DecodeError if it must not be counted."""
     number = partial.step
     if folding.is_direct:
@@ -89,7 +89,7 @@ def _check(run: Run, folding: Folding, partial: PartialSum, origin: Origin) -> N
         check_examples(report, origin.samples(client))
 
 
-def _others(run: Run, partial: PartialSum, origin: Origin, now: float) -> Effects:
+def _others(run: Run, partial: PartialSum, origin: AggregatorAgents, now: float) -> Effects:
     """Reports that count for nothing. An aggregator may speak only of agents of its own broker."""
     number = partial.step
     effects: Effects = []
@@ -115,6 +115,6 @@ def _others(run: Run, partial: PartialSum, origin: Origin, now: float) -> Effect
     return effects
 
 
-def _may_speak_of(run: Run, client: ClientId, origin: Origin) -> bool:
+def _may_speak_of(run: Run, client: ClientId, origin: AggregatorAgents) -> bool:
     is_known = client in run.engine.known
     return is_known and origin.lives(client)

@@ -27,7 +27,7 @@ from covey.coordinator.run.sum_acceptance import accept_sum
 from covey.coordinator.serve.desk import Desk, orders_of, while_the_run_works
 from covey.coordinator.serve.direct import AggregatorItem, Direct
 from covey.shared.errors import DecodeError
-from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.link import Received
 from covey.shared.mqtt.program import Publish, Show, Subscribe, Unsubscribe
 from covey.shared.programs.timers import earliest
 from covey.shared.strategies.base import ClientId
@@ -123,7 +123,7 @@ class Aggregators(Direct):
 
     # -- what comes in -----------------------------------------------------------------------------
 
-    def read(self, topic: PlainTopic, message: Message, now: float) -> AggregatorItem | None:
+    def read(self, topic: PlainTopic, message: Received, now: float) -> AggregatorItem | None:
         """The item of a message on an aggregator's topics. Raises DecodeError for one that must be refused."""
         if not message.payload:
             return None
@@ -133,7 +133,7 @@ class Aggregators(Direct):
             return self._part(message, now)
         return None  # our own
 
-    def _status(self, message: Message) -> AggregatorSeen | None:
+    def _status(self, message: Received) -> AggregatorSeen | None:
         status = AggregatorStatus.from_bytes(message.payload)
         site = self._sites[message.shard]
         if status.online:
@@ -152,7 +152,7 @@ class Aggregators(Direct):
         site.session = ""
         return AggregatorSeen(message.shard, is_up=False)
 
-    def _part(self, message: Message, now: float) -> SumArrived | None:
+    def _part(self, message: Received, now: float) -> SumArrived | None:
         part = Part.from_bytes(message.payload)
         sender = _sender(message.shard)
         self._parts.largest_bytes = max(self._parts.largest_bytes, self._largest_sum)
@@ -200,7 +200,9 @@ class Aggregators(Direct):
             return []
         site.order = None  # the next one settles it
         placement = self._desk.placement
-        origin = partial_sums.Origin(lambda client: placement.lives(client, shard), run.samples_of)
+        origin = partial_sums.AggregatorAgents(
+            lambda client: placement.lives(client, shard), run.samples_of
+        )
         try:
             with while_the_run_works(self._desk), run.one_checkpoint():
                 summed = PartialSum.from_bytes(content)

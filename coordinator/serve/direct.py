@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.serve.desk import Desk
-from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.link import Received
 from covey.shared.wire.topics import PlainTopic
 
 
@@ -35,7 +35,7 @@ class Direct:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._topics.federation}>"
 
-    def read(self, topic: PlainTopic, message: Message, now: float) -> AggregatorItem | None:
+    def read(self, topic: PlainTopic, message: Received, now: float) -> AggregatorItem | None:
         """The item of a message on an aggregator's topics. Raises DecodeError for one that must be refused."""
         return None
 

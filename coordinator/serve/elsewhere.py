@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from covey.shared.errors import DecodeError
-from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.link import Received
 from covey.shared.wire.documents import AgentStatus
 
 EVERY_STATUS = "covey/+/agents/+/status"  # a user of one federation gets none of them
@@ -32,7 +32,7 @@ class Elsewhere:
     def __repr__(self) -> str:
         return f"<Elsewhere: {self._online}>"
 
-    def take(self, message: Message) -> bool:
+    def take(self, message: Received) -> bool:
         """Note the status of an agent of another federation. False for any other message."""
         match message.topic.split("/"):
             case ["covey", federation, "agents", agent, "status"] if federation != self._federation:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.link import Down, Message, Up
+from covey.shared.mqtt.link import Down, Received, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
@@ -52,9 +52,9 @@ async def ensure_single_coordinator(url: BrokerUrl, federation: str) -> None:
                         await link.publish(topics.control, ask)
                     case Down():
                         return
-                    case Message(topics.control, payload) if payload == ask and not suspect:
+                    case Received(topics.control, payload) if payload == ask and not suspect:
                         return  # a retained status comes before our own question
-                    case Message(topics.coordinator_status, payload, retained):
+                    case Received(topics.coordinator_status, payload, retained):
                         status = CoordinatorStatus.from_bytes(payload)
                         if not status.online or status.state in ("finished", "stopped"):
                             return

@@ -44,7 +44,7 @@ class Arrived:
 
 
 @dataclass(frozen=True)
-class Seen:
+class StatusQueued:
     """Statuses of an agent wait; a newer one takes the place of one that waits."""
 
     agent: str
@@ -102,7 +102,7 @@ class Intake:
 
     def status(
         self, agent: str, payload: bytes, retained: bool, now: float, shard: int = 0
-    ) -> Seen | None:
+    ) -> StatusQueued | None:
         """A status within the limits is read; beyond them the newest one waits, and those before it are dropped."""
         size = len(payload)
         largest = AgentStatus.max_bytes
@@ -134,7 +134,7 @@ class Intake:
             return False
         return agent not in self._run.engine.known
 
-    def _read(self, agent: str, payload: bytes, retained: bool, shard: int) -> Seen | None:
+    def _read(self, agent: str, payload: bytes, retained: bool, shard: int) -> StatusQueued | None:
         status = AgentStatus.from_bytes(payload)
         online = status.online
         if online and status.format != FORMAT:  # an honest agent that was not updated, or before us
@@ -163,7 +163,7 @@ class Intake:
         waiting[online] = (status, retained, shard)
         if not is_new:
             return None
-        return Seen(agent)
+        return StatusQueued(agent)
 
     @staticmethod
     def _is_overtaken(status: AgentStatus, retained: bool, by: WaitingStatus) -> bool:

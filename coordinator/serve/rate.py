@@ -25,7 +25,7 @@ MAX_PART_BYTES = 8 << 20  # bytes that the protocol allows
 
 
 @dataclass(slots=True)
-class _Parts:
+class _Limits:
     """Messages and their bytes: both must be within their limits."""
 
     messages: Bucket
@@ -44,8 +44,8 @@ class Rates:
     def __init__(self, part_bytes: int) -> None:
         self._part_bytes = part_bytes
         self._statuses: dict[ClientId, Bucket] = {}  # by agent, of those that the roster knows
-        self._parts: dict[ClientId, _Parts] = {}  # by agent
-        self._unknown: _Parts | None = None  # shared by unknown agents; None: none came
+        self._parts: dict[ClientId, _Limits] = {}  # by agent
+        self._unknown: _Limits | None = None  # shared by unknown agents; None: none came
 
     def status(self, agent: str, now: float) -> bool:
         """Whether this agent's next status may be read."""
@@ -64,7 +64,7 @@ class Rates:
         """Whether a status of this many bytes may be read, from an agent that the roster does not know."""
         shared = self._unknown
         if shared is None:
-            shared = _Parts(Bucket(*UNKNOWN_STATUSES, at=now), Bucket(*UNKNOWN_BYTES, at=now))
+            shared = _Limits(Bucket(*UNKNOWN_STATUSES, at=now), Bucket(*UNKNOWN_BYTES, at=now))
             self._unknown = shared
         return shared.take(size, now)
 
@@ -83,12 +83,12 @@ class Rates:
         _resize(own.content, content_bytes)
         return own.take(size, now)
 
-    def _parts_of(self, agent: str, now: float) -> _Parts:
+    def _parts_of(self, agent: str, now: float) -> _Limits:
         known = self._parts.get(agent)
         if known is not None:
             return known
         # `part` gives them their sizes
-        own = _Parts(Bucket(1, 1, at=now), Bucket(1, 1, at=now))
+        own = _Limits(Bucket(1, 1, at=now), Bucket(1, 1, at=now))
         self._parts[agent] = own
         return own
 

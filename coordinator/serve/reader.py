@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from covey.coordinator.record.notices import DiskRemark
 from covey.coordinator.serve.desk import STATUS, Desk
 from covey.coordinator.serve.direct import AggregatorItem, Direct
-from covey.coordinator.serve.intake import Arrived, Seen
+from covey.coordinator.serve.intake import Arrived, StatusQueued
 from covey.coordinator.serve.publisher import packet_bytes
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.duplicate_ids import Reaction
-from covey.shared.mqtt.link import Down, Echo, Incoming, Message, Up
+from covey.shared.mqtt.link import Down, Echo, Incoming, Received, Up
 from covey.shared.mqtt.program import Effect, Show
 from covey.shared.storage.files import obstacle
 from covey.shared.wire.documents import Control, CoordinatorStatus
@@ -39,7 +39,7 @@ class Cleared:
     shard: int = 0
 
 
-ReadItem = Up | Down | Echo | Arrived | Seen | AggregatorItem | Control | Repeat | Cleared
+ReadItem = Up | Down | Echo | Arrived | StatusQueued | AggregatorItem | Control | Repeat | Cleared
 GiveWay = Callable[[str, bool], None]
 
 
@@ -64,7 +64,7 @@ class Reader:
 
     def read(self, incoming: Incoming, now: float) -> list[ReadItem | Effect]:
         """What follows from something that happened on the link; nothing if it was refused."""
-        if not isinstance(incoming, Message):
+        if not isinstance(incoming, Received):
             return [incoming]
         try:
             item = self._understand(incoming, now)
@@ -83,7 +83,7 @@ class Reader:
             return [*self._desk.own_status.publish(), item]
         return [item]
 
-    def _understand(self, message: Message, now: float) -> ReadItem | None:
+    def _understand(self, message: Received, now: float) -> ReadItem | None:
         """The item of a message. Raises DecodeError for one that must be refused, OSError if it cannot be stored."""
         desk = self._desk
         if desk.elsewhere.take(message):
@@ -112,7 +112,9 @@ class Reader:
                 return Control.from_bytes(payload)
         return None
 
-    def _own_status(self, status: CoordinatorStatus, message: Message, now: float) -> Repeat | None:
+    def _own_status(
+        self, status: CoordinatorStatus, message: Received, now: float
+    ) -> Repeat | None:
         """A status on our own topic: our own, the last will of an earlier process, or that of another coordinator."""
         ids = self._desk.duplicate_ids
         if message.retained or status.session == ids.session:
@@ -133,7 +135,7 @@ class Reader:
                 self._give_way(status.name, False)
         return None
 
-    def _refuse(self, error: DecodeError, message: Message) -> None:
+    def _refuse(self, error: DecodeError, message: Received) -> None:
         agent = None
         with contextlib.suppress(DecodeError):
             topic = self._desk.topics.parse(message.topic)

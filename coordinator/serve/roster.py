@@ -130,7 +130,7 @@ MAX_NAMED = 3  # excluded agents in a sentence
 
 
 @dataclass(slots=True)
-class Entry:
+class RosterEntry:
     """What the coordinator knows about one agent."""
 
     status: AgentStatus
@@ -154,7 +154,7 @@ class Roster:
 
     def __init__(self, task_digest: str, page_agents: int = PAGE_AGENTS) -> None:
         self.task_digest = task_digest
-        self.entries: dict[ClientId, Entry] = {}
+        self.entries: dict[ClientId, RosterEntry] = {}
         self._unknown: OrderedDict[ClientId, None] = (
             OrderedDict()
         )  # those that never fitted, least recently seen first
@@ -182,7 +182,7 @@ class Roster:
         was_will = not status.serial
         status = _slim(status)
         if entry is None:
-            entry = self.entries[status.agent] = Entry(status, None, labels)
+            entry = self.entries[status.agent] = RosterEntry(status, None, labels)
         if not status.online:  # a last will has nothing else; the broker's `revoke` adds a reason
             gone = {
                 "online": False,
@@ -276,7 +276,7 @@ class Roster:
         self._unknown.pop(agent, None)
         self.pages.drop(agent)
 
-    def _remember(self, agent: ClientId, entry: Entry) -> None:
+    def _remember(self, agent: ClientId, entry: RosterEntry) -> None:
         """Members stay. Of the others, whose names cost nothing to invent, only the most recently seen stay."""
         entry.member = entry.member or entry.here
         self._unknown.pop(agent, None)

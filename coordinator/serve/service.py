@@ -35,10 +35,10 @@ from covey.coordinator.record.notices import (
 )
 from covey.coordinator.run.effects import (
     Announce,
-    Done,
     DropModel,
     Effect,
     Question,
+    RunOver,
     SendModel,
     SendOrder,
 )
@@ -57,7 +57,7 @@ from covey.coordinator.serve.desk import (
 from covey.coordinator.serve.direct import AggregatorItem, Direct
 from covey.coordinator.serve.elsewhere import EVERY_STATUS, LOOK_S, Elsewhere
 from covey.coordinator.serve.exclusive import already_running, continued_elsewhere
-from covey.coordinator.serve.intake import Arrived, Intake, Seen
+from covey.coordinator.serve.intake import Arrived, Intake, StatusQueued
 from covey.coordinator.serve.own_status import OwnStatus, State
 from covey.coordinator.serve.placement import Placement, Sharded, SilentShards, shards_of
 from covey.coordinator.serve.publisher import NotTaken
@@ -70,7 +70,7 @@ from covey.shared.mqtt import program as shell
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, session_id
 from covey.shared.mqtt.link import Down, Echo, Incoming, Link, Up, Will
 from covey.shared.mqtt.program import TOGETHER, End, Items, Look, Publish, Show, Start
-from covey.shared.mqtt.subscriptions import Refused
+from covey.shared.mqtt.subscriptions import TopicsRefused
 from covey.shared.programs.timers import Waiting, earliest
 from covey.shared.sentences import some
 from covey.shared.wire.documents import Control, CoordinatorStatus
@@ -108,7 +108,7 @@ class Turn:
     """It is the turn of the orders that were postponed."""
 
 
-Item = ReadItem | NotTaken | Refused | Begin | Stop | Frozen | Turn
+Item = ReadItem | NotTaken | TopicsRefused | Begin | Stop | Frozen | Turn
 
 
 def last_will(topics: Topics) -> Will:
@@ -172,7 +172,7 @@ class Service:
         self._give_up_after_s = give_up_after_s
         self._waiting = Waiting(give_up_after_s)
         self._held: list[Arrived] = []  # reports that wait for others
-        self._items = Items(together=[Arrived, Seen, NotTaken])
+        self._items = Items(together=[Arrived, StatusQueued, NotTaken])
         self._stopping = False
         self._error: UserError | None = None  # why `serve` ends
         # set once this coordinator gives way to another one
@@ -393,7 +393,7 @@ class Service:
             match item:
                 case Arrived():
                     arrived.append(item)
-                case Seen(agent):
+                case StatusQueued(agent):
                     seen.append(agent)
                 case NotTaken(client):
                     self.desk.unpublished.add(client)
@@ -435,7 +435,7 @@ class Service:
                 return self._connections.retained_again(shard)
             case Cleared(shard):
                 desk.timers.begin(("cleared", shard), now + SWEEP_S)
-            case Refused():
+            case TopicsRefused():
                 self._subscriptions_refused(item, now)
             case Turn():
                 self._is_turn_due = False
@@ -462,7 +462,7 @@ class Service:
 
     def _begin(self, first: Sequence[Effect]) -> list[Effect]:
         self.desk.effects.append(Start("beat", self._beat))
-        over = [effect for effect in first if isinstance(effect, Done)]
+        over = [effect for effect in first if isinstance(effect, RunOver)]
         self._was_over = over != []
         for effect in first:
             if isinstance(effect, Announce):
@@ -549,7 +549,7 @@ class Service:
         desk.show.publish_at(now)
         return effects
 
-    def _subscriptions_refused(self, refused: Refused, now: float) -> None:
+    def _subscriptions_refused(self, refused: TopicsRefused, now: float) -> None:
         """Report the subscriptions that fail. Once they work, call the roll again, for answers were missed."""
         topics = refused.topics
         self._is_deaf = bool(topics)
@@ -584,7 +584,7 @@ class Service:
                     # the status does not depend on what peers did
                     if not isinstance(notice, CausedByPeer):
                         status_changed = True
-                case Done(why):
+                case RunOver(why):
                     over = why
                     desk.own_status.given_up = bool(why)
         if over is not None and self._was_over:

@@ -14,7 +14,7 @@ from typing import Self
 
 from covey.coordinator.serve.placement import Placement
 from covey.shared.errors import DecodeError, UserError
-from covey.shared.mqtt.link import UNANSWERED, Down, Incoming, Link, Message, Subscribed, Up
+from covey.shared.mqtt.link import UNANSWERED, Down, Incoming, Link, Received, Subscribed, Up
 from covey.shared.wire.topics import AgentTopic, Topics
 
 MAX_MERGED = 64  # items that wait in the merged stream; beyond this each link's own bounds count
@@ -68,8 +68,8 @@ class ShardedLink:
 
     def _numbered(self, item: Incoming, shard: int) -> Incoming:
         match item:
-            case Message(topic, payload, retained):
-                return Message(topic, payload, retained, shard)
+            case Received(topic, payload, retained):
+                return Received(topic, payload, retained, shard)
             case Up():
                 self.placement.connected(shard)
                 self._changed.set()

@@ -21,7 +21,7 @@ from covey.coordinator.record.notices import AgentExcluded, Observer
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import IN_PROCESS, prepared
 from covey.coordinator.run.oddities import at_the_end
-from covey.coordinator.run.options import Options
+from covey.coordinator.run.options import RunOptions
 from covey.coordinator.run.origin import Origin, copy_start, origin_of
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
@@ -44,7 +44,7 @@ MOST_REASONS = 10  # of agents whose data does not fit, in a message
 
 
 @interrupts_stay_interrupts()
-def alone(scenario: Scenario, options: Options, observer: Observer) -> dict[str, Any]:
+def alone(scenario: Scenario, options: RunOptions, observer: Observer) -> dict[str, Any]:
     """One run with workers of its own. Raises UserError, and KeyboardInterrupt where the operator stopped it."""
     fleet = _simulated(scenario)
     check_code(scenario, options.allowed)
@@ -57,7 +57,7 @@ def alone(scenario: Scenario, options: Options, observer: Observer) -> dict[str,
 
 @interrupts_stay_interrupts()
 def simulate(
-    scenario: Scenario, options: Options, pool: WorkerPool, observer: Observer
+    scenario: Scenario, options: RunOptions, pool: WorkerPool, observer: Observer
 ) -> dict[str, Any]:
     """Run to the end, or on from where it was interrupted, and return the result. Raises UserError."""
     _simulated(scenario)
@@ -67,7 +67,7 @@ def simulate(
 
 
 def _run(
-    scenario: Scenario, options: Options, pool: WorkerPool, observer: Observer
+    scenario: Scenario, options: RunOptions, pool: WorkerPool, observer: Observer
 ) -> dict[str, Any]:
     """`simulate` in a folder that is prepared."""
     _simulated(scenario)
@@ -95,7 +95,7 @@ class FleetAtHand:
 
 
 def fleet_at_hand(
-    scenario: Scenario, options: Options, pool: WorkerPool, observer: Observer
+    scenario: Scenario, options: RunOptions, pool: WorkerPool, observer: Observer
 ) -> FleetAtHand:
     """Divide the data, inspect every agent's part of it, and build the initial models.
 
@@ -135,7 +135,7 @@ def source_of(folder: Path, data_root: Path | None) -> Job:
 
 
 def _started(
-    scenario: Scenario, folder: Path, options: Options, origin: Origin | None
+    scenario: Scenario, folder: Path, options: RunOptions, origin: Origin | None
 ) -> tuple[Run, Sequence[Effect]]:
     """A new run, or the one that the folder holds, and what it does first."""
     setup = launch.started(folder, scenario)

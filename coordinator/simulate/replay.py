@@ -26,7 +26,7 @@ from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.record.records import MIXED
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
 from covey.coordinator.run.folder import IN_PROCESS, prepared
-from covey.coordinator.run.options import Options
+from covey.coordinator.run.options import RunOptions
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.driver import fleet_at_hand
@@ -163,7 +163,7 @@ class Replayed:
     different: tuple[str, ...]  # those that are not byte-identical, or are missing on one side
 
 
-def replay(record: Path, options: Options, observer: Observer) -> Replayed:
+def replay(record: Path, options: RunOptions, observer: Observer) -> Replayed:
     """Replay a run in another folder.
 
     Args:
@@ -229,7 +229,7 @@ def learner_of_run(saved: Mapping[str, Any]) -> str:
 
 def _replay(
     scenario: Scenario,
-    options: Options,
+    options: RunOptions,
     pool: WorkerPool,
     arrivals: list[Arrival],
     saved: Mapping[str, Any],

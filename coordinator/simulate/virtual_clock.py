@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 from covey.coordinator.engine.events import Joined, Tick
 from covey.coordinator.record.notices import Observer, ignore
-from covey.coordinator.run.effects import Announce, Done, Effect, SendOrder
+from covey.coordinator.run.effects import Announce, Effect, RunOver, SendOrder
 from covey.coordinator.run.run import Run
 from covey.shared.errors import CoveyError, DecodeError
 from covey.shared.scenario.fleet import Durations
@@ -107,7 +107,7 @@ class Driver(Generic[C]):
             for effect in effects:
                 if isinstance(effect, Announce):
                     self.observer(effect.notice)
-                if isinstance(effect, Done):
+                if isinstance(effect, RunOver):
                     if effect.why:
                         raise GivenUpError(effect.why)
                     return self.run

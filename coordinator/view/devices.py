@@ -12,7 +12,7 @@ from typing import Any
 
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.duplicate_ids import started_at
-from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.link import Received
 from covey.shared.wire.documents import EXPELLED, AgentStatus, ModelInUse
 from covey.shared.wire.topics import AgentTopic, Topics
 
@@ -59,7 +59,7 @@ class Device:
         return {**asdict(self), "model": model}
 
 
-def status_in(message: Message, topics: Topics) -> AgentStatus | None:
+def status_in(message: Received, topics: Topics) -> AgentStatus | None:
     """The status of an agent in a message; None if it holds none."""
     try:
         match topics.parse(message.topic):

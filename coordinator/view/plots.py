@@ -123,7 +123,7 @@ def _panel(
     return svg.Panel(title, size.height, body, f"{title}: {described}", size.width, places)
 
 
-def legend_of(series: Sequence[Series]) -> list[svg.Entry]:
+def legend_of(series: Sequence[Series]) -> list[svg.LegendEntry]:
     """An entry for each series: its line with its mark. A single series needs none."""
     if len(series) == 1:
         return []
@@ -139,13 +139,13 @@ def legend_of(series: Sequence[Series]) -> list[svg.Entry]:
             stroke_dasharray=dashes(one.number),
         )
         centre = _mark(svg.SWATCH / 2, middle, one)
-        entries.append(svg.Entry(svg.joined([drawn, centre]), one.label))
+        entries.append(svg.LegendEntry(svg.joined([drawn, centre]), one.label))
     return entries
 
 
-def colour_entry(colour: int | None, label: str) -> svg.Entry:
+def colour_entry(colour: int | None, label: str) -> svg.LegendEntry:
     """An entry with a filled square."""
-    return svg.Entry(svg.rectangle(5, 3, 12, 12, fill(colour)), label)
+    return svg.LegendEntry(svg.rectangle(5, 3, 12, 12, fill(colour)), label)
 
 
 def _stroke(one: Series) -> str:
@@ -342,7 +342,7 @@ def _row_grid(axis: Axis, left: float, right: float, rows: int) -> Markup:
 
 
 @dataclass(frozen=True)
-class Column:
+class StackedColumn:
     """One column over a round: the heights of its layers from bottom to top, each with its colour."""
 
     x: float
@@ -351,7 +351,7 @@ class Column:
 
 def columns(
     title: str,
-    stacks: Sequence[Column],
+    stacks: Sequence[StackedColumn],
     x: Axis,
     y: Axis,
     *,

@@ -69,7 +69,7 @@ class Sources:
 
 
 @dataclass(frozen=True)
-class Series:
+class LiveSeries:
     """One curve; `cluster` is None for all agents together."""
 
     cluster: str | None
@@ -77,7 +77,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Bar:
+class PhaseReports:
     """The reports of one phase."""
 
     round: int
@@ -87,7 +87,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Fleet:
+class FleetCounts:
     """How many agents there are of each kind."""
 
     known: int = 0
@@ -101,7 +101,7 @@ class Fleet:
 
 
 @dataclass(frozen=True)
-class Faults:
+class FaultCounts:
     """What went wrong in the run so far."""
 
     missing: int = 0  # reports that never came
@@ -133,16 +133,16 @@ class DashboardState:
     newest_figure: float | None
     earlier_figure: float | None  # of the evaluation before
     evaluates_every: int | None
-    figures: Sequence[Series]
+    figures: Sequence[LiveSeries]
     loss: Points
-    bars: Sequence[Bar]
+    bars: Sequence[PhaseReports]
     sent: Points  # bytes by rounds, to agents
     received: Points
     sizes: Mapping[str, int]
     moved: int  # agents that changed their cluster in the newest phase
     sums: Sequence[SumLine] = ()  # the newest secure sums, one for each group
-    fleet: Fleet = field(default_factory=Fleet)
-    faults: Faults = field(default_factory=Faults)
+    fleet: FleetCounts = field(default_factory=FleetCounts)
+    faults: FaultCounts = field(default_factory=FaultCounts)
     refusals: Mapping[str, int] = field(default_factory=dict)
     events: Sequence[EventLine] = ()
     log: Sequence[EventLine] = ()  # the same with what went well
@@ -224,7 +224,7 @@ def _is_regression(sources: Sources) -> bool:
 # -- the run as a whole ----------------------------------------------------------------------------
 
 
-def _state(sources: Sources, fleet: Fleet, phases: Sequence[PhaseLine]) -> str:
+def _state(sources: Sources, fleet: FleetCounts, phases: Sequence[PhaseLine]) -> str:
     """The run's state in one word."""
     status = sources.status
     if status is None:
@@ -244,7 +244,7 @@ def _state(sources: Sources, fleet: Fleet, phases: Sequence[PhaseLine]) -> str:
     return "waiting" if is_waiting else "running"
 
 
-def _headline(state: str, fleet: Fleet, done: int, total: int) -> str:
+def _headline(state: str, fleet: FleetCounts, done: int, total: int) -> str:
     match state:
         case "waiting" if fleet.expected:
             return f"Waiting for the first round: {fleet.here} of {fleet.expected} agents are here."
@@ -324,7 +324,7 @@ def history(lines: Sequence[Line]) -> list[RoundRow]:
 # -- curves ----------------------------------------------------------------------------------------
 
 
-def _figures(evaluated: Sequence[PhaseLine]) -> list[Series]:
+def _figures(evaluated: Sequence[PhaseLine]) -> list[LiveSeries]:
     """The mean figure of all agents, then that of each cluster, against rounds."""
     if not evaluated:
         return []
@@ -333,9 +333,9 @@ def _figures(evaluated: Sequence[PhaseLine]) -> list[Series]:
     for line in evaluated:
         for cluster, figure in line.cluster_means.items():
             by_cluster.setdefault(cluster, []).append((line.rounds, figure))
-    series = [Series(None, _curve(overall))]
+    series = [LiveSeries(None, _curve(overall))]
     for cluster in sorted(by_cluster, key=_by_number):
-        series.append(Series(cluster, _curve(by_cluster[cluster])))
+        series.append(LiveSeries(cluster, _curve(by_cluster[cluster])))
     return series
 
 
@@ -367,23 +367,24 @@ def _totals(by_round: Mapping[int, int]) -> Points:
     return _curve(sorted(by_round.items()))
 
 
-def _bars(phases: Sequence[PhaseLine]) -> list[Bar]:
+def _bars(phases: Sequence[PhaseLine]) -> list[PhaseReports]:
     """The reports of the newest phases; phases whose record names no agent are left out."""
     return [
-        Bar(line.rounds, line.phase, line.reported, line.missing) for line in phases[-MAX_POINTS:]
+        PhaseReports(line.rounds, line.phase, line.reported, line.missing)
+        for line in phases[-MAX_POINTS:]
     ]
 
 
 # -- agents and faults -----------------------------------------------------------------------------
 
 
-def fleet_of(roster: RosterMessage | None, expected: int) -> Fleet:
+def fleet_of(roster: RosterMessage | None, expected: int) -> FleetCounts:
     """How many agents the roster has of each kind."""
     if roster is None:
-        return Fleet(expected=expected)
+        return FleetCounts(expected=expected)
     kinds = Counter(agent_state(row) for row in roster.agents.values())
     busy = kinds["busy"]
-    return Fleet(
+    return FleetCounts(
         known=len(roster.agents),
         here=busy + kinds["idle"],
         busy=busy,
@@ -415,14 +416,14 @@ def agent_state(row: Mapping[str, Any]) -> str:
 
 def _faults(
     phases: Sequence[PhaseLine], events: Sequence[EventLine], roster: RosterMessage | None
-) -> Faults:
+) -> FaultCounts:
     kinds = Counter(event.kind for event in events)
     failed = 0
     refused = 0
     if roster is not None:
         failed = sum(1 for row in roster.agents.values() if row.get("failed"))
         refused = sum(roster.refusals.values())
-    return Faults(
+    return FaultCounts(
         missing=sum(line.missing for line in phases),
         void=kinds["void"],
         set_aside=kinds["set_aside"],

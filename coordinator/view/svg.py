@@ -42,7 +42,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LegendEntry:
     """One entry of a legend: a mark of `SWATCH` by `LEGEND_LINE`, and its meaning."""
 
     mark: Markup
@@ -54,7 +54,7 @@ class Drawing:
     """The panels of one picture, and their common legend."""
 
     panels: Sequence[Panel]
-    legend: Sequence[Entry] = field(default=())
+    legend: Sequence[LegendEntry] = field(default=())
 
 
 def element(name: str, *children: str, **attributes: Value) -> Markup:
@@ -134,7 +134,7 @@ def panel(one: Panel) -> Markup:
     )
 
 
-def swatch(entry: Entry) -> Markup:
+def swatch(entry: LegendEntry) -> Markup:
     """The mark of a legend's entry as an element of a page."""
     return element(
         "svg",
@@ -187,7 +187,7 @@ def _moved(x: float, y: float, *parts: str) -> Markup:
     return element("g", *parts, transform=f"translate({number(x)} {number(y)})")
 
 
-def _legend_rows(legend: Sequence[Entry], width: float) -> list[Markup]:
+def _legend_rows(legend: Sequence[LegendEntry], width: float) -> list[Markup]:
     """The entries in rows that fit into the width."""
     rows: list[list[Markup]] = [[]]
     x = 0.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from covey.coordinator.view.state import Faults, Fleet
+    from covey.coordinator.view.state import FaultCounts, FleetCounts
 
 MAX_SINGLY = 12  # more clusters than these do not fit a line one by one
 MINUTE_S = 60
@@ -44,14 +44,14 @@ def _bound(of_kind: Any) -> str:
     return ""
 
 
-def fleet_words(fleet: Fleet) -> str:
+def fleet_words(fleet: FleetCounts) -> str:
     """How many agents are here, and why others are not."""
     here = f"{fleet.here} of {max(fleet.known, fleet.expected)} are here"
     others = away_words(fleet)
     return f"{here}, {others}" if others else here
 
 
-def away_words(fleet: Fleet) -> str:
+def away_words(fleet: FleetCounts) -> str:
     """How many agents do not take part, by reason; empty if all do."""
     counts = {
         "offline": fleet.offline,
@@ -67,7 +67,7 @@ def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join([f"{count} {kind}" for kind, count in counts.items() if count])
 
 
-def faults_words(faults: Faults) -> str:
+def faults_words(faults: FaultCounts) -> str:
     """The kinds of faults that happened, with their numbers."""
     counts = {
         "missing reports": faults.missing,
@@ -79,7 +79,7 @@ def faults_words(faults: Faults) -> str:
     return _listed(counts) or "none"
 
 
-def trouble_words(faults: Faults) -> str:
+def trouble_words(faults: FaultCounts) -> str:
     """The faults besides missing reports, for little room."""
     counts = {"void": faults.void, "set aside": faults.set_aside, "failed": faults.failed}
     return _listed(counts) or "no attempt was void"

@@ -58,20 +58,20 @@ class Values:
         return values.astype(np.float32)
 
 
-class Layer:
+class LayerSketch:
     """A sketch of a layer: parameters, buffers and layers within it, in the order in which they are declared."""
 
     def __init__(
         self,
         parameters: Mapping[str, Values] | None = None,
-        layers: Mapping[str, Layer] | None = None,
+        layers: Mapping[str, LayerSketch] | None = None,
         buffers: Mapping[str, Values] | None = None,
     ) -> None:
         self.parameters = dict(parameters or {})
         self.buffers = dict(buffers or {})
         self.layers = dict(layers or {})
 
-    def append(self, layer: Layer) -> Layer:
+    def append(self, layer: LayerSketch) -> LayerSketch:
         """One more layer in the row."""
         self.layers[str(len(self.layers))] = layer
         return self
@@ -84,7 +84,7 @@ class Layer:
             yield from layer.all(of, f"{prefix}{name}.")
 
 
-class Convolution(Layer):
+class Convolution(LayerSketch):
     """A convolution, or a linear layer, which is one without positions."""
 
     def __init__(self, sketch: Sketch, shape: tuple[int, ...], *, bias: bool = True) -> None:
@@ -113,10 +113,10 @@ class Sketch:
 
     # layers with values, by the names that torch gives them
 
-    def Linear(self, before: int, after: int) -> Layer:
+    def Linear(self, before: int, after: int) -> LayerSketch:
         return Convolution(self, (after, before))
 
-    def Conv1d(self, before: int, after: int, width: int, padding: int = 0) -> Layer:
+    def Conv1d(self, before: int, after: int, width: int, padding: int = 0) -> LayerSketch:
         return Convolution(self, (after, before, width))
 
     def Conv2d(
@@ -129,22 +129,26 @@ class Sketch:
         *,
         groups: int = 1,
         bias: bool = True,
-    ) -> Layer:
+    ) -> LayerSketch:
         return Convolution(self, (after, before // groups, side, side), bias=bias)
 
-    def GroupNorm(self, groups: int, channels: int) -> Layer:
-        return Layer({"weight": Values((channels,), constant=1.0), "bias": Values((channels,))})
+    def GroupNorm(self, groups: int, channels: int) -> LayerSketch:
+        return LayerSketch(
+            {"weight": Values((channels,), constant=1.0), "bias": Values((channels,))}
+        )
 
-    def BatchNorm2d(self, channels: int, *, momentum: float, track_running_stats: bool) -> Layer:
+    def BatchNorm2d(
+        self, channels: int, *, momentum: float, track_running_stats: bool
+    ) -> LayerSketch:
         self.needs_company = True
         own = {"weight": Values((channels,), constant=1.0), "bias": Values((channels,))}
         kept = {
             "running_mean": Values((channels,)),
             "running_var": Values((channels,), constant=1.0),
         }
-        return Layer(own, buffers=kept if track_running_stats else None)
+        return LayerSketch(own, buffers=kept if track_running_stats else None)
 
-    def LastState(self, before: int, hidden: int, *, batch_first: bool) -> Layer:
+    def LastState(self, before: int, hidden: int, *, batch_first: bool) -> LayerSketch:
         gates = 3 * hidden
         bound = 1 / math.sqrt(hidden)
         shapes = {
@@ -153,39 +157,39 @@ class Sketch:
             "bias_ih_l0": (gates,),
             "bias_hh_l0": (gates,),
         }
-        return Layer({name: self.uniform(shape, bound) for name, shape in shapes.items()})
+        return LayerSketch({name: self.uniform(shape, bound) for name, shape in shapes.items()})
 
     # layers in a row
 
-    def Net(self, **layers: Layer) -> Layer:
-        return Layer(layers=layers)
+    def Net(self, **layers: LayerSketch) -> LayerSketch:
+        return LayerSketch(layers=layers)
 
-    def Sequential(self, *layers: Layer) -> Layer:
-        return Layer(layers={str(number): layer for number, layer in enumerate(layers)})
+    def Sequential(self, *layers: LayerSketch) -> LayerSketch:
+        return LayerSketch(layers={str(number): layer for number, layer in enumerate(layers)})
 
     Residual = Sequential
 
-    def Autoencoder(self, layers: Layer) -> Layer:
-        return Layer(layers={"layers": layers}, buffers={"threshold": Values((1,))})
+    def Autoencoder(self, layers: LayerSketch) -> LayerSketch:
+        return LayerSketch(layers={"layers": layers}, buffers={"threshold": Values((1,))})
 
-    def headed(self, layers: Layer, clusters: int) -> Layer:
+    def headed(self, layers: LayerSketch, clusters: int) -> LayerSketch:
         """A model with a projection head before its final layer; see `Headed` of the torch models."""
         name, final = layers.layers.popitem()
         if not isinstance(final, Convolution):
             raise TypeError("a head needs a model that ends in a linear layer")
         width = final.in_features
         head = self.Sequential(self.Linear(width, width), self.ReLU(), self.Linear(width, clusters))
-        return Layer(layers={**layers.layers, "head": head, name: final})
+        return LayerSketch(layers={**layers.layers, "head": head, name: final})
 
     # layers without values
 
-    def Dropout(self, share: float) -> Layer:
+    def Dropout(self, share: float) -> LayerSketch:
         if not 0 <= share <= 1:
             raise ValueError(f"a share of {share}")
-        return Layer()
+        return LayerSketch()
 
-    def _empty(self, *_: Any, **__: Any) -> Layer:
-        return Layer()
+    def _empty(self, *_: Any, **__: Any) -> LayerSketch:
+        return LayerSketch()
 
     Flatten = ReLU = ReLU6 = MaxPool1d = MaxPool2d = AdaptiveAvgPool1d = AdaptiveAvgPool2d = _empty
 

@@ -10,7 +10,7 @@ import asyncio
 from enum import Enum
 
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.link import Link, Message, Up
+from covey.shared.mqtt.link import Link, Received, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 
 TRIES = 5  # to get what a broker retains
@@ -78,7 +78,7 @@ async def _hears(link: Link, patience_s: float) -> bool:
     """Whether a message comes in time."""
     try:
         async with asyncio.timeout(patience_s):
-            while not isinstance(await anext(link.incoming()), Message):
+            while not isinstance(await anext(link.incoming()), Received):
                 pass
     except TimeoutError:
         return False

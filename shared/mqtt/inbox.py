@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from covey.shared.mqtt.link import Incoming, Message
+from covey.shared.mqtt.link import Incoming, Received
 
 ITEM_BYTES = 512  # memory of a message besides its payload: many empty ones fill an inbox too
 ITEMS_PER_TURN = 64  # handed out before other tasks run: a long inbox must not delay the keep-alive
@@ -34,7 +34,7 @@ class Inbox:
         """Append an item. After `close` it is dropped."""
         if self._closed:
             return
-        if isinstance(item, Message):
+        if isinstance(item, Received):
             self._messages += 1
             self.size_bytes += len(item.payload) + ITEM_BYTES
         self._items.append(item)
@@ -62,7 +62,7 @@ class Inbox:
             self._changed.clear()
             await self._changed.wait()
         item = self._items.popleft()
-        if isinstance(item, Message):
+        if isinstance(item, Received):
             self._messages -= 1
             self.size_bytes -= len(item.payload) + ITEM_BYTES
         return item

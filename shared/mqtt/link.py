@@ -14,7 +14,7 @@ from covey.shared.mqtt.profiles import MOSQUITTO, Profile
 
 
 @dataclass(frozen=True)
-class Message:
+class Received:
     """A message that arrived."""
 
     topic: str
@@ -28,7 +28,7 @@ class Up:
     """The link is connected (again). The broker has forgotten all our subscriptions."""
 
     broker: str = field(default="", compare=False)  # its address for people; empty if unknown
-    shard: int = 0  # as in `Message`
+    shard: int = 0  # as in `Received`
     profile: Profile = field(default=MOSQUITTO, compare=False)  # what the broker allows
 
 
@@ -37,7 +37,7 @@ class Down:
     """The link is lost, and tries to reconnect. It is repeated if the reason changes."""
 
     why: str  # for people
-    shard: int = 0  # as in `Message`
+    shard: int = 0  # as in `Received`
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Echo:
 
     why: str  # for people
     works: bool = False
-    shard: int = 0  # as in `Message`
+    shard: int = 0  # as in `Received`
 
 
-Incoming = Message | Up | Down | Echo
+Incoming = Received | Up | Down | Echo
 
 
 @dataclass(frozen=True)

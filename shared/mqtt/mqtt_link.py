@@ -28,7 +28,7 @@ from covey.shared.mqtt.acknowledgements import Acknowledgements, Losses
 from covey.shared.mqtt.backoff import Backoff, Failover
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.inbox import Inbox
-from covey.shared.mqtt.link import UNANSWERED, Down, Echo, Incoming, Message, Subscribed, Up, Will
+from covey.shared.mqtt.link import UNANSWERED, Down, Echo, Incoming, Received, Subscribed, Up, Will
 from covey.shared.mqtt.profiles import Profile
 from covey.shared.mqtt.read_back import LOOK_S, ReadBack, delivered, swallowed
 from covey.shared.mqtt.throttle import Throttle
@@ -515,7 +515,7 @@ class MqttLink:
         if self._read_back.arrived(message.topic.value, payload):
             self._inbox.put(Echo(f"{self.url}: {delivered(message.topic.value)}", works=True))
         if not self._full.is_set():
-            self._inbox.put(Message(message.topic.value, payload, message.retain))
+            self._inbox.put(Received(message.topic.value, payload, message.retain))
         if self._inbox.size_bytes > self._inbox_bytes:
             self._full.set()
 

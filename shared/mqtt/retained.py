@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from covey.shared.mqtt.link import Down, Link, Message, Up
+from covey.shared.mqtt.link import Down, Link, Received, Up
 
 QUIET_S = 1.0  # without a stored message: the broker has sent all that it retains
 
@@ -30,7 +30,7 @@ async def until_quiet(
     *,
     quiet_s: float | None = None,
     is_awaited: Callable[[], bool] = lambda: False,
-) -> AsyncIterator[Message]:
+) -> AsyncIterator[Received]:
     """The messages that arrive, until none that the broker had stored came for some time.
 
     Others may come all the while: a fleet at work is never silent.
@@ -53,7 +53,7 @@ async def until_quiet(
                 item = await anext(incoming)
         except (TimeoutError, StopAsyncIteration):
             return
-        if isinstance(item, Message):
+        if isinstance(item, Received):
             if item.retained:
                 quiet_since = loop.time()
             yield item

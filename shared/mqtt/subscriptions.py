@@ -21,7 +21,7 @@ NODES_S = 2.0  # the longest pause (s) before a cluster is asked again for what 
 
 
 @dataclass(frozen=True)
-class Refused:
+class TopicsRefused:
     """A broker refuses the subscriptions to these topics. No topics: it accepts all of them again."""
 
     topics: tuple[str, ...]
@@ -50,7 +50,7 @@ class SubscriptionKeeper:
     """
 
     def __init__(
-        self, link: Link, notify: Callable[[Refused], None], pauses: Pauses | None = None
+        self, link: Link, notify: Callable[[TopicsRefused], None], pauses: Pauses | None = None
     ) -> None:
         self._link = link
         self._notify = notify
@@ -137,7 +137,7 @@ class SubscriptionKeeper:
         if refused != self._notified:
             self._notified = refused
             before = bool(refused) and self._accepted.issuperset(refused)
-            self._notify(Refused(refused, before))
+            self._notify(TopicsRefused(refused, before))
 
     def _stop(self) -> None:
         if self._retrying is not None:

@@ -48,7 +48,7 @@ def elbow(spreads: Mapping[int, float]) -> int:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenK:
     """The chosen number of clusters and why."""
 
     clusters: int  # K
@@ -58,7 +58,7 @@ class Choice:
 
 def by_rotations(
     matrix: Matrix, linkage: Linkage = "ward", *, most: int = MAX_CLUSTERS, least: int = 1
-) -> Choice:
+) -> ChosenK:
     """K by the gap statistic of a tree, against random rotations of the same cloud.
 
     W_K is the sum of squares within the clusters of the cut into K, as a share of the whole.
@@ -86,7 +86,7 @@ def by_rotations(
     count = len(matrix)
     most = min(most, max(count // 3, 2), count // least)
     if count < 4 or most < 2 or not matrix.any():
-        return Choice(1, 0.0, 0.0)
+        return ChosenK(1, 0.0, 0.0)
     points = _points(matrix)
     own = _within(points, linkage, most + 1)  # W_K of the data
     of_clouds = [
@@ -102,11 +102,11 @@ def by_rotations(
     chance = float(np.sort(scores_of_clouds)[-BETTER])
     score = float((gaps / s)[candidates].max())
     if score <= chance:
-        return Choice(1, score, chance)
+        return ChosenK(1, score, chance)
     for k in range(2, most):
         if gaps[k - 1] >= gaps[k] - s[k]:
-            return Choice(k, score, chance)
-    return Choice(most, score, chance)
+            return ChosenK(k, score, chance)
+    return ChosenK(most, score, chance)
 
 
 def _sample(matrix: Matrix, least: int) -> tuple[Matrix, int]:
@@ -165,7 +165,7 @@ def _within(points: Matrix, linkage: Linkage, most: int) -> Matrix:
 
 def by_silhouette(
     matrix: Matrix, linkage: Linkage = "average", *, most: int = MAX_CLUSTERS, least: int = 1
-) -> Choice:
+) -> ChosenK:
     """The cut of the merge tree with the largest mean silhouette if it exceeds chance; else 1.
 
     Of more than 256 rows a sample of 256 is used.
@@ -185,7 +185,7 @@ def by_silhouette(
     count = len(matrix)
     most = min(most, count // 2)
     if most < 2 or not matrix.any():
-        return Choice(1, 0.0, 0.0)
+        return ChosenK(1, 0.0, 0.0)
     scores = _scores(matrix, linkage, most, least)
     size = dimensions(matrix)
     best_of_clouds = []
@@ -195,13 +195,13 @@ def by_silhouette(
     chance = max(best_of_clouds)
     best = max(float(scores.max()), 0.0)
     if best <= chance:
-        return Choice(1, best, chance)
-    return Choice(int(scores.argmax()) + 2, best, chance)
+        return ChosenK(1, best, chance)
+    return ChosenK(int(scores.argmax()) + 2, best, chance)
 
 
 def best_silhouette(
     matrix: Matrix, linkage: Linkage = "complete", *, most: int | None = None, least: int = 1
-) -> Choice:
+) -> ChosenK:
     """The cut of the merge tree into two or more clusters with the largest mean silhouette.
 
     For rows that are known to differ: equal rows, fewer than three, and those that no cut with a
@@ -220,7 +220,7 @@ def best_silhouette(
     matrix, least = _sample(matrix, least)
     count = len(matrix)
     if count < 3 or not matrix.any():
-        return Choice(1, 0.0, 0.0)
+        return ChosenK(1, 0.0, 0.0)
     if most is None:
         most = max(min(MAX_CLUSTERS, count // 3), 2)
     most = min(most, count - 1)
@@ -229,7 +229,7 @@ def best_silhouette(
         return by_silhouette(rest, linkage, most=most, least=least)
     scores = _scores(matrix, linkage, most, least)
     best = float(scores.max())
-    return Choice(int(scores.argmax()) + 2, best, 0.0) if best > 0 else Choice(1, 0.0, 0.0)
+    return ChosenK(int(scores.argmax()) + 2, best, 0.0) if best > 0 else ChosenK(1, 0.0, 0.0)
 
 
 def _without_outliers(matrix: Matrix, linkage: Linkage, most: int, least: int) -> Matrix:

@@ -307,14 +307,14 @@ def fleet_weights(of_agents: Iterable[Weights]) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Fleet:
+class FleetWeights:
     """The agents together, as far as one of them knows."""
 
     weights: Weights  # the mean of theirs
     gains: bool  # whether mixtures are better than the served models, by the measure of the task
 
     @classmethod
-    def of(cls, weights: Iterable[Weights], votes: Sequence[Gain]) -> Fleet:
+    def of(cls, weights: Iterable[Weights], votes: Sequence[Gain]) -> FleetWeights:
         """What agents report: their weights, and by how much they gain."""
         return cls(fleet_weights(weights), counted(votes).z > SURE)
 
@@ -323,7 +323,7 @@ class Fleet:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenMixture:
     """What an agent uses."""
 
     weights: Mapping[str, float]  # of the candidates that are mixed: {NONE: 1.0}, it uses no model
@@ -338,8 +338,12 @@ class Choice:
 
 
 def chosen(
-    judged: Judged | None, names: Sequence[str], fleet: Fleet | None = None, *, single: bool = False
-) -> Choice:
+    judged: Judged | None,
+    names: Sequence[str],
+    fleet: FleetWeights | None = None,
+    *,
+    single: bool = False,
+) -> ChosenMixture:
     """What an agent uses.
 
     Args:
@@ -359,14 +363,14 @@ def chosen(
     else:
         weights = _largest(fitted(judged, None if fleet is None else fleet.weights), MOST)
     if judged is None or not units:
-        return Choice(weights)
+        return ChosenMixture(weights)
     if not (fleet is not None and fleet.gains) and not _is_clear(judged.vote(weights)):
         weights = {SERVED: 1.0} if SERVED in judged.names else weights
     if NONE not in judged.names:
-        return Choice(weights, units=units)
+        return ChosenMixture(weights, units=units)
     gain, error = judged.gain(weights)
     is_better = gain > SURE * error and np.isfinite(gain)
-    return Choice(weights if is_better else {NONE: 1.0}, gain, error, units)
+    return ChosenMixture(weights if is_better else {NONE: 1.0}, gain, error, units)
 
 
 def _is_clear(vote: Gain | None) -> bool:
@@ -374,7 +378,7 @@ def _is_clear(vote: Gain | None) -> bool:
     return vote is None or vote[0] > SURE * float(np.sqrt(vote[1]))
 
 
-def _known(names: Sequence[str], fleet: Fleet | None) -> dict[str, float]:
+def _known(names: Sequence[str], fleet: FleetWeights | None) -> dict[str, float]:
     """The fleet's weights of these candidates; the served model where mixtures are no better in the fleet, or nothing is known."""
     if fleet is None or not fleet.weights or not fleet.gains:
         return {SERVED if SERVED in names else NONE: 1.0}

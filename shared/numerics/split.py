@@ -38,7 +38,7 @@ SHARED_BATCH_NORM = "its running statistics describe the inputs of one device, a
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorsOfRole:
     """What a plan and a check show of the tensors with one role."""
 
     role: Role
@@ -139,14 +139,14 @@ class Split:
         """How many values have a role."""
         return sum(tensor.size for tensor in self.tensors(role))
 
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[TensorsOfRole, ...]:
         """The parts that have tensors, for people."""
-        found: list[Part] = []
+        found: list[TensorsOfRole] = []
         for role in ROLES:
             names = tuple(tensor.name for tensor in self.tensors(role))
             values = self.values(role)
             if names:
-                found.append(Part(role, names, values, FLOAT32_BYTES * values))
+                found.append(TensorsOfRole(role, names, values, FLOAT32_BYTES * values))
         return tuple(found)
 
     @property

@@ -90,7 +90,7 @@ def is_clearly_better(other: Errors, served: Errors) -> bool:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class VoteOutcome:
     """The outcome of a vote of the fleet on whether one model serves it better than another."""
 
     voters: int
@@ -110,7 +110,9 @@ class Outcome:
         return self.least < -SURE
 
 
-def counted(differences: Sequence[tuple[float, float]], groups: Sequence[Hashable] = ()) -> Outcome:
+def counted(
+    differences: Sequence[tuple[float, float]], groups: Sequence[Hashable] = ()
+) -> VoteOutcome:
     """The outcome from what `difference` gave each agent.
 
     One liar has one vote: differences and errors beyond `LIMIT` times the median of all are cut off, and a group loses only if
@@ -123,7 +125,7 @@ def counted(differences: Sequence[tuple[float, float]], groups: Sequence[Hashabl
     d = np.array([gain for gain, _ in differences], np.float64)
     e = np.sqrt(np.array([max(variance, 0.0) for _, variance in differences], np.float64))
     if not len(d):
-        return Outcome(0, 0, 0.0, 0.0)
+        return VoteOutcome(0, 0, 0.0, 0.0)
     most = LIMIT * float(np.median(np.abs(d)))
     clipped = np.clip(d, -most, most)
     squares = np.minimum(e, LIMIT * float(np.median(e))) ** 2
@@ -133,7 +135,7 @@ def counted(differences: Sequence[tuple[float, float]], groups: Sequence[Hashabl
         if (d[own] < 0).sum() >= 2:
             least = min(least, _deviations(clipped[own], squares[own]))
     gain = math.fsum(clipped.tolist())
-    return Outcome(len(d), int((d > 0).sum()), gain, _deviations(clipped, squares), least)
+    return VoteOutcome(len(d), int((d > 0).sum()), gain, _deviations(clipped, squares), least)
 
 
 def _deviations(gains: npt.NDArray[np.float64], variances: npt.NDArray[np.float64]) -> float:

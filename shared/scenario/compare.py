@@ -99,7 +99,7 @@ class Method(_WrittenFlat):
     )
 
 
-class Split(_WrittenFlat):
+class ComparedPartition(_WrittenFlat):
     """A partition of a comparison, written flat: {label: skew20, name: label_skew, share: 0.2, target: 0.75}."""
 
     inner_field: ClassVar[str] = "partition"
@@ -124,7 +124,7 @@ class Compare(Section):
     weights and the draws."""
 
     methods: tuple[Method, ...] = Field(description="The methods to compare, at least one.")
-    partitions: tuple[Split, ...] = Field(
+    partitions: tuple[ComparedPartition, ...] = Field(
         (),
         json_schema_extra=FIRST,
         description="Partitions that replace fleet.partition, one after another. Empty: only fleet.partition.",

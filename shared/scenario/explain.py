@@ -25,7 +25,7 @@ from covey.shared.scenario.introspection import (
     value_inside,
 )
 from covey.shared.scenario.removed import advice_on
-from covey.shared.scenario.yaml_source import Path, Source
+from covey.shared.scenario.yaml_source import Path, YamlSource
 
 MAX_SEEN_LENGTH = 60  # characters of a value that a message quotes
 SIMILARITY = 0.5  # of names, 0 to 1: below it, a guess is rarely right
@@ -49,7 +49,7 @@ class _Complaint:
     expected: str
 
 
-def explain(error: ValidationError, source: Source, root: SectionType) -> list[str]:
+def explain(error: ValidationError, source: YamlSource, root: SectionType) -> list[str]:
     """One line per error: key path, value, line of the file, and the expectation.
 
     Args:
@@ -222,7 +222,7 @@ def _shortened(seen: Any) -> str:
     return text
 
 
-def _line(path: Path, complaints: Sequence[_Complaint], source: Source) -> str:
+def _line(path: Path, complaints: Sequence[_Complaint], source: YamlSource) -> str:
     """The line `key: seen, line 3; expectation`. Expectations of several members of a union are joined by "or"."""
     key = ".".join(map(str, path))
     seen = complaints[0].seen

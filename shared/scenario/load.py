@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from covey.shared.errors import UserError
 from covey.shared.scenario.partition import RULES
 from covey.shared.scenario.scenario import Scenario, named_files
-from covey.shared.scenario.yaml_source import MAX_BYTES, Source, YamlError, parse
+from covey.shared.scenario.yaml_source import MAX_BYTES, YamlError, YamlSource, parse
 
 EXPECTED = "expected the YAML file of a scenario"
 EXPECTED_KEYS = f"{EXPECTED} with keys such as name, task and strategy"
@@ -62,11 +62,11 @@ def from_mapping(content: Mapping[str, Any]) -> Scenario:
     except yaml.YAMLError as error:
         expected = "expected plain values such as numbers, text and lists"
         raise UserError(f"{file}: {expected}: {error}") from None
-    source = Source(parse(text).data, {})  # a mapping has no lines
+    source = YamlSource(parse(text).data, {})  # a mapping has no lines
     return _validated(file, source, _resolve_files(source, file))
 
 
-def _validated(file: File, source: Source, missing_files: list[str]) -> Scenario:
+def _validated(file: File, source: YamlSource, missing_files: list[str]) -> Scenario:
     """The scenario; UserError with its errors, followed by the missing files."""
     try:
         scenario = Scenario.model_validate(source.data)
@@ -80,7 +80,7 @@ def _validated(file: File, source: Source, missing_files: list[str]) -> Scenario
     return scenario
 
 
-def _read(file: File) -> Source:
+def _read(file: File) -> YamlSource:
     try:
         source = parse(_content(file).decode("utf-8"))
     except FileNotFoundError:
@@ -118,7 +118,7 @@ def _user_error(file: File, errors: Sequence[str]) -> UserError:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def _resolve_files(source: Source, scenario: File) -> list[str]:
+def _resolve_files(source: YamlSource, scenario: File) -> list[str]:
     """Make the paths in the data absolute, in place. Returns a line for each file that does not exist."""
     missing = []
     for keys, file in named_files(source.data, scenario.parent).items():

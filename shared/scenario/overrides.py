@@ -9,7 +9,7 @@ from typing import Any
 from covey.shared.errors import UserError
 from covey.shared.scenario.introspection import ANY_METHOD, is_chosen_by_name, models_at
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.scenario.yaml_source import Path, Source, YamlError, parse
+from covey.shared.scenario.yaml_source import Path, YamlError, YamlSource, parse
 from covey.shared.written import as_section
 
 EXAMPLES = "rounds.count=5 or strategy.name=fedavg"
@@ -31,7 +31,7 @@ class _Override:
         return self.path[-1] == "name"
 
 
-def with_overrides(source: Source, overrides: Sequence[str]) -> Source:
+def with_overrides(source: YamlSource, overrides: Sequence[str]) -> YamlSource:
     """Apply settings to the data of a scenario, which is changed in place.
 
     Names are set first: choosing another method must not drop a parameter that is given with it.

@@ -28,7 +28,7 @@ class YamlError(Exception):
 
 
 @dataclass(frozen=True)
-class Source:
+class YamlSource:
     """Plain data, and for the path of every key and item its place, such as "line 12"."""
 
     data: Any
@@ -41,7 +41,7 @@ class Source:
         return self.places.get(path, "")
 
 
-def parse(text: str) -> Source:
+def parse(text: str) -> YamlSource:
     """Parse a text of at most MAX_BYTES. Raises YamlError, and nothing else, for any text."""
     if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise YamlError(f"longer than {MAX_BYTES} bytes")
@@ -81,11 +81,11 @@ class _Loader(yaml.SafeLoader):
             raise YamlError(f"a value cannot be read as {kind}, {line}") from None
 
 
-def _parsed(loader: _Loader) -> Source:
+def _parsed(loader: _Loader) -> YamlSource:
     """The places first: the walk refuses what is too deep, too long or too large before the data is built."""
     node = loader.get_single_node()
     if node is None:
-        return Source(None, {})
+        return YamlSource(None, {})
     places: dict[Path, str] = {}
     for count, (path, mark) in enumerate(_walk(loader, node, ()), start=1):
         line = _line_of(mark)
@@ -94,7 +94,7 @@ def _parsed(loader: _Loader) -> Source:
                 f"more than {MAX_KEYS} keys, where aliases count as often as they are used, {line}"
             )
         places[path] = line
-    return Source(loader.construct_document(node), places)
+    return YamlSource(loader.construct_document(node), places)
 
 
 def _walk(loader: _Loader, node: yaml.Node, path: Path) -> Iterator[Place]:

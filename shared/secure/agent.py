@@ -1,6 +1,6 @@
 """An agent's half of secure sums: what it joins, reports and answers, and what it refuses.
 
-`SecureAgent` decides, and knows neither clock nor disk: state, message, time and random bytes go in, and a `Step` comes out.
+`SecureAgent` decides, and knows neither clock nor disk: state, message, time and random bytes go in, and a `AgentTransition` comes out.
 The caller syncs the state of a step to disk before it carries out the effects, and after a full disk it carries out none and
 keeps the state that it had. A program that was killed carries out `resumed` of the state on its disk: the same bytes again.
 
@@ -29,7 +29,7 @@ from covey.shared.secure.derivation import (
     MASK,
     SEED,
     SKETCH,
-    Start,
+    OrderStart,
     Stream,
     about_cell,
     are_near,
@@ -102,7 +102,7 @@ NOT_STEADY = "not steady"
 
 
 @dataclass(frozen=True)
-class Identity:
+class SecureIdentity:
     """Who an agent is in its federation."""
 
     entry: bytes  # signed by the fleet key
@@ -272,7 +272,7 @@ class MakeMasked:
 
 
 @dataclass(frozen=True)
-class SendReport:
+class SendMasked:
     """The masked vector, and its head."""
 
     content: bytes
@@ -298,11 +298,11 @@ class EraseVectors:
     starts: tuple[bytes, ...]
 
 
-Effect = ShowBox | SendJoin | MakeMasked | SendReport | SendAnswer | Refuse | EraseVectors
+Effect = ShowBox | SendJoin | MakeMasked | SendMasked | SendAnswer | Refuse | EraseVectors
 
 
 @dataclass(frozen=True)
-class Step:
+class AgentTransition:
     """What follows from an input: if `syncs`, `state` must be on disk before an effect is carried out."""
 
     state: AgentState
@@ -319,41 +319,41 @@ class RefusalError(Exception):
 
 
 class SecureAgent:
-    """The decisions of one agent. It has no state of its own: each method maps a state to a `Step`."""
+    """The decisions of one agent. It has no state of its own: each method maps a state to a `AgentTransition`."""
 
-    def __init__(self, identity: Identity, policy: OwnersPolicy) -> None:
+    def __init__(self, identity: SecureIdentity, policy: OwnersPolicy) -> None:
         self.identity = identity
         self.policy = policy
         self.entry = Entry.from_bytes(identity.entry)
 
-    def new_box(self, state: AgentState, token: Token) -> Step:
+    def new_box(self, state: AgentState, token: Token) -> AgentTransition:
         """Show a box for the next sum."""
         secret, count = token(KEY_BYTES), state.newest_box + 1
         key = public_key(secret)
         signed = self._signed(signed_of_box(self.entry.federation, self.entry.agent, count, key))
         box = Box(number=count, key=key, signature=signed)
         boxes = [*state.boxes, OwnBox(box=box, secret=secret)][-KEPT_BOXES:]
-        return Step(state.changed(boxes=boxes, newest_box=count), (ShowBox(box),))
+        return AgentTransition(state.changed(boxes=boxes, newest_box=count), (ShowBox(box),))
 
-    def new_expelled(self, state: AgentState, content: bytes) -> Step:
+    def new_expelled(self, state: AgentState, content: bytes) -> AgentTransition:
         """A list of expelled serials: the newest one that the fleet key signed counts."""
         try:
             expelled = Expelled.from_bytes(content)
         except DecodeError as error:
-            return Step(state, (Refuse("expelled", str(error)),), False)
+            return AgentTransition(state, (Refuse("expelled", str(error)),), False)
         signed = signed_of_expelled(expelled)
         if expelled.federation != self.entry.federation or not is_signed(
             self.identity.fleet, expelled.signature, signed
         ):
             refusal = Refuse("expelled", "the list is not signed by the fleet key")
-            return Step(state, (refusal,), False)
+            return AgentTransition(state, (refusal,), False)
         if state.expelled and expelled.version <= Expelled.from_bytes(state.expelled).version:
-            return Step(state, (), False)
-        return Step(state.changed(expelled=content))
+            return AgentTransition(state, (), False)
+        return AgentTransition(state.changed(expelled=content))
 
     def offered(
-        self, state: AgentState, content: bytes, start: Start, now: float, token: Token
-    ) -> Step:
+        self, state: AgentState, content: bytes, start: OrderStart, now: float, token: Token
+    ) -> AgentTransition:
         """Terms of a sum. The agent joins, or refuses.
 
         Args:
@@ -370,14 +370,14 @@ class SecureAgent:
             place, box = self._own_place(state, terms)
             own = self._joined(content, terms, place, box, signers, start, now, token)
         except RefusalError as refusal:
-            return Step(state, (refusal.effect,), False)
+            return AgentTransition(state, (refusal.effect,), False)
         except DecodeError as error:
-            return Step(state, (Refuse(error.reason, error.detail),), False)
+            return AgentTransition(state, (Refuse(error.reason, error.detail),), False)
         unused = [kept for kept in state.boxes if kept.box.number > box.box.number]
         after = self._without_sum(state).changed(sum=own, boxes=unused)
-        return Step(after, (SendJoin(own.join),))
+        return AgentTransition(after, (SendJoin(own.join),))
 
-    def made(self, state: AgentState, start: bytes, digest: bytes, scale: Scale) -> Step:
+    def made(self, state: AgentState, start: bytes, digest: bytes, scale: Scale) -> AgentTransition:
         """The vector of a start is on disk, in this scale. Only the first one counts."""
         known = state.vector(start)
         if known is not None and known != digest:
@@ -389,29 +389,29 @@ class SecureAgent:
                     OwnVector(start=start, digest=digest, scale=name_of_scale(scale)),
                 ]
             )
-        return Step(state, self._masking(state))
+        return AgentTransition(state, self._masking(state))
 
-    def listed(self, state: AgentState, content: bytes, inbox: bytes) -> Step:
+    def listed(self, state: AgentState, content: bytes, inbox: bytes) -> AgentTransition:
         """The list of members, and the cells for this agent."""
         own = state.sum
         if own is None:
-            return Step(state, (Refuse("no sum"),), False)
+            return AgentTransition(state, (Refuse("no sum"),), False)
         if own.listing:
             return self._listed_again(state, own, content)
         try:
             after = self._with_list(own, content, inbox)
         except RefusalError as refusal:
-            return Step(state, (refusal.effect,), False)
+            return AgentTransition(state, (refusal.effect,), False)
         except DecodeError as error:
-            return Step(state, (Refuse(error.reason, error.detail),), False)
+            return AgentTransition(state, (Refuse(error.reason, error.detail),), False)
         state = state.changed(sum=after)
-        return Step(state, self._masking(state))
+        return AgentTransition(state, self._masking(state))
 
-    def masked(self, state: AgentState, terms: bytes, digest: bytes) -> Step:
+    def masked(self, state: AgentState, terms: bytes, digest: bytes) -> AgentTransition:
         """The masked vector for these terms is on disk: the report may be sent."""
         own = state.sum
         if own is None or own.name != terms or not own.listing:
-            return Step(state, (Refuse("no sum"),), False)
+            return AgentTransition(state, (Refuse("no sum"),), False)
         if own.head:
             if ReportHead.from_bytes(own.head).vector != digest:
                 return self._failed(state, "another masked vector", "one was reported before")
@@ -428,28 +428,28 @@ class SecureAgent:
         ).to_bytes()
         spent = state.spent + _rho(Terms.from_bytes(own.terms))
         after = own.model_copy(update={"head": head, "seed": b"", "mask_secret": b""})
-        return Step(state.changed(sum=after, spent=spent), (SendReport(head),))
+        return AgentTransition(state.changed(sum=after, spent=spent), (SendMasked(head),))
 
-    def lost(self, state: AgentState) -> Step:
+    def lost(self, state: AgentState) -> AgentTransition:
         """The vector of the start, or the masked one, is damaged or gone: the agent fails and makes no other."""
         return self._failed(state, "lost vector", "the file of a vector is damaged or gone")
 
-    def unmask(self, state: AgentState, content: bytes) -> Step:
+    def unmask(self, state: AgentState, content: bytes) -> AgentTransition:
         """The list of those whose reports are in the sum."""
         own = state.sum
         if own is None or not own.head:
-            return Step(state, (Refuse("no sum"),), False)
+            return AgentTransition(state, (Refuse("no sum"),), False)
         if own.answer:
             if own.unmask == name_of_unmask(content):
                 return self.resumed(state)
-            return Step(state, (Refuse(ANOTHER_UNMASK),), False)
+            return AgentTransition(state, (Refuse(ANOTHER_UNMASK),), False)
         try:
             answer = self._answer(state, own, content)
             memberships = self._steady(state, own, content)
         except RefusalError as refusal:
-            return Step(state, (refusal.effect,), False)
+            return AgentTransition(state, (refusal.effect,), False)
         except DecodeError as error:
-            return Step(state, (Refuse(error.reason, error.detail),), False)
+            return AgentTransition(state, (Refuse(error.reason, error.detail),), False)
         after = own.model_copy(
             update={
                 "answer": answer,
@@ -462,37 +462,37 @@ class SecureAgent:
         locked = self._locked(state, own, content).changed(
             sum=after, vectors=[], memberships=memberships
         )
-        return Step(locked, (*_erased(state), SendAnswer(answer)))
+        return AgentTransition(locked, (*_erased(state), SendAnswer(answer)))
 
-    def closed(self, state: AgentState) -> Step:
+    def closed(self, state: AgentState) -> AgentTransition:
         """The round is over, the run was left, or this agent was expelled: only locks and account are left."""
         if state.sum is None and not state.vectors:
-            return Step(state, (), False)
+            return AgentTransition(state, (), False)
         after = self._without_sum(state).changed(vectors=[])
-        return Step(after, _erased(state))
+        return AgentTransition(after, _erased(state))
 
-    def tick(self, state: AgentState, now: float) -> Step:
+    def tick(self, state: AgentState, now: float) -> AgentTransition:
         """Forget a sum whose time has run out."""
         own = state.sum
         if own is None or now < own.joined_at + Terms.from_bytes(own.terms).seconds:
-            return Step(state, (), False)
+            return AgentTransition(state, (), False)
         return self.closed(state)
 
-    def resumed(self, state: AgentState) -> Step:
+    def resumed(self, state: AgentState) -> AgentTransition:
         """What was last to be sent, after a restart or on demand: the same bytes."""
         own = state.sum
         if own is None:
-            return Step(state, (), False)
+            return AgentTransition(state, (), False)
         if own.answer:
-            return Step(state, (SendAnswer(own.answer),), False)
+            return AgentTransition(state, (SendAnswer(own.answer),), False)
         if own.head:
-            return Step(state, (SendReport(own.head),), False)
-        return Step(state, (SendJoin(own.join), *self._masking(state)), False)
+            return AgentTransition(state, (SendMasked(own.head),), False)
+        return AgentTransition(state, (SendJoin(own.join), *self._masking(state)), False)
 
     # -- rule 1 --------------------------------------------------------------------------------------------------------
 
     def _acceptable(
-        self, state: AgentState, content: bytes, start: Start, now: float
+        self, state: AgentState, content: bytes, start: OrderStart, now: float
     ) -> tuple[Terms, list[bytes]]:
         """The terms, and the signing keys of all members. Raises RefusalError, or DecodeError from entries."""
         terms = Terms.from_bytes(content)
@@ -513,7 +513,7 @@ class SecureAgent:
         serials = Expelled.from_bytes(state.expelled).serials if state.expelled else []
         return terms, signers_of(terms, serials, self.identity.fleet, now)
 
-    def _compare_start(self, terms: Terms, start: Start) -> None:
+    def _compare_start(self, terms: Terms, start: OrderStart) -> None:
         """Members with other models would share no masks, and no lock."""
         if terms.start != start.digest:
             raise RefusalError("another start", "the terms do not belong to this agent's order")
@@ -553,7 +553,7 @@ class SecureAgent:
         place: int,
         box: OwnBox,
         signers: list[bytes],
-        start: Start,
+        start: OrderStart,
         now: float,
         token: Token,
     ) -> OwnSum:
@@ -605,10 +605,10 @@ class SecureAgent:
 
     # -- rule 2 --------------------------------------------------------------------------------------------------------
 
-    def _listed_again(self, state: AgentState, own: OwnSum, content: bytes) -> Step:
+    def _listed_again(self, state: AgentState, own: OwnSum, content: bytes) -> AgentTransition:
         if own.listing == content:
             return self.resumed(state)
-        return Step(state, (Refuse(ANOTHER_LIST),), False)
+        return AgentTransition(state, (Refuse(ANOTHER_LIST),), False)
 
     def _with_list(self, own: OwnSum, content: bytes, inbox: bytes) -> OwnSum:
         """The sum with its list and the keys of its cells. Raises RefusalError or DecodeError."""
@@ -726,9 +726,9 @@ class SecureAgent:
 
     # -- rules 5 and 6 -------------------------------------------------------------------------------------------------
 
-    def _failed(self, state: AgentState, reason: str, detail: str) -> Step:
+    def _failed(self, state: AgentState, reason: str, detail: str) -> AgentTransition:
         """The sum is left for good: no other vector is sent for its terms."""
-        return Step(self._without_sum(state), (Refuse(reason, detail),))
+        return AgentTransition(self._without_sum(state), (Refuse(reason, detail),))
 
     def _without_sum(self, state: AgentState) -> AgentState:
         """Everything of the present sum is erased, apart from the name of its terms."""

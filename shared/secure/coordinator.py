@@ -1,6 +1,6 @@
 """The coordinator's half of one secure sum: it collects joins, reports and answers, and opens the sum.
 
-`SecureSum` decides, and knows neither clock nor disk. A `Step` has records, which the caller syncs to disk before it carries
+`SecureSum` decides, and knows neither clock nor disk. A `SumsTransition` has records, which the caller syncs to disk before it carries
 out the effects; the state of a killed coordinator is `restored` from its records, and `resumed` publishes the same bytes.
 Masked vectors are no part of it: the caller keeps them, or a sum of them mod 2**32, under the digests of their heads.
 
@@ -64,7 +64,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Publish:
+class PublishToMembers:
     """A retained content for all members: "terms", "list" or "unmask"."""
 
     what: str
@@ -96,7 +96,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Void:
+class SumVoid:
     """Nothing was revealed. `blamed` should not be drawn again."""
 
     reason: str
@@ -111,8 +111,8 @@ class PassedOver:
     blamed: tuple[int, ...] = ()
 
 
-End = Opened | Void | PassedOver
-Effect = Publish | FillInbox | Have | Opened | Void | PassedOver
+End = Opened | SumVoid | PassedOver
+Effect = PublishToMembers | FillInbox | Have | Opened | SumVoid | PassedOver
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _places(kind: type[JoinList] | type[UnmaskList], content: bytes) -> tuple[in
 
 
 @dataclass(frozen=True)
-class Step:
+class SumsTransition:
     """What follows from an input: the records must be on disk before an effect is carried out."""
 
     state: SumState
@@ -155,7 +155,7 @@ class Step:
     then: tuple[Effect, ...] = ()
 
 
-Decide = Callable[[SumState], Step]
+Decide = Callable[[SumState], SumsTransition]
 
 
 class SecureSum:
@@ -170,25 +170,29 @@ class SecureSum:
         self.name = name_of_terms(terms)
         self._begun = SumState(terms, tuple(member.key for member in self.terms.members))
 
-    def begun(self) -> Step:
+    def begun(self) -> SumsTransition:
         """The sum is announced."""
         state = self._begun
-        return Step(state, (Record(TERMS, state.terms),), (Publish(TERMS, state.terms),))
+        return SumsTransition(
+            state, (Record(TERMS, state.terms),), (PublishToMembers(TERMS, state.terms),)
+        )
 
     # -- joins ---------------------------------------------------------------------------------------------------------
 
-    def joined(self, state: SumState, content: bytes) -> Step:
+    def joined(self, state: SumState, content: bytes) -> SumsTransition:
         """A member's join. The list follows once all have joined."""
         join = Join.from_bytes(content)
         if join.terms != self.name or join.place > len(state.signers):
             raise DecodeError("secure sum", "the join belongs to another sum")
         if state.joins.get(join.place) == join:
-            return Step(state, (), (Have(join.place, JOIN),))
+            return SumsTransition(state, (), (Have(join.place, JOIN),))
         if state.listing or state.end or join.place in state.joins:
             raise DecodeError("secure stage", "the list of joins is closed, or has another one")
         self._check_join(state, join)
         state = replace(state, joins={**state.joins, join.place: join})
-        joined = Step(state, (Record(f"{JOIN}-{join.place}", content),), (Have(join.place, JOIN),))
+        joined = SumsTransition(
+            state, (Record(f"{JOIN}-{join.place}", content),), (Have(join.place, JOIN),)
+        )
         return self._followed(joined, self._list_if_complete)
 
     def _check_join(self, state: SumState, join: Join) -> None:
@@ -203,23 +207,27 @@ class SecureSum:
         except BadKeyError as error:
             raise DecodeError("bad key", str(error)) from None
 
-    def refused(self, state: SumState, place: int, reason: str) -> Step:
+    def refused(self, state: SumState, place: int, reason: str) -> SumsTransition:
         """A member refuses to take part, or failed. It is not awaited any longer."""
         if place in state.refused or state.end:
-            return Step(state)
+            return SumsTransition(state)
         state = replace(state, refused={**state.refused, place: reason})
         if not state.listing:
             return self._list_if_complete(state)
-        return Step(state)
+        return SumsTransition(state)
 
-    def _list_if_complete(self, state: SumState) -> Step:
+    def _list_if_complete(self, state: SumState) -> SumsTransition:
         awaited = set(range(1, len(state.signers) + 1)) - set(state.joins) - set(state.refused)
-        return Step(state) if awaited or state.listing or state.end else self.joins_closed(state)
+        return (
+            SumsTransition(state)
+            if awaited or state.listing or state.end
+            else self.joins_closed(state)
+        )
 
-    def joins_closed(self, state: SumState) -> Step:
+    def joins_closed(self, state: SumState) -> SumsTransition:
         """`join_s` is over: the list goes out, or the sum is void."""
         if state.listing or state.end:
-            return Step(state)
+            return SumsTransition(state)
         if len(state.joins) < self.terms.least:
             return self._void(
                 state, f"{len(state.joins)} members joined, {self.terms.least} required"
@@ -227,11 +235,13 @@ class SecureSum:
         rows = [row_of_join(state.joins[place]) for place in sorted(state.joins)]
         content = JoinList(terms=self.name, rows=rows).to_bytes()
         state = replace(state, listing=content)
-        return Step(state, (Record(LIST, content),), (Publish(LIST, content), *_inboxes(state)))
+        return SumsTransition(
+            state, (Record(LIST, content),), (PublishToMembers(LIST, content), *_inboxes(state))
+        )
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
-    def reported(self, state: SumState, content: bytes) -> Step:
+    def reported(self, state: SumState, content: bytes) -> SumsTransition:
         """The head of a member's report. The caller has compared the vector with its digest and keeps it."""
         head = ReportHead.from_bytes(content)
         if (
@@ -241,7 +251,7 @@ class SecureSum:
         ):
             raise DecodeError("secure sum", "the report belongs to another list")
         if state.heads.get(head.place) == head:
-            return Step(state, (), (Have(head.place, REPORT),))
+            return SumsTransition(state, (), (Have(head.place, REPORT),))
         if state.unmask or state.end or head.place in state.heads:
             raise DecodeError("secure stage", "the sum is closed, or has another report")
         if head.place not in state.listed:
@@ -250,17 +260,17 @@ class SecureSum:
         if not is_head_signed(signer, head):
             raise DecodeError("secure signature", f"the report of place {head.place}")
         state = replace(state, heads={**state.heads, head.place: head})
-        return Step(
+        return SumsTransition(
             state, (Record(f"{REPORT}-{head.place}", content),), (Have(head.place, REPORT),)
         )
 
-    def lost(self, state: SumState, place: int) -> Step:
+    def lost(self, state: SumState, place: int) -> SumsTransition:
         """A masked vector was damaged on disk. Before the unmask list that makes the sum void."""
         if state.unmask or state.end:
-            return Step(state)
+            return SumsTransition(state)
         return self._void(state, f"the masked vector of place {place} was lost")
 
-    def reports_closed(self, state: SumState, online: int, is_last_call: bool) -> Step:
+    def reports_closed(self, state: SumState, online: int, is_last_call: bool) -> SumsTransition:
         """No further report is awaited. All vectors were read again.
 
         Args:
@@ -269,7 +279,7 @@ class SecureSum:
             is_last_call: the deadline is over; the step does not wait for more of them.
         """
         if state.unmask or state.end:
-            return Step(state)
+            return SumsTransition(state)
         if not state.listing or len(state.heads) < self.terms.least:
             return self._void(
                 state, f"{len(state.heads)} members reported, {self.terms.least} required"
@@ -280,11 +290,13 @@ class SecureSum:
             reason = (
                 f"{online} of those who reported are connected, {self.terms.threshold} must answer"
             )
-            return self._void(state, reason) if is_last_call else Step(state)
+            return self._void(state, reason) if is_last_call else SumsTransition(state)
         rows = [row_of_head(state.heads[place]) for place in sorted(state.heads)]
         content = UnmaskList(listing=name_of_list(state.listing), rows=rows).to_bytes()
         state = replace(state, unmask=content)
-        return Step(state, (Record(UNMASK, content),), (Publish(UNMASK, content),))
+        return SumsTransition(
+            state, (Record(UNMASK, content),), (PublishToMembers(UNMASK, content),)
+        )
 
     def _bad_dealers(self, state: SumState) -> tuple[int, ...]:
         """Members whose cells too many reporters could not open: their secrets might be lost."""
@@ -297,13 +309,13 @@ class SecureSum:
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
-    def answered(self, state: SumState, content: bytes) -> Step:
+    def answered(self, state: SumState, content: bytes) -> SumsTransition:
         """A reporter's answer. The sum is opened as soon as enough have answered."""
         answer = Answer.from_bytes(content)
         if not state.unmask or answer.unmask != name_of_unmask(state.unmask):
             raise DecodeError("secure sum", "the answer belongs to another unmask list")
         if answer.place in state.answers or state.end:  # the threshold has answered: enough
-            return Step(state, (), (Have(answer.place, ANSWER),))
+            return SumsTransition(state, (), (Have(answer.place, ANSWER),))
         others = len(state.listed) - 1
         if answer.place not in state.reported or len(answer.keys) != KEY_BYTES * others:
             raise DecodeError("secure sum", f"place {answer.place} reported no such answer")
@@ -311,26 +323,26 @@ class SecureSum:
             raise DecodeError("secure signature", f"the answer of place {answer.place}")
         state = replace(state, answers={**state.answers, answer.place: answer})
         record = Record(f"{ANSWER}-{answer.place}", content)
-        answered = Step(state, (record,), (Have(answer.place, ANSWER),))
+        answered = SumsTransition(state, (record,), (Have(answer.place, ANSWER),))
         return self._followed(answered, self._opened_if_possible)
 
-    def answers_closed(self, state: SumState) -> Step:
+    def answers_closed(self, state: SumState) -> SumsTransition:
         """`unmask_s` is over: a sum that could not be opened is passed over."""
         if state.end or not state.unmask:
-            return Step(state)
+            return SumsTransition(state)
         reason = f"{len(state.answers)} members answered, {self.terms.threshold} must"
         if len(state.answers) >= self.terms.threshold:
             reason = "the cells of a member do not open"
         return self._ended(state, PassedOver(reason))
 
-    def _opened_if_possible(self, state: SumState) -> Step:
+    def _opened_if_possible(self, state: SumState) -> SumsTransition:
         if len(state.answers) < self.terms.threshold:
-            return Step(state)
+            return SumsTransition(state)
         secrets: dict[int, bytes] = {}
         for place in state.listed:
             shares = self._shares_of(state, place)
             if len(shares) < self.terms.threshold:
-                return Step(state)  # other answers may have the shares that are missing
+                return SumsTransition(state)  # other answers may have the shares that are missing
             secret = secret_of(dict(list(shares.items())[: self.terms.threshold]))
             if secret is None or not self._fits(state, place, secret):
                 reason = f"the cells of {self.terms.members[place - 1].agent} do not fit together"
@@ -384,17 +396,19 @@ class SecureSum:
 
     # -- ends and restarts ---------------------------------------------------------------------------------------------
 
-    def _void(self, state: SumState, reason: str, blamed: tuple[int, ...] = ()) -> Step:
-        return self._ended(state, Void(reason, blamed))
+    def _void(self, state: SumState, reason: str, blamed: tuple[int, ...] = ()) -> SumsTransition:
+        return self._ended(state, SumVoid(reason, blamed))
 
-    def _ended(self, state: SumState, end: End) -> Step:
+    def _ended(self, state: SumState, end: End) -> SumsTransition:
         record = Record(END, _END_WORDS[type(end)] + getattr(end, "reason", "").encode())
-        return Step(replace(state, end=end), (record,), (end,))
+        return SumsTransition(replace(state, end=end), (record,), (end,))
 
-    def _followed(self, first: Step, decide: Decide) -> Step:
+    def _followed(self, first: SumsTransition, decide: Decide) -> SumsTransition:
         """A step and what follows from its state at once."""
         second = decide(first.state)
-        return Step(second.state, first.records + second.records, first.then + second.then)
+        return SumsTransition(
+            second.state, first.records + second.records, first.then + second.then
+        )
 
     def restored(self, records: Iterable[Record]) -> SumState:
         """The state of a coordinator that was killed, from the records on its disk. `resumed` opens an open sum again."""
@@ -419,24 +433,24 @@ class SecureSum:
                     state = replace(state, end=_end_of(record.content))
         return state
 
-    def resumed(self, state: SumState) -> Step:
+    def resumed(self, state: SumState) -> SumsTransition:
         """Publish what had been published, and decide what can be decided."""
-        then: list[Effect] = [Publish(TERMS, state.terms)]
+        then: list[Effect] = [PublishToMembers(TERMS, state.terms)]
         if state.listing:
-            then += [Publish(LIST, state.listing), *_inboxes(state)]
+            then += [PublishToMembers(LIST, state.listing), *_inboxes(state)]
         if state.unmask:
-            then.append(Publish(UNMASK, state.unmask))
+            then.append(PublishToMembers(UNMASK, state.unmask))
         then += [Have(place, JOIN) for place in sorted(state.joins) if place not in state.heads]
         then += [Have(place, REPORT) for place in sorted(state.heads) if place not in state.answers]
         then += [Have(place, ANSWER) for place in sorted(state.answers)]
-        first = Step(state, (), tuple(then))
+        first = SumsTransition(state, (), tuple(then))
         if state.end:
-            return Step(state, (), (state.end,))
+            return SumsTransition(state, (), (state.end,))
         decide = self._opened_if_possible if state.unmask else self._list_if_complete
         return self._followed(first, decide)
 
 
-_END_WORDS: Mapping[type, bytes] = {Opened: b"o", Void: b"v", PassedOver: b"p"}
+_END_WORDS: Mapping[type, bytes] = {Opened: b"o", SumVoid: b"v", PassedOver: b"p"}
 
 
 def _end_of(content: bytes) -> End | None:
@@ -444,7 +458,7 @@ def _end_of(content: bytes) -> End | None:
     reason = content[1:].decode(errors="replace")
     match content[:1]:
         case b"v":
-            return Void(reason)
+            return SumVoid(reason)
         case b"p":
             return PassedOver(reason)
     return None

@@ -44,7 +44,7 @@ class Stream(NamedTuple):
         return Stream(-self.sign, self.key)
 
 
-class Start(NamedTuple):
+class OrderStart(NamedTuple):
     """What an order starts from, as each agent computes it from its own order."""
 
     digest: bytes
@@ -52,7 +52,7 @@ class Start(NamedTuple):
     order: bytes  # names the order without models and numbers, and then its phase: half of the bytes each
 
 
-def start_of(work: bytes, models: Sequence[bytes], content: bytes, order: bytes) -> Start:
+def start_of(work: bytes, models: Sequence[bytes], content: bytes, order: bytes) -> OrderStart:
     """The start of an order.
 
     Args:
@@ -60,7 +60,7 @@ def start_of(work: bytes, models: Sequence[bytes], content: bytes, order: bytes)
         models: digests in the order in which the order has them.
         content, order: as the start has them.
     """
-    return Start(hashed("start", work, *models), content, order)
+    return OrderStart(hashed("start", work, *models), content, order)
 
 
 SKETCH = struct.Struct("<4d")  # `covey.shared.strategies.secured.phases` makes them

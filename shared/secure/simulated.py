@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from covey.shared.secure.agent import Identity
+from covey.shared.secure.agent import SecureIdentity
 from covey.shared.secure.derivation import signed_of_entry
 from covey.shared.secure.messages import Entry
 from covey.shared.secure.primitives import hashed, number, signature, signing_key
@@ -11,7 +11,7 @@ FEDERATION = "simulated"
 _ALWAYS = 2**52
 
 
-def simulated_identity(seed: int, agent: str) -> Identity:
+def simulated_identity(seed: int, agent: str) -> SecureIdentity:
     """The identity of a simulated agent. Anyone who knows the seed can make it."""
     root = number(seed % 2**64)
     fleet = hashed("simulated fleet", root)
@@ -26,4 +26,4 @@ def simulated_identity(seed: int, agent: str) -> Identity:
         signature=bytes(64),
     )
     signed = entry.model_copy(update={"signature": signature(fleet, signed_of_entry(entry))})
-    return Identity(signed.to_bytes(), secret, signing_key(fleet))
+    return SecureIdentity(signed.to_bytes(), secret, signing_key(fleet))

@@ -71,7 +71,7 @@ def is_keyed(path: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Entry:
+class AuditEntry:
     """The content of a line; its fields are JSON-able."""
 
     event: str
@@ -128,11 +128,11 @@ class AuditLog:
 
     def append(self, event: str, **fields: Any) -> Head:
         """Add a line with JSON-able fields. It is written at once, or waits in memory if the disk is full."""
-        self._journal.add(Entry(event, fields))
+        self._journal.add(AuditEntry(event, fields))
         self._write()
         return self.head
 
-    def _chained(self, entry: Entry) -> bytes:
+    def _chained(self, entry: AuditEntry) -> bytes:
         """The line of an entry, which follows the newest one and is the newest from now on."""
         before = self._head or Head(0, NO_HASH)
         record = {

@@ -103,7 +103,7 @@ class Near:
 
 
 @dataclass(frozen=True)
-class Given:
+class BeforeHome:
     """What an agent has before it trains at home."""
 
     served: Mixture
@@ -115,7 +115,7 @@ class Given:
 
 def fitted(
     local: Local,
-    given: Given,
+    given: BeforeHome,
     homes: Sequence[int] = HOMES,
     *,
     budget_s: float | None = None,
@@ -134,7 +134,7 @@ def fitted(
 
 
 def made(
-    local: Local, given: Given, snapshots: Snapshots, wanted: Container[str] | None = None
+    local: Local, given: BeforeHome, snapshots: Snapshots, wanted: Container[str] | None = None
 ) -> dict[str, Candidate]:
     """The candidates of an agent that has trained at home, by name.
 
@@ -177,7 +177,7 @@ def _mean(models: Sequence[Vector]) -> Vector:
 
 
 def at_home(
-    local: Local, given: Given, homes: Sequence[int], *, budget_s: float | None, clock: Clock
+    local: Local, given: BeforeHome, homes: Sequence[int], *, budget_s: float | None, clock: Clock
 ) -> dict[int, Mixture]:
     """The served models after some epochs of training at home, by the epochs: snapshots of one training.
 
@@ -227,7 +227,7 @@ def with_models(candidate: Candidate, changed: Callable[[Mixture], Mixture]) -> 
 
 
 def judged(
-    folds: Iterable[Fold], given: Given, names: Iterable[str], measure: str = ""
+    folds: Iterable[Fold], given: BeforeHome, names: Iterable[str], measure: str = ""
 ) -> Judged | None:
     """What candidates answer out of fold; None without a fold.
 

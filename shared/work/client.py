@@ -76,7 +76,7 @@ from covey.shared.wire.messages import (
     Work,
     is_base,
 )
-from covey.shared.work.candidates import Candidate, Given, Make, made, with_models
+from covey.shared.work.candidates import BeforeHome, Candidate, Make, made, with_models
 from covey.shared.work.judge import MEMORY, Judgement, fleet_of, forgotten, has_judge, only_served
 from covey.shared.work.label_prior import Prior, prior_of, served, with_prior
 from covey.shared.work.order_settings import check_order, layout_of, settings_of, split_of, task_of
@@ -455,7 +455,7 @@ def _judged(
     if isinstance(on_whole, Measured) or work.task.get("anomalies") is not None:
         report = _evaluate(strategy, job, local, client_state, work=work)
         return replace(report, numbers=only_served(report.numbers)), client_state
-    given = Given(mixture, task_of(work).outputs, split=job.split, others=judging.others)
+    given = BeforeHome(mixture, task_of(work).outputs, split=job.split, others=judging.others)
     fleet, state = fleet_of(work.numbers), client_state
     known = Judgement.of_memory(client_state, mixture)
     candidates: Mapping[str, Candidate] = {}
@@ -606,7 +606,7 @@ def candidates_for_use(
     known = Judgement.of_memory(client_state, mixture)
     if known is None:
         return {}
-    given = Given(mixture, task_of(work).outputs, split=job.split, others=others)
+    given = BeforeHome(mixture, task_of(work).outputs, split=job.split, others=others)
     found = made(of_whole(local), given, known.snapshots, wanted)
     return {name: with_models(one, partial(served, found=prior)) for name, one in found.items()}
 

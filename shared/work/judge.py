@@ -20,11 +20,26 @@ import numpy as np
 
 from covey.shared.candidate_names import CANDIDATES, HOME, HOMES, SERVED
 from covey.shared.numerics.figures import Figures, figures_of, or_diverged
-from covey.shared.numerics.mixture import REFITS, Choice, Fleet, Judged, chosen, fitted
+from covey.shared.numerics.mixture import (
+    REFITS,
+    ChosenMixture,
+    FleetWeights,
+    Judged,
+    chosen,
+    fitted,
+)
 from covey.shared.scenario.evaluation import Evaluation
 from covey.shared.strategies.base import ClientState, Expected, Fold, Local, Mixture
 from covey.shared.wire.messages import Work, digest
-from covey.shared.work.candidates import Candidate, Given, Snapshots, at_home, judged, made, mixed
+from covey.shared.work.candidates import (
+    BeforeHome,
+    Candidate,
+    Snapshots,
+    at_home,
+    judged,
+    made,
+    mixed,
+)
 
 MEMORY = "judge/"  # begins the keys of a client's memory that are the judge's
 FACTS, ANSWERS, TRUTH, UNITS = (MEMORY + name for name in ("facts", "answers", "truth", "units"))
@@ -47,7 +62,7 @@ USES = "uses"  # the weights of what it uses
 REPORTED = (DELIVERED, WEIGHTS, GAIN, USES)
 
 
-def order_numbers(judge: int, fleet: Fleet | None) -> dict[str, Any]:
+def order_numbers(judge: int, fleet: FleetWeights | None) -> dict[str, Any]:
     """What an order of the last evaluation has besides the method's numbers."""
     if fleet is None:
         return {JUDGE: judge}
@@ -55,19 +70,19 @@ def order_numbers(judge: int, fleet: Fleet | None) -> dict[str, Any]:
     return {JUDGE: judge, FLEET: weights, GAINS: int(fleet.gains)}
 
 
-def of_deployment(evaluation: Evaluation, fleet: Fleet | None) -> dict[str, Any]:
+def of_deployment(evaluation: Evaluation, fleet: FleetWeights | None) -> dict[str, Any]:
     """What a publication states for the judge; empty where devices use models as they are."""
     if evaluation.deliver == "served":
         return {}
     return {**evaluation.deliver.model_dump(mode="json"), **order_numbers(REFITS, fleet)}
 
 
-def fleet_of(numbers: Mapping[str, Any]) -> Fleet | None:
+def fleet_of(numbers: Mapping[str, Any]) -> FleetWeights | None:
     """The inverse of `order_numbers`."""
     if FLEET not in numbers:
         return None
     weights = dict(zip(CANDIDATES, numbers[FLEET], strict=True))
-    return Fleet(
+    return FleetWeights(
         {name: weight for name, weight in weights.items() if weight}, numbers.get(GAINS) == 1
     )
 
@@ -86,7 +101,7 @@ class Judgement:
     def made(
         cls,
         local: Local,
-        given: Given,
+        given: BeforeHome,
         folds: Iterable[Fold],
         figures: Mapping[str, Any],
         *,
@@ -146,7 +161,11 @@ class Judgement:
         return cls(facts["of"], facts["figures"], names, snapshots, found)
 
     def numbers(
-        self, choice: Choice, candidates: Mapping[str, Candidate], fleet: Fleet | None, local: Local
+        self,
+        choice: ChosenMixture,
+        candidates: Mapping[str, Candidate],
+        fleet: FleetWeights | None,
+        local: Local,
     ) -> dict[str, Any]:
         """Those of the report."""
         found: dict[str, Any] = {
@@ -160,7 +179,7 @@ class Judgement:
         gain = self.judged.vote(found[WEIGHTS])
         return found if gain is None else {**found, GAIN: list(gain)}
 
-    def choice(self, fleet: Fleet | None, *, single: bool) -> Choice:
+    def choice(self, fleet: FleetWeights | None, *, single: bool) -> ChosenMixture:
         """What the agent uses."""
         return chosen(self.judged, self.names, fleet, single=single)
 
@@ -169,7 +188,7 @@ def _home(epochs: int, place: int) -> str:
     return f"{MEMORY}{HOME}{epochs}/{place}"
 
 
-def _figures(candidates: Mapping[str, Candidate], choice: Choice, local: Local) -> Figures:
+def _figures(candidates: Mapping[str, Candidate], choice: ChosenMixture, local: Local) -> Figures:
     truth = local.targets("test")
     if not len(truth):
         return {"n": 0}

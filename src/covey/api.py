@@ -325,7 +325,7 @@ def run(
         1.0
     """
     from covey.coordinator.cli import run as over_a_broker
-    from covey.coordinator.run.options import Options
+    from covey.coordinator.run.options import RunOptions
     from covey.coordinator.simulate import driver
     from covey.coordinator.track.tracking import check_trackers, tracking
 
@@ -337,7 +337,7 @@ def run(
         )
         root = None if data_root is None else Path(data_root)
         brokers = _broker_at(broker)
-        options = Options(folder, resume, data_root=root, allowed=allowed, brokers=brokers)
+        options = RunOptions(folder, resume, data_root=root, allowed=allowed, brokers=brokers)
         check_trackers(track)
         notify = _notifying(observe or ignore, callbacks)
 
@@ -405,7 +405,7 @@ def compare(
     from covey.coordinator.compare.summaries import summaries
     from covey.coordinator.compare.tables import tables
     from covey.coordinator.compare.verdict import standings, verdicts
-    from covey.coordinator.run.options import Options
+    from covey.coordinator.run.options import RunOptions
 
     allowed = AllowedCode.parse(allow)
     with _words_of_python(), consented(allowed), own_code():
@@ -413,7 +413,7 @@ def compare(
         folder = Path(out)
         root = None if data_root is None else Path(data_root)
         brokers = _broker_at(broker)
-        options = Options(folder, data_root=root, allowed=allowed, brokers=brokers)
+        options = RunOptions(folder, data_root=root, allowed=allowed, brokers=brokers)
         without_broker = in_process and broker is None
 
         def watching(cell: Cell) -> AbstractContextManager[Observer]:

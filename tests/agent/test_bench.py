@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from covey.agent.cli import program
 from covey.agent.device import bench_file
-from covey.agent.policy import DEFAULT_RULES, TAKES_MORE, Policy, Rules
+from covey.agent.policy import DEFAULT_RULES, TAKES_MORE, OwnersRules, Policy
 from covey.agent.training.bench import measure, task_of
 from covey.agent.worker import worker
 from covey.coordinator.serve.roster import Roster
@@ -131,7 +131,7 @@ def test_a_worker_tries_a_step_within_the_owners_limits(tmp_path: Path) -> None:
         **DEFAULT_RULES.to_wire(),
     }
     assert worker.answer(job) == {}
-    limited = Rules(Policy(memory_limit_mb=1)).to_wire()
+    limited = OwnersRules(Policy(memory_limit_mb=1)).to_wire()
     assert worker.answer({**job, **limited})["failure"].startswith(
         "policy of this device: memory_limit_mb: torch alone takes"
     )

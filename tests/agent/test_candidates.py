@@ -15,7 +15,7 @@ from covey.agent.data.trees import trees_for
 from covey.agent.light.dense_net import layout_of_task
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.agent.light.own_loop import LoopLocal, start_of
-from covey.agent.policy import NO_CODE_RULES, Policy, Rules
+from covey.agent.policy import NO_CODE_RULES, OwnersRules, Policy
 from covey.agent.training.learner import TorchLocal
 from covey.shared.candidate_names import HOMES
 from covey.shared.numerics.figures import figures_of
@@ -24,7 +24,7 @@ from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Fold, Local, Training, TrainingResult
-from covey.shared.work.candidates import Constant, Given, at_home, fitted, judged, mixed
+from covey.shared.work.candidates import BeforeHome, Constant, at_home, fitted, judged, mixed
 from covey.shared.work.label_prior import own_prior, with_prior
 
 pytestmark = pytest.mark.usefixtures("single_thread")
@@ -70,7 +70,7 @@ def points(seed: int, count: int, *, is_turned: bool = False, is_noise: bool = F
 
 
 def local_with(
-    kind: str, task: Task = TASK, rules: Rules = NO_CODE_RULES
+    kind: str, task: Task = TASK, rules: OwnersRules = NO_CODE_RULES
 ) -> tuple[LocalOf, Layout]:
     draw = generator(1, "shuffle")
     if kind == "loop":
@@ -83,9 +83,9 @@ def local_with(
     ), layout
 
 
-def given(model: Vector, task: Task = TASK) -> Given:
+def given(model: Vector, task: Task = TASK) -> BeforeHome:
     make = trees_for(task)
-    return Given(((1.0, model),), task.outputs, others={} if make is None else {"trees": make})
+    return BeforeHome(((1.0, model),), task.outputs, others={} if make is None else {"trees": make})
 
 
 def learned(kind: str, task: Task = TASK) -> tuple[LocalOf, Vector]:
@@ -100,7 +100,7 @@ def folds_of(data: Dataset, local_of: LocalOf) -> Iterator[Fold]:
 
 
 def delivered(
-    data: Dataset, local_of: LocalOf, has: Given
+    data: Dataset, local_of: LocalOf, has: BeforeHome
 ) -> tuple[dict[str, float], float, float]:
     """The weights of an agent, and the accuracies of its mixture and of the served model on its test samples."""
     candidates = fitted(local_of(data), has)
@@ -121,7 +121,7 @@ def test_each_learner_has_the_candidates_that_it_can_have(kind: str) -> None:
     if kind == "loop":
         names.remove("near")
     assert list(fitted(local_of(points(1, 60)), given(model))) == names
-    assert "trees" not in fitted(local_of(points(1, 60)), Given(((1.0, model),), 2))
+    assert "trees" not in fitted(local_of(points(1, 60)), BeforeHome(((1.0, model),), 2))
 
 
 @pytest.mark.parametrize("kind", ["torch", "numpy", "loop"])
@@ -216,7 +216,7 @@ def test_snapshots_for_which_there_is_no_time_are_left_out(budget: float, homes:
 def test_the_owner_of_a_device_decides_how_much_it_trains_at_home() -> None:
     _, model = learned("numpy")
     for most, homes in ((4, [1, 5]), (2, [1])):
-        local_of, _ = local_with("numpy", rules=Rules(Policy(max_epochs=most)))
+        local_of, _ = local_with("numpy", rules=OwnersRules(Policy(max_epochs=most)))
         assert (
             list(
                 at_home(
@@ -225,7 +225,7 @@ def test_the_owner_of_a_device_decides_how_much_it_trains_at_home() -> None:
             )
             == homes
         )
-    local_of, _ = local_with("numpy", rules=Rules(Policy(max_steps=1)))
+    local_of, _ = local_with("numpy", rules=OwnersRules(Policy(max_steps=1)))
     assert not at_home(
         local_of(points(1, 60)), given(model), HOMES, budget_s=None, clock=lambda: 0.0
     )
@@ -236,7 +236,7 @@ def test_a_training_that_diverges_leaves_the_snapshots_before_it() -> None:
     data = points(1, 60)
     data = replace(data, features=1e3 * data.features, targets=data.features[:, 0])
     data = replace(data, test_targets=data.test_features[:, 0])
-    has = Given(((1.0, np.zeros(layout.size, np.float32)),), 1)
+    has = BeforeHome(((1.0, np.zeros(layout.size, np.float32)),), 1)
     candidates = fitted(local_of(data), has)
     found = judged(folds_of(data, local_of), has, candidates)
     assert "home-20" not in candidates

@@ -24,7 +24,7 @@ from covey.agent.device.display import DeviceDisplay
 from covey.agent.device.notices import Connected, Disconnected, FrozenOnce, StoryLine, StorySoFar
 from covey.agent.training.models import initial
 from covey.broker.programs.embedded import EmbeddedBroker
-from covey.shared.mqtt.link import Message, Up
+from covey.shared.mqtt.link import Received, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.scenario import Scenario
@@ -274,7 +274,7 @@ async def statuses(url: str, agents: int) -> dict[str, AgentStatus]:
         async for incoming in link.incoming():
             if isinstance(incoming, Up):
                 await link.subscribe([TOPICS.every_status])
-            elif isinstance(incoming, Message):
+            elif isinstance(incoming, Received):
                 status = AgentStatus.from_bytes(incoming.payload)
                 said[status.agent] = status
             if sum(status.online for status in said.values()) == agents:
@@ -354,7 +354,7 @@ async def online(url: str) -> bool:
         async for incoming in link.incoming():
             if isinstance(incoming, Up):
                 await link.subscribe([TOPICS.status("pi")])
-            elif isinstance(incoming, Message):
+            elif isinstance(incoming, Received):
                 return AgentStatus.from_bytes(incoming.payload).online
     raise AssertionError("the link ended")
 

@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from covey.agent.policy import UNLIMITED, Rules
+from covey.agent.policy import UNLIMITED, OwnersRules
 from covey.agent.training import learner
 from covey.agent.training.compute_device import CUBLAS_VARIABLE, choose_device, prepare_device
 from covey.agent.training.learner import TorchLocal
@@ -78,11 +78,11 @@ def test_a_device_that_is_not_there_is_an_error_for_people(monkeypatch: pytest.M
 
 def test_the_owner_of_an_agent_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     has(monkeypatch, "cuda")
-    owner = Rules(UNLIMITED.model_copy(update={"device": "cpu"}))
+    owner = OwnersRules(UNLIMITED.model_copy(update={"device": "cpu"}))
     assert owner.device("cuda", choose_device) == "cpu"
-    assert Rules.from_wire(owner.to_wire()).device("cuda", choose_device) == "cpu"
-    assert Rules(UNLIMITED).device("cuda", choose_device) == "cuda"
-    other = Rules(UNLIMITED.model_copy(update={"device": "mps"}))
+    assert OwnersRules.from_wire(owner.to_wire()).device("cuda", choose_device) == "cpu"
+    assert OwnersRules(UNLIMITED).device("cuda", choose_device) == "cuda"
+    other = OwnersRules(UNLIMITED.model_copy(update={"device": "mps"}))
     with pytest.raises(PublicError, match=r"policy of this device: device: .* no mps"):
         other.device("cpu", choose_device)
 
@@ -238,7 +238,7 @@ def test_a_job_for_a_device_that_is_not_there_fails_with_the_setting(
     failed = ReportContent.from_bytes((tmp_path / "report").read_bytes(), verified=True)
     assert failed.failure is not None
     assert failed.failure.startswith("training.device: torch")
-    owner = Rules(UNLIMITED.model_copy(update={"device": "cpu"}))
+    owner = OwnersRules(UNLIMITED.model_copy(update={"device": "cpu"}))
     answer({**job(tmp_path, training=training), **owner.to_wire()})
     done = ReportContent.from_bytes((tmp_path / "report").read_bytes(), verified=True)
     assert (done.failure, done.device) == (None, "cpu")
@@ -287,11 +287,11 @@ class Asked:
 
 async def test_only_a_gpu_that_is_asked_for_by_name_is_looked_for() -> None:
     pool = Asked()
-    await check_device(pool, "cpu", Rules(UNLIMITED))
-    await check_device(pool, "auto", Rules(UNLIMITED))
+    await check_device(pool, "cpu", OwnersRules(UNLIMITED))
+    await check_device(pool, "auto", OwnersRules(UNLIMITED))
     assert pool.jobs == []
     with pytest.raises(UserError, match="no cuda here"):
-        await check_device(pool, "cuda", Rules(UNLIMITED))
+        await check_device(pool, "cuda", OwnersRules(UNLIMITED))
     assert pool.jobs[0]["wanted"] == "cuda"
 
 

@@ -15,8 +15,8 @@ from covey.agent.conditions import Readings, is_charging, unmet, validated
 from covey.agent.device import events as e
 from covey.agent.device.readings import read
 from covey.agent.device.session import Session
-from covey.agent.policy import Policy, PolicyError, Rules, memory_mb
-from covey.agent.worker.process import Options, prepared, strictest_limit
+from covey.agent.policy import OwnersRules, Policy, PolicyError, memory_mb
+from covey.agent.worker.process import WorkerOptions, prepared, strictest_limit
 from covey.shared.errors import UserError
 from covey.shared.programs.child import environment
 from tests.agent.orders import order, ref
@@ -194,7 +194,7 @@ def test_threads_are_the_cores_but_one_and_one_without_an_option(
     before = torch.get_num_threads()
     try:
         for words, threads in ((["--threads", "2"], 2), ([], 1)):
-            prepared(Rules(), Options.parse(words).threads)
+            prepared(OwnersRules(), WorkerOptions.parse(words).threads)
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)

@@ -17,10 +17,10 @@ from covey.agent.device.events import (
 )
 from covey.agent.device.session import Session
 from covey.agent.device.stalls import STALL_S
-from covey.agent.policy import DEFAULT_RULES, Policy, Rules
+from covey.agent.policy import DEFAULT_RULES, OwnersRules, Policy
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Up
-from covey.shared.mqtt.subscriptions import Refused
+from covey.shared.mqtt.subscriptions import TopicsRefused
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.messages import digest
 from covey.shared.wire.topics import Topics, deployed_key
@@ -46,7 +46,7 @@ def deployment(serial: int = 5, clusters: int = 2, **changes: Any) -> Deployment
     return Deployment(**{**fields, **changes})
 
 
-def machine(settled: int = 0, rules: Rules = DEFAULT_RULES) -> Deployments:
+def machine(settled: int = 0, rules: OwnersRules = DEFAULT_RULES) -> Deployments:
     return Deployments("pi", TOPICS, settled=settled, models=[], rules=rules)
 
 
@@ -112,7 +112,7 @@ def test_models_that_a_device_has_already_are_not_fetched() -> None:
     assert it.settled(5) == [KeepDeployed(frozenset())]
     assert it.share_seen(DeploymentShare(serial=5, cluster=1), 1.0) == []
     refused = Deployments(
-        "pi", TOPICS, settled=0, models=[], rules=Rules(Policy()), has=lambda _: True
+        "pi", TOPICS, settled=0, models=[], rules=OwnersRules(Policy()), has=lambda _: True
     )
     code = deployment(task={**TASK.for_agents(), "model": {"name": "os:system"}})
     assert DeploymentRefused(code) in refused.seen(code, 0.0, WALL)
@@ -139,7 +139,7 @@ def test_parts_that_do_not_arrive_are_subscribed_again_and_damage_is_fetched_aga
 def test_a_deployment_that_breaks_the_rules_of_the_device_is_refused(
     changes: dict[str, Any], why: str
 ) -> None:
-    it = machine(rules=Rules(Policy()))
+    it = machine(rules=OwnersRules(Policy()))
     notice, shown = it.seen(deployment(**changes), 0.0, WALL)
     assert shown == DeploymentRefused(deployment(**changes))
     assert isinstance(notice, Notify)
@@ -180,11 +180,11 @@ def test_a_broker_that_withholds_deployments_does_not_keep_the_agent_out() -> No
     it = machine()
     session = Session("pi", TOPICS, session="s1", deployments=it)
     session.handle(Up(), 0.0)
-    actions = session.handle(Refused(it.own_topics), 1.0)
+    actions = session.handle(TopicsRefused(it.own_topics), 1.0)
     assert [type(action) for action in actions] == [Notify]
     assert session.status.problem is None
     both = (TOPICS.order("pi"), *it.own_topics)
-    session.handle(Refused(both), 2.0)
+    session.handle(TopicsRefused(both), 2.0)
     assert session.status.problem is not None
-    session.handle(Refused(it.own_topics), 3.0)
+    session.handle(TopicsRefused(it.own_topics), 3.0)
     assert session.status.problem is None

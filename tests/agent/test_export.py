@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from covey.agent.cli.program import app
-from covey.agent.kept.model_file import Part, save_model
+from covey.agent.kept.model_file import MixedPart, save_model
 from covey.agent.kept.versions import Version
 from covey.agent.training.export import export
 from covey.agent.training.learner import TorchLocal
@@ -124,7 +124,7 @@ def test_files_that_no_run_left_are_refused(tmp_path: Path) -> None:
 # -- the mixture of a device ------------------------------------------------------------------------------------------------
 
 
-def used(folder: Path, task: Task, *parts: Part, weights: tuple[float, ...] = (1.0,)) -> Path:
+def used(folder: Path, task: Task, *parts: MixedPart, weights: tuple[float, ...] = (1.0,)) -> Path:
     """The file of a device that mixes as many models as there are weights, and parts."""
     start, layout = initial(task, 3)
     mixture = tuple((weight, start + place) for place, weight in enumerate(weights))
@@ -133,8 +133,8 @@ def used(folder: Path, task: Task, *parts: Part, weights: tuple[float, ...] = (1
     return path
 
 
-CONSTANT = Part("none", 0.25, {"answer": np.array([0.5])})
-ROWS = Part(
+CONSTANT = MixedPart("none", 0.25, {"answer": np.array([0.5])})
+ROWS = MixedPart(
     "trees", 0.5, {"rows": np.zeros((9, 2), np.float32), "targets": np.zeros(9, np.float32)}
 )
 

@@ -12,9 +12,9 @@ import pytest
 
 from covey.agent.fleet.fleet import FaultPlan, FleetRun, write_partition, write_start
 from covey.agent.learner_choice import NUMPY, TORCH
-from covey.agent.policy import UNLIMITED, Rules
+from covey.agent.policy import UNLIMITED, OwnersRules
 from covey.shared.errors import UserError
-from covey.shared.mqtt.link import Message, Up
+from covey.shared.mqtt.link import Received, Up
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.fleet import Faults, Fleet, Timeline
 from covey.shared.scenario.load import load_without_files
@@ -103,7 +103,7 @@ class Hall:
         async for incoming in self.hand.incoming():
             if isinstance(incoming, Up):
                 await self.hand.subscribe([TOPICS.every_status])
-            elif isinstance(incoming, Message):
+            elif isinstance(incoming, Received):
                 said = AgentStatus.from_bytes(incoming.payload)
                 (self.online.add if said.online else self.online.discard)(said.agent)
 
@@ -205,7 +205,7 @@ async def test_a_worker_writes_the_initial_models_under_the_rules_of_the_fleet(
             return {"failure": "an error", "detail": "the model has no layer 'head'"}
 
     source = {"scenario": "s.yaml", "data_root": None}
-    rules = Rules(UNLIMITED, AllowedCode.parse(["theirs:model"]))
+    rules = OwnersRules(UNLIMITED, AllowedCode.parse(["theirs:model"]))
     with pytest.raises(UserError, match="no layer 'head'"):
         await write_start(Refusing(), source, tmp_path / "start.npz", rules)
     (job,) = jobs

@@ -18,7 +18,7 @@ from covey.agent.device.keeper import Keeper, KeepOptions
 from covey.agent.kept.model_dir import INDEX, ModelDir, read_index
 from covey.agent.kept.model_file import read_model, save_model, task_with_scaling
 from covey.agent.kept.versions import Figure, Figures, Version, judge
-from covey.agent.policy import Policy, Rules
+from covey.agent.policy import OwnersRules, Policy
 from covey.agent.worker.worker import answer
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
@@ -269,7 +269,7 @@ def adopted(
             "clusters": [0],
             "models": [str(path)],
             "keep": compared(models),
-            **Rules(Policy().with_limits(limits)).to_wire(),
+            **OwnersRules(Policy().with_limits(limits)).to_wire(),
         }
     )
     if "failure" in done:

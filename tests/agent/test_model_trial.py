@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 import covey
-from covey.agent.policy import Rules
+from covey.agent.policy import OwnersRules
 from covey.agent.training.export import export
 from covey.agent.training.flat_module import DRAW_NOTHING, SEEDS, may_draw
 from covey.agent.training.learner import TorchLocal
@@ -289,7 +289,7 @@ def trained_elsewhere(features, outputs):
     return Flawed(features, outputs)
 '''
 ALLOWED = AllowedCode(frozenset({"own_nets"}))
-RULES = Rules(allowed=ALLOWED)
+RULES = OwnersRules(allowed=ALLOWED)
 
 
 @pytest.fixture(scope="module")

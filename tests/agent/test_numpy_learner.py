@@ -18,7 +18,7 @@ from covey.agent.learner_choice import NUMPY, TORCH, learner_name
 from covey.agent.learning import check_layout, load_learner
 from covey.agent.light.dense_net import layout_of_task
 from covey.agent.light.numpy_learner import NumpyLocal
-from covey.agent.policy import NO_CODE_RULES, UNLIMITED, PolicyError, Rules
+from covey.agent.policy import NO_CODE_RULES, UNLIMITED, OwnersRules, PolicyError
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.agent.worker.pool import Pool
@@ -65,7 +65,7 @@ VALUES = Task(
     model=Model(name="mlp", options={"hidden": 6}),
 )
 TASKS = [LINEAR, TWO_LAYERS, IMAGES, VALUES]
-NUMPY_RULES = Rules(UNLIMITED, learner=NUMPY)
+NUMPY_RULES = OwnersRules(UNLIMITED, learner=NUMPY)
 
 
 def data_of(task: Task, n: int = 43, tests: int = 7) -> Dataset:
@@ -234,7 +234,7 @@ def test_a_model_that_it_does_not_train_is_refused_before_any_work() -> None:
     assert refused("linear") == refused("mlp", hidden=3) == ""
     assert "(numpy) trains linear and mlp only" in refused("lenet5")
     assert "no projection head" in refused("mlp", head=3)
-    assert Rules(UNLIMITED).refuses_task({"model": {"name": "lenet5"}}) is None
+    assert OwnersRules(UNLIMITED).refuses_task({"model": {"name": "lenet5"}}) is None
 
 
 def test_other_abilities_of_torch_are_refused_with_the_reason() -> None:
@@ -287,7 +287,7 @@ def test_another_layout_no_samples_and_too_many_steps_are_refused() -> None:
     empty = replace(rows, features=rows.features[:0], targets=rows.targets[:0])
     with pytest.raises(DataError, match="no training samples"):
         NumpyLocal(empty, LINEAR, layout_of_task(LINEAR), Training(), generator(1, "test"))
-    limited = Rules(UNLIMITED.model_copy(update={"max_steps": 3}))
+    limited = OwnersRules(UNLIMITED.model_copy(update={"max_steps": 3}))
     start, layout = initial(LINEAR, 0)
     local = NumpyLocal(
         data_of(LINEAR), LINEAR, layout, Training(), generator(1, "test"), rules=limited
@@ -424,7 +424,7 @@ def test_a_fleet_of_agents_with_numpy_finishes_a_run(
 
 
 def test_rules_without_a_learner_mean_torch() -> None:
-    assert Rules.from_wire({}).learner == NO_CODE_RULES.learner == TORCH
+    assert OwnersRules.from_wire({}).learner == NO_CODE_RULES.learner == TORCH
 
 
 def test_a_model_whose_tensors_have_other_names_is_refused_by_the_first_of_them() -> None:

@@ -11,7 +11,7 @@ import pytest
 import covey
 from covey.agent.data.arrays import load_function
 from covey.agent.learning import learner_for
-from covey.agent.policy import Rules
+from covey.agent.policy import OwnersRules
 from covey.agent.training.models import build
 from covey.shared.errors import UserError, public_text
 from covey.shared.own_code.consent import AllowedCode, consented
@@ -138,8 +138,8 @@ def allowed(module: str) -> AllowedCode:
     return AllowedCode(frozenset({module, f"broken_{module}"}))
 
 
-def rules(module: str) -> Rules:
-    return Rules(allowed=allowed(module))
+def rules(module: str) -> OwnersRules:
+    return OwnersRules(allowed=allowed(module))
 
 
 CALLS: dict[str, Callable[[str], object]] = {

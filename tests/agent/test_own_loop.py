@@ -14,7 +14,7 @@ import pytest
 from covey.agent.data.dataset import dataset
 from covey.agent.learning import learner_for
 from covey.agent.light.own_loop import LoopLocal
-from covey.agent.policy import NO_CODE_RULES, Rules
+from covey.agent.policy import NO_CODE_RULES, OwnersRules
 from covey.agent.training.models import build, initial
 from covey.coordinator.processes.launch import setup_of
 from covey.shared.errors import PublicError, UserError
@@ -84,7 +84,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "own_softmax", raising=False)
 
 
-def local(fault: str = "", rules: Rules = RULES, **training: Any) -> tuple[Any, Any]:
+def local(fault: str = "", rules: OwnersRules = RULES, **training: Any) -> tuple[Any, Any]:
     """A device with twelve samples, and the initial model."""
     model = {"name": "own_softmax:Softmax", "options": {"fault": fault} if fault else {}}
     task = Task.model_validate({**TASK.model_dump(exclude_unset=True), "model": model})

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from covey.agent.data import Dataset, load_named
 from covey.agent.data.dataset import dataset
 from covey.agent.data.partition import (
-    Split,
+    SampleSplit,
     client_dataset,
     fleet_data,
     limited,
@@ -55,13 +55,13 @@ RULES: list[Partition] = [
 ]
 
 
-def split_of(cfg: Partition, agents: int = 20, seed: int = 0, tests: bool = True) -> Split:
+def split_of(cfg: Partition, agents: int = 20, seed: int = 0, tests: bool = True) -> SampleSplit:
     return partition(
         cfg, TARGETS, agents, np.random.default_rng(seed), test_targets=TESTS if tests else None
     )
 
 
-def labels_of(split: Split, agent: int) -> set[int]:
+def labels_of(split: SampleSplit, agent: int) -> set[int]:
     return set(TARGETS[split.train(agent)].tolist())
 
 
@@ -247,7 +247,7 @@ def grouped(
     tests: np.ndarray | None = None,
     seed: int = 0,
     overlap: int | None = None,
-) -> Split:
+) -> SampleSplit:
     return partition(
         cfg,
         CLASSES,

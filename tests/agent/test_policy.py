@@ -10,7 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 from covey.agent.cli.program import app
-from covey.agent.policy import CLEAR, SIGNATURES, UNLIMITED, Policy, PolicyError, Rules, values_of
+from covey.agent.policy import (
+    CLEAR,
+    SIGNATURES,
+    UNLIMITED,
+    OwnersRules,
+    Policy,
+    PolicyError,
+    values_of,
+)
 from covey.shared.errors import UserError
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.strategies.registry import BUILT_IN
@@ -19,14 +27,14 @@ from tests.agent.orders import LAYOUT, TASK, order, ref, rest
 DEVICE = "pi-7"
 
 
-def policy(**changes: Any) -> Rules:
-    return Rules(Policy(**changes))
+def policy(**changes: Any) -> OwnersRules:
+    return OwnersRules(Policy(**changes))
 
 
 def test_an_ordinary_order_is_not_refused() -> None:
-    assert Rules().refuses(order(1, ref(), ref("@pi-7")), DEVICE) is None
-    assert Rules().refuses(rest(), DEVICE) is None
-    assert Rules().refuses_task(TASK.for_agents()) is None
+    assert OwnersRules().refuses(order(1, ref(), ref("@pi-7")), DEVICE) is None
+    assert OwnersRules().refuses(rest(), DEVICE) is None
+    assert OwnersRules().refuses_task(TASK.for_agents()) is None
 
 
 def test_a_device_that_hides_its_words_takes_part_in_tasks_that_list_them() -> None:
@@ -36,7 +44,7 @@ def test_a_device_that_hides_its_words_takes_part_in_tasks_that_list_them() -> N
     }
     assert policy(words="hidden").refuses_task(listed) is None
     asking = {**TASK.for_agents(), "categories": {"town": 8}}
-    assert Rules().refuses_task(asking) is None
+    assert OwnersRules().refuses_task(asking) is None
     assert "words" in (policy(words="hidden").refuses_task(asking) or "")
 
 
@@ -47,7 +55,7 @@ def model(**options: Any) -> dict[str, Any]:
 DEMANDING = policy(privacy={"local_epsilon": 8})
 SIGNING = policy(privacy={"signatures": 0.1})
 
-REFUSED: list[tuple[Rules, dict[str, Any], str]] = [
+REFUSED: list[tuple[OwnersRules, dict[str, Any], str]] = [
     (policy(methods=["fedclust", "ifca"]), {}, "methods: fedavg is not among fedclust, ifca"),
     (
         policy(refuse_phases=["signature"]),
@@ -101,7 +109,7 @@ REFUSED: list[tuple[Rules, dict[str, Any], str]] = [
     ),
     (policy(max_epochs=3), {"numbers": {"epochs": 9}}, "max_epochs: numbers.epochs is 9"),
     (policy(max_steps=3), {"numbers": {"steps": 9}}, "max_steps: the order takes 9 steps or more"),
-    (Rules(), {"numbers": {"steps": "many"}}, "numbers.steps: expected a whole number"),
+    (OwnersRules(), {"numbers": {"steps": "many"}}, "numbers.steps: expected a whole number"),
     (
         policy(max_epochs=3),
         {"evaluation": {"tune_epochs": 5}},
@@ -112,33 +120,37 @@ REFUSED: list[tuple[Rules, dict[str, Any], str]] = [
         {},
         "max_model_values: the model has 10 values, at most 9 are allowed",
     ),
-    (Rules(), {"training": {"epochs": "many"}}, "training.epochs: expected a whole number"),
-    (Rules(), {"layout": {"tensors": 3, "trainable": 1}}, "layout: expected a list of tensors"),
+    (OwnersRules(), {"training": {"epochs": "many"}}, "training.epochs: expected a whole number"),
     (
-        Rules(),
+        OwnersRules(),
+        {"layout": {"tensors": 3, "trainable": 1}},
+        "layout: expected a list of tensors",
+    ),
+    (
+        OwnersRules(),
         {"task": {**TASK.for_agents(), "init": "/etc/shadow"}},
         "task.init names a file on this device",
     ),
     (
-        Rules(),
+        OwnersRules(),
         {"task": {**TASK.for_agents(), "model": {"name": "os:system"}}},
         "os:system; .* --allow os",
     ),
-    (Rules(), {"task": {**TASK.for_agents(), "model": []}}, "task.model: expected a mapping"),
-    (Rules(), {"task": model(hidden=10**9)}, "task.model.options: at most"),
-    (Rules(), {"task": model(hidden=[[1]] * 300)}, "task.model.options: at most"),
+    (OwnersRules(), {"task": {**TASK.for_agents(), "model": []}}, "task.model: expected a mapping"),
+    (OwnersRules(), {"task": model(hidden=10**9)}, "task.model.options: at most"),
+    (OwnersRules(), {"task": model(hidden=[[1]] * 300)}, "task.model.options: at most"),
 ]
 
 
 @pytest.mark.parametrize(("rules", "changes", "why"), REFUSED, ids=lambda value: str(value)[:40])
 def test_an_order_that_breaks_a_rule_is_refused_with_its_name(
-    rules: Rules, changes: dict[str, Any], why: str
+    rules: OwnersRules, changes: dict[str, Any], why: str
 ) -> None:
     refusal = rules.refuses(order(1, ref(), **changes), DEVICE)
     assert refusal is not None
     with pytest.raises(PolicyError, match=why):
         raise PolicyError(refusal)
-    again = Rules.from_wire(
+    again = OwnersRules.from_wire(
         json.loads(json.dumps(rules.to_wire()))
     )  # the worker holds the order against the same rules
     assert again.refuses(order(1, ref(), **changes), DEVICE) == refusal
@@ -156,7 +168,7 @@ def test_an_order_that_breaks_a_rule_is_refused_with_its_name(
     ],
 )
 def test_an_order_with_the_noise_that_the_owner_demands_is_accepted(
-    rules: Rules, changes: dict[str, Any]
+    rules: OwnersRules, changes: dict[str, Any]
 ) -> None:
     assert rules.refuses(order(1, ref(), **changes), DEVICE) is None
 
@@ -187,7 +199,7 @@ def test_models_are_counted_and_those_of_other_agents_are_refused() -> None:
         policy(max_models=1).refuses(order(1, ref(), ref("1")), DEVICE)
     )
     assert (
-        Rules().refuses(order(1, ref("@pi-8")), DEVICE)
+        OwnersRules().refuses(order(1, ref("@pi-8")), DEVICE)
         == "models: @pi-8 is another agent's own model"
     )
     large = ref(content=b"x" * 100_000)
@@ -203,14 +215,14 @@ def test_steps_are_counted_over_all_trainings_of_an_order() -> None:
         PolicyError, match="max_steps: the order takes 11 steps or more, at most 10"
     ):
         rules.check_steps(11)
-    Rules(UNLIMITED).check_steps(10**15)
+    OwnersRules(UNLIMITED).check_steps(10**15)
 
 
 def test_a_task_with_allowed_code_is_not_refused() -> None:
     own = {**TASK.for_agents(), "model": {"name": "my_pkg:net"}}
-    assert Rules(allowed=AllowedCode.parse(["my_pkg"])).refuses_task(own) is None
-    assert Rules.from_wire({"allow": ["my_pkg"]}).refuses_task(own) is None
-    assert "--allow my_pkg" in str(Rules.from_wire({}).refuses_task(own))
+    assert OwnersRules(allowed=AllowedCode.parse(["my_pkg"])).refuses_task(own) is None
+    assert OwnersRules.from_wire({"allow": ["my_pkg"]}).refuses_task(own) is None
+    assert "--allow my_pkg" in str(OwnersRules.from_wire({}).refuses_task(own))
 
 
 @pytest.mark.parametrize(

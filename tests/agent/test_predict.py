@@ -15,7 +15,7 @@ from covey.agent.cli.program import app
 from covey.agent.kept.model_dir import ModelDir
 from covey.agent.kept.model_file import save_model
 from covey.agent.kept.versions import Version
-from covey.agent.policy import Policy, Rules
+from covey.agent.policy import OwnersRules, Policy
 from covey.agent.training.predict import Predictor, predict
 from covey.shared.errors import DataError, UserError
 from covey.shared.scenario.task import Model, Standardise, Task
@@ -137,14 +137,14 @@ def test_a_header_that_claims_huge_layers_is_refused_before_memory_is_taken(
     path = tmp_path / "huge.safetensors"
     save_model(path, Version("r1", 3, 0), task.for_agents(), ((1.0, GOOD),), LAYOUT)
     with pytest.raises(UserError, match=why) as refused:
-        predict(path, table(tmp_path / "new.csv"), rules=Rules(learner=learner))
+        predict(path, table(tmp_path / "new.csv"), rules=OwnersRules(learner=learner))
     assert str(path) in str(refused.value)
 
 
 def test_a_model_file_above_the_limits_of_the_policy_is_refused(
     tmp_path: Path, model: Path
 ) -> None:
-    rules = Rules(Policy(max_model_values=5))
+    rules = OwnersRules(Policy(max_model_values=5))
     with pytest.raises(UserError, match="max_model_values: the model has 6 values"):
         predict(model, table(tmp_path / "new.csv"), rules=rules)
 

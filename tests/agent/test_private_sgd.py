@@ -14,14 +14,14 @@ from torch import nn
 
 from covey.agent.data.dataset import Dataset, dataset
 from covey.agent.kept.privacy_account import FILE, DeviceAccount
-from covey.agent.policy import Policy, PrivacyDemand, Rules
+from covey.agent.policy import OwnersRules, Policy, PrivacyDemand
 from covey.agent.training import private_sgd
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.agent.worker.memory_file import load_memory
 from covey.agent.worker.worker import answer
 from covey.coordinator.record import records
-from covey.coordinator.run.options import Options
+from covey.coordinator.run.options import RunOptions
 from covey.coordinator.simulate.driver import simulate
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
@@ -325,7 +325,7 @@ def test_a_device_draws_its_signatures_noise_in_secret(tmp_path: Path) -> None:
 def under(folder: Path, demand: dict[str, Any], **changes: Any) -> str | None:
     """Why a worker refuses an order under this policy; None if it did the work."""
     folder.mkdir()
-    rules = Rules(Policy(privacy=PrivacyDemand(**demand))).to_wire()
+    rules = OwnersRules(Policy(privacy=PrivacyDemand(**demand))).to_wire()
     this = {**job(folder, **changes), **rules, "account": str(folder.parent / FILE)}
     found = answer(this)
     why: str | None = found.get("failure") or found["failed"]
@@ -402,7 +402,7 @@ def test_a_target_epsilon_lasts_for_all_trainings_of_a_method(
 ) -> None:
     pytest.importorskip("opacus")
     scene = Scenario.model_validate({**RUN, "strategy": strategy, "rounds": {"count": rounds}})
-    simulate(scene, Options(tmp_path), here(), lambda notice: None)
+    simulate(scene, RunOptions(tmp_path), here(), lambda notice: None)
     last = records.lines(tmp_path)[-1]
     account = last["privacy"]["local"]
     assert (last["round"], account["agents"]) == (rounds, 2)

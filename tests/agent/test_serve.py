@@ -25,10 +25,10 @@ from covey.agent.training import serve
 from covey.agent.training import serve_mqtt as serve_mqtt_module
 from covey.agent.training.predict import Predictor, seen, whole
 from covey.agent.training.serve import Models, PredictionServer
-from covey.agent.training.serve_mqtt import Place
+from covey.agent.training.serve_mqtt import ServeTopics
 from covey.agent.training.serve_mqtt import serve as serve_mqtt
 from covey.shared.errors import UserError
-from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.link import Received
 from covey.shared.mqtt.retained import until_quiet
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.storage import json_text
@@ -304,7 +304,7 @@ def test_a_call_that_makes_no_sense_is_refused(tmp_path: Path, words: list[str],
 
 # -- over MQTT -------------------------------------------------------------------------------------
 
-PLACE = Place("home/pi-7", "pi.7", "homeassistant")
+PLACE = ServeTopics("home/pi-7", "pi.7", "homeassistant")
 
 
 @clock.virtual(within_s=3600)
@@ -318,7 +318,7 @@ async def test_a_retained_row_without_a_finite_answer_does_not_end_the_program(
         await reader.subscribe(["home/pi-7/predictions"])
         answers: list[Any] = []
         async for item in reader.incoming():
-            if isinstance(item, Message):
+            if isinstance(item, Received):
                 answers.append(json.loads(item.payload))
                 if len(answers) == 2:
                     break
@@ -343,7 +343,7 @@ async def test_a_device_answers_at_a_topic_of_its_own_and_retains_its_newest_pre
 
         async def until(topic: str) -> Any:
             async for item in reader.incoming():
-                if isinstance(item, Message):
+                if isinstance(item, Received):
                     seen[item.topic] = item.payload
                     if item.topic == topic:
                         break
@@ -388,7 +388,7 @@ async def test_a_device_that_answers_over_mqtt_reports_why_its_broker_is_lost(
 def test_a_topic_that_no_message_can_have_is_refused(tmp_path: Path) -> None:
     for wrong in ("", "#", "home/+", "/home", "home/", "a//b", "a\x00"):
         with pytest.raises(UserError, match="without # and"):
-            Place(wrong, "pi-7")
+            ServeTopics(wrong, "pi-7")
     use(tmp_path / "models", Version("r1", 3, 0))
     words = ["serve", "--model-dir", str(tmp_path / "models"), "--port", "0"]
     done = CliRunner().invoke(app, [*words, "--discovery", "homeassistant"])

@@ -13,9 +13,9 @@ import pytest
 
 from covey.agent.device.identity import Identity
 from covey.agent.device.service import Agent, NameTakenError
-from covey.agent.policy import OF_THE_OWNER, TAKES_MORE, Policy, Rules
+from covey.agent.policy import OF_THE_OWNER, TAKES_MORE, OwnersRules, Policy
 from covey.agent.worker.pool import WorkerLost
-from covey.shared.mqtt.link import Message, Up
+from covey.shared.mqtt.link import Received, Up
 from covey.shared.wire import frames
 from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.messages import OrderMessage, Part, ReportContent, digest
@@ -97,9 +97,9 @@ class World:
         async for incoming in self.hand.incoming():
             if isinstance(incoming, Up):
                 await self.hand.subscribe([TOPICS.every_status, TOPICS.every_report])
-            elif isinstance(incoming, Message) and incoming.topic.endswith("/status"):
+            elif isinstance(incoming, Received) and incoming.topic.endswith("/status"):
                 self.statuses.append(AgentStatus.from_bytes(incoming.payload))
-            elif isinstance(incoming, Message):
+            elif isinstance(incoming, Received):
                 self.parts.append(Part.from_bytes(incoming.payload))
 
     async def order(self, message: OrderMessage) -> None:
@@ -487,7 +487,10 @@ class SmallPool(FakePool):
 async def test_a_device_stays_out_of_a_run_whose_work_exceeds_its_memory_before_the_first_order(
     tmp_path: Path, batch: int, policy: Policy, problem: str | None
 ) -> None:
-    async with World.open(tmp_path, pool=SmallPool()) as world, world.living(rules=Rules(policy)):
+    async with (
+        World.open(tmp_path, pool=SmallPool()) as world,
+        world.living(rules=OwnersRules(policy)),
+    ):
         seen = status(task=True, batch=batch)
         await world.hand.publish(TOPICS.coordinator_status, seen.to_bytes(), retain=True)
         await asyncio.sleep(9)

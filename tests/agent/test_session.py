@@ -94,7 +94,7 @@ def test_an_order_to_rest_cancels_the_work() -> None:
 def test_a_lost_worker_is_reported_as_a_failure() -> None:
     session = up(models=[REF.digest])
     session.handle(e.OrderSeen(order(1, REF)), 0.0)
-    assert session.handle(e.WorkFailed(1, "killed"), 0.0) == [
+    assert session.handle(e.WorkerGone(1, "killed"), 0.0) == [
         e.ReportFailure(order(1, REF), "killed")
     ]
     assert react(session, e.WorkDone(1)) == [e.SendReport(1)]

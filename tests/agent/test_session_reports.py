@@ -233,6 +233,6 @@ def test_an_agent_whose_disk_was_restored_reports_that_its_memory_is_lost() -> N
 def test_the_work_of_a_damaged_report_is_done_again_if_it_is_still_needed() -> None:
     session = reported()
     session.handle(e.OrderSeen(order(1, REF)), 1.0)
-    actions = session.handle(e.ReportDamaged(1), 1.5)
+    actions = session.handle(e.OutboxDamaged(1), 1.5)
     assert e.StartWork(order(1, REF)) in actions
     assert e.StopSending() in actions

@@ -174,11 +174,11 @@ def test_a_run_that_was_given_up_is_called_so() -> None:
 
 def test_changed_data_is_compared_with_the_present_task_or_with_the_next_one() -> None:
     session = up()
-    assert react(session, e.DataChanged()) == []
+    assert react(session, e.DataReplaced()) == []
     inspect = e.Inspect(TASK.for_agents(), TASK.digest)
     assert react(session, e.CoordinatorSeen(status(task=True))) == [inspect]
     session.handle(e.Inspected(TASK.digest, problem="no such file"), 0.0)
-    assert react(session, e.DataChanged()) == [inspect]
+    assert react(session, e.DataReplaced()) == [inspect]
     session.handle(e.Inspected(TASK.digest, samples=80, test_samples=20), 0.0)
     assert (session.status.problem, session.status.samples) == (None, 80)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from covey.agent.device import events as e
 from covey.agent.device.session import Session
-from covey.agent.device.story import MAX_LINES, Story, StoryLine
-from covey.agent.policy import Policy, Rules
+from covey.agent.device.story import MAX_LINES, Story, StorySentence
+from covey.agent.policy import OwnersRules, Policy
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.wire.topics import Topics
 from tests.agent.orders import TASK, order, ref, rest, status
@@ -64,7 +64,7 @@ def test_the_story_names_a_lost_link_and_a_report_that_came_too_late() -> None:
 
 
 def test_the_story_names_a_refused_order_and_the_rule() -> None:
-    session = fresh(rules=Rules(Policy(refuse_phases=("train",))))
+    session = fresh(rules=OwnersRules(Policy(refuse_phases=("train",))))
     session.handle(e.OrderSeen(order(1, REF)), 0.0)
     assert sentences(session)[1:] == [
         "Invited to round 1 of run run-1: step 1, train.",
@@ -102,7 +102,7 @@ def test_repetitions_are_counted_with_the_time_of_the_last() -> None:
     session = fresh()
     for now in (1.0, 2.0, 3.0):
         session.handle(Down("refused"), now)
-    assert session.story() == (StoryLine(3.0, "Lost the connection to the broker: refused", 3),)
+    assert session.story() == (StorySentence(3.0, "Lost the connection to the broker: refused", 3),)
 
 
 def test_the_story_is_bounded_and_forgets_the_oldest_first() -> None:

@@ -23,7 +23,7 @@ from covey.agent.training.torch_learner import COMPILER_FLAG, configure_torch
 from covey.agent.worker import worker
 from covey.agent.worker.memory_file import MemoryDamaged, StoredMemory, load_memory, save_memory
 from covey.agent.worker.pool import Pool, WorkerLost
-from covey.agent.worker.process import Options
+from covey.agent.worker.process import WorkerOptions
 from covey.agent.worker.worker import ModelCache, answer
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
@@ -518,8 +518,11 @@ def test_a_worker_syncs_contents_and_leaves_their_names_to_the_outbox(
 
 
 def test_a_worker_reads_the_options_that_its_pool_wrote() -> None:
-    for options in (Options(), Options(3, warm=True, verbose=True, allow=("my.models", "tiny"))):
-        assert Options.parse(["wrapper", *options.words()]) == options
+    for options in (
+        WorkerOptions(),
+        WorkerOptions(3, warm=True, verbose=True, allow=("my.models", "tiny")),
+    ):
+        assert WorkerOptions.parse(["wrapper", *options.words()]) == options
 
 
 def test_a_job_that_waits_is_done_before_torch_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -530,7 +533,7 @@ def test_a_job_that_waits_is_done_before_torch_is_loaded(monkeypatch: pytest.Mon
             done.append("loaded")
             os.close(ours)
 
-    def answer_of(job: frames.Job, options: Options) -> frames.Job:
+    def answer_of(job: frames.Job, options: WorkerOptions) -> frames.Job:
         done.append(job["job"])
         return {}
 
@@ -539,5 +542,5 @@ def test_a_job_that_waits_is_done_before_torch_is_loaded(monkeypatch: pytest.Mon
     theirs, ours = os.pipe()
     os.write(ours, frames.pack({"job": "partition"}))
     with os.fdopen(theirs, "rb") as jobs:
-        worker._serve(jobs, io.BytesIO(), Options(warm=True))
+        worker._serve(jobs, io.BytesIO(), WorkerOptions(warm=True))
     assert done == ["partition", "loaded"]

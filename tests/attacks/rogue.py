@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from covey.broker.programs.embedded import EmbeddedBroker
-from covey.broker.programs.options import Options
+from covey.broker.programs.options import BrokerOptions
 from covey.shared.errors import DecodeError
-from covey.shared.mqtt.link import Message, Up
+from covey.shared.mqtt.link import Received, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, Part, ReportContent, Work
@@ -28,7 +28,7 @@ RUN = "rogue-run"
 
 def open_broker() -> contextlib.AbstractContextManager[str]:
     """An open embedded broker in a thread, for as long as the block lasts; gives its address."""
-    return hosted(lambda: EmbeddedBroker(Options()))
+    return hosted(lambda: EmbeddedBroker(BrokerOptions()))
 
 
 @contextlib.contextmanager
@@ -118,7 +118,7 @@ class Heard:
         self.statuses: list[AgentStatus] = []
         self.reports: list[ReportContent] = []
 
-    def take(self, message: Message) -> None:
+    def take(self, message: Received) -> None:
         if not message.payload:
             return
         if message.topic.endswith("/status"):
@@ -159,7 +159,7 @@ def attack(
                             await link.subscribe([TOPICS.status(name), TOPICS.report(name)])
                             for topic, payload in messages.items():
                                 await link.publish(topic, payload, retain=True)
-                        if isinstance(incoming, Message):
+                        if isinstance(incoming, Received):
                             with contextlib.suppress(DecodeError):
                                 heard.take(incoming)
                         if enough(heard):

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from covey.broker.access import members, passwords
-from covey.broker.access.members import Entry
+from covey.broker.access.members import StoredUser
 from covey.broker.limits import Limits
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto
-from covey.broker.programs.options import Options
+from covey.broker.programs.options import BrokerOptions
 from covey.shared.mqtt.broker_url import BrokerUrl
 from tests.brokers import hosted
 from tests.processes import needs_mosquitto
@@ -60,9 +60,10 @@ def running(kind: Kind, folder: Path, limits: Limits | None = None) -> Iterator[
     users, roles = folder / "users", folder / "members.json"
     passwords.write(users, {"coordinator": "secret", "pi-7": "secret"})
     members.save(
-        roles, {"coordinator": Entry(role="coordinator"), "pi-7": Entry(federation="default")}
+        roles,
+        {"coordinator": StoredUser(role="coordinator"), "pi-7": StoredUser(federation="default")},
     )
-    options = Options(passwords=users, members=roles, limits=limits or Limits())
+    options = BrokerOptions(passwords=users, members=roles, limits=limits or Limits())
     with hosted(lambda: kind(options)) as url:
         yield Users(BrokerUrl.parse(url))
 

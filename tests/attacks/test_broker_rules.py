@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from covey.broker.access import passwords
 from covey.broker.cli.program import app
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
-from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.link import Received
 from covey.shared.mqtt.mqtt_link import MqttLink
 from tests.certificates import Authority, Signed
 from tests.conformance.test_links import message, up
@@ -69,7 +69,7 @@ async def test_client_certificates_are_held_to_the_rules(
                 await up(forger)
                 await forger.publish(ORDER, b"forged", retain=True)
             await owner.publish(ORDER, b"genuine", retain=True)
-            assert await message(agent) == Message(ORDER, b"genuine")
+            assert await message(agent) == Received(ORDER, b"genuine")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -114,7 +114,7 @@ async def test_a_single_user_is_kept_below_coveys_topics(way: Sequence[str]) -> 
                 await up(other)
                 await other.publish("elsewhere", b"x")
             await one.publish(ORDER, b"work")
-            assert await message(one) == Message(ORDER, b"work")
+            assert await message(one) == Received(ORDER, b"work")
 
 
 @pytest.mark.processes

@@ -24,7 +24,7 @@ from covey.shared.errors import (
     UserError,
     public_text,
 )
-from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.link import Received
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.scenario.task import Task
 from covey.shared.wire.documents import CoordinatorStatus
@@ -201,7 +201,7 @@ def listening(port: int) -> Iterator[list[tuple[str, bytes]]]:
             while not over.is_set():
                 one = asyncio.ensure_future(anext(incoming))
                 await asyncio.wait({one, ending}, return_when=asyncio.FIRST_COMPLETED)
-                if one.done() and isinstance(message := one.result(), Message):
+                if one.done() and isinstance(message := one.result(), Received):
                     heard.append((message.topic, message.payload))
                 one.cancel()
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from covey.shared.errors import UserError
-from covey.shared.mqtt.link import Down, Message, Up
+from covey.shared.mqtt.link import Down, Received, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from tests.e2e.conftest import SIMULATED
 from tests.processes import Program, needs_mosquitto, program, until
@@ -93,7 +93,7 @@ def heard_by_an_agent(url: str, topic: str) -> bool:
                 if isinstance(incoming, Up):
                     await link.subscribe([topic])
                     await link.subscribe([STATUS])
-                if isinstance(incoming, Message):
+                if isinstance(incoming, Received):
                     return incoming.topic == topic
         raise AssertionError("the link ended")
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from covey.agent.kept.secure_folder import SIGNING_KEY, SecureFolder
-from covey.agent.policy import Policy, Rules
+from covey.agent.policy import OwnersRules, Policy
 from covey.agent.worker.memory_file import load_memory
 from covey.agent.worker.worker import answer
 from covey.shared.numerics.vectors import Layout
@@ -68,7 +68,7 @@ class Device:
         self.folder = folder
         self.memory = ""  # of work that was accepted
         self._data = data
-        self._rules = Rules(Policy().with_limits([limit] if limit else []), learner=learner)
+        self._rules = OwnersRules(Policy().with_limits([limit] if limit else []), learner=learner)
 
     def report(self, model: Any = None, own: Any = None, **work: Any) -> ReportContent:
         """What leaves the device after an order with this model, and with first values of what it keeps."""

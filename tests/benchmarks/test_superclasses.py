@@ -10,7 +10,7 @@ import pytest
 from benchmarks.superclasses import by_superclass, figures, membership, write_data
 from covey.agent.data import load, load_named, with_test
 from covey.agent.data.partition import client_dataset, fleet_data
-from covey.coordinator.run.options import Options
+from covey.coordinator.run.options import RunOptions
 from covey.coordinator.simulate.driver import simulate
 from tests.kit.device_run import here
 from tests.kit.scenes import DIGITS, Scenes
@@ -58,7 +58,7 @@ def test_a_run_on_the_file_of_groups_has_the_figures(tmp_path: Path) -> None:
         np.isin(client_dataset(data, split, i).targets, (0, 1, 8, 9)).mean() for i in range(4)
     ]
     assert np.allclose(shares, [0.9, 0.9, 0.1, 0.1], atol=0.01)
-    simulate(scene, Options(tmp_path / "run", data_root=tmp_path), here(), lambda row: None)
+    simulate(scene, RunOptions(tmp_path / "run", data_root=tmp_path), here(), lambda row: None)
     found = figures(tmp_path / "run", load(tmp_path / "whole.npz"), 0.9)
     assert found["membership_mse"] == pytest.approx(0, abs=1e-12)
     assert 0.1 < (found["superclass_0_accuracy"] or 0) <= 1

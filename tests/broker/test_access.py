@@ -9,9 +9,9 @@ import pytest
 from covey.broker.access import acl, passwords
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto, find
-from covey.broker.programs.options import Options
+from covey.broker.programs.options import BrokerOptions
 from covey.shared.errors import UserError
-from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.link import Received
 from covey.shared.mqtt.mqtt_link import BrokerUrl, MqttLink
 from tests.conformance.test_links import down, message, up
 
@@ -56,7 +56,7 @@ async def test_a_broker_holds_users_to_the_rules(
     users = tmp_path / "users"
     passwords.write(users, {"coordinator": "c", "pi": "p", "spy": "s"})
 
-    async with kind(Options(passwords=users)) as broker:
+    async with kind(BrokerOptions(passwords=users)) as broker:
 
         def link(user: str, password: str, client_id: str = "") -> MqttLink:
             url = BrokerUrl(broker.url.host, broker.url.port, user=user, password=password)
@@ -84,11 +84,11 @@ async def test_a_broker_holds_users_to_the_rules(
                     await up(forger)
                     await forger.publish(forgery, b"forged")
             await pi.publish(report, b"genuine")
-            assert await message(coordinator) == Message(report, b"genuine")
+            assert await message(coordinator) == Received(report, b"genuine")
             await coordinator.publish(order, b"work")
-            assert await message(pi) == Message(order, b"work")
+            assert await message(pi) == Received(order, b"work")
             await coordinator.publish(model, b"weights")
-            assert await message(spy) == Message(
+            assert await message(spy) == Received(
                 model, b"weights"
             )  # and neither order nor report before it
         async with link("pi", "wrong") as stranger:
@@ -105,7 +105,7 @@ async def test_a_port_in_use_is_named_with_what_to_do(
         pytest.skip("mosquitto is not installed")
     async with EmbeddedBroker() as first:
         with pytest.raises(UserError, match=rf"port {first.url.port} .*--port"):
-            await kind(Options(port=first.url.port)).__aenter__()
+            await kind(BrokerOptions(port=first.url.port)).__aenter__()
 
 
 def test_a_password_file_with_a_strange_line_is_refused_with_its_number(tmp_path: Path) -> None:
@@ -117,8 +117,11 @@ def test_a_password_file_with_a_strange_line_is_refused_with_its_number(tmp_path
 
 def test_the_rules_of_ten_thousand_agents_are_few_lines() -> None:
     """Mosquitto reads lines of single users in quadratic time: it did not start with those of 10 000."""
-    members = {f"pi-{number}": acl.Member("agent", "default") for number in range(10_000)}
-    members |= {"watch": acl.Member("observer", "default"), "far": acl.Member("agent", "elsewhere")}
+    members = {f"pi-{number}": acl.AclUser("agent", "default") for number in range(10_000)}
+    members |= {
+        "watch": acl.AclUser("observer", "default"),
+        "far": acl.AclUser("agent", "elsewhere"),
+    }
     rendered = acl.render(members)
     assert len(rendered.splitlines()) < 50
     assert "topic deny covey/default/agents/far/status" in rendered

@@ -16,7 +16,7 @@ from covey.broker.limits import MAX_PACKET_BYTES, Limits
 from covey.broker.programs import process
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto, answers
-from covey.broker.programs.options import Options
+from covey.broker.programs.options import BrokerOptions
 from covey.broker.programs.run import FALLBACK, available_broker
 from covey.broker.programs.websocket_gateway import WebsocketGateway
 from covey.shared.errors import UserError
@@ -153,7 +153,7 @@ async def test_a_free_port_that_is_taken_meanwhile_is_replaced_by_another(
         monkeypatch.setattr(process, "free_port", lambda options, option: next(found))
         async with kind() as broker:
             assert broker.url.port == free
-            async with WebsocketGateway(Options(), 0, broker.url) as gateway:
+            async with WebsocketGateway(BrokerOptions(), 0, broker.url) as gateway:
                 assert gateway.url.port == free_too
 
 
@@ -170,7 +170,7 @@ async def test_a_requested_port_that_is_taken_meanwhile_is_named(
         taken = other.getsockname()[1]
         monkeypatch.setattr(process, "free_port", lambda options, option: options.port)
         with pytest.raises(UserError, match=f"port {taken} on 127.0.0.1: .* --port "):
-            await EmbeddedBroker(Options(port=taken)).__aenter__()
+            await EmbeddedBroker(BrokerOptions(port=taken)).__aenter__()
 
 
 @pytest.mark.parametrize(

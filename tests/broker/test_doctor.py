@@ -11,7 +11,7 @@ import pytest
 
 from covey.broker.doctor import Doctor, examine_disk, judged
 from covey.broker.programs.mosquitto import Mosquitto, check_last_save
-from covey.broker.programs.options import Options
+from covey.broker.programs.options import BrokerOptions
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from tests import clock
@@ -103,7 +103,7 @@ async def test_a_save_that_fails_is_in_the_brokers_log_and_the_next_start_is_ref
     data = tmp_path / "retained"
     (data / "mosquitto.db.new").mkdir(parents=True)  # no file can be opened for writing there
     said: list[str] = []
-    async with Mosquitto(Options(data=data)) as broker:
+    async with Mosquitto(BrokerOptions(data=data)) as broker:
         broker.report = said.append
         broker._process.send_signal(signal.SIGUSR1)  # save now
         async with asyncio.timeout(60):
@@ -114,5 +114,5 @@ async def test_a_save_that_fails_is_in_the_brokers_log_and_the_next_start_is_ref
     (data / "mosquitto.db.new").rmdir()
     (data / "mosquitto.db.new").touch()
     with pytest.raises(UserError, match="the last save"):
-        async with Mosquitto(Options(data=data)):
+        async with Mosquitto(BrokerOptions(data=data)):
             pass

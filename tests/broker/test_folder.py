@@ -22,17 +22,17 @@ from covey.agent.cli.program import app as agent
 from covey.broker.access import members, passwords
 from covey.broker.access.acl import allows, render
 from covey.broker.access.authority import Authority, expiry, hosts_of
-from covey.broker.access.members import Entry
+from covey.broker.access.members import StoredUser
 from covey.broker.cli.program import app
 from covey.broker.folder import AUDIT_OWNER, BrokerFolder
-from covey.broker.programs.options import Options
-from covey.broker.seen import Seen, retained
+from covey.broker.programs.options import BrokerOptions
+from covey.broker.seen import LastSeen, retained
 from covey.coordinator.cli.program import app as coordinator
 from covey.coordinator.record.audit_check import verify
 from covey.shared.errors import UserError
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
-from covey.shared.mqtt.link import Down, Message
+from covey.shared.mqtt.link import Down, Received
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.documents import AgentStatus, RosterMessage
 from covey.shared.wire.topics import Topics
@@ -105,7 +105,7 @@ async def test_a_running_broker_accepts_enrolled_users_and_disconnects_expelled_
             assert owner.certificate_until == expiry(certificate).timestamp()
             await pi.subscribe([ORDER])
             await owner.publish(ORDER, b"work")
-            assert await message(pi) == Message(ORDER, b"work")
+            assert await message(pi) == Received(ORDER, b"work")
             home.expel("pi-7")
             await down(pi)
             async with asyncio.timeout(60):
@@ -114,7 +114,7 @@ async def test_a_running_broker_accepts_enrolled_users_and_disconnects_expelled_
             assert "does not accept this user and password" in told.why
             await owner.subscribe([ORDER])  # everybody else stays connected
             await owner.publish(ORDER, b"more work")
-            assert await message(owner) == Message(ORDER, b"more work")
+            assert await message(owner) == Received(ORDER, b"more work")
 
 
 @pytest.mark.processes
@@ -326,7 +326,7 @@ def test_role_and_federation_are_stored_and_limit_the_rights_of_a_user(home: Bro
     )
     assert done.exit_code == 0, done.output
     typed("enroll", "pi-7", "--home", home.folder)
-    members = home.options(Options(), host=None, port=None, keeps_retained=False).roles()
+    members = home.options(BrokerOptions(), host=None, port=None, keeps_retained=False).roles()
     assert members is not None
     assert allows("watch", "read", "covey/g/run/metrics", members)
     assert not allows("watch", "read", "covey/default/run/metrics", members)
@@ -349,10 +349,10 @@ def test_list_shows_roles_and_when_certificates_expire(home: BrokerFolder) -> No
 async def test_the_list_shows_who_is_online_and_when_the_coordinator_heard_each_last() -> None:
     broker = MemoryBroker()
     entries = {
-        "pi-7": Entry(federation="f"),
-        "pi-7@g": Entry(federation="g"),
-        "pi-8": Entry(federation="f"),
-        "watch": Entry(role="observer", federation="f"),
+        "pi-7": StoredUser(federation="f"),
+        "pi-7@g": StoredUser(federation="g"),
+        "pi-8": StoredUser(federation="f"),
+        "watch": StoredUser(role="observer", federation="f"),
     }
     roster = RosterMessage(agents={"pi-7": {"online": True, "seen": 1e9}, "stranger": {}})
     broker.retained.keep(Topics("f").roster, roster.to_bytes())
@@ -363,7 +363,7 @@ async def test_the_list_shows_who_is_online_and_when_the_coordinator_heard_each_
     async with broker.link("c") as link:
         await up(link)
         found = await retained(link, entries)
-    assert found == {"pi-7": Seen(True, 1e9), "pi-7@g": Seen(False, None)}
+    assert found == {"pi-7": LastSeen(True, 1e9), "pi-7@g": LastSeen(False, None)}
 
 
 def test_a_list_of_a_broker_that_does_not_run_shows_the_users_and_a_note(

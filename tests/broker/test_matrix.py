@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from covey.broker.access import members, passwords
-from covey.broker.access.members import Entry
+from covey.broker.access.members import StoredUser
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto
-from covey.broker.programs.options import Options
+from covey.broker.programs.options import BrokerOptions
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from tests.brokers import hosted
 from tests.certificates import Authority
@@ -94,13 +94,13 @@ NAMES = {
     "nobody": "",
 }
 MEMBERS = {
-    "coordinator": Entry(role="coordinator"),
-    "pi-7": Entry(federation="default"),
-    "pi-8": Entry(federation="default"),
-    "far": Entry(federation="elsewhere"),
-    "watch": Entry(role="observer", federation="default"),
-    "sum": Entry(role="aggregator", federation="default"),
-    "gone": Entry(federation="default"),
+    "coordinator": StoredUser(role="coordinator"),
+    "pi-7": StoredUser(federation="default"),
+    "pi-8": StoredUser(federation="default"),
+    "far": StoredUser(federation="elsewhere"),
+    "watch": StoredUser(role="observer", federation="default"),
+    "sum": StoredUser(role="aggregator", federation="default"),
+    "gone": StoredUser(federation="default"),
 }
 Open = Callable[..., Raw]
 
@@ -129,7 +129,7 @@ def by_password(
     made: list[EmbeddedBroker | Mosquitto] = []
 
     def make() -> EmbeddedBroker | Mosquitto:
-        made.append(kind(Options(passwords=users, members=roles)))
+        made.append(kind(BrokerOptions(passwords=users, members=roles)))
         return made[0]
 
     with hosted(make) as address:
@@ -178,7 +178,7 @@ def by_certificate(
     """A broker that asks for certificates; the user in a CONNECT (coordinator) does not count."""
     authority = Authority(folder)
     server = authority.sign("server")
-    options = Options(tls_cert=server.cert, tls_key=server.key, tls_ca=authority.cert)
+    options = BrokerOptions(tls_cert=server.cert, tls_key=server.key, tls_ca=authority.cert)
 
     def opener(name: str, address: str) -> Open:
         own = authority.sign(name)

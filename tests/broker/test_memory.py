@@ -1,6 +1,6 @@
 import asyncio
 
-from covey.shared.mqtt.link import Down, Incoming, Message, Up, Will
+from covey.shared.mqtt.link import Down, Incoming, Received, Up, Will
 from tests.clock import run
 from tests.kit.memory_broker import MemoryBroker
 
@@ -23,7 +23,7 @@ async def numbers_through(broker: MemoryBroker, count: int = 200) -> list[int]:
         await b.subscribe(["t"])
         for number in range(count):
             await a.publish("t", str(number).encode())
-        return [int(item.payload) for item in await taken(b) if isinstance(item, Message)]
+        return [int(item.payload) for item in await taken(b) if isinstance(item, Received)]
 
 
 def test_without_faults_every_message_arrives_once_and_in_order() -> None:
@@ -63,7 +63,7 @@ def test_a_lost_session_publishes_the_will_loses_its_subscriptions_and_reconnect
             broker.disconnect("b")
             assert not await b.publish("t", b"while down")
             assert [type(item) for item in await taken(b)] == [Up, Down, Up]
-            assert Message("w", b"gone") in await taken(a)
+            assert Received("w", b"gone") in await taken(a)
             await a.publish("t", b"unheard")
             assert await taken(b) == []
 
@@ -77,7 +77,7 @@ def test_what_was_held_back_for_a_lost_session_never_arrives() -> None:
             await a.subscribe(["t"])
             await a.publish("t", b"held back")
             broker.disconnect("a")
-            assert not any(isinstance(item, Message) for item in await taken(a))
+            assert not any(isinstance(item, Received) for item in await taken(a))
 
     run(program())
 
@@ -107,9 +107,9 @@ def test_a_restart_publishes_no_wills_and_keeps_retained_messages_only_if_asked_
             broker.restart(keep_retained=keep, away_s=5)
             await asyncio.sleep(60)
             await a.subscribe(["t", "w"])
-            return [item for item in await taken(a) if isinstance(item, Message)]
+            return [item for item in await taken(a) if isinstance(item, Received)]
 
-    assert run(program(True)) == [Message("t", b"kept?", retained=True)]
+    assert run(program(True)) == [Received("t", b"kept?", retained=True)]
     assert run(program(False)) == []
 
 

@@ -17,7 +17,7 @@ from covey.broker.embedded.hub import MAX_FILTERS, Hub, Users
 from covey.broker.embedded.packets import (
     PacketReader,
     ProtocolError,
-    Publish,
+    PublishPacket,
     answer,
     decode_publish,
     publish_head,
@@ -290,10 +290,10 @@ def test_retained_messages_take_half_of_the_memory_and_no_more() -> None:
     async def program() -> None:
         hub = Hub(limits=Limits(memory=MIN_MEMORY_BYTES))
         for number in range(3):
-            hub.route("", Publish(f"t/{number}", bytes(MIN_MEMORY_BYTES // 5), 1, True, 1))
+            hub.route("", PublishPacket(f"t/{number}", bytes(MIN_MEMORY_BYTES // 5), 1, True, 1))
         assert [topic for topic, _ in hub.retained.matching("t/+")] == ["t/0", "t/1"]
-        hub.route("", Publish("t/0", b"", 1, True, 1))
-        hub.route("", Publish("t/2", bytes(MIN_MEMORY_BYTES // 5), 1, True, 1))
+        hub.route("", PublishPacket("t/0", b"", 1, True, 1))
+        hub.route("", PublishPacket("t/2", bytes(MIN_MEMORY_BYTES // 5), 1, True, 1))
         assert [topic for topic, _ in hub.retained.matching("t/+")] == ["t/1", "t/2"]
 
     run(program())
@@ -367,10 +367,10 @@ def test_a_publisher_waits_for_a_slow_reader_for_a_limited_time() -> None:
 
 
 def test_a_session_that_is_never_read_drops_its_oldest_messages_and_counts_them() -> None:
-    session = sessions.Session("a", clean=False)
+    session = sessions.ClientSession("a", clean=False)
     session.online = False
     for number in range(sessions.MAX_OFFLINE_MESSAGES + 3):
-        session.add(sessions.Waiting("t", str(number).encode(), 1, retain=False))
+        session.add(sessions.QueuedMessage("t", str(number).encode(), 1, retain=False))
     assert session.dropped == 3
     first = session.next()
     assert first is not None

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from covey.broker.cli.program import app
-from covey.broker.doctor import Doctor, Finding
+from covey.broker.doctor import BrokerCheck, Doctor
 from covey.broker.doctor_between import judged
 from covey.broker.folder import BrokerFolder
 from covey.shared.mqtt import credentials
@@ -98,7 +98,7 @@ def test_addresses_that_share_everything_are_one_and_others_are_shards() -> None
 def test_the_doctor_distinguishes_bridged_brokers_from_independent_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def healthy(_: Doctor) -> list[Finding]:
+    async def healthy(_: Doctor) -> list[BrokerCheck]:
         return []  # other tests examine single brokers
 
     monkeypatch.setattr(Doctor, "examine", healthy)

@@ -16,7 +16,7 @@ from covey.broker.limits import Limits
 from covey.broker.programs import websocket_gateway
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto, find
-from covey.broker.programs.options import Options
+from covey.broker.programs.options import BrokerOptions
 from covey.broker.programs.websocket_gateway import WebsocketGateway
 from covey.shared.errors import UserError
 from covey.shared.mqtt import credentials
@@ -27,7 +27,7 @@ from covey.shared.mqtt.mqtt_link import MqttLink
 from tests.conformance.test_links import message, up
 
 LARGE = 3 << 20  # bytes of a message: many TCP segments, and more than a socket's buffer
-ROOMY = Options(limits=Limits(packet=4 << 20))
+ROOMY = BrokerOptions(limits=Limits(packet=4 << 20))
 needs_mosquitto = pytest.mark.skipif(find() is None, reason="mosquitto is not installed")
 
 
@@ -62,7 +62,7 @@ async def test_a_link_over_websockets_reaches_the_real_mosquitto() -> None:
 async def test_with_tls_the_login_of_an_enrolled_agent_is_checked(tmp_path: Path) -> None:
     home = BrokerFolder.create(tmp_path / "home", ["127.0.0.1"], 8883)
     own = credentials.read(home.enroll("pi-7"))
-    options = home.options(Options(), host="127.0.0.1", port=0, keeps_retained=True)
+    options = home.options(BrokerOptions(), host="127.0.0.1", port=0, keeps_retained=True)
     async with (
         asyncio.timeout(60),
         Mosquitto(options) as broker,
@@ -79,7 +79,7 @@ async def test_with_tls_the_login_of_an_enrolled_agent_is_checked(tmp_path: Path
 
 
 async def test_a_connection_without_mqtt_over_websockets_is_refused() -> None:
-    options = Options()
+    options = BrokerOptions()
     async with (
         asyncio.timeout(60),
         EmbeddedBroker(options) as broker,
@@ -126,7 +126,7 @@ def test_a_name_that_was_made_to_point_here_opens_no_broker(
     name: str, host: str, is_served: bool
 ) -> None:
     headers = rebound(name)
-    options = Options(host=host, websocket_hosts=("broker.LAN",))
+    options = BrokerOptions(host=host, websocket_hosts=("broker.LAN",))
     why = websocket_gateway._refuses_page(headers["Origin"], headers["Host"], options)
     assert (why is None) == is_served
 
@@ -135,11 +135,11 @@ async def test_an_agent_may_use_any_name_of_the_machine(monkeypatch: pytest.Monk
     """Paho sends the headers of a web page."""
     origins: list[str | None] = []
 
-    def note(origin: str | None, _host: str, _options: Options) -> None:
+    def note(origin: str | None, _host: str, _options: BrokerOptions) -> None:
         origins.append(origin)
 
     monkeypatch.setattr(websocket_gateway, "_refuses_page", note)
-    options = Options()
+    options = BrokerOptions()
     async with (
         asyncio.timeout(60),
         EmbeddedBroker(options) as broker,
@@ -151,7 +151,7 @@ async def test_an_agent_may_use_any_name_of_the_machine(monkeypatch: pytest.Monk
 
 
 async def test_a_rebound_page_is_refused_before_mqtt_begins() -> None:
-    options = Options()
+    options = BrokerOptions()
     async with (
         asyncio.timeout(60),
         EmbeddedBroker(options) as broker,
@@ -171,7 +171,7 @@ async def test_a_websocket_without_connect_keeps_no_place(monkeypatch: pytest.Mo
     """It kept one for 95 s before, until Mosquitto cut it."""
     monkeypatch.setattr(websocket_gateway, "CONNECT_S", 0.5)
     monkeypatch.setattr("covey.broker.embedded.connection.CONNECT_S", 600.0)  # it cuts as well
-    options = Options()
+    options = BrokerOptions()
     async with (
         asyncio.timeout(60),
         EmbeddedBroker(options) as broker,
@@ -189,7 +189,7 @@ async def test_a_websocket_without_connect_keeps_no_place(monkeypatch: pytest.Mo
 def test_client_certificates_cannot_pass_a_gateway(tmp_path: Path) -> None:
     home = BrokerFolder.create(tmp_path / "home", ["127.0.0.1"], 8883)
     folder = home.folder
-    options = Options(
+    options = BrokerOptions(
         tls_cert=folder / "server.pem", tls_key=folder / "server.key", tls_ca=folder / "ca.pem"
     )
     with pytest.raises(UserError, match="--websocket-port and --tls-ca"):

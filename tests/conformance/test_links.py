@@ -14,9 +14,9 @@ import pytest
 
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto, find
-from covey.broker.programs.options import Options
+from covey.broker.programs.options import BrokerOptions
 from covey.shared.mqtt.backoff import Backoff
-from covey.shared.mqtt.link import Down, Link, Message, Up, Will
+from covey.shared.mqtt.link import Down, Link, Received, Up, Will
 from tests.brokers import NAMES, open_link
 from tests.kit.memory_broker import MemoryBroker
 
@@ -63,10 +63,10 @@ async def down(link: Link) -> None:
             pass
 
 
-async def message(link: Link) -> Message:
+async def message(link: Link) -> Received:
     """The next message."""
     async with asyncio.timeout(PATIENCE_S):
-        while not isinstance(item := await anext(link.incoming()), Message):
+        while not isinstance(item := await anext(link.incoming()), Received):
             pass
         return item
 
@@ -81,10 +81,10 @@ async def test_a_subscriber_gets_what_is_published(connect: Connect, topic: str,
         seen = [await message(b) for _ in range(3)]
     # MQTT keeps the order of the messages of one topic alone, and NATS has a consumer for each subscription
     assert [one for one in seen if one.topic == topic] == [
-        Message(topic, b"one"),
-        Message(topic, b"two"),
+        Received(topic, b"one"),
+        Received(topic, b"two"),
     ]
-    assert [one for one in seen if one.topic != topic] == [Message(topic + "/more", b"three")]
+    assert [one for one in seen if one.topic != topic] == [Received(topic + "/more", b"three")]
 
 
 async def test_a_wildcard_subscription_gets_new_messages(
@@ -117,7 +117,7 @@ async def test_a_late_subscriber_gets_the_last_retained_message(
         assert await a.publish(topic, b"old", retain=True)
         assert await a.publish(topic, b"new", retain=True)
         assert await b.subscribe([topic])
-        assert await message(b) == Message(topic, b"new", retained=True)
+        assert await message(b) == Received(topic, b"new", retained=True)
 
 
 async def test_a_standing_subscriber_gets_retained_messages_as_new_ones(
@@ -127,7 +127,7 @@ async def test_a_standing_subscriber_gets_retained_messages_as_new_ones(
         await up(link)
         assert await link.subscribe([topic])
         assert await link.publish(topic, b"now", retain=True)
-        assert await message(link) == Message(topic, b"now", retained=False)
+        assert await message(link) == Received(topic, b"now", retained=False)
 
 
 async def test_an_empty_payload_clears_a_retained_message(
@@ -139,7 +139,7 @@ async def test_an_empty_payload_clears_a_retained_message(
         assert await a.publish(topic, b"", retain=True)
         assert await b.subscribe([topic])
         assert await b.publish(topic, b"sentinel")
-        assert await message(b) == Message(topic, b"sentinel")
+        assert await message(b) == Received(topic, b"sentinel")
 
 
 async def test_subscribing_again_sends_the_retained_message_again(
@@ -150,7 +150,7 @@ async def test_subscribing_again_sends_the_retained_message_again(
         assert await link.publish(topic, b"state", retain=True)
         for _ in range(3):
             assert await link.subscribe([topic])
-            assert await message(link) == Message(topic, b"state", retained=True)
+            assert await message(link) == Received(topic, b"state", retained=True)
 
 
 async def test_the_will_of_an_aborted_link_is_published_and_retained(
@@ -166,7 +166,7 @@ async def test_the_will_of_an_aborted_link_is_published_and_retained(
         await b.abort()
         assert (await message(a)).payload == b"gone"
         assert await c.subscribe([topic])
-        assert await message(c) == Message(topic, b"gone", retained=True)
+        assert await message(c) == Received(topic, b"gone", retained=True)
 
 
 async def test_an_aborted_link_is_closed_for_good(connect: Connect, topic: str, name: str) -> None:
@@ -306,6 +306,6 @@ async def test_a_link_comes_back_after_a_restart_of_a_real_broker(
     async with kind() as first, contextlib.AsyncExitStack() as running:
 
         async def begin() -> None:
-            await running.enter_async_context(kind(Options(port=first.url.port)))
+            await running.enter_async_context(kind(BrokerOptions(port=first.url.port)))
 
         await works_again_after(first.kill, begin, str(first.url), topic)

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from covey.coordinator.engine.events import Action, Event, Joined, Open, Plan, Planned
+from covey.coordinator.engine.events import Action, Event, Joined, Open, Planned, PlanPhase
 from covey.coordinator.engine.rounds import RoundEngine
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.shared.strategies.base import Phase, View
 
 TRAIN = Phase()
@@ -14,11 +14,11 @@ LINGER: dict[str, Any] = {"deadline_s": 30.0, "rollcall_s": 10.0}
 
 
 def gathered(*clients: str, **rules: Any) -> RoundEngine:
-    """An engine that waits for the answer to its first `Plan`."""
-    engine = RoundEngine(Rules(**{**LINGER, "start_agents": len(clients), **rules}))
+    """An engine that waits for the answer to its first `PlanPhase`."""
+    engine = RoundEngine(RoundRules(**{**LINGER, "start_agents": len(clients), **rules}))
     actions = [action for client in clients for action in engine.handle(Joined(client), 0.0)]
     early = tuple(sorted(set(clients) - engine.rules.newcomers))
-    assert actions == [Plan(View(0, engine.rules.rounds, 0, early))]
+    assert actions == [PlanPhase(View(0, engine.rules.rounds, 0, early))]
     return engine
 
 

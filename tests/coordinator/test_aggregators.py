@@ -11,10 +11,10 @@ import pytest
 
 from covey.coordinator.aggregate import service
 from covey.coordinator.aggregate.open_step import OpenStep, read_task
-from covey.coordinator.aggregate.service import AggregatorService, Precedence, Reaction
+from covey.coordinator.aggregate.service import AggregatorService, Precedence, RivalReaction
 from covey.coordinator.aggregate.service import last_will as aggregator_will
 from covey.coordinator.run.run import Run
-from covey.shared.mqtt.link import Link, Message
+from covey.shared.mqtt.link import Link, Received
 from covey.shared.mqtt.program import Show
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.scenario import Scenario
@@ -151,9 +151,9 @@ def test_reports_that_stay_incomplete_are_removed_from_the_disk(
     fleet.pool.takes_s = 8.0
     halves: list[list[str]] = []
 
-    def half(agent: str, number: int) -> Message:
+    def half(agent: str, number: int) -> Received:
         part = Part(digest=bytes([number] * 16), index=0, count=2, size=9, about=1, data=b"12345")
-        return Message(TOPICS.report(agent, 0), part.to_bytes(REPORT_VERSION))
+        return Received(TOPICS.report(agent, 0), part.to_bytes(REPORT_VERSION))
 
     def files(of: AggregatorService) -> list[str]:
         return [place.name for place in of._folder.iterdir() if place.is_file()]
@@ -187,7 +187,7 @@ def test_a_whole_report_that_comes_again_is_read_again(tmp_path: Path) -> None:
         await task_is_read(fleet, 1)
         first = fleet.services[0]
         topic = TOPICS.report(min(first.summing._samples), 0)
-        message = Message(topic, part.to_bytes(REPORT_VERSION))
+        message = Received(topic, part.to_bytes(REPORT_VERSION))
         with patch.object(first.summing, "accept", lambda agent, *_: read.append(agent)):
             first.handle([message, message], asyncio.get_running_loop().time())
 
@@ -342,17 +342,17 @@ def status(session: str, *, online: bool = True) -> AggregatorStatus:
 
 def test_the_older_of_two_aggregators_works() -> None:
     younger = Precedence("2")
-    assert younger.observe(status("2")) is Reaction.NOTHING
-    assert younger.observe(status("3")) is Reaction.ANNOUNCE
-    assert younger.observe(status("1")) is Reaction.STAND_BY
-    assert younger.observe(status("1")) is Reaction.NOTHING
-    assert younger.observe(status("3", online=False)) is Reaction.NOTHING
+    assert younger.observe(status("2")) is RivalReaction.NOTHING
+    assert younger.observe(status("3")) is RivalReaction.ANNOUNCE
+    assert younger.observe(status("1")) is RivalReaction.STAND_BY
+    assert younger.observe(status("1")) is RivalReaction.NOTHING
+    assert younger.observe(status("3", online=False)) is RivalReaction.NOTHING
     assert younger.stands_by
-    assert younger.observe(status("1", online=False)) is Reaction.TAKE_OVER
+    assert younger.observe(status("1", online=False)) is RivalReaction.TAKE_OVER
     assert not younger.stands_by
     older = Precedence("1")
-    assert older.observe(status("2")) is Reaction.ANNOUNCE
-    assert older.observe(status("2", online=False)) is Reaction.ANNOUNCE
+    assert older.observe(status("2")) is RivalReaction.ANNOUNCE
+    assert older.observe(status("2", online=False)) is RivalReaction.ANNOUNCE
 
 
 def test_a_method_that_turns_out_to_need_reports_gets_them(
@@ -393,7 +393,7 @@ def test_an_aggregator_names_a_coordinator_of_another_format() -> None:
     link = MemoryBroker().link("aggregator")
     this = AggregatorService(link, TOPICS, "s1")
     status = CoordinatorStatus(online=True, epoch="e.1", version="9.9.9", format=FORMAT + 1)
-    effects = this.handle([Message(TOPICS.coordinator_status, status.to_bytes())], 0.0)
+    effects = this.handle([Received(TOPICS.coordinator_status, status.to_bytes())], 0.0)
     [text] = [one.notice for one in effects if isinstance(one, Show)]
     assert text.startswith(f"the coordinator speaks format {FORMAT + 1} (Covey 9.9.9)")
     assert text.endswith("update this aggregator")

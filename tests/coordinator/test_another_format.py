@@ -12,7 +12,7 @@ import pytest
 
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.run.folder import prepare
-from covey.coordinator.run.options import Options
+from covey.coordinator.run.options import RunOptions
 from covey.coordinator.serve.intake import Intake
 from covey.coordinator.serve.placement import Placement
 from covey.coordinator.serve.roster import Roster
@@ -70,7 +70,7 @@ def test_a_run_of_another_version_is_refused_before_its_scenario_is_compared(
     (tmp_path / "scenario.yaml").write_text(dump(run.scenario))
     rewritten(tmp_path, CHANGES["no number"])
     with pytest.raises(UserError, match=r"begun with an earlier version of Covey \(format 0\)"):
-        prepare(run.scenario, Options(folder=tmp_path, resume=True), in_process=False)
+        prepare(run.scenario, RunOptions(folder=tmp_path, resume=True), in_process=False)
 
 
 def test_the_same_scenario_under_another_digest_means_another_version(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_same_scenario_under_another_digest_means_another_version(tmp_path: 
     (tmp_path / "scenario.yaml").write_text(dump(run.scenario))
     rewritten(tmp_path, lambda tree: tree["facts"].update(scenario="0" * 16))
     with pytest.raises(UserError, match=r"another version of Covey, which reads scenario\.yaml"):
-        prepare(run.scenario, Options(folder=tmp_path, resume=True), in_process=False)
+        prepare(run.scenario, RunOptions(folder=tmp_path, resume=True), in_process=False)
 
 
 def test_a_finished_run_of_another_format_can_still_be_read(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from covey.agent.device.model_store import Bases, ModelStore
-from covey.agent.policy import Policy, PolicyError, Rules
+from covey.agent.policy import OwnersRules, Policy, PolicyError
 from covey.coordinator.cli.program import app
 from covey.coordinator.engine.events import Joined
 from covey.coordinator.run.effects import SendOrder
@@ -126,11 +126,11 @@ def test_an_owner_bounds_the_size_of_a_base(tmp_path: Path) -> None:
     run.samples |= samples_of(clients(scene=scene))
     effects = [effect for client in run.samples for effect in run.handle(Joined(client), 0.0)]
     [order, *_] = [effect.order for effect in effects if isinstance(effect, SendOrder)]
-    assert Rules(Policy(), NO_CODE).refuses(order, "agent-0") is None
+    assert OwnersRules(Policy(), NO_CODE).refuses(order, "agent-0") is None
     assert order.work is not None
     small = Policy().model_copy(update={"max_base_mb": 0})
     with pytest.raises(PolicyError, match=r"max_base_mb: a base of .* MB, at most 0 .*--max-base"):
-        Rules(small, NO_CODE)._check_models(order.work, "agent-0")
+        OwnersRules(small, NO_CODE)._check_models(order.work, "agent-0")
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------

@@ -18,16 +18,16 @@ from covey.coordinator.engine.events import (
     Ignored,
     Joined,
     Left,
-    Plan,
     Planned,
-    Refused,
+    PlanPhase,
     Reported,
     SetAside,
     Tick,
     Void,
+    VoteRefused,
 )
 from covey.coordinator.engine.rounds import RoundEngine
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.engine.step import Stage
 from covey.shared.strategies.base import ENTRY, Phase
 
@@ -37,7 +37,7 @@ TRAIN = Phase(sizes={"model": 2})
 def started(*clients: str, sizes: dict[int, int] | None = None, **rules: Any) -> RoundEngine:
     """An engine whose rounds have begun: everybody is there at 0.0."""
     changes = {"rounds": 99, "buffer": 2, "deadline_s": 30.0, "start_agents": len(clients), **rules}
-    engine = RoundEngine(Rules(**changes))
+    engine = RoundEngine(RoundRules(**changes))
     for client in clients:
         engine.handle(Joined(client), 0.0)
     engine.handle(Planned(TRAIN, sizes or {}), 0.0)
@@ -61,7 +61,7 @@ def report(
 def folded(engine: RoundEngine, now: float, sizes: dict[int, int] | None = None) -> list[Action]:
     """The actions after a fold, once another round is planned."""
     [plan] = engine.handle(Folded(), now)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, PlanPhase)
     return engine.handle(Planned(TRAIN, sizes or {}), now)
 
 
@@ -189,7 +189,7 @@ def test_a_newcomer_is_in_line_at_once_and_its_entry_is_folded_alone() -> None:
 def test_an_agent_that_failed_sits_out_until_the_next_fold() -> None:
     engine = started("a", "b", "c", buffer=2)
     number = engine.pace.orders["a"].step
-    assert feed(engine, 1.0, Failed("a", number, "no memory"), Refused("b", "lies")) == []
+    assert feed(engine, 1.0, Failed("a", number, "no memory"), VoteRefused("b", "lies")) == []
     assert engine.pace.failed == {"a": "no memory", "b": "lies"}
     [close] = feed(engine, 2.0, report(engine, "c"))  # nobody else is left
     assert isinstance(close, Close)
@@ -203,7 +203,7 @@ def test_an_attempt_in_which_all_fail_is_void() -> None:
     assert isinstance(void, Void)
     assert "could not do their work: x" in void.why
     [plan] = feed(engine, 2.0, Tick())
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, PlanPhase)
 
 
 def test_a_report_that_breaks_the_fold_leaves_the_buffer() -> None:
@@ -220,7 +220,7 @@ def test_reports_that_come_during_an_evaluation_wait() -> None:
     engine = started("a", "b", "c", buffer=1)
     feed(engine, 1.0, report(engine, "a"))
     [plan] = engine.handle(Folded(), 1.0)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, PlanPhase)
     engine.handle(Planned(Phase("evaluate", "all", ends_round=False)), 1.0)
     assert engine.step is not None
     assert feed(engine, 2.0, report(engine, "b")) == []
@@ -269,7 +269,7 @@ def test_a_restarted_engine_has_the_same_orders_buffers_and_line() -> None:
     snapshot = json.loads(json.dumps(engine.snapshot()))
     again, actions = RoundEngine.restore(engine.rules, snapshot, [], 105.0)
     [plan] = actions
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, PlanPhase)
     assert again.handle(Planned(TRAIN, {}), 105.0) == []
     assert again.pace.line == engine.pace.line
     assert list(again.pace.orders) == list(engine.pace.orders)
@@ -298,7 +298,7 @@ def test_a_buffer_that_has_waited_long_enough_wakes_no_agent_while_agents_are_ev
     feed(engine, 1.0, report(engine, "b", cluster=1))
     feed(engine, 2.0, report(engine, "a", cluster=0))
     [plan] = engine.handle(Folded(), 2.0)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, PlanPhase)
     engine.handle(Planned(Phase(name="evaluate", ends_round=False)), 2.0)
     assert engine.stage is Stage.OPEN
     late = 1.0 + engine.rules.deadline_s + 0.5
@@ -312,16 +312,16 @@ def test_a_report_that_comes_again_counts_once_though_others_got_orders() -> Non
     engine = started("a", "b", "c", concurrent=2, buffer=3, quarantine_after=2)
     liar = sorted(engine.pace.orders)[0]
     newest = engine.number
-    given(feed(engine, 1.0, Refused(liar, "not finite")))
+    given(feed(engine, 1.0, VoteRefused(liar, "not finite")))
     assert engine.number > newest
-    feed(engine, 2.0, Refused(liar, "not finite"))
+    feed(engine, 2.0, VoteRefused(liar, "not finite"))
     assert engine.quarantined == {}
     assert engine.refused[liar][0] == 1
 
 
 def test_refused_reports_of_two_orders_count_twice() -> None:
     engine = started("a", "b", "c", buffer=1, quarantine_after=2)
-    feed(engine, 1.0, Refused("a", "not finite"), report(engine, "b"))
+    feed(engine, 1.0, VoteRefused("a", "not finite"), report(engine, "b"))
     folded(engine, 1.0)
-    feed(engine, 2.0, Refused("a", "not finite"))
+    feed(engine, 2.0, VoteRefused("a", "not finite"))
     assert engine.quarantined == {"a": "not finite"}

@@ -17,7 +17,7 @@ from covey.coordinator.cli.program import app
 from covey.coordinator.cli.run import resume_command
 from covey.coordinator.record.notices import Observer
 from covey.coordinator.run.folder import prepare, prepared
-from covey.coordinator.run.options import Options
+from covey.coordinator.run.options import RunOptions
 from covey.coordinator.simulate import driver
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
@@ -190,7 +190,7 @@ def test_a_typed_option_overrides_a_broker_from_the_environment_or_the_scenario(
 ) -> None:
     addresses, alone = list[list[BrokerUrl]](), list[Scenario]()
 
-    async def over_a_broker(scenario: Scenario, options: Options, _: object) -> None:
+    async def over_a_broker(scenario: Scenario, options: RunOptions, _: object) -> None:
         addresses.append(command.addresses(scenario, options))
 
     monkeypatch.setattr("covey.coordinator.cli.run.run", over_a_broker)
@@ -206,11 +206,11 @@ def test_a_typed_option_overrides_a_broker_from_the_environment_or_the_scenario(
 
 def test_a_run_that_never_began_leaves_its_folder_to_the_corrected_command(tmp_path: Path) -> None:
     one, out = Scenario.model_validate(DIGITS), tmp_path / "out"
-    prepare(one, Options(out))
+    prepare(one, RunOptions(out))
     (out / "start.npz").write_bytes(b"cut short")
     (out / "model.log").write_text("why it failed")
     corrected = one.model_copy(update={"seed": 2})
-    prepare(corrected, Options(out))
+    prepare(corrected, RunOptions(out))
     assert sorted(path.name for path in out.iterdir()) == ["model.log", "scenario.yaml"]
     assert load(out / "scenario.yaml") == corrected
 
@@ -221,7 +221,7 @@ def test_a_folder_with_the_users_own_files_is_left_unchanged(name: str, tmp_path
     with pytest.raises(
         UserError, match="files that do not belong to a run; choose another with --out"
     ):
-        prepare(Scenario.model_validate(DIGITS), Options(tmp_path))
+        prepare(Scenario.model_validate(DIGITS), RunOptions(tmp_path))
     assert (tmp_path / name).read_text().startswith("# mine")
 
 
@@ -248,35 +248,35 @@ def test_a_start_that_waits_for_more_agents_than_the_fleet_has_is_refused(tmp_pa
 
 def test_a_folder_belongs_to_one_coordinator_at_a_time(tmp_path: Path) -> None:
     one, out = Scenario.model_validate(DIGITS), tmp_path / "out"
-    with prepared(one, Options(out)) as resume:
+    with prepared(one, RunOptions(out)) as resume:
         assert not resume
         for again in (False, True):
             with (
                 pytest.raises(UserError, match="another coordinator is at work in it"),
-                prepared(one, Options(out, resume=again)),
+                prepared(one, RunOptions(out, resume=again)),
             ):
                 raise AssertionError
         result = typed("run", written(tmp_path, DIGITS), "--in-process", "--out", str(out))
         assert (result.exit_code, "another coordinator is at work" in result.stderr) == (2, True)
-    with prepared(one, Options(out)):
+    with prepared(one, RunOptions(out)):
         pass
 
 
 def test_other_users_cannot_read_a_runs_folder(tmp_path: Path) -> None:
     """It holds the fleet's models and the reports of its agents."""
     out = tmp_path / "runs" / "out"
-    with prepared(Scenario.model_validate(DIGITS), Options(out)):
+    with prepared(Scenario.model_validate(DIGITS), RunOptions(out)):
         assert stat.S_IMODE(out.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("sign", ["checkpoint/manifest.json", "result.json"])
 def test_a_run_that_began_keeps_its_folder(sign: str, tmp_path: Path) -> None:
     one, out = Scenario.model_validate(DIGITS), tmp_path / "out"
-    prepare(one, Options(out))
+    prepare(one, RunOptions(out))
     (out / sign).parent.mkdir(exist_ok=True)
     (out / sign).touch()
     with pytest.raises(UserError, match="a run folder is already there"):
-        prepare(one, Options(out))
+        prepare(one, RunOptions(out))
 
 
 @pytest.mark.processes
@@ -305,7 +305,7 @@ def test_a_run_without_evaluated_agents_does_not_end_well(
         "failures": {"agent-0": {"times": 3, "round": 2, "why": "the training diverged"}},
     }
 
-    def alone(scenario: Scenario, options: Options, observer: Observer) -> dict[str, Any]:
+    def alone(scenario: Scenario, options: RunOptions, observer: Observer) -> dict[str, Any]:
         return nothing
 
     monkeypatch.setattr(driver, "alone", alone)
@@ -342,7 +342,7 @@ def test_clips_without_a_limit_on_weights_are_remarked_on(tmp_path: Path) -> Non
 def test_a_run_that_is_given_up_ends_with_one_message_that_has_the_command_to_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def given_up(_: Scenario, options: Options, *__: object) -> None:
+    async def given_up(_: Scenario, options: RunOptions, *__: object) -> None:
         raise command.RunGivenUpError(f"given up after {options.give_up_after_s:g} s")
 
     monkeypatch.setattr(command, "run", given_up)

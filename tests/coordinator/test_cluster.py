@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from covey.coordinator.cli.compare import Request, compare, run_cells
+from covey.coordinator.cli.compare import CompareRequest, compare, run_cells
 from covey.coordinator.cli.comparison_files import finished_rows
 from covey.coordinator.cluster import cell_task, dask_cells
 from covey.coordinator.cluster.cell_task import CellOutcome, packed, this_place, unpack
 from covey.coordinator.cluster.dask_cells import run_on_dask
 from covey.coordinator.compare.grid import Cell, grid
-from covey.coordinator.run.options import Options
+from covey.coordinator.run.options import RunOptions
 from covey.shared.errors import UserError
 from covey.shared.own_code.consent import NO_CODE
 from covey.shared.scenario.scenario import Scenario
@@ -62,13 +62,13 @@ def test_cells_on_two_machines_of_a_cluster_give_the_bytes_of_this_machine(
     cluster: str, tmp_path: Path
 ) -> None:
     scene = scenario(compare=TWO_CELLS)
-    here = Options(tmp_path / "here")
-    there = Options(tmp_path / "there")
+    here = RunOptions(tmp_path / "here")
+    there = RunOptions(tmp_path / "there")
     assert run_cells(
         scene, here, [], lambda cell: nullcontext(lambda notice: None), in_process=True
     )
     shown = io.StringIO()
-    assert compare(scene, there, Request(executor=cluster), Console(file=shown, width=80))
+    assert compare(scene, there, CompareRequest(executor=cluster), Console(file=shown, width=80))
 
     assert digests(there.folder) == digests(here.folder)
     models = there.folder.glob("*/*/models/cluster-*.safetensors")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from covey.coordinator.cli import compare as commands
-from covey.coordinator.cli.compare import CellsTried, Request, run_cells, try_cells
+from covey.coordinator.cli.compare import CellsTried, CompareRequest, run_cells, try_cells
 from covey.coordinator.cli.comparison_files import (
     NONE_KNOWN,
     KnownRows,
@@ -25,9 +25,9 @@ from covey.coordinator.cli.comparison_files import (
 from covey.coordinator.compare.grid import Cell, grid
 from covey.coordinator.compare.summaries import Summary, summaries
 from covey.coordinator.processes.workers import WorkerPool
-from covey.coordinator.run.effects import Done
+from covey.coordinator.run.effects import RunOver
 from covey.coordinator.run.folder import IN_PROCESS, alone_in, prepare
-from covey.coordinator.run.options import Options
+from covey.coordinator.run.options import RunOptions
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.driver import alone, simulate
@@ -67,7 +67,7 @@ def compare_in_process(
     scene: Scenario, out: Path, *cells: str, known: KnownRows = NONE_KNOWN
 ) -> list[str]:
     watching = Watching()
-    assert run_cells(scene, Options(out), cells, watching, in_process=True, known=known)
+    assert run_cells(scene, RunOptions(out), cells, watching, in_process=True, known=known)
     return watching.ran
 
 
@@ -215,7 +215,7 @@ def test_a_run_without_a_broker_is_byte_identical_to_one_over_a_broker(tmp_path:
         "--json",
     ]
     finish(Program(arguments, tmp_path / "log"))
-    here = alone(load(path), Options(tmp_path / "here"), lambda row: None)
+    here = alone(load(path), RunOptions(tmp_path / "here"), lambda row: None)
     assert here is not None
     there = json.loads((tmp_path / "wire" / "result.json").read_text())
     assert model_bytes(tmp_path / "here") == model_bytes(tmp_path / "wire")
@@ -244,14 +244,14 @@ class Interrupted(WorkerPool):
 @pytest.mark.processes
 def test_an_interrupted_run_resumes_to_the_same_bytes(tmp_path: Path, pool: WorkerPool) -> None:
     scene = grid(scenario())[1].scenario
-    whole = simulate(scene, Options(tmp_path / "whole"), pool, lambda row: None)
+    whole = simulate(scene, RunOptions(tmp_path / "whole"), pool, lambda row: None)
     interrupted = Interrupted(
         pool, 6 + 3 + 2
     )  # signatures, the first round, all but one of the second
     with pytest.raises(KeyboardInterrupt):
-        simulate(scene, Options(tmp_path / "cut"), interrupted, lambda row: None)
+        simulate(scene, RunOptions(tmp_path / "cut"), interrupted, lambda row: None)
     assert not (tmp_path / "cut" / "result.json").exists()
-    again = simulate(scene, Options(tmp_path / "cut", resume=True), pool, lambda row: None)
+    again = simulate(scene, RunOptions(tmp_path / "cut", resume=True), pool, lambda row: None)
     assert model_bytes(tmp_path / "cut") == model_bytes(tmp_path / "whole")
     assert again["accuracy"] == whole["accuracy"]  # E-last is measured with the agents' memories
 
@@ -269,7 +269,7 @@ def test_an_abandoned_run_names_the_error_that_its_method_raised(
     with pytest.raises(
         UserError, match=f"given up after round 0: .* the fold failed: {kind.__name__}: not yet"
     ):
-        simulate(grid(scenario())[0].scenario, Options(tmp_path / "run"), pool, lambda row: None)
+        simulate(grid(scenario())[0].scenario, RunOptions(tmp_path / "run"), pool, lambda row: None)
 
 
 @pytest.mark.usefixtures("numpy_learner")
@@ -277,9 +277,9 @@ def test_an_abandoned_run_names_the_error_that_its_method_raised(
 def test_an_abandoned_run_names_its_reason(
     tmp_path: Path, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Driver, "_wait", lambda *_: [Done("20 void rounds in a row")])
+    monkeypatch.setattr(Driver, "_wait", lambda *_: [RunOver("20 void rounds in a row")])
     with pytest.raises(UserError, match="given up after round 0: 20 void rounds in a row"):
-        simulate(grid(scenario())[0].scenario, Options(tmp_path / "run"), pool, lambda row: None)
+        simulate(grid(scenario())[0].scenario, RunOptions(tmp_path / "run"), pool, lambda row: None)
 
 
 def test_a_run_with_a_broker_is_not_resumed_without_one_nor_the_reverse(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_run_with_a_broker_is_not_resumed_without_one_nor_the_reverse(tmp_path
             (np.zeros(3, np.float32),), Layout((Tensor("w", (3,)),), 1), 0, 1, 1.0, scene.training
         )
         Run.start(folder, scene, setup, rules_of(scene), name, 0.0)
-        options = Options(folder, resume=True)
+        options = RunOptions(folder, resume=True)
         with pytest.raises(UserError, match=f"this run began {began}; resume it with"):
             prepare(scene, options, in_process=wanted)
         prepare(scene, options, in_process=not wanted)
@@ -313,7 +313,7 @@ def test_a_method_that_cannot_be_run_leaves_the_other_cells_alone(
 
     monkeypatch.setattr(commands, "_run", run)
     scene = scenario()  # three methods, seeds 4 and 5
-    outcome = try_cells(scene, Options(tmp_path), [], Watching())
+    outcome = try_cells(scene, RunOptions(tmp_path), [], Watching())
     # the second seed would fail in the same way
     assert tried == ["fedavg/4", "fedclust/4", "four/4", "fedavg/5", "four/5"]
     assert outcome.failures == dict.fromkeys(
@@ -321,7 +321,7 @@ def test_a_method_that_cannot_be_run_leaves_the_other_cells_alone(
     )
     assert "cell fedclust/4 cannot be run: the model has no such layer" in caplog.text
     with pytest.raises(UserError, match=r"cell fedclust/4: .* \(1 more cells failed: fedclust/5\)"):
-        run_cells(scene, Options(tmp_path), [], Watching())
+        run_cells(scene, RunOptions(tmp_path), [], Watching())
     assert tried[-1] == "four/5"
 
 
@@ -341,7 +341,7 @@ def test_a_method_that_cannot_train_on_the_task_is_named_before_anything_runs(
         task={**DIGITS["task"], "classes": None},
         compare={"methods": methods, "published": {}, "seeds": [4]},
     )
-    outcome = try_cells(scene, Options(tmp_path), [], Watching())
+    outcome = try_cells(scene, RunOptions(tmp_path), [], Watching())
     why = "logreg needs classes, and the task has values"
     assert why in said_before[0]
     assert why in outcome.failures["robust/4"]
@@ -367,14 +367,14 @@ def test_a_comparison_prints_its_tables_before_it_names_the_cells_that_failed(
     monkeypatch.setattr(commands, "show", lambda *_: shown.append("shown"))
     monkeypatch.setattr(commands, "_any_finished", lambda *_: True)
     with pytest.raises(UserError, match="cell fedclust/4: no such layer"):
-        commands.compare(scenario(), Options(tmp_path), Request(), None)
+        commands.compare(scenario(), RunOptions(tmp_path), CompareRequest(), None)
     assert shown == ["written", "shown"]
 
 
 def test_a_comparison_locks_its_folder(tmp_path: Path) -> None:
     scene = scenario()
     with alone_in(tmp_path), pytest.raises(UserError, match="another coordinator is at work in it"):
-        run_cells(scene, Options(tmp_path), [], lambda cell: nullcontext(print), in_process=True)
+        run_cells(scene, RunOptions(tmp_path), [], lambda cell: nullcontext(print), in_process=True)
     assert not list(tmp_path.iterdir())
 
 
@@ -383,7 +383,7 @@ def test_faults_need_a_broker(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="need a broker"):
         simulate(
             scenario(fleet=fleet),
-            Options(tmp_path / "x"),
+            RunOptions(tmp_path / "x"),
             WorkerPool(1, tmp_path / "log"),
             lambda row: None,
         )

@@ -50,7 +50,7 @@ def printed(folder: Path, *more: Path, html: Path | None = None) -> str:
     """What the report prints at 80 columns."""
     said = io.StringIO()
     console = Console(width=80, file=said, force_terminal=True, markup=False, emoji=False)
-    report.report(report.Request([folder, *more], html), console)
+    report.report(report.ReportRequest([folder, *more], html), console)
     return said.getvalue()
 
 

@@ -15,7 +15,7 @@ from covey.coordinator.engine.events import Paused
 from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.link import Message, Up
+from covey.shared.mqtt.link import Received, Up
 from covey.shared.storage.json_text import loads
 from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
@@ -171,7 +171,7 @@ def test_a_broker_that_ends_the_connection_of_an_agent_explains_who_may_command(
                         await link.subscribe([TOPICS.control])
                         topic = TOPICS.coordinator_status
                         await link.publish(topic, running.to_bytes(), retain=True)
-                    case Message():
+                    case Received():
                         broker.disconnect("operator")
                         return
 

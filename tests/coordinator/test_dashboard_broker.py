@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from covey.coordinator.cli.dashboard import Request, opened
-from covey.coordinator.dashboard.hub import Hub
+from covey.coordinator.cli.dashboard import DashboardRequest, opened
+from covey.coordinator.dashboard.hub import LiveState
 from covey.coordinator.serve.service import last_will
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.link import Message, Up
+from covey.shared.mqtt.link import Received, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.documents import Control, RosterMessage
 from covey.shared.wire.topics import Topics
@@ -53,7 +53,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def shown(hub: object, key: str) -> object:
-    assert isinstance(hub, Hub)
+    assert isinstance(hub, LiveState)
     update = hub.update_after(-1, 0.0)
     assert update is not None
     value: object = getattr(update.state, key)
@@ -76,7 +76,7 @@ def test_a_run_is_followed_at_its_broker_and_obeys(url: str) -> None:
         (TOPICS.metrics, line(1)),
     ]
     publish(url, *retained)
-    request = Request(None, BrokerUrl.parse(url), "default", "", port=0)
+    request = DashboardRequest(None, BrokerUrl.parse(url), "default", "", port=0)
     with opened(request) as server:
         hub = server.shown
         wait_until(lambda: shown(hub, "newest_figure") == 0.05)
@@ -103,7 +103,7 @@ def test_a_run_is_followed_at_its_broker_and_obeys(url: str) -> None:
 
 
 def test_a_command_reaches_the_control_topic(url: str) -> None:
-    request = Request(None, BrokerUrl.parse(url), "default", "", port=0)
+    request = DashboardRequest(None, BrokerUrl.parse(url), "default", "", port=0)
     received: list[bytes] = []
 
     async def listen(send: Callable[[], object]) -> None:
@@ -112,7 +112,7 @@ def test_a_command_reaches_the_control_topic(url: str) -> None:
                 if isinstance(incoming, Up):
                     await link.subscribe([TOPICS.control])
                     assert await asyncio.to_thread(send) is None
-                if isinstance(incoming, Message):
+                if isinstance(incoming, Received):
                     received.append(incoming.payload)
                     return
 
@@ -128,7 +128,7 @@ def test_a_folder_of_another_run_gets_no_commands(url: str, tmp_path: Path) -> N
     dashboards.write_plan(tmp_path)
     dashboards.write_roster(tmp_path, agents(3))
     publish(url, (TOPICS.roster, roster("r2")))
-    request = Request(tmp_path, BrokerUrl.parse(url), "default", "", port=0)
+    request = DashboardRequest(tmp_path, BrokerUrl.parse(url), "default", "", port=0)
     with opened(request) as server:
         wait_until(lambda: "another run" in str(shown(server.shown, "problem")))
         assert server.send is not None
@@ -138,7 +138,7 @@ def test_a_folder_of_another_run_gets_no_commands(url: str, tmp_path: Path) -> N
 
 
 def test_a_broker_that_is_away_is_named_and_nothing_is_sent() -> None:
-    request = Request(None, BrokerUrl.parse("mqtt://127.0.0.1:1"), "default", "", port=0)
+    request = DashboardRequest(None, BrokerUrl.parse("mqtt://127.0.0.1:1"), "default", "", port=0)
     with opened(request) as server:
         wait_until(lambda: "trying again" in str(shown(server.shown, "problem")))
         assert shown(server.shown, "connected") is False

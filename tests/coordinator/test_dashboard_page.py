@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from covey.coordinator.cli.dashboard import Request, opened
+from covey.coordinator.cli.dashboard import DashboardRequest, opened
 from covey.coordinator.dashboard.folder_reader import FolderReader
-from covey.coordinator.dashboard.hub import Hub
+from covey.coordinator.dashboard.hub import LiveState
 from covey.coordinator.dashboard.server import files, serving
 from covey.shared.wire.documents import Control
 from tests.browser import browser, needs_chromium
@@ -34,7 +34,7 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
         return None
 
     with (
-        Hub(FolderReader(folder)) as hub,
+        LiveState(FolderReader(folder)) as hub,
         serving(hub, 0, send) as server,
         browser(tmp_path / "profile") as page,
     ):
@@ -150,7 +150,7 @@ def test_how_a_fleet_with_faults_looks_on_a_desk_and_on_a_phone(tmp_path: Path) 
     weight = sum(len(content) for _, content in files().values())
     assert weight < PAGE_BYTES
     with (
-        Hub(FolderReader(folder)) as hub,
+        LiveState(FolderReader(folder)) as hub,
         serving(hub, 0, None) as server,
         browser(tmp_path / "profile") as page,
     ):
@@ -159,7 +159,7 @@ def test_how_a_fleet_with_faults_looks_on_a_desk_and_on_a_phone(tmp_path: Path) 
             whole_page(page, picture)
             assert picture.stat().st_size > 20_000
             assert flaws(page) == []
-        with opened(Request(tmp_path, None, "default", "", port=0)) as runs:
+        with opened(DashboardRequest(tmp_path, None, "default", "", port=0)) as runs:
             for view in views_of(page, runs.address, f"{TEXT}.includes('1 run')"):
                 whole_page(page, tmp_path / f"runs-{view.name}.png")
                 assert page.value("document.documentElement.scrollWidth") <= view.size[0]

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.cli.dashboard import Request, opened
+from covey.coordinator.cli.dashboard import DashboardRequest, opened
 from covey.coordinator.dashboard.folder_reader import FolderReader
-from covey.coordinator.dashboard.hub import Hub
+from covey.coordinator.dashboard.hub import LiveState
 from covey.coordinator.dashboard.server import KEY_HEADER, DashboardServer, serving
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
@@ -41,7 +41,7 @@ def server(tmp_path: Path, sent: list[Control]) -> Iterator[DashboardServer]:
         sent.append(control)
         return None
 
-    with Hub(FolderReader(tmp_path)) as hub, serving(hub, 0, send) as server:
+    with LiveState(FolderReader(tmp_path)) as hub, serving(hub, 0, send) as server:
         yield server
 
 
@@ -152,7 +152,7 @@ def test_a_body_without_a_command_is_refused(
 
 
 def test_a_dashboard_without_credentials_sends_nothing(tmp_path: Path) -> None:
-    with Hub(FolderReader(tmp_path)) as hub, serving(hub, 0) as server:
+    with LiveState(FolderReader(tmp_path)) as hub, serving(hub, 0) as server:
         assert command(server, {"command": "pause"}) == 403
 
 
@@ -185,7 +185,7 @@ def test_a_folder_of_runs_is_a_list_with_a_page_for_each_run(
         dashboards.write_plan(tmp_path / name, name=f"scenario of {name}")
         dashboards.append_lines(tmp_path / name, phase(1))
     (tmp_path / "notes").mkdir()
-    with opened(Request(tmp_path, None, "default", "", port=0)) as server:
+    with opened(DashboardRequest(tmp_path, None, "default", "", port=0)) as server:
         event = stream(server)
         name, data = event()
         assert (name, set(data)) == ("sections", {"head", "runs"})
@@ -206,7 +206,7 @@ def test_a_folder_of_runs_is_a_list_with_a_page_for_each_run(
     url = BrokerUrl.parse("mqtt://127.0.0.1:1")
     with (
         pytest.raises(UserError, match=r"several runs; name the run .* such as .*/a"),
-        opened(Request(tmp_path, url, "default", "")),
+        opened(DashboardRequest(tmp_path, url, "default", "")),
     ):
         pass
 
@@ -240,7 +240,7 @@ def test_a_port_that_is_taken_is_a_users_error(server: DashboardServer) -> None:
 
 
 def test_a_dashboard_ends_with_its_block(tmp_path: Path) -> None:
-    with Hub(FolderReader(tmp_path)) as hub, serving(hub, 0):
+    with LiveState(FolderReader(tmp_path)) as hub, serving(hub, 0):
         pass
     names = {thread.name for thread in threading.enumerate()}
     assert not names & {"dashboard", "dashboard server"}
@@ -258,9 +258,9 @@ def test_a_dashboard_ends_with_its_block(tmp_path: Path) -> None:
     ],
 )
 def test_only_a_coordinators_credentials_give_buttons(url: str, role: str, may: bool) -> None:
-    request = Request(None, BrokerUrl.parse(url), "default", role)
+    request = DashboardRequest(None, BrokerUrl.parse(url), "default", role)
     assert request.may_command == may
-    assert not Request(Path("runs/a"), None, "default", "").may_command
+    assert not DashboardRequest(Path("runs/a"), None, "default", "").may_command
 
 
 def test_unfinished_requests_without_the_key_hold_a_bounded_number_of_threads(

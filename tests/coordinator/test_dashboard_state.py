@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from covey.coordinator.dashboard.folder_reader import FolderReader, plan_of
-from covey.coordinator.dashboard.hub import Hub
+from covey.coordinator.dashboard.hub import LiveState
 from covey.coordinator.dashboard.terminal import watch_view
 from covey.coordinator.view.lines import EventLine, Line, PhaseLine, macro, reduced
 from covey.coordinator.view.milestones import recorded_milestones
@@ -273,7 +273,7 @@ def test_a_damaged_file_keeps_what_was_read_before(tmp_path: Path) -> None:
 
 def test_a_page_gets_the_agents_that_changed_and_those_that_are_gone(tmp_path: Path) -> None:
     reader = FolderReader(tmp_path)
-    hub = Hub(reader)
+    hub = LiveState(reader)
     dashboards.write_roster(tmp_path, agents(3))
     reader.poll()
     hub.refresh()

@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.record import records
-from covey.coordinator.run.options import Options
+from covey.coordinator.run.options import RunOptions
 from covey.coordinator.run.result import write_all
 from covey.coordinator.simulate import driver
 from covey.shared.errors import UserError
@@ -110,7 +110,7 @@ def test_a_simulation_refuses_a_missing_device_before_any_agent_trains(tmp_path:
     scene = scenario("fedavg", training={"device": "cuda"}).model_copy(
         update={"fleet": Fleet(agents=8)}
     )
-    options = Options(tmp_path / "run")
+    options = RunOptions(tmp_path / "run")
     with pytest.raises(UserError, match=r"training\.device: torch can use no cuda here"):
         driver.simulate(scene, options, cast(WorkerPool, NoGpu()), lambda row: None)
 
@@ -121,7 +121,7 @@ def test_a_simulation_that_trains_agents_together_gets_the_figures_of_single_one
     results = []
     for together in (None, 2):
         fleet = {**DIGITS["fleet"], "together": together}
-        options = Options(tmp_path / str(together))
+        options = RunOptions(tmp_path / str(together))
         scene = small(fleet=fleet, rounds={"count": 2, "participation": 1.0})
         results.append(driver.simulate(scene, options, here(), lambda row: None))
     alone, batch = results

@@ -23,7 +23,7 @@ from covey.broker.cli.program import BrokerCommands
 from covey.coordinator.cli.doctor import of_fleet
 from covey.coordinator.cli.init import odd_among
 from covey.coordinator.cli.program import CoordinatorCommands
-from covey.coordinator.deploy.uptake import Fleet
+from covey.coordinator.deploy.uptake import RetainedFleet
 from covey.coordinator.doctor import columns, devices, examine, figures
 from covey.coordinator.doctor.devices import Broker, Seen
 from covey.coordinator.doctor.examine import Facts
@@ -31,7 +31,7 @@ from covey.coordinator.doctor.odd import KINDS, Odd, ranked, read_odd
 from covey.coordinator.report.odd_list import odd_table
 from covey.coordinator.run.oddities import at_the_end
 from covey.shared.mqtt.duplicate_ids import session_id
-from covey.shared.mqtt.link import Down, Message, Up
+from covey.shared.mqtt.link import Down, Received, Up
 from covey.shared.proposal.proposal import propose
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, ModelInUse
 from covey.shared.wire.topics import Topics
@@ -290,11 +290,11 @@ def test_a_broker_that_drops_what_it_acknowledges_is_listed_first() -> None:
 # -- what a broker retains -------------------------------------------------------------------------------------------
 
 
-def retained(broker: MemoryBroker) -> Fleet:
+def retained(broker: MemoryBroker) -> RetainedFleet:
     """All that a broker retains, as `coordinator doctor` reads it."""
-    found = Fleet(TOPICS)
+    found = RetainedFleet(TOPICS)
     for topic, payload in broker.retained.matching("#"):
-        found.take(Message(topic, payload, retained=True))
+        found.take(Received(topic, payload, retained=True))
     return found
 
 
@@ -319,11 +319,11 @@ def test_a_liar_is_listed_first_while_the_run_lives_and_after_it(tmp_path: Path)
 
 
 def test_an_agent_of_a_federation_without_a_coordinator_is_found(tmp_path: Path) -> None:
-    found = Fleet(TOPICS)
+    found = RetainedFleet(TOPICS)
     for name, one in fleet().items():
         topics = Topics("defualt") if name == FAULTY else TOPICS
-        found.take(Message(topics.status(name), one.to_bytes(), retained=True))
-    found.take(Message(TOPICS.coordinator_status, caller().to_bytes(), retained=True))
+        found.take(Received(topics.status(name), one.to_bytes(), retained=True))
+    found.take(Received(TOPICS.coordinator_status, caller().to_bytes(), retained=True))
     assert first(of_fleet(found, NOW)) == (FAULTY, "federation")
 
 

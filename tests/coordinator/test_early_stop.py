@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from covey.coordinator.disk.versions import best_version
 from covey.coordinator.fold.means import Means
 from covey.coordinator.run.early_stop import (
-    Evaluated,
+    EvaluationFigure,
     best_figure,
     best_of,
     mean_of,
@@ -30,8 +30,8 @@ ACCURACY = MEASURES["accuracy"]
 LOSS = MEASURES["loss"]
 
 
-def history(*values: float) -> list[Evaluated]:
-    return [Evaluated(round_, value) for round_, value in enumerate(values, start=1)]
+def history(*values: float) -> list[EvaluationFigure]:
+    return [EvaluationFigure(round_, value) for round_, value in enumerate(values, start=1)]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_loss_improves_downwards() -> None:
     assert "no improvement of loss in 2 evaluations" in stop_reason(
         stop, LOSS, history(0.3, 0.4, 0.3)
     )
-    assert best_of(history(0.3, 0.2, 0.2), LOSS) == Evaluated(2, 0.2)
+    assert best_of(history(0.3, 0.2, 0.2), LOSS) == EvaluationFigure(2, 0.2)
 
 
 @pytest.mark.parametrize(

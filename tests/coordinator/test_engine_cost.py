@@ -19,7 +19,7 @@ from covey.coordinator.engine.events import (
     Tick,
 )
 from covey.coordinator.engine.rounds import RoundEngine
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.shared.strategies.base import Phase
 
 COHORT = 100
@@ -45,7 +45,7 @@ def events_of_a_round(engine: RoundEngine, step: int, cohort: tuple[str, ...]) -
 def seconds_per_event(agents: int) -> float:
     """Processor time for one event of a round and the question when to wake up, the best of three rounds."""
     names = [f"agent-{number:05}" for number in range(agents)]
-    rules = Rules(start_agents=agents, participation=COHORT / agents, deadline_s=100.0)
+    rules = RoundRules(start_agents=agents, participation=COHORT / agents, deadline_s=100.0)
     engine = RoundEngine(rules)
     for name in names:
         engine.handle(Joined(name), 0.0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from covey.coordinator.fold.limits import (
-    Step,
+    ReportedVector,
     UnsoundFoldError,
     capped,
     check_json,
@@ -83,8 +83,8 @@ def test_steps_are_clipped_to_the_median_of_those_from_the_same_model() -> None:
 
 
 def test_a_cluster_is_compared_with_itself() -> None:
-    near = [Step(f"a{i}", "model", "0", 1.0, 1.0) for i in range(3)]
-    far = [Step(f"b{i}", "model", "1", 5000.0, 1.0) for i in range(3)]
+    near = [ReportedVector(f"a{i}", "model", "0", 1.0, 1.0) for i in range(3)]
+    far = [ReportedVector(f"b{i}", "model", "1", 5000.0, 1.0) for i in range(3)]
     assert too_far([*near, *far], settings()) == {}
     assert set(too_far([*near, *far[:1]], settings())) == {"b0"}
 

@@ -19,8 +19,8 @@ from covey.coordinator.record.notices import AgentForgotten, PhaseFolded
 from covey.coordinator.run.result import result_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service
-from covey.shared.mqtt.link import Message
-from covey.shared.strategies.secured.coordinator import Figures, Progress
+from covey.shared.mqtt.link import Received
+from covey.shared.strategies.secured.coordinator import Progress, SummedFigures
 from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import Part
 from tests import clock
@@ -80,7 +80,7 @@ def test_the_state_of_secure_sums_names_no_agent_that_was_forgotten(tmp_path: Pa
         "blamed": both,
         "standing": {"0": {"bound": both, "members": both}},
         "ends": [{"cluster": "0", "reported": both}],
-        "figures": vars(Figures(agents=both)),
+        "figures": vars(SummedFigures(agents=both)),
     }
     run.state = replace(Progress.of(run.state), **named).inside(run.state)
     assert traces(run.state, GONE) == {"SecuredSingle.secure"}
@@ -161,7 +161,7 @@ def test_a_resume_does_not_bring_a_forgotten_agent_back(tmp_path: Path) -> None:
 async def half_a_report(fleet: AggregatedFleet, shard: int) -> None:
     """The first of two parts of a report, at the aggregator of a shard."""
     part = Part(digest=bytes(16), index=0, count=2, size=9, about=1, data=b"12345")
-    message = Message(TOPICS.report(GONE, 0), part.to_bytes(REPORT_VERSION))
+    message = Received(TOPICS.report(GONE, 0), part.to_bytes(REPORT_VERSION))
     fleet.services[shard].handle([message], asyncio.get_running_loop().time())
 
 

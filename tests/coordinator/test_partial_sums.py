@@ -13,7 +13,7 @@ import pytest
 from covey.coordinator.aggregate.open_step import OpenStep
 from covey.coordinator.aggregate.summing import HOLD_S, Summing
 from covey.coordinator.engine.events import Joined
-from covey.coordinator.fold.partial_sums import Origin, check_aggregators
+from covey.coordinator.fold.partial_sums import AggregatorAgents, check_aggregators
 from covey.coordinator.record.notices import ReportRefused, ReportSetAside
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
 from covey.coordinator.run.run import Run
@@ -28,7 +28,7 @@ from tests.coordinator.test_recovery import report_of
 from tests.kit.small_run import begun, clients, fingerprint, rules, scenario, setup
 
 ALL = {"participation": 1.0, "count": 1}
-ANYBODY = Origin(lambda client: True, lambda client: 24)
+ANYBODY = AggregatorAgents(lambda client: True, lambda client: 24)
 Orders = Mapping[ClientId, OrderMessage]
 
 
@@ -73,7 +73,7 @@ def sum_of(run: Run, reports: Mapping[ClientId, bytes]) -> PartialSum:
     return PartialSum.from_bytes(taken)
 
 
-def take(run: Run, partial: PartialSum, origin: Origin = ANYBODY) -> list[Effect] | None:
+def take(run: Run, partial: PartialSum, origin: AggregatorAgents = ANYBODY) -> list[Effect] | None:
     return accept_sum(run, partial.to_bytes(), partial, origin, 0.0)
 
 
@@ -163,7 +163,7 @@ def test_a_report_that_must_be_taken_out_or_weighed_again_is_asked_for_with_all_
 ) -> None:
     """The sums are forgotten, and the step ends as if there had been none."""
     models = []
-    anything = Origin(lambda client: True, lambda client: None)
+    anything = AggregatorAgents(lambda client: True, lambda client: None)
     for way in ("single", "summed"):
         cap = {"share": None} if lie == "many samples" else {"times_median": None}
         run, orders = opened(
@@ -339,7 +339,7 @@ def test_a_sum_that_does_not_fit_counts_nothing(kind: str, tmp_path: Path) -> No
     run.accept("agent-7", reports.pop("agent-7"), 0.0)
     of_two = {client: reports[client] for client in ("agent-0", "agent-1")}
     forged = FORGERIES[kind](sum_of(run, of_two))
-    origin = Origin(lambda client: client != "agent-6", lambda client: 24)
+    origin = AggregatorAgents(lambda client: client != "agent-6", lambda client: 24)
     with pytest.raises(DecodeError):
         take(run, forged, origin)
     assert run.engine.step is not None
@@ -394,7 +394,7 @@ def test_an_aggregator_speaks_only_of_agents_of_its_own_broker(tmp_path: Path) -
     this.accept("agent-0", failed, 0.0)
     content = this.take(0.0)
     assert content is not None
-    elsewhere = Origin(lambda client: False, lambda client: 24)
+    elsewhere = AggregatorAgents(lambda client: False, lambda client: 24)
     assert accept_sum(run, content, PartialSum.from_bytes(content), elsewhere, 0.0) == []
     assert not run.facts.failures
 

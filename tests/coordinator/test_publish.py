@@ -20,7 +20,7 @@ from covey.coordinator.record.notices import ModelsNotPublished, ModelsPublished
 from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.link import Message, Up
+from covey.shared.mqtt.link import Received, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.strategies.base import ClientId
@@ -55,9 +55,9 @@ async def retained(broker: MemoryBroker) -> Mapping[str, bytes]:
                 if isinstance(incoming, Up):
                     await link.subscribe(["covey/#", "end"])
                     await link.publish("end", b"x")
-                elif isinstance(incoming, Message) and incoming.topic == "end":
+                elif isinstance(incoming, Received) and incoming.topic == "end":
                     break
-                elif isinstance(incoming, Message):
+                elif isinstance(incoming, Received):
                     found[incoming.topic] = incoming.payload
     return found
 

@@ -18,7 +18,7 @@ from covey.coordinator.record.notices import PhaseFolded, ReportDamaged, RoundVo
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
 from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError, os_errors_as_user_errors
-from covey.shared.mqtt.link import Link, Message
+from covey.shared.mqtt.link import Link, Received
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, ReportContent
@@ -330,7 +330,7 @@ def test_an_agent_that_answers_another_coordinators_roll_call_hears_this_one_aga
     async def listen(link: Link, heard: list[CoordinatorStatus]) -> None:
         async for incoming in link.incoming():
             if (
-                isinstance(incoming, Message)
+                isinstance(incoming, Received)
                 and incoming.topic == topics.coordinator_status
                 and not incoming.retained
             ):

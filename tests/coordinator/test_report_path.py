@@ -17,7 +17,7 @@ from covey.coordinator.serve import acceptance, attendance
 from covey.coordinator.serve.desk import Desk
 from covey.coordinator.serve.intake import Arrived
 from covey.coordinator.serve.service import COMPANY_S, Service
-from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.link import Received
 from covey.shared.mqtt.program import TOGETHER
 from covey.shared.storage import files
 from covey.shared.storage.journal import Journal
@@ -55,7 +55,7 @@ async def opened(service: Service) -> Orders:
             task=service.scenario.task.digest,
             samples=100,
         )
-        message = Message(service.topics.status(agent), status.to_bytes())
+        message = Received(service.topics.status(agent), status.to_bytes())
         assert service.read(message, 0.0)
         with service.desk.lock:
             effects = attendance.take(service.desk, [agent], 0.0)
@@ -94,12 +94,12 @@ def parts_of(content: bytes, count: int = 1) -> list[Part]:
     return list(split(source, digest=digest(content), size=size, part_bytes=limit, about=1))
 
 
-def messages_of(service: Service, client: str, content: bytes, count: int = 1) -> list[Message]:
+def messages_of(service: Service, client: str, content: bytes, count: int = 1) -> list[Received]:
     """What an agent publishes to send a report in a number of parts."""
-    messages: list[Message] = []
+    messages: list[Received] = []
     for part in parts_of(content, count):
         topic = service.topics.report(client, part.index)
-        messages.append(Message(topic, part.to_bytes(REPORT_VERSION)))
+        messages.append(Received(topic, part.to_bytes(REPORT_VERSION)))
     return messages
 
 
@@ -216,7 +216,7 @@ def test_a_damaged_byte_of_a_report_is_refused_by_its_digest(
         for part, lie in zip(whole, bad, strict=True):
             forged = part.model_copy(update={"data": lie.data})
             topic = service.topics.report(client, part.index)
-            assert service.read(Message(topic, forged.to_bytes(REPORT_VERSION)), 0.0) == []
+            assert service.read(Received(topic, forged.to_bytes(REPORT_VERSION)), 0.0) == []
         assert service.roster.refusals == {"wrong digest": 1}
         messages = messages_of(service, client, content, parts)
         items = [item for message in messages for item in service.read(message, 0.0)]
@@ -231,14 +231,14 @@ def test_a_report_of_an_agent_of_an_earlier_version_is_accepted(tmp_path: Path) 
         newer = ReportContent.from_bytes(content_of(client, order), verified=True)
         content = Packed.to_bytes(newer)
         (part,) = parts_of(content)
-        (item,) = service.read(Message(service.topics.report(client, 0), part.to_bytes()), 0.0)
+        (item,) = service.read(Received(service.topics.report(client, 0), part.to_bytes()), 0.0)
         assert isinstance(item, Arrived)
         accept(service, [item])
         assert service.run.spool.who(order.step) == [client]
         # without the checksum that this version has
         content = content[:1] + bytes(8) + content[9:]
         (part,) = parts_of(content)
-        (item,) = service.read(Message(service.topics.report(client, 0), part.to_bytes()), 0.0)
+        (item,) = service.read(Received(service.topics.report(client, 0), part.to_bytes()), 0.0)
         assert isinstance(item, Arrived)
         accept(service, [item])
         assert service.roster.refusals == {"checksum": 1}

@@ -21,8 +21,8 @@ from covey.coordinator.engine.events import (
     Joined,
     Left,
     Open,
-    Plan,
     Planned,
+    PlanPhase,
     Reported,
     Rested,
     Tick,
@@ -154,14 +154,14 @@ def test_no_agent_rests_where_no_round_could_take_place_without_it() -> None:
     assert invited(later) == ("a", "c")
 
 
-def finished_round(engine: RoundEngine) -> Plan:
+def finished_round(engine: RoundEngine) -> PlanPhase:
     """The awake ones report; the engine asks for the next phase."""
     assert engine.step is not None
     now = engine.step.opened + 1.0
     reports = [Reported(client, engine.number) for client in engine.step.cohort]
     feed(engine, now, *reports)
     [plan] = feed(engine, now, Folded())
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, PlanPhase)
     return plan
 
 

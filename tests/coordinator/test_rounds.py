@@ -18,13 +18,13 @@ from covey.coordinator.engine.events import (
     LinkBack,
     LinkLost,
     Open,
-    Plan,
     Planned,
+    PlanPhase,
     Reported,
     Tick,
 )
 from covey.coordinator.engine.rounds import RoundEngine
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.engine.step import Stage
 from covey.shared.errors import UserError
 from covey.shared.strategies.base import Phase, View
@@ -34,42 +34,42 @@ from tests.coordinator.engines import ALL, TRAIN, cohort, feed, gathered, opened
 
 
 def test_the_first_phase_waits_until_enough_agents_are_there() -> None:
-    engine = RoundEngine(Rules(start_agents=2, rounds=5))
+    engine = RoundEngine(RoundRules(start_agents=2, rounds=5))
     assert engine.handle(Joined("b"), 1.0) == []
     assert engine.wake_at is None
-    assert engine.handle(Joined("a"), 2.0) == [Plan(View(0, 5, 0, ("a", "b")))]
+    assert engine.handle(Joined("a"), 2.0) == [PlanPhase(View(0, 5, 0, ("a", "b")))]
 
 
 def test_an_agent_that_joins_twice_is_one_agent() -> None:
-    engine = RoundEngine(Rules(start_agents=2))
+    engine = RoundEngine(RoundRules(start_agents=2))
     assert feed(engine, 0.0, Joined("a"), Joined("a")) == []
 
 
 def test_after_the_waiting_time_the_run_starts_with_fewer() -> None:
-    engine = RoundEngine(Rules(start_agents=3, start_wait_s=60.0), now=100.0)
+    engine = RoundEngine(RoundRules(start_agents=3, start_wait_s=60.0), now=100.0)
     assert engine.handle(Joined("a"), 101.0) == []
     assert engine.wake_at == 160.0
     assert engine.handle(Tick(), 159.9) == []
-    assert engine.handle(Tick(), 160.0) == [Plan(View(0, 1, 0, ("a",)))]
+    assert engine.handle(Tick(), 160.0) == [PlanPhase(View(0, 1, 0, ("a",)))]
 
 
 def test_after_the_waiting_time_the_first_agent_to_come_starts_the_run() -> None:
-    engine = RoundEngine(Rules(start_agents=3, start_wait_s=60.0))
+    engine = RoundEngine(RoundRules(start_agents=3, start_wait_s=60.0))
     assert engine.handle(Tick(), 60.0) == []
     assert engine.wake_at is None
-    assert engine.handle(Joined("a"), 61.0) == [Plan(View(0, 1, 0, ("a",)))]
+    assert engine.handle(Joined("a"), 61.0) == [PlanPhase(View(0, 1, 0, ("a",)))]
 
 
 def test_no_phase_begins_with_fewer_agents_than_the_quorum() -> None:
-    engine = RoundEngine(Rules(start_agents=1, quorum=2))
+    engine = RoundEngine(RoundRules(start_agents=1, quorum=2))
     assert engine.handle(Joined("a"), 0.0) == []
-    assert engine.handle(Joined("b"), 0.0) == [Plan(View(0, 1, 0, ("a", "b")))]
+    assert engine.handle(Joined("b"), 0.0) == [PlanPhase(View(0, 1, 0, ("a", "b")))]
 
 
 def test_only_the_first_phase_waits_for_the_full_start() -> None:
     engine = opened("a", "b", "c")
     feed(engine, 1.0, Left("c"), Reported("a", 1), Reported("b", 1))
-    assert engine.handle(Folded(), 2.0) == [Plan(View(1, 1, 0, ("a", "b")))]
+    assert engine.handle(Folded(), 2.0) == [PlanPhase(View(1, 1, 0, ("a", "b")))]
 
 
 # -- opening ---------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def test_fewer_lists_of_participants_than_rounds_are_refused_at_the_start() -> N
     with pytest.raises(
         UserError, match=r"rounds\.participants lists the agents of 1 rounds, but the run has 2"
     ):
-        Rules(rounds=2, participants=(("a",),))
+        RoundRules(rounds=2, participants=(("a",),))
 
 
 def test_a_phase_whose_agents_all_left_is_planned_again_a_second_later() -> None:
@@ -133,7 +133,7 @@ def test_a_phase_whose_agents_all_left_is_planned_again_a_second_later() -> None
     assert engine.handle(Planned(Phase(cohort=("b",))), 5.0) == []
     assert engine.wake_at == 6.0
     assert engine.handle(Joined("b"), 5.5) == []
-    assert engine.handle(Tick(), 6.0) == [Plan(View(0, 1, 0, ("a", "b")))]
+    assert engine.handle(Tick(), 6.0) == [PlanPhase(View(0, 1, 0, ("a", "b")))]
 
 
 @pytest.mark.parametrize("cohort", ["sample", "all", ("a", "b", "c")])
@@ -142,14 +142,14 @@ def test_a_round_that_can_no_longer_reach_its_quorum_is_not_opened(cohort: Any) 
     engine.handle(Left("b"), 0.0)
     assert engine.handle(Planned(Phase(cohort=cohort)), 0.0) == []
     assert engine.handle(Tick(), 1.0) == []  # and it is not even planned
-    assert engine.handle(Joined("b"), 2.0) == [Plan(View(0, 1, 0, ("a", "b", "c")))]
+    assert engine.handle(Joined("b"), 2.0) == [PlanPhase(View(0, 1, 0, ("a", "b", "c")))]
 
 
 def test_listed_participants_are_waited_for_until_they_can_reach_the_quorum() -> None:
     engine = gathered("a", "b", "c", quorum=2, participants=(("a", "b"),))
     engine.handle(Left("b"), 0.0)
     assert engine.handle(Planned(TRAIN), 0.0) == []
-    assert feed(engine, 1.0, Joined("b"), Tick()) == [Plan(View(0, 1, 0, ("a", "b", "c")))]
+    assert feed(engine, 1.0, Joined("b"), Tick()) == [PlanPhase(View(0, 1, 0, ("a", "b", "c")))]
     assert engine.handle(Planned(TRAIN), 1.0) == [Open(1, 0, 0, TRAIN, ("a", "b"))]
 
 
@@ -217,7 +217,7 @@ def test_an_agent_that_leaves_while_a_step_is_folded_changes_nothing_of_it() -> 
     engine = opened("a", "b", rounds=2)
     assert feed(engine, 1.0, Reported("a", 1), Reported("b", 1)) == [Close(1, ("a", "b"), ())]
     assert feed(engine, 2.0, Left("b"), Tick()) == []
-    assert engine.handle(Folded(), 3.0) == [Plan(View(1, 2, 0, ("a",)))]
+    assert engine.handle(Folded(), 3.0) == [PlanPhase(View(1, 2, 0, ("a",)))]
 
 
 def test_an_agent_that_leaves_while_a_phase_is_planned_is_not_invited() -> None:
@@ -233,7 +233,7 @@ def test_a_newcomer_does_not_enter_the_open_step_but_may_be_drawn_for_the_next()
     assert engine.handle(stranger, 2.0) == [Ignored(stranger, "b was not invited to step 1")]
     assert engine.handle(Reported("a", 1), 3.0) == [Close(1, ("a",), ())]
     assert feed(engine, 3.0, Folded(), Planned(TRAIN)) == [
-        Plan(View(1, 2, 0, ("a", "b"))),
+        PlanPhase(View(1, 2, 0, ("a", "b"))),
         Open(2, 1, 0, TRAIN, ("a", "b")),
     ]
 
@@ -242,11 +242,11 @@ def test_only_phases_that_end_a_round_are_counted() -> None:
     engine = opened("a", phase=ALL, rounds=3)
     assert feed(engine, 1.0, Reported("a", 1), Folded()) == [
         Close(1, ("a",), ()),
-        Plan(View(0, 3, 0, ("a",))),
+        PlanPhase(View(0, 3, 0, ("a",))),
     ]
     assert feed(engine, 1.0, Planned(TRAIN), Reported("a", 2), Folded())[1:] == [
         Close(2, ("a",), ()),
-        Plan(View(1, 3, 0, ("a",))),
+        PlanPhase(View(1, 3, 0, ("a",))),
     ]
 
 
@@ -342,7 +342,7 @@ def test_an_agent_that_returns_to_its_refilled_slot_helps_to_reach_the_target() 
 
 
 def test_an_answer_without_a_question_is_our_mistake() -> None:
-    engine = RoundEngine(Rules())
+    engine = RoundEngine(RoundRules())
     with pytest.raises(RuntimeError, match="no plan was asked for while gathering"):
         engine.handle(Planned(TRAIN), 0.0)
     with pytest.raises(RuntimeError, match="nothing was to be folded while gathering"):
@@ -354,7 +354,7 @@ def test_newcomers_take_part_in_nothing_before_the_last_round_was_folded() -> No
     assert cohort_of(engine, ALL) == ["a", "b"]
     assert cohort_of(engine, TRAIN) == ["a", "b"]  # participation 1 of those admitted, nobody spare
     (plan,) = engine.handle(Folded(), 0.0)
-    assert plan == Plan(View(1, 1, 0, ("a", "b", "n")))
+    assert plan == PlanPhase(View(1, 1, 0, ("a", "b", "n")))
     assert feed(engine, 0.0, Planned(ALL))[0] == Open(3, 1, 0, ALL, ("a", "b", "n"))
 
 

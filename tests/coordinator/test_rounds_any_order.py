@@ -26,15 +26,15 @@ from covey.coordinator.engine.events import (
     LinkLost,
     Open,
     Paused,
-    Plan,
     Planned,
+    PlanPhase,
     Reported,
     Resumed,
     Tick,
     Void,
 )
 from covey.coordinator.engine.rounds import RoundEngine
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.engine.step import Stage
 from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import check_what_is_kept
@@ -50,7 +50,7 @@ PHASES = st.builds(
     may_be_empty=st.booleans(),
 )
 RULES = st.builds(
-    Rules,
+    RoundRules,
     seed=st.integers(0, 3),
     rounds=st.just(3),
     participation=st.sampled_from([0.2, 0.6, 1.0]),
@@ -73,15 +73,15 @@ RULES = st.builds(
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Events at random; the answers to `Plan` and `Close` at random moments; the books kept by hand."""
+    """Events at random; the answers to `PlanPhase` and `Close` at random moments; the books kept by hand."""
 
     @initialize(rules=RULES)
-    def start(self, rules: Rules) -> None:
+    def start(self, rules: RoundRules) -> None:
         self.now = 0.0
         self.engine = RoundEngine(rules, self.now)
         self.rules_ = rules
         self.known: set[str] = set()
-        self.asked: Plan | Close | None = None
+        self.asked: PlanPhase | Close | None = None
         self.open: Open | None = None
         self.invited: set[str] = set()
         self.spool: set[str] = set()
@@ -203,7 +203,7 @@ class AnyOrder(RuleBasedStateMachine):
     def check(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Plan(view):
+                case PlanPhase(view):
                     assert self.open is None and self.asked is None  # noqa: PT018 - one thought
                     assert not self.paused and not self.blind  # noqa: PT018 - one thought
                     assert view.round == self.folded
@@ -322,7 +322,7 @@ def carried_out(engine: RoundEngine, actions: list[Action], now: float) -> list[
     done: list[Action] = []
     for action in actions:
         done.append(action)
-        if isinstance(action, Plan):
+        if isinstance(action, PlanPhase):
             done += carried_out(engine, engine.handle(Planned(the_phase(action.view)), now), now)
         if isinstance(action, Close):
             done += carried_out(engine, engine.handle(Folded(), now), now)
@@ -343,7 +343,7 @@ def test_a_restarted_engine_does_what_the_old_one_would_have_done(
     before: list[Event], after: list[Event], quorum: int
 ) -> None:
     # a deadline and a roll call far away, since a restart starts them again
-    rules = Rules(
+    rules = RoundRules(
         rounds=9,
         agents=3,
         quorum=quorum,

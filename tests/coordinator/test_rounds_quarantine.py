@@ -13,18 +13,18 @@ from covey.coordinator.engine.events import (
     Ignored,
     Invite,
     Joined,
-    Plan,
     Planned,
+    PlanPhase,
     Quarantined,
-    Refused,
     Release,
     Released,
     Reported,
     SetAside,
     Void,
+    VoteRefused,
 )
 from covey.coordinator.engine.rounds import RoundEngine
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.engine.step import Stage
 from covey.shared.strategies.base import Expected, Phase, View
 from tests.coordinator.engines import TRAIN, cohort, feed, opened
@@ -33,12 +33,12 @@ from tests.coordinator.engines import TRAIN, cohort, feed, opened
 def test_a_refused_report_leaves_its_slot_vacant_and_is_not_waited_for() -> None:
     engine = opened("a", "b", "c", quorum=2)
     feed(engine, 1.0, Reported("a", 1), Reported("b", 1))
-    assert engine.handle(Refused("c", "wrong numbers"), 2.0) == [Close(1, ("a", "b"), ("c",))]
+    assert engine.handle(VoteRefused("c", "wrong numbers"), 2.0) == [Close(1, ("a", "b"), ("c",))]
 
 
 def test_a_refused_report_may_be_followed_by_a_right_one() -> None:
     engine = opened("a", "b", "c")
-    assert feed(engine, 1.0, Refused("a", "checksum"), Reported("a", 1), Reported("b", 1)) == []
+    assert feed(engine, 1.0, VoteRefused("a", "checksum"), Reported("a", 1), Reported("b", 1)) == []
     assert engine.handle(Reported("c", 1), 2.0) == [Close(1, ("a", "b", "c"), ())]
 
 
@@ -46,12 +46,17 @@ def test_a_spare_client_takes_the_slot_of_a_refused_report() -> None:
     engine = opened("a", "b", "c", agents=2)
     first, _ = cohort(engine)
     (spare,) = {"a", "b", "c"} - set(cohort(engine))
-    assert engine.handle(Refused(first, "not finite"), 1.0) == [Invite(1, spare)]
+    assert engine.handle(VoteRefused(first, "not finite"), 1.0) == [Invite(1, spare)]
 
 
 def test_refusals_count_once_per_step() -> None:
     engine = opened("a", "b", quarantine_after=2)
-    assert feed(engine, 1.0, Refused("a", "one"), Refused("a", "two"), Refused("a", "three")) == []
+    assert (
+        feed(
+            engine, 1.0, VoteRefused("a", "one"), VoteRefused("a", "two"), VoteRefused("a", "three")
+        )
+        == []
+    )
     assert engine.refused == {"a": (1, 1)}
     assert engine.quarantined == {}
 
@@ -62,12 +67,12 @@ def fold(engine: RoundEngine) -> None:
 
 def test_an_agent_refused_in_n_steps_is_quarantined_and_invited_no_more() -> None:
     engine = opened("a", "b", "c", quarantine_after=2, rounds=9)
-    feed(engine, 1.0, Refused("a", "lie 1"), Reported("b", 1), Reported("c", 1))
+    feed(engine, 1.0, VoteRefused("a", "lie 1"), Reported("b", 1), Reported("c", 1))
     fold(engine)
     assert set(cohort(engine)) == {"a", "b", "c"}
-    assert engine.handle(Refused("a", "lie 2"), 2.0) == [Quarantined("a", 2, "lie 2")]
+    assert engine.handle(VoteRefused("a", "lie 2"), 2.0) == [Quarantined("a", 2, "lie 2")]
     feed(engine, 2.0, Reported("b", 2), Reported("c", 2))
-    assert engine.handle(Folded(), 2.5) == [Plan(View(2, 9, 0, ("b", "c")))]
+    assert engine.handle(Folded(), 2.5) == [PlanPhase(View(2, 9, 0, ("b", "c")))]
     engine.handle(Planned(Phase("warm-up", "all", ends_round=False)), 2.5)
     assert set(cohort(engine)) == {"b", "c"}
     report = Reported("a", 3)
@@ -76,7 +81,7 @@ def test_an_agent_refused_in_n_steps_is_quarantined_and_invited_no_more() -> Non
 
 def test_a_phase_that_names_a_quarantined_client_goes_without_it() -> None:
     engine = opened("a", "b", "c", quarantine_after=1)
-    assert engine.handle(Refused("a", "lie"), 1.0) == [Quarantined("a", 1, "lie")]
+    assert engine.handle(VoteRefused("a", "lie"), 1.0) == [Quarantined("a", 1, "lie")]
     feed(engine, 1.0, Reported("b", 1), Reported("c", 1))
     feed(engine, 1.0, Folded(), Planned(Phase("entry", ("a", "b"), ends_round=False)))
     assert cohort(engine) == ["b"]
@@ -84,7 +89,7 @@ def test_a_phase_that_names_a_quarantined_client_goes_without_it() -> None:
 
 def test_a_released_client_is_invited_again_and_starts_from_zero() -> None:
     engine = opened("a", "b", quarantine_after=1, rounds=9)
-    engine.handle(Refused("a", "lie"), 1.0)
+    engine.handle(VoteRefused("a", "lie"), 1.0)
     assert engine.handle(Release("a"), 2.0) == [Released("a")]
     assert engine.refused == {}
     feed(engine, 2.0, Reported("b", 1))
@@ -96,7 +101,7 @@ def test_a_released_client_is_invited_again_and_starts_from_zero() -> None:
 
 def test_without_a_limit_no_agent_is_quarantined() -> None:
     engine = opened("a", "b")
-    assert engine.handle(Refused("a", "lie"), 1.0) == []
+    assert engine.handle(VoteRefused("a", "lie"), 1.0) == []
     assert engine.quarantined == {}
 
 
@@ -132,9 +137,9 @@ def test_nothing_can_be_set_aside_while_nothing_is_folded() -> None:
 def test_quarantine_and_declared_numbers_outlast_a_restart() -> None:
     phase = Phase(numbers={"choice": Expected(most=3.0, whole=True)})
     engine = opened("a", "b", phase=phase, quarantine_after=1)
-    engine.handle(Refused("a", "lie"), 1.0)
+    engine.handle(VoteRefused("a", "lie"), 1.0)
     saved = json.loads(json.dumps(engine.snapshot()))
-    again, _ = RoundEngine.restore(Rules(quarantine_after=1, start_agents=2), saved, [], 5.0)
+    again, _ = RoundEngine.restore(RoundRules(quarantine_after=1, start_agents=2), saved, [], 5.0)
     assert again.quarantined == {"a": "lie"}
     assert again.refused == {"a": (1, 1)}
     assert again.step is not None
@@ -145,7 +150,7 @@ def test_quarantine_and_declared_numbers_outlast_a_restart() -> None:
 
 def test_a_run_reports_that_it_waits_for_agents_in_quarantine() -> None:
     engine = opened("a", "b", quarantine_after=1, quorum=2)
-    feed(engine, 1.0, Refused("a", "lie"), Reported("b", 1))
+    feed(engine, 1.0, VoteRefused("a", "lie"), Reported("b", 1))
     assert (
         engine.waits_for == "1 agents are there (1 more are in quarantine), rounds.quorum wants 2"
     )

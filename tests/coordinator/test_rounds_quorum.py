@@ -17,14 +17,14 @@ from covey.coordinator.engine.events import (
     LinkBack,
     LinkLost,
     Open,
-    Plan,
     Planned,
+    PlanPhase,
     Reported,
     Tick,
     Void,
 )
 from covey.coordinator.engine.rounds import RoundEngine
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.engine.step import Step
 from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import TRAIN, cohort, feed, gathered, opened
@@ -40,7 +40,7 @@ def test_a_phase_without_its_quorum_at_the_deadline_is_void_and_drawn_again() ->
         Void(1, "1 of 3 invited agents reported, the quorum is 2", ("a", "b", "c")),
     ]
     assert engine.wake_at == 30.5
-    assert engine.handle(Tick(), 30.5) == [Plan(View(0, 1, 1, ("a", "b", "c")))]
+    assert engine.handle(Tick(), 30.5) == [PlanPhase(View(0, 1, 1, ("a", "b", "c")))]
     assert engine.handle(Planned(TRAIN), 30.5) == [Open(2, 0, 1, TRAIN, ("a", "b", "c"))]
 
 
@@ -298,7 +298,7 @@ def test_an_agent_that_never_reports_has_the_time_for_a_first_work_once() -> Non
     feed(engine, 1.0, Reported("a", 1))
     feed(engine, 90.0, Tick())
     actions = feed(engine, 90.0, Joined("silent"), Folded())
-    assert any(isinstance(action, Plan) for action in actions)
+    assert any(isinstance(action, PlanPhase) for action in actions)
     feed(engine, 91.0, Planned(TRAIN))
     assert "silent" in cohort(engine)
     assert engine.step is not None
@@ -307,7 +307,7 @@ def test_an_agent_that_never_reports_has_the_time_for_a_first_work_once() -> Non
 
 def silent_attempts(count: int, *, online: bool = True, limit: int = 20) -> list[str]:
     """Why attempts are void in which no agent reports, one after another."""
-    attempts, found = Attempts(Rules(start_agents=2, void_limit=limit)), []
+    attempts, found = Attempts(RoundRules(start_agents=2, void_limit=limit)), []
     for number in range(count):
         step = Step.of(number, TRAIN, ["a", "b"], 0.0)
         step.reported.clear()

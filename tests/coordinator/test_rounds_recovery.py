@@ -16,8 +16,8 @@ from covey.coordinator.engine.events import (
     LinkLost,
     Open,
     Paused,
-    Plan,
     Planned,
+    PlanPhase,
     Reported,
     Resumed,
     Tick,
@@ -26,7 +26,7 @@ from covey.coordinator.engine.events import (
 )
 from covey.coordinator.engine.presence import Presence
 from covey.coordinator.engine.rounds import RoundEngine
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import LINGER, TRAIN, cohort, feed, gathered, opened, restarted
 
@@ -69,13 +69,13 @@ def test_a_pause_lets_the_open_step_end_and_opens_no_other() -> None:
     assert feed(engine, 1.0, Paused(), Reported("a", 1)) == [Close(1, ("a",), ())]
     assert feed(engine, 2.0, Folded(), Joined("b"), Tick()) == []
     assert engine.wake_at is None
-    assert engine.handle(Resumed(), 9.0) == [Plan(View(1, 2, 0, ("a", "b")))]
+    assert engine.handle(Resumed(), 9.0) == [PlanPhase(View(1, 2, 0, ("a", "b")))]
 
 
 def test_a_pause_that_comes_while_a_phase_is_planned_keeps_it_closed() -> None:
     engine = gathered("a")
     assert feed(engine, 1.0, Paused(), Planned(TRAIN)) == []
-    assert feed(engine, 9.0, Tick(), Resumed()) == [Plan(View(0, 1, 0, ("a",)))]
+    assert feed(engine, 9.0, Tick(), Resumed()) == [PlanPhase(View(0, 1, 0, ("a",)))]
 
 
 def test_while_the_link_is_down_no_agent_leaves_and_no_time_passes() -> None:
@@ -97,7 +97,7 @@ def test_no_phase_is_planned_while_the_link_is_down() -> None:
     assert feed(engine, 1.0, Reported("a", 1), LinkLost(), Folded(), Joined("b")) == [
         Close(1, ("a",), ())
     ]
-    assert engine.handle(LinkBack(), 2.0) == [Plan(View(1, 2, 0, ("a", "b")))]
+    assert engine.handle(LinkBack(), 2.0) == [PlanPhase(View(1, 2, 0, ("a", "b")))]
 
 
 def test_all_times_move_by_as_long_as_the_link_was_down() -> None:
@@ -113,7 +113,7 @@ def test_all_times_move_by_as_long_as_the_link_was_down() -> None:
 
 
 def test_the_wait_for_a_full_start_and_the_pause_after_a_void_step_move_too() -> None:
-    engine = RoundEngine(Rules(start_agents=2, start_wait_s=60.0, rollcall_s=1000.0))
+    engine = RoundEngine(RoundRules(start_agents=2, start_wait_s=60.0, rollcall_s=1000.0))
     feed(engine, 1.0, Joined("a"), LinkLost())
     engine.handle(LinkBack(), 101.0)
     assert engine.wake_at == 160.0
@@ -135,7 +135,7 @@ def test_who_does_not_answer_the_roll_call_has_left() -> None:
 def test_until_the_roll_call_is_over_those_who_were_there_count_as_present() -> None:
     engine = opened("a", "b", rounds=2)
     assert feed(engine, 1.0, Reported("a", 1), Reported("b", 1), LinkLost(), Folded())[1:] == []
-    assert engine.handle(LinkBack(), 2.0) == [Plan(View(1, 2, 0, ("a", "b")))]
+    assert engine.handle(LinkBack(), 2.0) == [PlanPhase(View(1, 2, 0, ("a", "b")))]
 
 
 def test_after_a_restart_a_fleet_has_as_long_as_at_its_first_start() -> None:
@@ -219,13 +219,13 @@ def test_a_step_that_was_being_folded_is_closed_again_after_a_restart() -> None:
     close = feed(engine, 1.0, Reported("a", 1), Reported("b", 1))
     engine, actions = restarted(engine, "a", "b", now=100.0)
     assert actions == close
-    assert engine.handle(Folded(), 101.0) == [Plan(View(1, 2, 0, ("a", "b")))]
+    assert engine.handle(Folded(), 101.0) == [PlanPhase(View(1, 2, 0, ("a", "b")))]
 
 
 def test_an_unanswered_plan_is_asked_again_after_a_restart() -> None:
     engine = gathered("a", "b", rounds=4)
     _, actions = restarted(engine, now=100.0)
-    assert actions == [Plan(View(0, 4, 0, ("a", "b")))]
+    assert actions == [PlanPhase(View(0, 4, 0, ("a", "b")))]
 
 
 def test_step_numbers_grow_across_restarts() -> None:
@@ -245,11 +245,11 @@ def test_invited_substitutes_are_still_invited_after_a_restart() -> None:
 
 
 def test_a_restart_before_the_first_phase_still_waits_for_the_full_start() -> None:
-    engine = RoundEngine(Rules(start_agents=2))
+    engine = RoundEngine(RoundRules(start_agents=2))
     engine.handle(Joined("a"), 0.0)
     engine, actions = restarted(engine, now=100.0)
     assert actions == []
-    assert engine.handle(Joined("b"), 101.0) == [Plan(View(0, 1, 0, ("a", "b")))]
+    assert engine.handle(Joined("b"), 101.0) == [PlanPhase(View(0, 1, 0, ("a", "b")))]
 
 
 def test_a_paused_run_is_still_paused_after_a_restart() -> None:
@@ -257,7 +257,7 @@ def test_a_paused_run_is_still_paused_after_a_restart() -> None:
     feed(engine, 1.0, Paused(), Reported("a", 1), Folded())
     engine, actions = restarted(engine, now=100.0)
     assert actions == []
-    assert engine.handle(Resumed(), 101.0) == [Plan(View(1, 2, 0, ("a",)))]
+    assert engine.handle(Resumed(), 101.0) == [PlanPhase(View(1, 2, 0, ("a",)))]
 
 
 def test_an_agent_that_failed_before_a_restart_is_not_waited_for_after_it() -> None:
@@ -274,7 +274,7 @@ def test_a_run_that_was_given_up_may_try_as_often_again_after_a_restart() -> Non
     engine, actions = restarted(engine, now=100.0)
     assert actions == []
     assert engine.handle(Joined("a"), 100.0) == [
-        Plan(View(0, 1, 2, ("a",)))
+        PlanPhase(View(0, 1, 2, ("a",)))
     ]  # attempt 2: never drawn before
     feed(engine, 100.0, Planned(TRAIN))
     assert [type(action) for action in feed(engine, 101.0, Left("a"))] == [Void]
@@ -324,7 +324,9 @@ FAULTY_RUN = """
 
 
 def test_a_whole_faulty_run_reads_like_this() -> None:
-    engine = RoundEngine(Rules(rounds=2, agents=2, quorum=2, start_agents=4, seed=195, **LINGER))
+    engine = RoundEngine(
+        RoundRules(rounds=2, agents=2, quorum=2, start_agents=4, seed=195, **LINGER)
+    )
     spool: set[str] = set()
     told = [""]
     for line in filter(None, FAULTY_RUN.splitlines()):

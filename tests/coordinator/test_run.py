@@ -16,7 +16,7 @@ from covey.coordinator.fold.statistics import pooled
 from covey.coordinator.record import records
 from covey.coordinator.record.notices import ReportIgnored
 from covey.coordinator.report.tables import none_evaluated, results, unevaluated
-from covey.coordinator.run.effects import Announce, Done, Effect, SendOrder
+from covey.coordinator.run.effects import Announce, Effect, RunOver, SendOrder
 from covey.coordinator.run.result import result_of, write_all, write_models
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import GivenUpError
@@ -454,7 +454,7 @@ def test_figures_of_an_earlier_evaluation_and_failures_are_named_in_the_result(
             effects += run.accept(client, content, 0.0)
         orders = orders_of(effects)
         steps += 1
-    assert any(isinstance(effect, Done) for effect in effects)
+    assert any(isinstance(effect, RunOver) for effect in effects)
     document = result_of(run, None).to_json()
     assert document["unevaluated"] == ["agent-1"]
     assert document["stale"] == {"agent-0": 1}

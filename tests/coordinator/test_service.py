@@ -17,7 +17,7 @@ from covey.coordinator.run.run import Run
 from covey.coordinator.serve import intake
 from covey.coordinator.serve.roster import MAX_UNKNOWN, Roster
 from covey.coordinator.serve.service import Service
-from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.link import Received
 from covey.shared.wire.documents import AgentStatus, Control, CoordinatorStatus, RosterMessage
 from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.topics import Topics
@@ -30,7 +30,7 @@ from tests.kit.small_run import begun, clients, rules, scenario, setup
 TOPICS = Topics("default")
 
 
-async def refusals(folder: Path, *noise: Message) -> dict[str, int]:
+async def refusals(folder: Path, *noise: Received) -> dict[str, int]:
     """The refusals of a run that gets these messages while its first phase is open."""
     scene, broker = scenario("fedavg"), MemoryBroker()
 
@@ -59,7 +59,7 @@ def test_a_report_larger_than_any_that_was_asked_for_is_refused_by_its_first_par
     data = bytes(1024)
     part = Part(digest=digest(data), index=0, count=1 << 15, size=1 << 25, about=2, data=data)
     assert (
-        clock.run(refusals(tmp_path, Message(TOPICS.report("agent-0", 0), part.to_bytes())))[
+        clock.run(refusals(tmp_path, Received(TOPICS.report("agent-0", 0), part.to_bytes())))[
             "too large"
         ]
         == 1
@@ -73,7 +73,7 @@ def test_more_agents_than_a_coordinator_can_know_are_refused(
     statuses = [
         AgentStatus(agent=f"stranger-{i}", session="s", online=True, serial=1) for i in range(3)
     ]
-    noise = [Message(TOPICS.status(one.agent), one.to_bytes()) for one in statuses]
+    noise = [Received(TOPICS.status(one.agent), one.to_bytes()) for one in statuses]
     assert clock.run(refusals(tmp_path, *noise))["too many agents"] == 2
 
 
@@ -291,9 +291,9 @@ def statuses_of_late(folder: Path, *messages: tuple[AgentStatus, bool]) -> dict[
             service, now = fleet.service, asyncio.get_running_loop().time()
             assert service is not None
             topic = TOPICS.status("late")
-            arrived = [Message(topic, status.to_bytes(), kept) for status, kept in messages]
+            arrived = [Received(topic, status.to_bytes(), kept) for status, kept in messages]
             read = [item for one in arrived for item in service.read(one, now)]
-            service.handle([item for item in read if isinstance(item, intake.Seen)], now)
+            service.handle([item for item in read if isinstance(item, intake.StatusQueued)], now)
             await serving
             return service.roster.rows({})["late"]
 
@@ -321,7 +321,7 @@ def test_a_status_of_megabytes_is_refused_before_it_is_read(tmp_path: Path) -> N
     labels = ["x" * 4000] * 1000
     whole = AgentStatus.model_construct(agent="agent-0", session="s", online=True, labels=labels)
     assert (
-        clock.run(refusals(tmp_path, Message(TOPICS.status("agent-0"), whole.to_bytes())))[
+        clock.run(refusals(tmp_path, Received(TOPICS.status("agent-0"), whole.to_bytes())))[
             "too long"
         ]
         == 1

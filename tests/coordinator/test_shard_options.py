@@ -14,8 +14,8 @@ from covey.coordinator.cli.options import distinct_brokers
 from covey.coordinator.cli.program import app
 from covey.coordinator.cli.run import addresses, at_brokers
 from covey.coordinator.record.records import scenario_digest
-from covey.coordinator.run.options import Options
-from covey.shared.cli import Connection, command_of, with_connection
+from covey.coordinator.run.options import RunOptions
+from covey.shared.cli import BrokerAddresses, command_of, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls, environment_of
 from covey.shared.mqtt.credentials import render
@@ -58,24 +58,24 @@ def test_brokers_that_make_no_sense_are_refused(sections: dict[str, Any], words:
 def test_a_run_connects_to_the_brokers_of_its_scenario_unless_options_name_others() -> None:
     scene = scenario("fedavg", brokers=TWO)
     folder = Path("out")
-    assert addresses(scene, Options(folder)) == urls(TWO)
-    assert addresses(scene, Options(folder, brokers=tuple(urls(["mqtt://c"])))) == urls(
+    assert addresses(scene, RunOptions(folder)) == urls(TWO)
+    assert addresses(scene, RunOptions(folder, brokers=tuple(urls(["mqtt://c"])))) == urls(
         ["mqtt://c"]
     )
     others = tuple(urls(["mqtt://d", "mqtt://e"]))
-    assert addresses(scene, Options(folder, brokers=others)) == list(others)
-    assert addresses(scene, Options(folder, embedded=True)) == []
-    assert addresses(scenario("fedavg", brokers=2, fleet=FLEET), Options(folder)) == []
+    assert addresses(scene, RunOptions(folder, brokers=others)) == list(others)
+    assert addresses(scene, RunOptions(folder, embedded=True)) == []
+    assert addresses(scenario("fedavg", brokers=2, fleet=FLEET), RunOptions(folder)) == []
 
 
 def test_groups_of_a_secure_sum_lie_within_one_of_the_brokers_that_options_name() -> None:
     scene = scenario("fedavg", privacy={"secure": {"clip": 1.0}})
-    several = Options(Path("out"), brokers=tuple(urls(TWO)))
+    several = RunOptions(Path("out"), brokers=tuple(urls(TWO)))
     secured: Any = at_brokers(scene, several).method
     homes = {secured.home(f"agent-{i}") for i in range(8)}
     assert homes == {0, 1}
     assert at_brokers(scene, replace(several, cluster=True)) is scene
-    assert at_brokers(scene, Options(Path("out"), brokers=tuple(urls(["mqtt://c"])))) is scene
+    assert at_brokers(scene, RunOptions(Path("out"), brokers=tuple(urls(["mqtt://c"])))) is scene
 
 
 def test_the_brokers_change_no_model_and_do_not_identify_a_run() -> None:
@@ -87,11 +87,11 @@ def test_credentials_files_name_the_brokers_with_a_password_and_an_authority_eac
     tmp_path: Path,
 ) -> None:
     files = [written(tmp_path, host) for host in ("a", "b")]
-    found = distinct_brokers(Connection(credentials=tuple(files)))
+    found = distinct_brokers(BrokerAddresses(credentials=tuple(files)))
     assert [(url.host, url.password) for url in found] == [("a", "secret-a"), ("b", "secret-b")]
     assert [url.tls for url in found] == [Tls(ca=file, source=file) for file in files]
     with pytest.raises(UserError, match="the same broker is given twice"):
-        distinct_brokers(Connection(credentials=(files[0], files[0])))
+        distinct_brokers(BrokerAddresses(credentials=(files[0], files[0])))
 
 
 def test_a_simulated_fleet_gets_all_addresses() -> None:
@@ -104,13 +104,13 @@ def test_a_simulated_fleet_has_the_certificates_of_each_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [written(tmp_path, host) for host in ("a", "b")]
-    found = distinct_brokers(Connection(credentials=tuple(files)))
+    found = distinct_brokers(BrokerAddresses(credentials=tuple(files)))
     for name, value in environment_of(found).items():
         monkeypatch.setenv(name, value)
-    seen: list[Connection] = []
+    seen: list[BrokerAddresses] = []
 
     @with_connection(several=True)
-    def command(*, connection: Connection) -> None:
+    def command(*, connection: BrokerAddresses) -> None:
         seen.append(connection)
 
     command_of("fleet", command).main([], standalone_mode=False)

@@ -17,7 +17,7 @@ from covey.coordinator.serve.service import Service, last_will
 from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.shared.errors import UserError
 from covey.shared.mqtt.duplicate_ids import session_id
-from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.link import Received
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.documents import AgentStatus, Control
@@ -452,7 +452,7 @@ def test_a_broker_that_is_not_read_does_not_stop_the_others() -> None:
             shards = []
             async for item in merged.incoming():
                 shards.append(item.shard)
-                if isinstance(item, Message):
+                if isinstance(item, Received):
                     return shards
         return []
 

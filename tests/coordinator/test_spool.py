@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.coordinator.disk.report_file import Entry
+from covey.coordinator.disk.report_file import ReportPlace
 from covey.coordinator.disk.spool import REPORTS, Circumstances, Spool
 from covey.shared.storage import files
 from covey.shared.strategies.base import Report
@@ -82,7 +82,7 @@ def test_how_reports_came_about_is_known_without_their_files_and_read_after_a_re
 
     expected = {"agent-0": Circumstances(2.5, "lost", "cuda"), "agent-1": Circumstances(1.5)}
     assert seen(Spool(tmp_path)) == expected
-    monkeypatch.setattr(Entry, "facts", lambda entry: pytest.fail(f"{entry} was read"))
+    monkeypatch.setattr(ReportPlace, "facts", lambda entry: pytest.fail(f"{entry} was read"))
     assert seen(spool) == expected
     spool.drop(1)
     assert not spool._steps

@@ -25,7 +25,7 @@ from covey.coordinator.engine.events import (
 )
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import DeadlineRule
-from covey.coordinator.engine.timing import KEPT, Timing
+from covey.coordinator.engine.timing import KEPT, AgentTiming
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.shared.scenario.scenario import Scenario
@@ -141,7 +141,7 @@ def test_a_silent_agent_does_not_stretch_the_deadlines_forever() -> None:
 
 
 def test_durations_count_for_their_phase_and_their_agents_alone() -> None:
-    timing = Timing(RULE)
+    timing = AgentTiming(RULE)
     engine = engine_of()
     engine.timing = timing
     begin(engine, 0.0)

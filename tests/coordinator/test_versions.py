@@ -12,9 +12,9 @@ import pytest
 from covey.coordinator.cli import promote
 from covey.coordinator.deploy.registry import (
     Act,
-    Entry,
     Publication,
     Registry,
+    RegistryEntry,
     note,
     operator,
     publications,
@@ -112,7 +112,7 @@ def known(*lines: Line, folder: Path = Path("runs")) -> Registry:
         devices = ("pi-1",) if run.endswith("!") else ()
         name = run.removesuffix("!")
         line = Publication(act, number, serial, name, "default", devices=devices)
-        entries.append(Entry(line, folder / name, name))
+        entries.append(RegistryEntry(line, folder / name, name))
     return Registry(folder, tuple(entries))
 
 
@@ -185,6 +185,6 @@ def test_the_registry_has_the_publications_of_all_runs_of_a_federation_by_their_
 
 def test_a_run_whose_folder_is_gone_is_named_by_a_rollback() -> None:
     line = Publication("publish", 3, 9, "b", "default", before_run="a", before_round=20)
-    of = Registry(Path("runs"), (Entry(line, Path("runs/b"), "b"),))
+    of = Registry(Path("runs"), (RegistryEntry(line, Path("runs/b"), "b"),))
     with pytest.raises(UserError, match="before b@3 is not in runs: round 20 of run a"):
         of.before()

@@ -26,7 +26,7 @@ from typing import Any
 
 from covey.coordinator.engine import events as e
 from covey.coordinator.engine.rounds import RoundEngine
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.shared.strategies.base import Phase, View
 
 NOTHING = {"none", "-"}
@@ -53,7 +53,7 @@ def replayed(text: str) -> str:
 class Player:
     """Feeds the engine of one transcript."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: RoundRules) -> None:
         self.engine = RoundEngine(rules)
         self._wake_at: float | None = None
 
@@ -74,12 +74,12 @@ class Player:
             yield "wakes: never" if self._wake_at is None else f"wakes: {self._wake_at:g}"
 
 
-def rules(words: list[str]) -> Rules:
+def rules(words: list[str]) -> RoundRules:
     """`key=value` words as rules; a value is JSON."""
     values: dict[str, Any] = {key: json.loads(value) for key, value in pairs(words)}
     if "newcomers" in values:
         values["newcomers"] = frozenset(values["newcomers"])
-    return Rules(**values)
+    return RoundRules(**values)
 
 
 def pairs(words: list[str]) -> Iterator[tuple[str, str]]:
@@ -102,7 +102,7 @@ def event(name: str, words: list[str]) -> e.Event:
         case "failed":
             return e.Failed(first, int(words[1]), " ".join(words[2:]))
         case "refused":
-            return e.Refused(first, rest)
+            return e.VoteRefused(first, rest)
         case "unreadable":
             return e.Unreadable(listed(first), int(words[1]))
         case "set_aside":
@@ -151,7 +151,7 @@ def shown(action: e.Action) -> str:
     named = {one.name: getattr(action, one.name) for one in fields(action)}
     if named.get("buffer", "") is None:  # of synchronous rounds there is nothing to show
         del named["buffer"]
-    if isinstance(action, e.Plan):
+    if isinstance(action, e.PlanPhase):
         named = view_words(action.view)
     return " ".join(
         [type(action).__name__, *(f"{key}={word(value)}" for key, value in named.items())]

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from benchmarks.memory import run
-from covey.shared.mqtt.link import Message, Up
+from covey.shared.mqtt.link import Received, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from tests.e2e.conftest import coordinator, finish, fleet
 from tests.processes import free_port, model_bytes, mosquitto, needs_mosquitto, rows
@@ -84,7 +84,7 @@ async def make_noise(url: str, count: int, agents: psutil.Process) -> None:
         async for incoming in link.incoming():
             if isinstance(incoming, Up):
                 await link.subscribe(["covey/#"])
-            if not isinstance(incoming, Message) or not incoming.payload:
+            if not isinstance(incoming, Received) or not incoming.payload:
                 continue
             heard.setdefault(incoming.topic, incoming.payload)
             if not {kind(topic) for topic in heard} >= KINDS:

@@ -26,12 +26,12 @@ from covey.agent.worker.start import write_start
 from covey.agent.worker.worker import answer
 from covey.coordinator.cli import promote
 from covey.coordinator.cli import run as command
-from covey.coordinator.cli.promote import Deployed, Way
+from covey.coordinator.cli.promote import DeploymentDone, Way
 from covey.coordinator.deploy.decide import Command
 from covey.coordinator.deploy.registry import publications
 from covey.coordinator.disk.versions import last_version, round_name, save_version
 from covey.coordinator.record.notices import Notice
-from covey.coordinator.run.options import Options
+from covey.coordinator.run.options import RunOptions
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.scenario.load import load
@@ -144,7 +144,7 @@ async def devices(folder: Path, url: BrokerUrl) -> AsyncIterator[Devices]:
         yield Devices(folder, url, stack)
 
 
-async def published(urls: Sequence[BrokerUrl], runs: Path, version: str) -> Deployed:
+async def published(urls: Sequence[BrokerUrl], runs: Path, version: str) -> DeploymentDone:
     return await promote.deploy(Command(), version, Way(urls, runs, wait_s=20))
 
 
@@ -164,7 +164,7 @@ async def test_a_model_is_delivered_used_and_replaced(tmp_path: Path) -> None:
         async with devices(tmp_path, url) as fleet:
             for name, sign in SITES.items():
                 await fleet.start(name, sign)
-            options = Options(run, brokers=(url,))
+            options = RunOptions(run, brokers=(url,))
             await command.run(load(started_alike(tmp_path)), options, seen.append)
 
             # delivered by the run's own orders, and used

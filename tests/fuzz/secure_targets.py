@@ -57,7 +57,7 @@ def sums() -> dict[str, tuple[Site, Message]]:
         content = next(
             effect.content
             for effect in sent
-            if isinstance(effect, at.SendJoin | at.SendReport | at.SendAnswer)
+            if isinstance(effect, at.SendJoin | at.SendMasked | at.SendAnswer)
         )
         stopped = replace(here, records=[], log=[])
         stopped.state = here.state
@@ -123,7 +123,7 @@ def take_from_member(made: tuple[str, bytes]) -> str:
     stage, content = made
     here, sample = sums()[stage]
     machine = here.machine
-    takes: dict[str, Callable[[co.SumState, bytes], co.Step]] = {
+    takes: dict[str, Callable[[co.SumState, bytes], co.SumsTransition]] = {
         "join": machine.joined,
         "report": machine.reported,
         "answer": machine.answered,

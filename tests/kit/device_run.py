@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from covey.agent.training.models import initial
 from covey.agent.worker.worker import answer
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.run.folder import IN_PROCESS
@@ -71,7 +71,7 @@ def devices(folder: Path, scene: Scenario, files: Mapping[str, Path]) -> Run:
     """The whole run of one device per file."""
     vector, layout = initial(scene.task, entropy(scene.seed, "init", 0))
     setup = setup_of(scene, [vector], layout)
-    rules = Rules(seed=scene.seed, rounds=scene.rounds.count, start_agents=len(files))
+    rules = RoundRules(seed=scene.seed, rounds=scene.rounds.count, start_agents=len(files))
     folder.mkdir(parents=True)
     run = Run.start(folder, scene, setup, rules, IN_PROCESS, 0.0)
     sources = {client: {"data": str(path), "label": None} for client, path in files.items()}

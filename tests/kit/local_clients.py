@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from covey.agent.kept.secure_folder import SecureFolder
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.origin import Origin
@@ -83,7 +83,7 @@ def local_driver(
     folder: Path,
     scenario: Scenario,
     setup: Setup,
-    rules: Rules,
+    rules: RoundRules,
     local_for: LocalFor,
     observer: Observer = ignore,
     origin: Origin | None = None,

@@ -16,7 +16,7 @@ from typing import Self
 from covey.broker.topic_filters import Retained, Subscriptions, is_filter, is_topic
 from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.inbox import Inbox
-from covey.shared.mqtt.link import UNANSWERED, Down, Incoming, Message, Subscribed, Up, Will
+from covey.shared.mqtt.link import UNANSWERED, Down, Incoming, Received, Subscribed, Up, Will
 from covey.shared.mqtt.profiles import MOSQUITTO, Profile
 from covey.shared.mqtt.throttle import Throttle
 
@@ -142,13 +142,13 @@ class MemoryBroker:
         if retain:
             self.retained.keep(topic, payload)
         for link in self._subscriptions.holders_of(topic):
-            self._deliver(link, Message(topic, payload))
+            self._deliver(link, Received(topic, payload))
 
     def _resend(self, link: MemoryLink, pattern: str) -> None:
         for topic, payload in self.retained.matching(pattern):
-            self._deliver(link, Message(topic, payload, retained=True))
+            self._deliver(link, Received(topic, payload, retained=True))
 
-    def _deliver(self, link: MemoryLink, message: Message) -> None:
+    def _deliver(self, link: MemoryLink, message: Received) -> None:
         if self._chance(self.drop_session):
             link._lose("the broker lost the session")
             return
@@ -303,7 +303,7 @@ class MemoryLink:
             self._leave(will=will)
         self._inbox.close()
 
-    def _receive(self, message: Message, after_s: float) -> None:
+    def _receive(self, message: Received, after_s: float) -> None:
         if not self.up:
             return
         if not after_s:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from covey.shared.mqtt.link import Message, Up, Will
+from covey.shared.mqtt.link import Received, Up, Will
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.vectors import Layout
 from covey.shared.wire.codec import Codec, encode
@@ -46,13 +46,13 @@ class Parrot:
             async for incoming in link.incoming():
                 if isinstance(incoming, Up):
                     await link.subscribe([TOPICS.coordinator_status, TOPICS.order(self.name)])
-                elif isinstance(incoming, Message) and incoming.topic == TOPICS.coordinator_status:
+                elif isinstance(incoming, Received) and incoming.topic == TOPICS.coordinator_status:
                     seen = CoordinatorStatus.from_bytes(incoming.payload)
                     answer = online.model_copy(
                         update={"epoch": seen.epoch, "task": seen.task_digest}
                     )
                     await link.publish(TOPICS.status(self.name), answer.to_bytes(), retain=True)
-                elif isinstance(incoming, Message):
+                elif isinstance(incoming, Received):
                     order = OrderMessage.from_bytes(incoming.payload)
                     if order.work is not None:
                         async with gate:

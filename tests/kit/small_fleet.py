@@ -13,7 +13,7 @@ from covey.agent.device.service import Agent
 from covey.agent.kept.secure_folder import SecureFolder
 from covey.agent.policy import DEFAULT_RULES
 from covey.agent.worker.memory_file import load_memory, save_memory
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.record.notices import Notice, Observer
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service, last_will
@@ -121,7 +121,7 @@ class Fleet:
         self,
         folder: Path,
         scene: Scenario,
-        rules: Rules,
+        rules: RoundRules,
         broker: MemoryBroker,
         people: Mapping[ClientId, Trainer],
     ) -> None:

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.run.effects import Effect
@@ -101,7 +101,7 @@ def layout_text(scene: Scenario) -> str:
     return json.dumps(setup(scene).whole.to_wire())
 
 
-def rules(scene: Scenario, **changes: Any) -> Rules:
+def rules(scene: Scenario, **changes: Any) -> RoundRules:
     """Those of the scenario, changed."""
     return replace(rules_of(scene), **changes)
 

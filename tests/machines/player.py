@@ -28,7 +28,7 @@ from covey.coordinator.run.run import Run
 from covey.coordinator.serve.publisher import NotTaken
 from covey.coordinator.serve.service import Begin as Serve
 from covey.coordinator.serve.service import Frozen, Service, Stop, Turn
-from covey.shared.mqtt.link import Down, Incoming, Message, Up
+from covey.shared.mqtt.link import Down, Incoming, Received, Up
 from covey.shared.mqtt.program import (
     Cancel,
     Effect,
@@ -41,7 +41,7 @@ from covey.shared.mqtt.program import (
     Subscribe,
     Unsubscribe,
 )
-from covey.shared.mqtt.subscriptions import Refused
+from covey.shared.mqtt.subscriptions import TopicsRefused
 from covey.shared.wire.documents import AgentStatus, Control, CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, Part, digest
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics
@@ -114,7 +114,7 @@ class Player:
                 self.handle(found)
 
     def message(self, topic: str, payload: bytes, *, retained: bool = False) -> None:
-        self.read(Message(topic, payload, retained))
+        self.read(Received(topic, payload, retained))
 
     def on_tick(self) -> None:
         self.handle()
@@ -126,7 +126,7 @@ class Player:
         self.read(Down("lost"))
 
     def on_refused(self, *topics: str) -> None:
-        self.handle(Refused(tuple(BASE + topic for topic in topics)))
+        self.handle(TopicsRefused(tuple(BASE + topic for topic in topics)))
 
     def _lines_of(self, effect: Effect) -> Iterator[str]:
         match effect:

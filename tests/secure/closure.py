@@ -57,7 +57,7 @@ class Asked:
     work: Work
     model: Vector
 
-    def start(self, secret: bytes) -> de.Start:
+    def start(self, secret: bytes) -> de.OrderStart:
         """What an agent with this secret starts from."""
         begins = slice(None)
         return start_of_work(self.work, (self.model,), 1, messages=0, begins=begins, secret=secret)
@@ -112,7 +112,7 @@ class Attempt:
     def colludes(self, place: int) -> bool:
         return self.members[place - 1].name in self.server.colluders
 
-    def begun(self, member: Device) -> de.Start:
+    def begun(self, member: Device) -> de.OrderStart:
         """What a member starts from, by its own order."""
         order = self.orders.get(member.name, self.order)
         return order.start(member.machine.identity.secret)
@@ -156,7 +156,7 @@ class Attempt:
 
     def capture(self, member: Device, place: int, sent: Iterable[object]) -> None:
         for effect in sent:
-            if isinstance(effect, at.SendReport):
+            if isinstance(effect, at.SendMasked):
                 head = ReportHead.from_bytes(effect.content)
                 self.heads[head.listing, place] = head
                 vector = digest_of(member.vectors[self.terms.start])

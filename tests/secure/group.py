@@ -11,7 +11,7 @@ import numpy as np
 
 from covey.shared.secure import agent as at
 from covey.shared.secure import coordinator as co
-from covey.shared.secure.derivation import Start, signed_of_entry, signed_of_expelled, start_of
+from covey.shared.secure.derivation import OrderStart, signed_of_entry, signed_of_expelled, start_of
 from covey.shared.secure.integers import mean_of, to_integers
 from covey.shared.secure.masks import Integers, add_masks, digest_of
 from covey.shared.secure.messages import Box, Entry, Expelled, Member, ReportHead, Terms
@@ -60,7 +60,7 @@ def expelled_of(version: int, serials: Iterable[int], secret: bytes = FLEET_SECR
     return expelled.model_copy(update={"signature": signed}).to_bytes()
 
 
-def start(name: str = "round 1", models: tuple[bytes, ...] = (b"model",)) -> Start:
+def start(name: str = "round 1", models: tuple[bytes, ...] = (b"model",)) -> OrderStart:
     return start_of(name.encode(), models, hashed("models", *models), bytes(16))
 
 
@@ -89,7 +89,7 @@ class Device:
         assert self.box is not None
         return Member.of(self.machine.entry, self.box)
 
-    def take(self, step: at.Step) -> list[object]:
+    def take(self, step: at.AgentTransition) -> list[object]:
         """Sync, then carry out the effects. Returns what is sent: joins, reports and answers."""
         if step.syncs and self.disk_is_full:
             return []
@@ -120,11 +120,11 @@ class Device:
         self.take(self.machine.new_box(self.state, self.token))
         return self.member
 
-    def join(self, terms: bytes, begun: Start | None = None) -> list[object]:
+    def join(self, terms: bytes, begun: OrderStart | None = None) -> list[object]:
         step = self.machine.offered(self.state, terms, begun or start(), NOW, self.token)
         return self.take(step)
 
-    def train(self, begun: Start, scale: Scale) -> list[object]:
+    def train(self, begun: OrderStart, scale: Scale) -> list[object]:
         """Make the vector of a start, once."""
         if begun.digest not in self.vectors:
             self.vectors[begun.digest] = to_integers(self.update, self.examples, scale)
@@ -150,7 +150,7 @@ def device(
     name = f"a{number:02}"
     secret = hashlib.blake2b(name.encode(), digest_size=32).digest()
     entry = entry_of(name, number, signing_key(secret)).to_bytes()
-    machine = kind(at.Identity(entry, secret, FLEET), policy or at.OwnersPolicy())
+    machine = kind(at.SecureIdentity(entry, secret, FLEET), policy or at.OwnersPolicy())
     update = np.random.default_rng(number).normal(0.0, 0.2, LENGTH)
     return Device(name, machine, token_of(name), update, examples=number)
 
@@ -163,7 +163,7 @@ def terms_of(
     members: Iterable[Device],
     *,
     group: Group | None = None,
-    begun: Start | None = None,
+    begun: OrderStart | None = None,
     attempt: int = 1,
     **fields: object,
 ) -> Terms:
@@ -200,7 +200,7 @@ class Site:
 
     members: list[Device]
     terms: Terms
-    begun: Start = field(default_factory=start)
+    begun: OrderStart = field(default_factory=start)
     records: list[co.Record] = field(default_factory=list)
     log: list[co.Effect] = field(default_factory=list)
     vectors: dict[int, Integers] = field(default_factory=dict)
@@ -210,7 +210,7 @@ class Site:
         self.machine = co.SecureSum(self.content)
         self.state = self.take(self.machine.begun())
 
-    def take(self, step: co.Step) -> co.SumState:
+    def take(self, step: co.SumsTransition) -> co.SumState:
         self.records += step.records
         self.log += step.then
         self.state = step.state
@@ -226,7 +226,7 @@ class Site:
             match effect:
                 case at.SendJoin(content):
                     self.take(self.machine.joined(self.state, content))
-                case at.SendReport(content):
+                case at.SendMasked(content):
                     member = self.members[place - 1]
                     head = ReportHead.from_bytes(content)
                     self.vectors[place] = member.masked[head.terms]

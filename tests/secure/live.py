@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from covey.agent.kept.secure_folder import SecureFolder
-from covey.agent.policy import Policy, Rules
+from covey.agent.policy import OwnersRules, Policy
 from covey.agent.worker.worker import answer
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.folder import IN_PROCESS
@@ -55,7 +55,7 @@ class Devices(LocalClients):
     def __init__(self, folder: Path, limit: str = "privacy={secure_least: 4}") -> None:
         super().__init__(lambda *_: None)  # type: ignore[arg-type]
         self.folder = folder
-        self.rules = Rules(Policy().with_limits([limit]), learner="numpy").to_wire()
+        self.rules = OwnersRules(Policy().with_limits([limit]), learner="numpy").to_wire()
         self.failures: list[str] = []  # of reports, as the coordinator reads them
         for number, name in enumerate(AGENTS, 1):
             (folder / name).mkdir(parents=True)

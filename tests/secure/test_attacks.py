@@ -49,7 +49,7 @@ from tests.secure.group import (
 SMALL_ORDER = [bytes(32), b"\x01" + bytes(31)]
 
 
-def offered(members: list[Device], terms: Terms, begun: de.Start | None = None) -> str:
+def offered(members: list[Device], terms: Terms, begun: de.OrderStart | None = None) -> str:
     """The reason for which the first member refuses these terms; empty if it joins."""
     first = members[0]
     first.refusals.clear()
@@ -209,7 +209,7 @@ def test_one_key_under_two_names_is_refused() -> None:
     double = Device(
         "a05",
         at.SecureAgent(
-            at.Identity(
+            at.SecureIdentity(
                 entry_of("a05", 5, key).to_bytes(),
                 members[3].machine.identity.secret,
                 members[3].machine.identity.fleet,
@@ -336,7 +336,7 @@ def test_cells_that_do_not_open_are_reported_and_too_many_make_the_sum_void() ->
         here.receive(member.take_list(here.state.listing, inbox), place)
     assert here.state.heads[2].lacking == [1]
     here.take(here.machine.reports_closed(here.state, 5, is_last_call=True))
-    assert here.end == co.Void("cells do not open", (1,))
+    assert here.end == co.SumVoid("cells do not open", (1,))
 
 
 # -- unmask lists ------------------------------------------------------------------------------------------------------
@@ -491,10 +491,12 @@ def test_a_coordinator_restored_from_an_older_copy_gets_no_second_sum() -> None:
 def test_a_killed_coordinator_publishes_the_same_bytes_and_opens_the_same_sum() -> None:
     here = site_at("report", 6)
     again = killed(here)
-    published = [effect for effect in here.log if isinstance(effect, co.Publish | co.FillInbox)]
-    assert [e for e in again.log[len(here.log) :] if type(e) in (co.Publish, co.FillInbox)] == (
-        published
-    )
+    published = [
+        effect for effect in here.log if isinstance(effect, co.PublishToMembers | co.FillInbox)
+    ]
+    assert [
+        e for e in again.log[len(here.log) :] if type(e) in (co.PublishToMembers, co.FillInbox)
+    ] == (published)
     again.gather_answers()
     assert again.opened().tobytes() == here.plain(range(1, 7)).tobytes()
     assert killed(again).end == again.end

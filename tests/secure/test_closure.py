@@ -161,7 +161,7 @@ def void_and_repeat(kind: type[at.SecureAgent]) -> Server:
 class AnyStart(at.SecureAgent):
     """Rule 1 without the comparison of the start."""
 
-    def _compare_start(self, terms: Terms, start: de.Start) -> None:
+    def _compare_start(self, terms: Terms, start: de.OrderStart) -> None:
         pass
 
     def _check_content(self, state: at.AgentState, lock: at.Lock) -> None:
@@ -205,22 +205,24 @@ def nothing_for_others(kind: type[at.SecureAgent]) -> Server:
 class AnyList(at.SecureAgent):
     """Rule 2 without the limit to one list."""
 
-    def __init__(self, identity: at.Identity, policy: at.OwnersPolicy) -> None:
+    def __init__(self, identity: at.SecureIdentity, policy: at.OwnersPolicy) -> None:
         super().__init__(identity, policy)
         self.begun: dict[bytes, at.OwnSum] = {}
 
-    def offered(self, *given: object, **named: object) -> at.Step:
+    def offered(self, *given: object, **named: object) -> at.AgentTransition:
         made = super().offered(*given, **named)  # type: ignore[arg-type]
         if made.state.sum is not None:
             self.begun[made.state.sum.name] = made.state.sum
         return made
 
-    def _listed_again(self, state: at.AgentState, own: at.OwnSum, content: bytes) -> at.Step:
+    def _listed_again(
+        self, state: at.AgentState, own: at.OwnSum, content: bytes
+    ) -> at.AgentTransition:
         fresh = self._with_list(self.begun[own.name], content, self.inbox)
         state = state.changed(sum=fresh)
-        return at.Step(state, self._masking(state))
+        return at.AgentTransition(state, self._masking(state))
 
-    def listed(self, state: at.AgentState, content: bytes, inbox: bytes) -> at.Step:
+    def listed(self, state: at.AgentState, content: bytes, inbox: bytes) -> at.AgentTransition:
         self.inbox = inbox
         return super().listed(state, content, inbox)
 
@@ -280,7 +282,7 @@ def late_answers(kind: type[at.SecureAgent]) -> Server:
 class AnyUnmaskList(at.SecureAgent):
     """Rule 3 without the limit to one unmask list."""
 
-    def unmask(self, state: at.AgentState, content: bytes) -> at.Step:
+    def unmask(self, state: at.AgentState, content: bytes) -> at.AgentTransition:
         return replace(super().unmask(state, content), state=state)
 
 
@@ -298,16 +300,18 @@ def two_unmask_lists(kind: type[at.SecureAgent]) -> Server:
 class WorkTwice(at.SecureAgent):
     """Neither rule 4 nor rule 5: a lost vector is made again, and masked for the same terms."""
 
-    def __init__(self, identity: at.Identity, policy: at.OwnersPolicy) -> None:
+    def __init__(self, identity: at.SecureIdentity, policy: at.OwnersPolicy) -> None:
         super().__init__(identity, policy)
         self.listed_sum: at.OwnSum | None = None
 
-    def listed(self, state: at.AgentState, content: bytes, inbox: bytes) -> at.Step:
+    def listed(self, state: at.AgentState, content: bytes, inbox: bytes) -> at.AgentTransition:
         made = super().listed(state, content, inbox)
         self.listed_sum = made.state.sum
         return made
 
-    def made(self, state: at.AgentState, start: bytes, digest: bytes, scale: Scale) -> at.Step:
+    def made(
+        self, state: at.AgentState, start: bytes, digest: bytes, scale: Scale
+    ) -> at.AgentTransition:
         known = state.vector(start)
         if known is not None and known != digest:
             state = state.changed(vectors=[], sum=self.listed_sum)
@@ -383,7 +387,7 @@ def two_at_once(kind: type[at.SecureAgent]) -> Server:
 class TwoAtOnce(at.SecureAgent):
     """No rule 6: the secrets of the sum before are kept, and still used."""
 
-    def __init__(self, identity: at.Identity, policy: at.OwnersPolicy) -> None:
+    def __init__(self, identity: at.SecureIdentity, policy: at.OwnersPolicy) -> None:
         super().__init__(identity, policy)
         self.sums: list[at.OwnSum] = []
 
@@ -392,7 +396,7 @@ class TwoAtOnce(at.SecureAgent):
             self.sums.append(state.sum)
         return super()._without_sum(state)
 
-    def unmask(self, state: at.AgentState, content: bytes) -> at.Step:
+    def unmask(self, state: at.AgentState, content: bytes) -> at.AgentTransition:
         listing = UnmaskList.from_bytes(content).listing
         for own in self.sums:
             if own.listing and de.name_of_list(own.listing) == listing:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from covey.shared.secure.derivation import Start
+from covey.shared.secure.derivation import OrderStart
 from covey.shared.strategies.secured.phases import AHEAD, BOX, JOIN, start_of_work
 from covey.shared.wire.messages import BASE, Work
 from tests.agent.orders import ref, work
@@ -17,7 +17,7 @@ ORDER = work(ref("0"), ref(BASE, b"base"), numbers={"beta": 0.5})
 MESSAGE = np.arange(3, dtype=np.uint32)
 
 
-def begun(of: Work, models: list[Any] | None = None) -> Start:
+def begun(of: Work, models: list[Any] | None = None) -> OrderStart:
     return start_of_work(of, models or MODELS, own=1, messages=0, begins=slice(None), secret=b"s")
 
 

@@ -43,13 +43,13 @@ def test_answers_of_the_threshold_open_a_sum() -> None:
 def test_too_few_joins_make_a_sum_void() -> None:
     here = site(5)
     here.gather_joins([1, 2])
-    assert here.end == co.Void("2 members joined, 4 required")
+    assert here.end == co.SumVoid("2 members joined, 4 required")
 
 
 def test_too_few_reports_make_a_sum_void() -> None:
     here = site_at("join", 5)
     here.gather_reports([1, 2, 3])
-    assert here.end == co.Void("3 members reported, 4 required")
+    assert here.end == co.SumVoid("3 members reported, 4 required")
 
 
 def test_the_unmask_list_waits_for_enough_who_are_connected_until_the_deadline() -> None:
@@ -60,7 +60,7 @@ def test_the_unmask_list_waits_for_enough_who_are_connected_until_the_deadline()
         here.receive(member.take_list(here.state.listing, here.inbox(place)), place)
     assert here.machine.reports_closed(here.state, 3, is_last_call=False).then == ()
     ended = here.machine.reports_closed(here.state, 3, is_last_call=True)
-    assert ended.then == (co.Void("3 of those who reported are connected, 4 must answer"),)
+    assert ended.then == (co.SumVoid("3 of those who reported are connected, 4 must answer"),)
 
 
 def test_too_few_answers_pass_a_group_over() -> None:
@@ -72,7 +72,7 @@ def test_too_few_answers_pass_a_group_over() -> None:
 def test_a_lost_vector_makes_a_sum_void_before_the_unmask_list_alone() -> None:
     here = site_at("join", 5)
     lost = here.machine.lost(here.state, 2)
-    assert lost.then == (co.Void("the masked vector of place 2 was lost"),)
+    assert lost.then == (co.SumVoid("the masked vector of place 2 was lost"),)
     here.gather_reports()
     assert here.machine.lost(here.state, 2).then == ()
 
@@ -139,7 +139,7 @@ def test_each_sum_is_that_of_its_reporters_or_void_or_passed_over(seed: int) -> 
     match here.end:
         case co.Opened(reported):
             assert here.opened().tobytes() == here.plain(reported).tobytes()
-        case co.Void():
+        case co.SumVoid():
             assert not here.state.unmask
         case co.PassedOver():
             assert here.state.unmask

@@ -10,7 +10,7 @@ from sklearn.metrics import silhouette_score
 
 from covey.shared.numerics.choose_k import (
     MAX_ROWS,
-    Choice,
+    ChosenK,
     best_silhouette,
     by_rotations,
     by_silhouette,
@@ -120,7 +120,7 @@ def test_fewer_than_four_rows_are_one_cluster(count: int) -> None:
 
 
 def test_equal_rows_are_one_cluster_and_equal_rows_at_two_places_are_two() -> None:
-    assert by_silhouette(np.zeros((6, 6))) == Choice(1, 0.0, 0.0)
+    assert by_silhouette(np.zeros((6, 6))) == ChosenK(1, 0.0, 0.0)
     assert by_silhouette(matrix_of(np.repeat([[0.0], [5.0]], 6, axis=0))).clusters == 2
 
 
@@ -211,7 +211,7 @@ def test_rotations_leave_fewer_than_four_rows_together(count: int) -> None:
 
 
 def test_rotations_leave_equal_rows_together_and_part_equal_rows_at_two_places() -> None:
-    assert by_rotations(np.zeros((6, 6))) == Choice(1, 0.0, 0.0)
+    assert by_rotations(np.zeros((6, 6))) == ChosenK(1, 0.0, 0.0)
     assert by_rotations(matrix_of(np.repeat([[0.0], [5.0]], 6, axis=0))).clusters == 2
 
 

@@ -18,7 +18,7 @@ from covey.broker.cli.program import app as broker
 from covey.coordinator.cli import reference
 from covey.coordinator.cli.options import in_federation
 from covey.coordinator.cli.program import app as coordinator
-from covey.shared.cli import Connection, failed
+from covey.shared.cli import BrokerAddresses, failed
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import BEGIN, render
 from covey.shared.programs.version import version
@@ -165,9 +165,9 @@ def test_credentials_of_another_federation_are_refused_before_anything_connects(
 
 def test_a_scenario_that_names_no_federation_takes_that_of_the_credentials(tmp_path: Path) -> None:
     boss = credentials_for(tmp_path, "boss", "coordinator", "south")
-    connection = Connection(credentials=(boss,))
+    connection = BrokerAddresses(credentials=(boss,))
     assert in_federation(connection, load(scenario_in(tmp_path))).federation == "south"
-    elsewhere = Connection(("mqtt://other",), (boss,))  # the file only supplies its CA
+    elsewhere = BrokerAddresses(("mqtt://other",), (boss,))  # the file only supplies its CA
     assert in_federation(elsewhere, load(scenario_in(tmp_path))).federation == "default"
     named = load(scenario_in(tmp_path, federation="south"))
     assert in_federation(connection, named).federation == "south"

@@ -19,8 +19,8 @@ from covey.shared.disclosures import (
     STATUS,
     VECTORS,
     VOTED,
+    DisclosureRow,
     Promise,
-    Row,
     cleared,
     cleared_status,
     numbers_of,
@@ -116,7 +116,7 @@ def test_each_statistic_of_a_fleet_has_a_row() -> None:
     assert asked == set(NUMBERS_OF_STATISTICS)
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[DisclosureRow]:
     for table in (REPORT, STATUS, VECTORS, *map(numbers_of, (TRAIN, EVALUATE, MOMENTS))):
         yield from table.values()
 

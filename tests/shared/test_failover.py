@@ -15,9 +15,9 @@ from covey.broker.programs.embedded import EmbeddedBroker
 from covey.coordinator.cli.program import app as coordinator
 from covey.coordinator.cli.run import run
 from covey.coordinator.record.notices import ignore
-from covey.coordinator.run.options import Options
+from covey.coordinator.run.options import RunOptions
 from covey.coordinator.serve.connect import connected
-from covey.shared.cli import Connection
+from covey.shared.cli import BrokerAddresses
 from covey.shared.errors import UserError
 from covey.shared.mqtt.backoff import BRIEF_S, Backoff, Failover
 from covey.shared.mqtt.broker_url import BrokerUrl
@@ -114,7 +114,7 @@ def test_a_cluster_has_several_addresses_and_no_simulated_fleet(
 ) -> None:
     fleet = {"fleet": {"agents": 8}} if len(several) > 1 else {}
     urls = tuple(map(BrokerUrl.parse, several))
-    options = Options(tmp_path, brokers=urls, cluster=True)
+    options = RunOptions(tmp_path, brokers=urls, cluster=True)
     with pytest.raises(UserError, match=f"got {len(several)} addresses"):
         asyncio.run(run(scenario("fedavg", **fleet), options, ignore))
 
@@ -161,8 +161,8 @@ def test_the_environment_names_several_brokers_with_commas(
 
 
 def test_a_comma_in_a_password_divides_nothing() -> None:
-    connection = Connection(("mqtt://ann:a,b@host",))
+    connection = BrokerAddresses(("mqtt://ann:a,b@host",))
     (url,) = connection.urls("pi")
     assert url.password == "a,b"
     with pytest.raises(UserError, match="2 brokers"):
-        Connection(("mqtt://a", "mqtt://b")).url()
+        BrokerAddresses(("mqtt://a", "mqtt://b")).url()

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from covey.shared.candidate_names import CANDIDATES, NONE, SERVED
 from covey.shared.numerics.mixture import (
     FEWEST,
-    Choice,
-    Fleet,
+    ChosenMixture,
+    FleetWeights,
     Judged,
     chosen,
     fitted,
@@ -76,7 +76,7 @@ def test_weights_are_on_the_simplex_and_the_same_each_time(given_: Case, knows: 
     assert min(weights.values()) >= 0
     assert sum(weights.values()) == pytest.approx(1)
     assert fitted(Judged.of(*given_), fleet) == weights
-    used = chosen(judged, judged.names, Fleet(fleet, gains=True) if fleet else None).weights
+    used = chosen(judged, judged.names, FleetWeights(fleet, gains=True) if fleet else None).weights
     assert 1 <= len(used) <= 3
     assert sum(used.values()) == pytest.approx(1)
 
@@ -181,7 +181,9 @@ def test_a_model_that_is_no_better_than_the_constant_is_not_used(kind: str) -> N
     noise = {name: np.roll(one, 1, axis=0) for name, one in answers.items()}
     judged = Judged.of({**noise, NONE: constant}, truth, units)
     assert chosen(judged, judged.names).uses_none
-    assert chosen(judged, judged.names, Fleet({SERVED: 1.0}, gains=True), single=True).uses_none
+    assert chosen(
+        judged, judged.names, FleetWeights({SERVED: 1.0}, gains=True), single=True
+    ).uses_none
     good = Judged.of({**answers, NONE: constant}, truth, units)
     assert not chosen(good, good.names).uses_none
 
@@ -190,7 +192,9 @@ def test_values_that_are_far_off_have_no_weight_and_spoil_nothing() -> None:
     answers, truth, units = case(1, "values", 200, 4)
     constant = np.full_like(answers[NONE], truth.mean())
     wild = {NONE: constant, SERVED: answers[SERVED] * 1e9, "home-1": answers["home-1"]}
-    used = chosen(Judged.of(wild, truth, units), list(wild), Fleet({SERVED: 1.0}, gains=True))
+    used = chosen(
+        Judged.of(wild, truth, units), list(wild), FleetWeights({SERVED: 1.0}, gains=True)
+    )
     assert used.weights == {"home-1": 1.0} or SERVED not in used.weights
     broken = {**wild, SERVED: np.full_like(constant, np.nan)}
     assert SERVED not in chosen(Judged.of(broken, truth, units), list(broken)).weights
@@ -198,7 +202,7 @@ def test_values_that_are_far_off_have_no_weight_and_spoil_nothing() -> None:
 
 def test_an_agent_with_few_units_uses_the_weights_of_the_fleet() -> None:
     answers, truth, _ = case(1, "classes", FEWEST - 1, 6)
-    fleet = Fleet({SERVED: 0.5, "home-20": 0.3, "home-5": 0.1, "trees": 0.1}, gains=True)
+    fleet = FleetWeights({SERVED: 0.5, "home-20": 0.3, "home-5": 0.1, "trees": 0.1}, gains=True)
     names = [name for name in answers if name != NONE]
     few = Judged.of({name: answers[name] for name in names}, truth, np.arange(FEWEST - 1))
     expected = {SERVED: 5 / 9, "home-20": 3 / 9, "home-5": 1 / 9}
@@ -206,8 +210,8 @@ def test_an_agent_with_few_units_uses_the_weights_of_the_fleet() -> None:
     assert chosen(None, names, fleet).weights == pytest.approx(expected, abs=1e-5)
     for judged in (None, few):
         assert chosen(judged, names, fleet, single=True).weights == {SERVED: 1.0}
-    assert chosen(None, names) == Choice({SERVED: 1.0})
-    assert chosen(None, names, replace(fleet, gains=False)) == Choice({SERVED: 1.0})
+    assert chosen(None, names) == ChosenMixture({SERVED: 1.0})
+    assert chosen(None, names, replace(fleet, gains=False)) == ChosenMixture({SERVED: 1.0})
 
 
 def more_certain(seed: int, n: int) -> Judged:
@@ -226,7 +230,7 @@ def test_a_candidate_that_is_only_more_certain_is_not_used_in_place_of_the_serve
     weights = [fitted(one) for one in fleet]
     assert np.mean([one["home-20"] for one in weights]) > 0.5, "by the likelihood alone it would be"
     votes = [vote for one, w in zip(fleet, weights, strict=True) if (vote := one.vote(w))]
-    known = Fleet.of(weights, votes)
+    known = FleetWeights.of(weights, votes)
     assert not known.gains
     used = [chosen(one, one.names, known).weights for one in fleet]
     assert sum(one == {SERVED: 1.0} for one in used) > 15
@@ -234,23 +238,23 @@ def test_a_candidate_that_is_only_more_certain_is_not_used_in_place_of_the_serve
 
 def test_a_device_that_gains_clearly_does_not_wait_for_the_fleet() -> None:
     judged = Judged.of(*case(1, "classes", 200, 6))
-    for fleet in (None, Fleet({SERVED: 1.0}, gains=False)):
+    for fleet in (None, FleetWeights({SERVED: 1.0}, gains=False)):
         assert chosen(judged, judged.names, fleet).weights.get("home-20", 0) > 0.2
 
 
 def test_one_agent_has_one_vote_on_whether_mixtures_are_better() -> None:
     honest = [(-0.01, 1e-5)] * 9
-    assert not Fleet.of([{SERVED: 1.0}], [*honest, (1e9, 1e-9)]).gains
-    assert Fleet.of([{SERVED: 1.0}], [(0.01, 1e-5)] * 9).gains
-    assert not Fleet.of([], []).gains
+    assert not FleetWeights.of([{SERVED: 1.0}], [*honest, (1e9, 1e-9)]).gains
+    assert FleetWeights.of([{SERVED: 1.0}], [(0.01, 1e-5)] * 9).gains
+    assert not FleetWeights.of([], []).gains
 
 
 def test_alone_the_best_candidate_is_used() -> None:
     answers, truth, units = case(1, "values", 200, 5)
     judged = Judged.of(answers, truth, units)
-    assert chosen(judged, judged.names, Fleet({SERVED: 1.0}, gains=True), single=True).weights == {
-        "home-5": 1.0
-    }
+    assert chosen(
+        judged, judged.names, FleetWeights({SERVED: 1.0}, gains=True), single=True
+    ).weights == {"home-5": 1.0}
 
 
 def test_people_read_what_is_used() -> None:

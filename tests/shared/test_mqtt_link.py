@@ -9,7 +9,7 @@ import pytest
 
 from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.inbox import Inbox
-from covey.shared.mqtt.link import Down, Message, Up
+from covey.shared.mqtt.link import Down, Received, Up
 from covey.shared.mqtt.mqtt_link import BrokerUrl, MqttLink
 from tests.clock import run
 from tests.conformance.test_links import message, up
@@ -43,10 +43,10 @@ def test_an_inbox_loses_nothing_to_a_reader_that_gives_up_waiting() -> None:
                 await asyncio.wait_for(anext(inbox), 1)
             except TimeoutError:
                 continue
-        inbox.put(Message("t", b"x"))
+        inbox.put(Received("t", b"x"))
         inbox.close()
-        inbox.put(Message("t", b"too late"))
-        assert [item async for item in inbox] == [Message("t", b"x")]
+        inbox.put(Received("t", b"too late"))
+        assert [item async for item in inbox] == [Received("t", b"x")]
 
     run(program())
 
@@ -100,7 +100,7 @@ async def test_a_link_with_too_much_to_read_hangs_up_and_comes_back_when_it_was_
             await fast.publish("slow/t", bytes([number]) * 1000)
         got = []
         async with asyncio.timeout(60):
-            while isinstance(item := await anext(slow.incoming()), Message):
+            while isinstance(item := await anext(slow.incoming()), Received):
                 got.append(item.payload[0])
             assert isinstance(item, Down)
             assert "wait to be read" in item.why

@@ -13,7 +13,7 @@ from covey.agent.device.events import Action, Subscribe, Unsubscribe
 from covey.broker.programs.mosquitto import Mosquitto
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.link import Message, Subscribed
+from covey.shared.mqtt.link import Received, Subscribed
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.mqtt.part_window import PartWindow
 from covey.shared.mqtt.profiles import HEAD_BYTES, MOSQUITTO, PROFILES, profile_named
@@ -162,5 +162,5 @@ async def test_mqtt_5_names_the_limits_of_a_broker_and_carries_the_same_messages
             assert 8 << 20 < a.profile.part_bytes < ROOMY.limits.packet_bytes
             await a.publish("t", b"kept", retain=True)
             assert await b.subscribe(["t"])
-            assert await message(b) == Message("t", b"kept", retained=True)
+            assert await message(b) == Received("t", b"kept", retained=True)
             assert all(await asyncio.gather(*[a.publish("t", b"x") for _ in range(100)]))

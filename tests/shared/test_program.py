@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from covey.shared.mqtt.link import Incoming, Message, Subscribed, Up
+from covey.shared.mqtt.link import Incoming, Received, Subscribed, Up
 from covey.shared.mqtt.program import (
     TOGETHER,
     Cancel,
@@ -21,7 +21,7 @@ from covey.shared.mqtt.program import (
     Subscribe,
     program,
 )
-from covey.shared.mqtt.subscriptions import Refused
+from covey.shared.mqtt.subscriptions import TopicsRefused
 from covey.shared.programs.timers import Timers, earliest
 from tests import clock
 from tests.clock import virtual
@@ -289,14 +289,14 @@ def test_effects_of_reading_are_carried_out_while_the_machine_works() -> None:
         async def incoming(self) -> AsyncGenerator[Incoming, None]:
             yield Up()
             await asyncio.sleep(0.5)
-            yield Message("t", b"question")
+            yield Received("t", b"question")
             await asyncio.Event().wait()
 
     def show(text: str) -> None:
         shown.append((asyncio.get_running_loop().time(), text))
 
     machine = Scripted([one(b"long")])
-    machine.at_once[Message] = Show("answer")
+    machine.at_once[Received] = Show("answer")
     played(machine, Busy(), show=show)
     assert shown == [(0.5, "answer")]
     assert machine.handled[-1][0] == 1.0
@@ -318,7 +318,7 @@ def test_a_refused_subscription_comes_back_as_an_item_and_is_asked_for_again() -
     machine = Scripted([Subscribe(["open", "secret"])], [])
     played(machine, Refusing())
     handled = [items for _, items in machine.handled]
-    assert handled == [[Up()], [Refused(("secret",))], [Refused(())]]
+    assert handled == [[Up()], [TopicsRefused(("secret",))], [TopicsRefused(())]]
 
 
 def test_a_timer_runs_out_once_and_the_earliest_one_counts() -> None:

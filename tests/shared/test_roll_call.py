@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from covey.agent.device.presence import Presence
+from covey.agent.device.presence import SessionPresence
 from covey.coordinator.engine.events import Joined, LinkBack
 from covey.coordinator.engine.rounds import RoundEngine
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.roll_call import (
     ANSWERS_PER_S,
@@ -45,7 +45,7 @@ def test_an_agent_has_the_same_place_again_and_another_one_in_the_next_roll_call
 def test_an_agent_waits_as_long_as_the_coordinator_asks_for() -> None:
     delays: list[float] = []
     for window_s in (ROLL_SPREAD_S, 100.0):
-        presence = Presence("pi-7", "s1", "")
+        presence = SessionPresence("pi-7", "s1", "")
         status = CoordinatorStatus(online=True, epoch="e1", spread_s=window_s)
         presence.coordinator_seen(status, now=0.0)
         assert presence.wake_at is not None
@@ -61,7 +61,7 @@ def test_the_status_of_a_small_fleets_coordinator_has_the_bytes_that_it_always_h
 
 def test_a_large_fleet_has_more_time_to_answer() -> None:
     for agents in (3, 3000):
-        engine = RoundEngine(Rules(rollcall_s=10.0))
+        engine = RoundEngine(RoundRules(rollcall_s=10.0))
         for number in range(agents):
             engine.handle(Joined(f"agent-{number}"), 0.0)
         engine.handle(LinkBack(), 100.0)
@@ -71,5 +71,5 @@ def test_a_large_fleet_has_more_time_to_answer() -> None:
 
 
 def test_a_run_that_waits_for_a_large_fleet_spreads_the_answers_to_its_first_roll_call() -> None:
-    engine = RoundEngine(Rules(start_agents=4000))
+    engine = RoundEngine(RoundRules(start_agents=4000))
     assert spread_s(engine.expected) == 4.0

@@ -10,9 +10,9 @@ import pytest
 from covey.broker.embedded.connection import Connection
 from covey.broker.embedded.hub import Hub
 from covey.shared.mqtt.backoff import Pauses
-from covey.shared.mqtt.link import Message, Subscribed, Up
+from covey.shared.mqtt.link import Received, Subscribed, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
-from covey.shared.mqtt.subscriptions import NODES_S, Refused, SubscriptionKeeper
+from covey.shared.mqtt.subscriptions import NODES_S, SubscriptionKeeper, TopicsRefused
 from tests import clock
 from tests.kit.memory_broker import MemoryBroker
 
@@ -25,8 +25,8 @@ def test_pauses_double_up_to_a_minute_and_begin_again() -> None:
 
 
 def test_a_refused_topic_is_named_asked_for_again_and_heard_once_it_is_allowed() -> None:
-    async def program() -> tuple[list[Refused], bytes]:
-        broker, told = MemoryBroker(), list[Refused]()
+    async def program() -> tuple[list[TopicsRefused], bytes]:
+        broker, told = MemoryBroker(), list[TopicsRefused]()
         broker.denied = {"a/order"}
         async with broker.link("agent") as link, broker.link("other") as other:
             await other.publish("a/order", b"work", retain=True)
@@ -38,17 +38,17 @@ def test_a_refused_topic_is_named_asked_for_again_and_heard_once_it_is_allowed()
             subscriptions.close()
             await anext(link.incoming())  # Up
             heard = await anext(link.incoming())
-        assert isinstance(heard, Message)
+        assert isinstance(heard, Received)
         return told, heard.payload
 
-    assert clock.run(program()) == ([Refused(("a/order",)), Refused(())], b"work")
+    assert clock.run(program()) == ([TopicsRefused(("a/order",)), TopicsRefused(())], b"work")
 
 
 def test_a_topic_that_was_accepted_before_is_asked_for_every_other_second_and_access_rules_are_not_to_blame() -> (
     None
 ):
-    async def program() -> tuple[list[Refused], float]:
-        broker, told = MemoryBroker(), asyncio.Queue[Refused]()
+    async def program() -> tuple[list[TopicsRefused], float]:
+        broker, told = MemoryBroker(), asyncio.Queue[TopicsRefused]()
         async with broker.link("agent") as link:
             subscriptions = SubscriptionKeeper(link, told.put_nowait)
             await subscriptions.add(["a/order"])
@@ -62,10 +62,10 @@ def test_a_topic_that_was_accepted_before_is_asked_for_every_other_second_and_ac
             return shown, asyncio.get_running_loop().time()
 
     shown, ended = clock.run(program())
-    assert shown == [Refused(("a/order",), accepted_before=True), Refused(())]
+    assert shown == [TopicsRefused(("a/order",), accepted_before=True), TopicsRefused(())]
     assert ended <= 100.0 + NODES_S
     assert "access rules" not in shown[0].why
-    assert "access rules" in Refused(("a/order",)).why
+    assert "access rules" in TopicsRefused(("a/order",)).why
 
 
 @clock.virtual(within_s=300)
@@ -92,8 +92,8 @@ async def test_pauses_begin_again_once_nothing_is_refused(monkeypatch: pytest.Mo
 
 
 def test_a_link_that_goes_down_and_comes_back_is_no_refusal() -> None:
-    async def program() -> list[Refused]:
-        broker, told = MemoryBroker(), list[Refused]()
+    async def program() -> list[TopicsRefused]:
+        broker, told = MemoryBroker(), list[TopicsRefused]()
         async with broker.link("agent") as link:
             subscriptions = SubscriptionKeeper(link, told.append)
             broker.restart(away_s=0.5)
@@ -109,8 +109,8 @@ def test_a_link_that_goes_down_and_comes_back_is_no_refusal() -> None:
 
 
 def test_a_broker_that_does_not_answer_for_a_minute_has_refused_nothing() -> None:
-    async def program() -> list[Refused]:
-        broker, told = MemoryBroker(), list[Refused]()
+    async def program() -> list[TopicsRefused]:
+        broker, told = MemoryBroker(), list[TopicsRefused]()
         async with broker.link("agent") as link:
             subscriptions = SubscriptionKeeper(link, told.append)
             broker.restart(away_s=60.0)
@@ -129,7 +129,7 @@ async def test_a_broker_that_answers_0x80_is_asked_again_until_its_rules_allow_i
     monkeypatch.setattr(
         Hub, "_allows_subscription", lambda hub, session, pattern: allowed or pattern != "a/order"
     )
-    hub, told = Hub(), asyncio.Queue[Refused]()
+    hub, told = Hub(), asyncio.Queue[TopicsRefused]()
     server = await asyncio.get_running_loop().create_server(lambda: Connection(hub), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     url = f"mqtt://127.0.0.1:{port}"
@@ -137,12 +137,12 @@ async def test_a_broker_that_answers_0x80_is_asked_again_until_its_rules_allow_i
         assert isinstance(await anext(link.incoming()), Up)
         subscriptions = SubscriptionKeeper(link, told.put_nowait, Pauses(first_s=0.05, max_s=0.1))
         assert not await subscriptions.add(["a/order", "a/status"])
-        assert await told.get() == Refused(("a/order",))
+        assert await told.get() == TopicsRefused(("a/order",))
         allowed = True
-        assert await told.get() == Refused(())
+        assert await told.get() == TopicsRefused(())
         assert await link.publish("a/order", b"work")
         heard = await anext(link.incoming())
         subscriptions.close()
     server.close()
-    assert isinstance(heard, Message)
+    assert isinstance(heard, Received)
     assert heard.payload == b"work"

@@ -15,7 +15,7 @@ from covey.coordinator.run.own_orders import OwnOrders
 from covey.coordinator.serve import aggregators, reader
 from covey.coordinator.serve.aggregators import Aggregators, AggregatorSeen
 from covey.coordinator.serve.desk import Desk
-from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.link import Received
 from covey.shared.secure.agent import SecureAgent
 from covey.shared.secure.coordinator import SecureSum, SumState
 from covey.shared.secure.derivation import Stream, name_of_list, self_key
@@ -93,7 +93,7 @@ def without(fix: str) -> Iterator[None]:
         case "live aggregators":  # a retained "online" of one that died with its broker counts
             status = Aggregators._status
 
-            def believed(self: Aggregators, message: Message) -> AggregatorSeen | None:
+            def believed(self: Aggregators, message: Received) -> AggregatorSeen | None:
                 return status(self, replace(message, retained=False))
 
             with (

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Literal
 
 from covey.broker.topic_filters import is_topic
-from covey.shared.mqtt.link import Message, Will
+from covey.shared.mqtt.link import Received, Will
 from tests.kit.memory_broker import HELD_S, MemoryBroker, MemoryLink
 from tests.simulator.life import is_dead
 from tests.simulator.plan import HABITS, Fault
@@ -70,7 +70,7 @@ class FaultyBroker(MemoryBroker):
         link.hold_up(lasts_s, direction)
         return True
 
-    def _deliver(self, link: MemoryLink, message: Message) -> None:
+    def _deliver(self, link: MemoryLink, message: Received) -> None:
         if self.strikes("lost", link.client_id):
             link._lose("the broker lost the session")
             return
@@ -91,7 +91,7 @@ class PairLink(MemoryLink):
         self._ended: Direction = ""  # the direction in which nothing passes any more
         self._over = asyncio.Event()  # the session
         self._upwards = asyncio.Lock()  # packets of a program arrive in their order
-        self._queue: deque[Message] = deque()  # on their way to the program
+        self._queue: deque[Received] = deque()  # on their way to the program
         self._last_at = 0.0  # when the last of them arrives
 
     def hold_up(self, lasts_s: float, direction: Direction) -> None:
@@ -146,7 +146,7 @@ class PairLink(MemoryLink):
         late_s = broker.random.uniform(0, LATE_S) if broker.strikes("late", self.client_id) else 0.0
         return max(self._held_until - now, late_s)
 
-    def _receive(self, message: Message, after_s: float) -> None:
+    def _receive(self, message: Received, after_s: float) -> None:
         if not self.up or self._ended == "down":
             return
         delay_s = self._delay_s()

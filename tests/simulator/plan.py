@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Literal
 
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.fold.partial_sums import check_aggregators
 from covey.coordinator.run.rules import rules_of
 from covey.shared.errors import UserError
@@ -171,7 +171,7 @@ def scene_of(method: str, pace: Pace, secure: bool = False) -> Scenario:
     return small_run.scenario(method, rounds=rounds)
 
 
-def rules_for(plan: Plan) -> Rules:
+def rules_for(plan: Plan) -> RoundRules:
     """How long the coordinator waits, and for whom. It never gives a run up."""
     if plan.pace == "buffered":
         return replace(rules_of(plan.scene), void_limit=10_000, alike_limit=10_000)

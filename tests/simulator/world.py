@@ -21,7 +21,7 @@ from unittest.mock import patch
 from covey.agent.device.identity import Identity
 from covey.agent.device.service import Agent
 from covey.agent.kept.secure_folder import SecureFolder
-from covey.agent.worker.memory_file import DiskFull, MemoryDamaged, load_memory, save_memory
+from covey.agent.worker.memory_file import MemoryDamaged, ResultDoesNotFit, load_memory, save_memory
 from covey.coordinator.aggregate.service import AggregatorService
 from covey.coordinator.aggregate.service import last_will as aggregator_will
 from covey.coordinator.record.event_log import arrivals_of
@@ -138,7 +138,7 @@ class Workers(Numpy):
             return await super().call(job, weight=weight)
         except MemoryDamaged:
             return {"memory_damaged": True}
-        except DiskFull as error:
+        except ResultDoesNotFit as error:
             return {"disk_full": str(error)}
         except OSError as error:
             why = obstacle(error, Path(job["report_out"]).parent)

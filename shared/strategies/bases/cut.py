@@ -26,7 +26,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from covey.shared.numerics import kinship
 from covey.shared.numerics.averages import Average
-from covey.shared.numerics.choose_k import Choice, best_silhouette, by_rotations, by_silhouette
+from covey.shared.numerics.choose_k import ChosenK, best_silhouette, by_rotations, by_silhouette
 from covey.shared.numerics.clustering import (
     Agglomeration,
     Labels,
@@ -166,7 +166,7 @@ class Cut:
         """The fewest agents of a cluster in a fleet; 1 where the scenario gives the cut."""
         return 1 if self.is_given else self.min_group or least_of(agents)
 
-    def choice(self, matrix: Matrix, chances: Chances, agents: int | None = None) -> Choice | None:
+    def choice(self, matrix: Matrix, chances: Chances, agents: int | None = None) -> ChosenK | None:
         """The number of clusters; None where a threshold or the largest gap decides.
 
         Args:
@@ -176,11 +176,11 @@ class Cut:
         """
         least = self.least(agents or len(matrix))
         if self.n_clusters is not None:
-            return Choice(self.n_clusters, 0.0, 0.0)
+            return ChosenK(self.n_clusters, 0.0, 0.0)
         if self.is_given:
             return None
         if self.asks_cards and chances and not found(chances):
-            return Choice(1, 0.0, 0.0)
+            return ChosenK(1, 0.0, 0.0)
         match self.choose:
             case "silhouette" if self.asks_cards and chances:
                 return best_silhouette(matrix, self.linkage, most=self.most, least=least)

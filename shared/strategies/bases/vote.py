@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from covey.shared.numerics.averages import fair_weights
 from covey.shared.numerics.vectors import Vector, combine
-from covey.shared.numerics.votes import LEAST, Outcome, counted, difference
+from covey.shared.numerics.votes import LEAST, VoteOutcome, counted, difference
 from covey.shared.strategies.base import (
     A_COUNT,
     ASKED,
@@ -249,7 +249,7 @@ def standing(state: B, name: str) -> B:
     return replace(state, question=False, vote_after=0, averages={}, shares={}, models=models)
 
 
-def outcomes_of(reports: Reports, cuts: Sequence[Mapping[ClientId, int]]) -> list[Outcome]:
+def outcomes_of(reports: Reports, cuts: Sequence[Mapping[ClientId, int]]) -> list[VoteOutcome]:
     """What the agents voted in each comparison.
 
     Args:
@@ -270,7 +270,7 @@ def outcomes_of(reports: Reports, cuts: Sequence[Mapping[ClientId, int]]) -> lis
     ]
 
 
-def counts(outcome: Outcome) -> str:
+def counts(outcome: VoteOutcome) -> str:
     """An outcome in a sentence."""
     text = f"{outcome.better} of {outcome.voters} gain, z {outcome.z:.2f}"
     return f"{text}; a group loses, z {outcome.least:.2f}" if outcome.harms else text

@@ -13,7 +13,7 @@ from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.secure import agent as at
-from covey.shared.secure.derivation import Start
+from covey.shared.secure.derivation import OrderStart
 from covey.shared.secure.integers import add_noise, to_integers
 from covey.shared.secure.masks import Integers, add_masks, digest_of
 from covey.shared.secure.messages import Introduction, ReportHead, Terms
@@ -158,7 +158,7 @@ class OnDevice:
         numbers = report.numbers if is_clear else {}
         return replace(report, numbers=numbers, steps=0, loss=0.0), after
 
-    def _start(self, job: Job, *, messages: int) -> Start:
+    def _start(self, job: Job, *, messages: int) -> OrderStart:
         assert self._method.sealed is not None  # noqa: S101 - it refuses otherwise
         _check_messages(job, messages)
         own = len(job.models)
@@ -178,7 +178,7 @@ def _check_messages(job: Job, messages: int) -> None:
         )
 
 
-def _perform_box(device: SecureDevice, begun: Start) -> Report:
+def _perform_box(device: SecureDevice, begun: OrderStart) -> Report:
     """Show a new box. An earlier sum that was answered is erased."""
     own = device.state().sum
     if own is not None and own.answer:
@@ -248,7 +248,7 @@ def _made(
     return report, {**{name: before[name] for name in those("same ")}, **those("state ")}
 
 
-def _perform_join(job: Job, device: SecureDevice, begun: Start) -> Report:
+def _perform_join(job: Job, device: SecureDevice, begun: OrderStart) -> Report:
     terms = job.models[-1]
     for content in filter(None, Terms.from_bytes(bytes_of(terms)).expelled):
         newer = device.agent.new_expelled(device.state(), content)
@@ -264,7 +264,7 @@ def _perform_work(
     local: Local,
     client_state: ClientState,
     device: SecureDevice,
-    begun: Start,
+    begun: OrderStart,
 ) -> tuple[Report, ClientState]:
     *models, listing, inbox = job.models
     own = device.state().sum
@@ -306,7 +306,7 @@ def _perform_work(
                 device.agent.made(device.state(), begun.digest, digest_of(integers), terms.scale),
             )
     for effect in sent:
-        if isinstance(effect, at.SendReport):
+        if isinstance(effect, at.SendMasked):
             masked = device.vector(f"{own.name.hex()}-masked")
             head = ReportHead.from_bytes(effect.content)
             if masked is None or digest_of(masked) != head.vector:
@@ -325,7 +325,7 @@ def _update_of(report: Report, models: Sequence[Vector], terms: Terms) -> npt.ND
     return np.concatenate(parts)
 
 
-def _taken(device: SecureDevice, step: at.Step) -> list[at.Effect]:
+def _taken(device: SecureDevice, step: at.AgentTransition) -> list[at.Effect]:
     """Save the state of a step, then make masked vectors; the effects that are sent. Raises PublicError for a refusal."""
     if step.syncs:
         device.save(step.state)

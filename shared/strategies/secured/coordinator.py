@@ -183,7 +183,7 @@ class Progress:
     ends: Sequence[Mapping[str, Any]] | None = None  # of the sums of the phase that was folded last
     evaluates: bool = False  # the sums are those of an evaluation, after the round before
     figures: Mapping[str, Any] | None = (
-        None  # of the evaluation that was folded last: see `Figures`
+        None  # of the evaluation that was folded last: see `SummedFigures`
     )
 
     @classmethod
@@ -237,7 +237,7 @@ def _state_type(kind: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Figures:
+class SummedFigures:
     """The averages of an evaluation under secure sums: over all sums, and of the served models by cluster."""
 
     modes: Mapping[str, Any] = field(default_factory=dict)
@@ -334,10 +334,10 @@ class Secured(Strategy[Any]):
         sizes = {FIGURES: self.slots.length}
         return Phase(EVALUATE, "all", sizes, ends_round=False, may_be_empty=True, draw=EVALUATE)
 
-    def figures(self, state: Any) -> Figures | None:
+    def figures(self, state: Any) -> SummedFigures | None:
         """What the evaluation that was folded last has found; None before its end."""
         found = Progress.of(state).figures
-        return None if found is None else Figures(**found)
+        return None if found is None else SummedFigures(**found)
 
     def is_evaluating(self, state: Any) -> bool:
         """Whether the sums of an evaluation are open."""
@@ -774,7 +774,7 @@ class Secured(Strategy[Any]):
             }
             if means and self.assignment(state):
                 by_cluster[cluster] = {"agents": served["agents"], **means}
-        found = Figures(modes, by_cluster, sorted(agents))
+        found = SummedFigures(modes, by_cluster, sorted(agents))
         after = Progress(round=progress.round, standing=progress.standing, **ended)
         return replace(after, figures=vars(found)).inside(state)
 
@@ -805,11 +805,13 @@ class Collected:
         contents = [bytes_of(group.contents[name]) for name in ("terms", "records")]
         return cls(group, *_restored(*contents))
 
-    def take(self, step: co.Step) -> None:
+    def take(self, step: co.SumsTransition) -> None:
         self.state = step.state
         self._records += step.records
 
-    def feed(self, receive: Callable[[co.SumState, bytes], co.Step], report: Report) -> None:
+    def feed(
+        self, receive: Callable[[co.SumState, bytes], co.SumsTransition], report: Report
+    ) -> None:
         """A message of a member; one that does not count is left out."""
         try:
             self.take(receive(self.state, bytes_of(report.vectors[WORDS])))

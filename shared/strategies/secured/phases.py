@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector, blocks
-from covey.shared.secure.derivation import SKETCH, Start, start_of
+from covey.shared.secure.derivation import SKETCH, OrderStart, start_of
 from covey.shared.secure.masks import Integers
 from covey.shared.secure.primitives import hashed
 from covey.shared.strategies.phase_names import AHEAD as AHEAD
@@ -75,7 +75,7 @@ def start_of_work(
     messages: int,
     begins: slice | None,
     secret: bytes,
-) -> Start:
+) -> OrderStart:
     """What an order starts from: everything that the agent received of it, so that members of a sum did the same work.
 
     The orders of the phases of one sum differ in what announces the phase, in `NOT_COMPARED`, and in the messages of the sum.
