@@ -108,6 +108,7 @@ class Learner(Protocol):
         dataset: Dataset,
         task: Task,
         layout: Layout,
+        *,
         training: Training,
         rng: np.random.Generator,
         rules: OwnersRules,

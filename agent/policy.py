@@ -109,11 +109,11 @@ class PrivacyDemand(BaseModel):
         description="the fewest other agents of a sum that must be among secure_known, even if all strangers collude",
     )
     secure_steady: bool = Field(
-        False,
+        default=False,
         description="true: this device answers no two sums that differ by some members, but by fewer than the threshold",
     )
     secure_clear: bool = Field(
-        False,
+        default=False,
         description="true: with secure_least, orders that cluster may ask this device for a signature, a card, a choice or "
         "a vote of its own",
     )

@@ -45,7 +45,9 @@ def cards(agents: int) -> Iterator[kinship.Card]:
     for agent, count in enumerate(counts_of(agents, draw)):
         labels = draw.integers(0, CLASSES, count)
         inputs = centres[labels] + draw.standard_normal((count, VALUES)) + agent % 2 * away
-        yield kinship.card([inputs], labels, CLASSES, np.arange(count), SEED, agent)
+        yield kinship.card(
+            [inputs], labels, CLASSES, units=np.arange(count), seed=SEED, client=agent
+        )
 
 
 def counts_of(agents: int, draw: np.random.Generator) -> list[int]:
@@ -81,8 +83,8 @@ def measured(agents: int) -> Row:
     strategy = Kin(stop="cards")
     state = strategy.init(Setup((flat(0.0, 0.0),), bowl_layout(2), SEED, 3, 1.0, Training()))
     tests = fastest(lambda: kinship.shifts(made[:MOST_CARDS]))
-    whole = fastest(lambda: folded(strategy, state, CARDS_ALONE, reports))
-    after = folded(strategy, state, CARDS_ALONE, reports)
+    whole = fastest(lambda: folded(strategy, state, CARDS_ALONE, reports=reports))
+    after = folded(strategy, state, CARDS_ALONE, reports=reports)
     groups = [after.assign.get(client, -1) for client, _ in reports]
     return {
         "bytes": size,

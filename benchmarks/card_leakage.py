@@ -54,7 +54,9 @@ def cards_of(owned: Sequence[Dataset], noise: float, seed: int) -> list[kinship.
     cards = []
     for agent, own in enumerate(owned):
         units = np.arange(len(own.targets))
-        card = kinship.card([images_of(own)], own.targets, CLASSES, units, seed, agent, 1)
+        card = kinship.card(
+            [images_of(own)], own.targets, CLASSES, units=units, seed=seed, client=agent, min_cell=1
+        )
         sums = (
             card.sums + noise * draw.standard_normal(card.sums.shape) * (card.counts > 0)[..., None]
         )

@@ -191,7 +191,9 @@ def close(mode: str, number: int, folder: Path) -> dict[str, Any]:
     scene = Scenario.model_validate(scenario(number, 1))
     layout = Layout((Tensor("fc.weight", (PARAMETERS,)),), trainable=1)
     setup = setup_of(scene, [np.zeros(PARAMETERS, np.float32)], layout)
-    run = Run.start(folder, scene, setup, rules(scene, start_agents=number), "r1", 0.0)
+    run = Run.start(
+        folder, scene, setup, rules=rules(scene, start_agents=number), run="r1", now=0.0
+    )
     run.spool.durable = False
     if mode == "spool":
         assert run.folding is not None

@@ -198,7 +198,12 @@ class Trained(TorchClients):
             return super().trainer(data, client, order)
         training = Training.model_validate(work.training)
         return NumpyLocal(
-            data, self.scene.task, self.setup.whole, training, shuffle(work, client), work.scaling
+            data,
+            self.scene.task,
+            self.setup.whole,
+            training=training,
+            rng=shuffle(work, client),
+            scaling=work.scaling,
         )
 
 

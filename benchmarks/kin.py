@@ -213,7 +213,9 @@ class Voters(TorchClients):
         training = Training.model_validate(work.training)
         rng = shuffle(work, client)
         task = resolved(self.scene.task, work.scaling)
-        return NumpyLocal(data, task, self.setup.layout, training, rng, work.scaling)
+        return NumpyLocal(
+            data, task, self.setup.layout, training=training, rng=rng, scaling=work.scaling
+        )
 
     def data(self, client: ClientId, order: OrderMessage) -> Dataset:
         rest, _ = self._halves(client, order)

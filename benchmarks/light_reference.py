@@ -26,7 +26,9 @@ def undisturbed_models(folder: Path, agents: int, out: Path) -> dict[str, bytes]
         out: an empty folder.
     """
     scenario = load(str(folder / "scenario.yaml"))
-    run = Run.start(out, scenario, started(folder, scenario), rules_of(scenario), "reference", 0.0)
+    run = Run.start(
+        out, scenario, started(folder, scenario), rules=rules_of(scenario), run="reference", now=0.0
+    )
     run.spool.durable = False
     waiting: deque[SendOrder] = deque()
     for number in range(agents):

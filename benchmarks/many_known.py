@@ -58,7 +58,7 @@ def memory() -> int:
 async def measure(agents: int, folder: Path) -> dict[str, Any]:
     """The figures of a coordinator that knows this many agents."""
     scene = scenario("fedavg", rounds={"count": 1, "start_agents": agents + 1})
-    run = Run.start(folder, scene, setup(scene), rules(scene), "run-1", 0.0)
+    run = Run.start(folder, scene, setup(scene), rules=rules(scene), run="run-1", now=0.0)
     rate.UNKNOWN_STATUSES = (1e9, 1e9)  # here they come sooner than in any fleet
     rate.UNKNOWN_BYTES = (1e12, 1e12)
     async with MemoryBroker().link("coordinator") as link:

@@ -60,7 +60,7 @@ def measured(precision: str, seed: int, device: str, root: Path | None) -> dict[
     training = Training.model_validate(settings)
 
     def learner() -> TorchLocal:
-        return TorchLocal(own, scene.task, layout, training, generator(seed, "order"))
+        return TorchLocal(own, scene.task, layout, training=training, rng=generator(seed, "order"))
 
     learner().train(start, steps=5)
     if device == "cuda":

@@ -366,7 +366,7 @@ class Run:
         if self.private is not None:
             for name, report in reports:
                 self.private.enter("signature", 1, name, report)
-        self.state = folded(self.strategy, self.state, Phase("signature"), reports)
+        self.state = folded(self.strategy, self.state, Phase("signature"), reports=reports)
 
     def round(self, round_: int) -> None:
         """Training of every agent, and the fold."""
@@ -376,7 +376,7 @@ class Run:
         for name, rows, end in zip(agents.names, agents.rows, ends, strict=True):
             reports.append((name, Report({"model": end}, len(rows))))
         if self.private is None:
-            self.state = folded(self.strategy, self.state, Phase(), reports)
+            self.state = folded(self.strategy, self.state, Phase(), reports=reports)
         else:
             sums, bare = self.private.sums(self.state, Phase(), reports, step=round_)
             self.state = self.strategy.fold(self.state, Phase(), sums, bare)

@@ -175,7 +175,12 @@ def accuracies(scenario: Scenario, models: Path, data: Dataset) -> list[list[flo
     layout = learner.layout(scenario.task, NO_CODE_RULES.allowed)
     rng = generator(scenario.seed, "superclasses")  # nothing is drawn: there are only predictions
     local = learner.local(
-        fit(data, scenario.task), scenario.task, layout, scenario.training, rng, NO_CODE_RULES
+        fit(data, scenario.task),
+        scenario.task,
+        layout,
+        training=scenario.training,
+        rng=rng,
+        rules=NO_CODE_RULES,
     )
     truth = local.targets("test")
     found = []

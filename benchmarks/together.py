@@ -80,7 +80,14 @@ def measured(model: str, agents: int, device: str, times: int, root: Path | None
 
     def learners(number: int) -> list[TorchLocal]:
         return [
-            TorchLocal(one, scene.task, layout, training, generator(1, "order", index), nets=nets)
+            TorchLocal(
+                one,
+                scene.task,
+                layout,
+                training=training,
+                rng=generator(1, "order", index),
+                nets=nets,
+            )
             for index, one in enumerate(people[:number])
         ]
 

@@ -116,7 +116,14 @@ class TorchClients(LocalClients):
         assert work is not None
         training = Training.model_validate({**work.training, "device": self.device})
         rng = shuffle(work, client)
-        return TorchLocal(data, self.scene.task, self.setup.whole, training, rng, work.scaling)
+        return TorchLocal(
+            data,
+            self.scene.task,
+            self.setup.whole,
+            training=training,
+            rng=rng,
+            scaling=work.scaling,
+        )
 
     def samples(self) -> dict[ClientId, tuple[int, int]]:
         """Training and test samples of each agent."""
@@ -133,7 +140,7 @@ class TorchClients(LocalClients):
     ) -> Run:
         """The whole run; `samples` are those that the agents claim, None: their own."""
         rules = rules_of(self.scene)
-        run = Run.start(folder, self.scene, self.setup, rules, IN_PROCESS, 0.0)
+        run = Run.start(folder, self.scene, self.setup, rules=rules, run=IN_PROCESS, now=0.0)
         return self.driver(run, self, observer).complete(samples or self.samples())
 
 

@@ -315,7 +315,9 @@ def fleet_rows(folder: Path, form: Layout, times: int) -> list[Row]:
             for share in shares:
                 data = replace(share, shared_tests=None) if alone else share
                 rng = np.random.default_rng(0)
-                local = LEARNER.local(data, TASK, form, Training(), rng, NO_CODE_RULES)
+                local = LEARNER.local(
+                    data, TASK, form, training=Training(), rng=rng, rules=NO_CODE_RULES
+                )
                 measure(((1.0, model),), local)
 
         return cost_of(by_all)

@@ -504,7 +504,9 @@ class BrokerFolder:
 
         secret = self._fleet_secret(f"the entry of {user}, or omit --key")
         now_ms = int(time.time() * 1000)
-        entry = fleet_key.signed_entry(secret, federation, user, key, now_ms, fleet_key.ENTRY_DAYS)
+        entry = fleet_key.signed_entry(
+            secret, federation, user, key=key, now_ms=now_ms, days=fleet_key.ENTRY_DAYS
+        )
         return entry, fleet_key.public_fleet_key(secret)
 
     def _fleet_secret(self, what: str) -> bytes:

@@ -132,7 +132,16 @@ class Trainer(Local, ABC):
         units = np.arange(len(labels))
         classes = getattr(self, "classes", kinship.LEVELS)
         pieces = [self.inputs()]
-        return kinship.card(pieces, labels, classes, units, seed, client, min_cell, blocks)
+        return kinship.card(
+            pieces,
+            labels,
+            classes,
+            units=units,
+            seed=seed,
+            client=client,
+            min_cell=min_cell,
+            blocks=blocks,
+        )
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         """Samples per cluster, by a fixed head that cuts the targets into ranges of equal width: (clusters,)."""

@@ -141,7 +141,7 @@ class Run:
         )
         reports = frozen(tuple((client, done[client][0]) for client in sorted(done)))
         self.folds.append((self.state, phase, reports))
-        self.state = frozen(folded(self.strategy, self.state, phase, reports))
+        self.state = frozen(folded(self.strategy, self.state, phase, reports=reports))
         self.phases.append((phase, tuple(sorted(done))))
         self.round += phase.ends_round
         return True

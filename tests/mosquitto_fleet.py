@@ -99,7 +99,9 @@ class MosquittoFleet(Fleet):
     async def coordinate(self) -> Run:
         """A whole run."""
         now = asyncio.get_running_loop().time()
-        run = Run.start(self.folder / "run", self.scene, setup(self.scene), self.rules, "r1", now)
+        run = Run.start(
+            self.folder / "run", self.scene, setup(self.scene), rules=self.rules, run="r1", now=now
+        )
         urls = [BrokerUrl.parse(url) for url in self.urls]
         async with AsyncExitStack() as stack:
             link = await connected(stack, urls, Topics("default"), "coordinator", will=True)

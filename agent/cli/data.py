@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def check(
+    *,
     data: Data,
     label: Annotated[
         str | None,

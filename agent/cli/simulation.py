@@ -50,7 +50,7 @@ def fleet(
     observer = print_json if as_json else show_fleet
     trains = learner_name(learner)
     agents = host(
-        scenario, urls, run_dir, data_root, observer, allowed, start=start, learner=trains
+        scenario, urls, run_dir, data_root, observer, allowed=allowed, start=start, learner=trains
     )
     asyncio.run(agents)
 

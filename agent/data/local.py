@@ -310,7 +310,16 @@ class DataOfLocal(ABC):
         samples = self._samples["train"]
         pieces = (self._scaled_rows(raw) for raw in chunks(samples.features, CHUNK))
         units = self.units()
-        return card_of(pieces, samples.values, units, self._task, seed, client, min_cell, blocks)
+        return card_of(
+            pieces,
+            samples.values,
+            units,
+            task=self._task,
+            seed=seed,
+            client=client,
+            min_cell=min_cell,
+            blocks=blocks,
+        )
 
     def batches(self, epochs: int | None = None) -> Iterator[list[SampleIndices]]:
         """For each epoch the rows of its mini-batches, in a fresh order; the short last batch is kept."""
@@ -383,6 +392,7 @@ def card_of(
     inputs: Iterable[Array],
     values: Array,
     units: Indices,
+    *,
     task: Task,
     seed: int,
     client: str,
@@ -411,4 +421,13 @@ def card_of(
         if scale is not None:
             means = values if values.ndim == 1 else values.mean(axis=1)
             labels = kinship.tenths((means - scale.mean) / scale.std)
-    return kinship.card(inputs, labels, classes, units, seed, client, min_cell, blocks)
+    return kinship.card(
+        inputs,
+        labels,
+        classes,
+        units=units,
+        seed=seed,
+        client=client,
+        min_cell=min_cell,
+        blocks=blocks,
+    )

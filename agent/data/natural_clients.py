@@ -37,6 +37,7 @@ def by_group(
     cfg: ByGroup,
     targets: Array,
     clients: NaturalClients,
+    *,
     agents: int,
     rng: np.random.Generator,
     test_share: float,
@@ -86,7 +87,9 @@ def _chosen_clients(
     if clients.populations is not None:
         population_of = clients.populations[first_rows]
     if cfg.populations:
-        return _chosen_of_each_population(cfg, groups, has_enough, population_of, agents, rng)
+        return _chosen_of_each_population(
+            cfg, groups, has_enough, population_of=population_of, agents=agents, rng=rng
+        )
     what = f"natural clients with {min_samples} or more samples"
     picked = _drawn(np.flatnonzero(has_enough), agents, what, rng)
     if population_of is None:
@@ -99,6 +102,7 @@ def _chosen_of_each_population(
     cfg: ByGroup,
     groups: Array,
     has_enough: npt.NDArray[np.bool_],
+    *,
     population_of: Array | None,
     agents: int,
     rng: np.random.Generator,

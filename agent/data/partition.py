@@ -119,7 +119,7 @@ def partition(
         if not has_test:
             test_groups = None
         clients = NaturalClients(groups, test_groups, populations, overlap)
-        samples = by_group(cfg, targets, clients, agents, rng, test_share)
+        samples = by_group(cfg, targets, clients, agents=agents, rng=rng, test_share=test_share)
     elif has_test and test_targets is not None:
         samples = rule(cfg, targets, test_targets, agents, rng)
     elif overlap:

@@ -219,7 +219,17 @@ class _CsvFile(TableFile):
                 yield number, line, cells
                 continue
             fault = f"{len(cells)} cells, the header has {self._width} columns"
-            faults.add(BadCell(number, -1, line, "", fault, f"has {fault}", "correct the row"))
+            faults.add(
+                BadCell(
+                    number,
+                    -1,
+                    line,
+                    column="",
+                    fault=fault,
+                    kind=f"has {fault}",
+                    advice="correct the row",
+                )
+            )
 
 
 # the first bytes of files that are called tables -> what they are, and what to do

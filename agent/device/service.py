@@ -193,7 +193,13 @@ class Agent:
         self._observer = observer
         self._dies = dies
         device = DeviceParts(
-            identity, rules, self.outbox, self.store, self._deployed, self.keeper, observer
+            identity,
+            rules,
+            self.outbox,
+            store=self.store,
+            deployed=self._deployed,
+            keeper=self.keeper,
+            observer=observer,
         )
         self._performer = Performer(device, pool, before_report)
         self._conditions = rules.policy.only_when
@@ -633,7 +639,7 @@ class Agent:
         """Send all parts of the report, each after the broker acknowledged the one before: a stock broker drops none then."""
         size = self.outbox.state.size
         if self.outbox.report is None:
-            self._happens(e.Sent(step, False, size))
+            self._happens(e.Sent(step, whole=False, size=size))
             return
         messages = self.outbox.report_parts(self.topics.report(self.identity.agent), step)
         publish = Publish(messages, retain=False, then=lambda whole: e.Sent(step, whole, size))

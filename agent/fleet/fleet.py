@@ -159,6 +159,7 @@ class FleetRun:
         scenario: Scenario,
         source: dict[str, Any],
         folder: Path,
+        *,
         open_link: OpenLink,
         pool: PoolLike,
         observer: n.FleetObserver,
@@ -285,8 +286,8 @@ async def host(
     folder: Path,
     data_root: Path | None,
     observer: n.FleetObserver,
-    allowed: AllowedCode = NO_CODE,
     *,
+    allowed: AllowedCode = NO_CODE,
     start: Path | None = None,
     learner: str = TORCH,
 ) -> None:
@@ -325,7 +326,16 @@ async def host(
         def open_link(client_id: str, will: Will | None) -> AbstractAsyncContextManager[Link]:
             return MqttLink(brokers_of(will, topics, urls), client_id=client_id, will=will)
 
-        run = FleetRun(scenario, source, folder, open_link, pool, observer, allowed, learner)
+        run = FleetRun(
+            scenario,
+            source,
+            folder,
+            open_link=open_link,
+            pool=pool,
+            observer=observer,
+            allowed=allowed,
+            learner=learner,
+        )
         async with _process_end(parent) as ended:
             running = asyncio.create_task(run.run())
             await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)

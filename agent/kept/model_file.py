@@ -68,6 +68,7 @@ def save_model(
     path: Path,
     version: Version,
     task: Mapping[str, Any],
+    *,
     mixture: Mixture,
     layout: Layout,
     parts: Sequence[MixedPart] = (),

@@ -56,8 +56,8 @@ def judge(
         measure: of the task; None: the usual one.
     """
     if new.get("diverged"):
-        return VersionVerdict(False, "its outputs on the test samples are not finite")
-    verdict = VersionVerdict(True, "no model to compare with is in use")
+        return VersionVerdict(accepted=False, why="its outputs on the test samples are not finite")
+    verdict = VersionVerdict(accepted=True, why="no model to compare with is in use")
     if old is not None:
         verdict = _against(new, old, margin, "the model so far", measure)
     if verdict.accepted and accepted is not None:
@@ -77,9 +77,9 @@ def _against(
 ) -> VersionVerdict:
     samples = new.get("n", 0)
     if old.get("diverged"):
-        return VersionVerdict(True, f"the outputs of {which} are not finite")
+        return VersionVerdict(accepted=True, why=f"the outputs of {which} are not finite")
     if not samples:
-        return VersionVerdict(True, "the device has no test samples to compare with")
+        return VersionVerdict(accepted=True, why="the device has no test samples to compare with")
     for metric in _metrics(measure):
         after = new.get(metric)
         before = old.get(metric)
@@ -91,7 +91,7 @@ def _against(
             why = f"{seen}, {plain(shown[1])} with {which}"
             worst = _worst(before, margin, samples, is_error=MEASURES[metric].lower_is_better)
             return VersionVerdict(not MEASURES[metric].is_better(worst, after), why)
-    return VersionVerdict(True, f"{which} solves another task")
+    return VersionVerdict(accepted=True, why=f"{which} solves another task")
 
 
 def _worst(before: float, margin: float, samples: int, *, is_error: bool) -> float:
@@ -184,5 +184,5 @@ class Version:
                 "origin": str(origin),
             } if is_name(run) and round_ >= 0 and origin in ORIGINS:
                 uses, name = str(data.get("uses", "")), str(data.get("name", ""))
-                return cls(run, round_, cluster, origin, uses, name)
+                return cls(run, round_, cluster, origin=origin, uses=uses, name=name)
         raise ValueError("expected run, round, cluster and origin of a model")

@@ -354,6 +354,7 @@ class FlowerLearner(LoopLearner):
         dataset: Dataset,
         task: Task,
         layout: Layout,
+        *,
         training: Training,
         rng: np.random.Generator,
         rules: OwnersRules,
@@ -364,7 +365,9 @@ class FlowerLearner(LoopLearner):
                 f"task.model {self.loop.name}: a client loads its own data; start devices with agent start --learner {self.loop.name}"
             )
         loop = replace(self.loop, node=dataset.node)
-        return FlowerLocal(loop, dataset, task, layout, training, rng, rules)
+        return FlowerLocal(
+            loop, dataset, task, layout=layout, training=training, rng=rng, rules=rules
+        )
 
     def description(self, dataset: ClientData, task: Task, rules: OwnersRules) -> dict[str, Any]:
         """How many samples the client trains and tests on: a trial of all its functions, with one epoch.
@@ -376,7 +379,7 @@ class FlowerLearner(LoopLearner):
         state, layout = start_of(replace(self.loop, node=dataset.node), 0)
         start = layout.vector(state)
         rng = np.random.default_rng(0)
-        local = self.local(dataset, task, layout, Training(), rng, rules)
+        local = self.local(dataset, task, layout, training=Training(), rng=rng, rules=rules)
         trained = local.train(start, epochs=1)
         tests = local.figures(((1.0, trained.end),))["n"]
         return {"samples": local.examples, "test_samples": tests, "labels": [], "problem": None}

@@ -181,8 +181,8 @@ class NumpyLocal(DataOfLocal):
         layout: Layout,
         training: Training,
         rng: np.random.Generator,
-        scaling: Mapping[str, Sequence[float]] | None = None,
         *,
+        scaling: Mapping[str, Sequence[float]] | None = None,
         rules: OwnersRules = NO_CODE_RULES,
     ) -> None:
         super().__init__(dataset, task, training, rng, rules)
@@ -367,6 +367,7 @@ class NumpyLearner:
         dataset: Dataset,
         task: Task,
         layout: Layout,
+        *,
         training: Training,
         rng: np.random.Generator,
         rules: OwnersRules,

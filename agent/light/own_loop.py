@@ -102,6 +102,7 @@ class LoopLocal(DataOfLocal):
         loop: Loop,
         dataset: Dataset,
         task: Task,
+        *,
         layout: Layout,
         training: Training,
         rng: np.random.Generator,
@@ -185,10 +186,10 @@ class LoopLocal(DataOfLocal):
             epochs,
             steps,
             self._training.batch,
-            self._training.lr,
-            self._training.momentum,
-            self._training.weight_decay,
-            int(self._rng.integers(SEEDS)),
+            lr=self._training.lr,
+            momentum=self._training.momentum,
+            weight_decay=self._training.weight_decay,
+            seed=int(self._rng.integers(SEEDS)),
         )
         samples = self._samples["train"]
         data = TrainingData(self._scaled(samples.features), samples.targets)
@@ -272,9 +273,12 @@ class LoopLearner(Bare):
         dataset: Dataset,
         task: Task,
         layout: Layout,
+        *,
         training: Training,
         rng: np.random.Generator,
         rules: OwnersRules,
     ) -> LoopLocal:
         """See `Learner.local`."""
-        return LoopLocal(self.loop, dataset, task, layout, training, rng, rules)
+        return LoopLocal(
+            self.loop, dataset, task, layout=layout, training=training, rng=rng, rules=rules
+        )

@@ -115,7 +115,7 @@ def _local_of(
     layout = learner.layout(task, rules.allowed)
     generator = np.random.default_rng(0)
     start = generator.uniform(0, LARGEST_START, layout.size).astype(np.float32)
-    local = learner.local(samples, task, layout, training, generator, rules)
+    local = learner.local(samples, task, layout, training=training, rng=generator, rules=rules)
     split = Split.by_patterns(layout, task.share, task.keep, task.freeze)
     return local, start, split.trains
 

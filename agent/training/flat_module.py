@@ -154,14 +154,14 @@ class FlatModule:
             for module in [self.module.get_submodule(entry.module)]
         }
         for parameter in parameters:
-            parameter.requires_grad_(False)
+            parameter.requires_grad = False
         for module in modules:
             module.training = False  # of this module alone, whatever it contains
         try:
             yield
         finally:
             for parameter in parameters:
-                parameter.requires_grad_(True)
+                parameter.requires_grad = True
             for module, was_training in modules.items():
                 module.training = was_training
 
@@ -205,7 +205,7 @@ def may_draw(layer: nn.Module) -> bool:
 def freeze(tensors: Mapping[str, Tensor], layout: Layout) -> None:
     """Let the tensors of a module require no gradient that the coordinator's model freezes."""
     for name in layout.frozen:
-        tensors[name].requires_grad_(False)
+        tensors[name].requires_grad = False
 
 
 # -- the layers of a model before all that trains --------------------------------------------------

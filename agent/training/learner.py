@@ -167,8 +167,8 @@ class TorchLocal(DataOfLocal):
         layout: Layout,
         training: Training,
         rng: np.random.Generator,
-        scaling: Mapping[str, Sequence[float]] | None = None,
         *,
+        scaling: Mapping[str, Sequence[float]] | None = None,
         rules: OwnersRules = NO_CODE_RULES,
         nets: Nets | None = None,
     ) -> None:
@@ -357,7 +357,7 @@ class TorchLocal(DataOfLocal):
             if steps is None:
                 steps = self._private.steps(epochs)
             return self._train_with_dp_sgd(
-                self._private, start, correction, steps, trained, velocity
+                self._private, start, correction, steps=steps, trained=trained, velocity=velocity
             )
         weights = self._weights(weights)
         net = self._net
@@ -369,7 +369,7 @@ class TorchLocal(DataOfLocal):
         if is_together() and is_plain and self._can_be_batched and epochs:
             rows = padded(self._batching.batches(epochs), self._training.batch)[:steps]
             return self._trained_with_others(
-                Course(start, correction, trained, velocity, weights, rows)
+                Course(start, correction, trained, velocity=velocity, weights=weights, rows=rows)
             )
         sgd = Sgd(net, self._training, correction, trained, velocity)
         objective = self._objective(contrast)
@@ -438,7 +438,14 @@ class TorchLocal(DataOfLocal):
         inputs, targets = self._gathered(torch.arange(self.examples))
         result: TrainingResult = ask(
             TrainingRequest(
-                key, self._net, self._layout, self._loss, self._training, inputs, targets, course
+                key,
+                self._net,
+                self._layout,
+                loss=self._loss,
+                training=self._training,
+                inputs=inputs,
+                targets=targets,
+                course=course,
             )
         )
         self.device = f"{self._device.type} batched"  # other bytes
@@ -457,6 +464,7 @@ class TorchLocal(DataOfLocal):
         private: PrivateSgd,
         start: Vector,
         correction: GradientCorrection,
+        *,
         steps: int,
         trained: Mask | None,
         velocity: Vector | None,

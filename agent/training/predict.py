@@ -230,9 +230,9 @@ class Predictor:
             samples.data,
             self.file.task,
             self._layout,
-            Training(),
-            np.random.default_rng(0),
-            self._rules,
+            training=Training(),
+            rng=np.random.default_rng(0),
+            rules=self._rules,
         )
         mixed = mixed_answers(self._candidates, local, "train", self.file.task.kind)
         mixed = mixed[: len(samples.rows)]

@@ -57,6 +57,7 @@ class TorchLearner:
         dataset: Dataset,
         task: Task,
         layout: Layout,
+        *,
         training: Training,
         rng: np.random.Generator,
         rules: OwnersRules,
@@ -66,7 +67,9 @@ class TorchLearner:
 
         if self._nets is None:
             self._nets = Nets()
-        return TorchLocal(dataset, task, layout, training, rng, rules=rules, nets=self._nets)
+        return TorchLocal(
+            dataset, task, layout, training=training, rng=rng, rules=rules, nets=self._nets
+        )
 
 
 def configure_torch(threads: int = 1) -> None:

@@ -174,15 +174,22 @@ def keep(
     same = current is not None and _is_judged_again(candidate, current)
     if same and not new.get("diverged"):
         verdict = VersionVerdict(
-            True, "the same models, weighed again with what is known of the fleet"
+            accepted=True, why="the same models, weighed again with what is known of the fleet"
         )
     if force and not verdict.accepted:
-        verdict = VersionVerdict(True, f"the operator overrides the check: {verdict.why}")
+        verdict = VersionVerdict(
+            accepted=True, why=f"the operator overrides the check: {verdict.why}"
+        )
     version = candidate.version
     if verdict.accepted:
         path = place.folder / version.file
         save_model(
-            path, version, candidate.task, answering.mixture, candidate.layout, answering.parts
+            path,
+            version,
+            candidate.task,
+            mixture=answering.mixture,
+            layout=candidate.layout,
+            parts=answering.parts,
         )
     figure = main_figure(new, task.measure)
     return _answer(version, verdict, figure, is_first=accepted is None)
@@ -205,6 +212,7 @@ def adopt(
     deployment: Deployment,
     clusters: Sequence[int],
     contents: Sequence[bytes],
+    *,
     source: Source,
     place: KeepPlace,
     rules: OwnersRules,
@@ -243,14 +251,16 @@ def adopt(
         version = Version(
             deployment.run, deployment.round, None, deployment.origin, name=deployment.name
         )
-        return _answer(version, VersionVerdict(False, why), None)
+        return _answer(version, VersionVerdict(accepted=False, why=why), None)
     models = [layout.vector(layout.named(model) | own) for model in models]
     dataset = source.dataset(checked)
     learner = learner_for(checked, rules)
     training = Training.model_validate(deployment.tune)
 
     def local_of(samples: Dataset) -> Local:
-        return learner.local(samples, checked, layout, training, np.random.default_rng(0), rules)
+        return learner.local(
+            samples, checked, layout, training=training, rng=np.random.default_rng(0), rules=rules
+        )
 
     local = local_of(dataset)
     prior = None
@@ -380,7 +390,9 @@ def _figures(
         layout = learner.layout(kept.task, rules.allowed)
         answering = Answering.of_file(kept, layout)
         generator = np.random.default_rng(0)
-        local = learner.local(dataset, kept.task, layout, Training(), generator, rules)
+        local = learner.local(
+            dataset, kept.task, layout, training=Training(), rng=generator, rules=rules
+        )
     except (CoveyError, ValueError):
         return None
     return answering.figures(local, kept.task.outputs)

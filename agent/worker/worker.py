@@ -289,9 +289,9 @@ def _adopt(job: frames.Job, threads: int) -> frames.Job:
                 deployment,
                 job["clusters"],
                 contents,
-                source_of(job["source"]),
-                KeepPlace.of(job["keep"]),
-                rules,
+                source=source_of(job["source"]),
+                place=KeepPlace.of(job["keep"]),
+                rules=rules,
             )
     except DamagedModel as error:
         return {"model_damaged": error.digest}
@@ -447,13 +447,15 @@ def _work(
     source = source_of(job["source"])
     if work.phase in EXCHANGES:
         local: Any = _Late(
-            lambda: _locals(source, work, layout, client, rules, threads)[0],
+            lambda: _locals(source, work, layout, client=client, rules=rules, threads=threads)[0],
             lambda: source.dataset(task_of(work), work.round).test_targets,
         )
         held_back: Any = None
         folds: Iterable[Any] = ()
     else:
-        local, held_back, folds = _locals(source, work, layout, client, rules, threads)
+        local, held_back, folds = _locals(
+            source, work, layout, client=client, rules=rules, threads=threads
+        )
     others: Mapping[str, Any] = {}
     budget_s = None
     if has_judge(work):
@@ -496,7 +498,9 @@ def _work(
     content = cleared(content, work.phase, promises)
     frozen_once = getattr(local, "frozen_once", 0)
     judged = new if uses else memory
-    kept = _kept(job, order, models, local, held_back, judged, uses=uses, others=others)
+    kept = _kept(
+        job, order, models, local, held_back=held_back, memory=judged, uses=uses, others=others
+    )
     if kept is not None:  # whether a status may have its figure
         kept["tells"] = NUMBERS_OF_EVALUATION["delivered"].leaves(promises)
     if has_judge(work) and is_last(work):
@@ -591,9 +595,9 @@ def _kept(
     order: OrderMessage,
     models: Sequence[Any],
     local: Any,
+    *,
     held_back: Any,
     memory: ClientState,
-    *,
     uses: Mapping[str, float],
     others: Mapping[str, Any],
 ) -> frames.Job | None:
@@ -649,7 +653,7 @@ def _model_content(path: Path) -> bytes:
 
 
 def _locals(
-    source: Source, work: Work, layout: Any, client: str, rules: OwnersRules, threads: int
+    source: Source, work: Work, layout: Any, *, client: str, rules: OwnersRules, threads: int
 ) -> tuple[Any, Any | None, Iterable[Any]]:
     """The learner on this device's data; one on the samples that it holds back for votes, if the run has any; and of an
     evaluation those on which it chooses a model, made when they are used.
@@ -677,7 +681,9 @@ def _locals(
     _, training = settings_of(work)
 
     def local_of(samples: Any) -> Any:
-        return learner.local(samples, task, layout, training, shuffle(work, client), rules)
+        return learner.local(
+            samples, task, layout, training=training, rng=shuffle(work, client), rules=rules
+        )
 
     local = local_of(data)
     if work.phase not in (EVALUATE, VOTE):

@@ -60,7 +60,9 @@ class Authority:
         )
         builder = _builder(subject, key.public_key(), subject, key.public_key(), _in_days(days))
         builder = builder.add_extension(usage, critical=True)
-        builder = builder.add_extension(x509.BasicConstraints(True, 0), critical=True)
+        builder = builder.add_extension(
+            x509.BasicConstraints(ca=True, path_length=0), critical=True
+        )
         return cls(builder.sign(key, hashes.SHA256()), key)
 
     @classmethod
@@ -118,7 +120,7 @@ class Authority:
                 name, key.public_key(), self._certificate.subject, self._key.public_key(), until
             )
             .add_extension(names, critical=False)
-            .add_extension(x509.BasicConstraints(False, None), critical=True)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(purpose, critical=False)
         )
         signed = builder.sign(self._key, hashes.SHA256())

@@ -25,6 +25,7 @@ from covey.shared.wire.topics import is_name
 
 
 def up(
+    *,
     host: Annotated[
         str | None,
         typer.Option(

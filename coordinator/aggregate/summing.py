@@ -215,7 +215,7 @@ class Summing:
         if not limits.are_measured(step.scenario, phase):
             return {}
         assert self._distances is not None  # noqa: S101 - a step is open
-        steps = self._distances.of(step.state, phase, client, report)
+        steps = self._distances.of(step.state, phase, client, report=report)
         return {one.name: one.norm for one in steps}
 
     def _touch(self, now: float) -> None:

@@ -144,9 +144,9 @@ def compare_command(
         loaded = in_federation(connection, loaded)
     options = RunOptions(
         folder or Path("runs") / loaded.name,
-        False,
-        embedded,
-        data_root,
+        resume=False,
+        embedded=embedded,
+        data_root=data_root,
         allowed=AllowedCode.parse(allow),
         brokers=distinct_brokers(connection),
     )
@@ -430,7 +430,12 @@ def run_on_cluster(
     with alone_in(folder):
         keep_scenario(scenario, folder)
         failures = run_on_dask(
-            request.executor, missing, folder, options.data_root, options.allowed, show
+            request.executor,
+            missing,
+            folder,
+            data_root=options.data_root,
+            allowed=options.allowed,
+            finished=show,
         )
     if failures:
         raise failed(failures)

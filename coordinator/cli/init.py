@@ -31,6 +31,7 @@ FAILURE_MARK = "error: "
 
 
 def init_command(
+    *,
     sources: Annotated[
         list[str],
         typer.Option(

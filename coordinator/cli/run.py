@@ -428,10 +428,20 @@ async def _new_or_resumed(
     rules = rules_of(scenario)
     now = asyncio.get_running_loop().time()
     if resume:
-        return await asyncio.to_thread(Run.resume, options.folder, scenario, setup, rules, now, key)
+        return await asyncio.to_thread(
+            Run.resume, options.folder, scenario, setup, rules=rules, now=now, audit_key=key
+        )
     name = uuid.uuid4().hex[:ID_DIGITS]
     this = await asyncio.to_thread(
-        Run.start, options.folder, scenario, setup, rules, name, now, key, origin
+        Run.start,
+        options.folder,
+        scenario,
+        setup,
+        rules=rules,
+        run=name,
+        now=now,
+        audit_key=key,
+        origin=origin,
     )
     return this, ()
 

@@ -42,6 +42,7 @@ def run_on_dask(
     address: str,
     cells: Sequence[Cell],
     out: Path,
+    *,
     data_root: Path | None,
     allowed: AllowedCode,
     finished: Finished,

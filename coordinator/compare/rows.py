@@ -88,6 +88,7 @@ def columns_to_target(
     phases: Sequence[Phase],
     metric: Metric,
     measure: Measure,
+    *,
     target: float,
     agents: int,
     classes: int,
@@ -294,7 +295,12 @@ def row_of(
     if target is not None:
         phases = [line for line in record if line["event"] == "phase"]
         columns |= columns_to_target(
-            phases, columns["metric"], measure, target, result["agents"], task.outputs
+            phases,
+            columns["metric"],
+            measure,
+            target=target,
+            agents=result["agents"],
+            classes=task.outputs,
         )
     mode, _ = METRICS[compare.metric]
     key = f"{mode}_{measure.name}"

@@ -199,7 +199,7 @@ def _figures(state: DashboardState) -> Chart:
     def words(figure: float) -> str:
         return _figure(measure, figure / measure.scale)
 
-    return _lines(title, series, axis, words, empty, (DESK, PHONE), "h2")
+    return _lines(title, series, axis, words=words, empty=empty, sizes=(DESK, PHONE), heading="h2")
 
 
 def _number(cluster: str) -> int:
@@ -216,7 +216,7 @@ def _loss(state: DashboardState) -> Chart:
         return from_zero(losses, "loss, mean over samples")
 
     series = [plots.Series("loss", 0, state.loss)]
-    return _lines("Training loss", series, axis, lambda loss: f"{loss:.3g}", empty)
+    return _lines("Training loss", series, axis, words=lambda loss: f"{loss:.3g}", empty=empty)
 
 
 def _traffic(state: DashboardState) -> Chart:
@@ -235,7 +235,11 @@ def _traffic(state: DashboardState) -> Chart:
         return bytes_text(scale * count)
 
     return _lines(
-        "Traffic so far", series, lambda counts: from_zero(counts, unit), words, "No traffic yet."
+        "Traffic so far",
+        series,
+        lambda counts: from_zero(counts, unit),
+        words=words,
+        empty="No traffic yet.",
     )
 
 
@@ -243,6 +247,7 @@ def _lines(
     title: str,
     series: Sequence[plots.Series],
     axis: Callable[[Sequence[float]], Axis],
+    *,
     words: Callable[[float], str],
     empty: str,
     sizes: Sequence[plots.Size] = SMALL,

@@ -124,7 +124,11 @@ async def publish(
     for cluster, model in enumerate(version.models):
         content = encode_model(model, version.layout.digest, Codec(), generator(0, "deployed"))
         key = deployed_key(cluster, on_trial=on_trial)
-        models.append(await _publish_model(link, topics, key, content, part_bytes, version.round))
+        models.append(
+            await _publish_model(
+                link, topics, key, content=content, part_bytes=part_bytes, about=version.round
+            )
+        )
     _check_alone(await _read(link, topics, quiet_s=DRAIN_S), known=before)
     deployment = Deployment(
         serial=serial,
@@ -252,7 +256,7 @@ async def _publish_shares(
 
 
 async def _publish_model(
-    link: Link, topics: Topics, key: str, content: bytes, part_bytes: int, about: int
+    link: Link, topics: Topics, key: str, *, content: bytes, part_bytes: int, about: int
 ) -> ModelRef:
     name = digest(content)
     size = len(content)

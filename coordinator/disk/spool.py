@@ -125,6 +125,7 @@ class Spool:
         step: int,
         client: ClientId,
         report: Report,
+        *,
         seconds: float,
         client_state: str = "whole",
         device: str = "cpu",

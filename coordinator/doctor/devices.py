@@ -124,7 +124,14 @@ def _certificates(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Od
 
 def _ends(devices: tuple[str, ...], end: float, now: float, command: str) -> Iterator[Odd]:
     if end <= now:
-        yield Odd(devices, "certificate", "its certificate has expired", command, end, now - end)
+        yield Odd(
+            devices,
+            "certificate",
+            "its certificate has expired",
+            next=command,
+            since=end,
+            weight=now - end,
+        )
     elif end - now < SOON_S:
         what = f"its certificate ends in {counted(int((end - now) / DAY_S), 'day')}"
         yield Odd(devices, "certificate", what, command, weight=(now - end) / SOON_S)
@@ -262,7 +269,7 @@ def _links(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd]:
             what = f"its link was lost {lost[agent]} times since it started, the others' {usual:.0f} times"
             since = started_at(members[agent].session)
             command = "look at its network, then at keepalive in the broker's log"
-            yield Odd((agent,), "link", what, command, since, lost[agent])
+            yield Odd((agent,), "link", what, next=command, since=since, weight=lost[agent])
 
 
 def _is_quick(status: AgentStatus, lost: int) -> bool:

@@ -97,7 +97,7 @@ class Odd:
                 "since": int() | float() | None as since,
                 "weight": int() | float() as weight,
             } if kind in KINDS and devices and all(isinstance(one, str) for one in devices):
-                return cls(tuple(devices), kind, what, command, since, weight)
+                return cls(tuple(devices), kind, what, next=command, since=since, weight=weight)
         raise ValueError("expected devices, kind, what, next, since and weight")
 
 

@@ -251,7 +251,9 @@ class Folding:
     ) -> list[limits.ReportedVector]:
         if not self._measures:
             return []
-        return self._distances.of(state, self.phase, client, report, norms, terms)
+        return self._distances.of(
+            state, self.phase, client, report=report, norms=norms, terms=terms
+        )
 
     def _count(self, terms: Terms, vectors: Mapping[str, Vector]) -> None:
         for term in terms:
@@ -388,7 +390,9 @@ class Folding:
             case phase_names.EVALUATE if not self.phase.sizes:
                 return self._evaluated(fair, state)
         sums, seen = make(fair, state)
-        after = fold(self._strategy, state, self.phase, sums, seen, self._parameters)
+        after = fold(
+            self._strategy, state, self.phase, sums=sums, reports=seen, parameters=self._parameters
+        )
         limits.check_sound(self._strategy, after)
         if self.phase.name == phase_names.EVALUATE:  # masked
             return FoldOutcome(after, Means())
@@ -428,9 +432,9 @@ class Folding:
             reports,
             self.phase.name,
             self.scenario.evaluation.weight,
-            self._newcomers,
-            self._trained,
-            self._settings.max_samples.share,
+            newcomers=self._newcomers,
+            drawn=self._trained,
+            share=self._settings.max_samples.share,
         )
         limits.check_json(means.to_json(), "its averages")
         return means

@@ -108,6 +108,7 @@ class Distances:
         state: Any,
         phase: Phase,
         client: ClientId,
+        *,
         report: Report,
         norms: Norms | None = None,
         terms: Terms | None = None,
@@ -126,7 +127,7 @@ class Distances:
             DecodeError: ("partial sum") that process compared others than those that this phase averages.
         """
         steps: list[ReportedVector] = []
-        bases = bases_of(self._strategy, state, phase, client, report, terms)
+        bases = bases_of(self._strategy, state, phase, client=client, report=report, terms=terms)
         for name in report.vectors:
             key = bases.get(name)
             if key is None:
@@ -157,7 +158,9 @@ def steps_of(
     """The steps of all these reports."""
     distances = Distances(strategy)
     return [
-        step for client, report in reports for step in distances.of(state, phase, client, report)
+        step
+        for client, report in reports
+        for step in distances.of(state, phase, client, report=report)
     ]
 
 

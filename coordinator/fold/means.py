@@ -59,6 +59,7 @@ def means_of(
     reports: Reports,
     phase: str,
     weight: str,
+    *,
     newcomers: Clients = frozenset(),
     drawn: Clients = frozenset(),
     share: float | None = None,

@@ -43,7 +43,7 @@ def fresh(
     if began is None:
         return report
     strategy = scenario.strategy
-    key = started_from(strategy, state, began.phase, client, report, began.keys)
+    key = started_from(strategy, state, began.phase, client=client, report=report, keys=began.keys)
     if key is None:
         return report
     share = staleness_weight(began.folds, scenario.rounds.staleness)
@@ -54,6 +54,7 @@ def started_from(
     strategy: Strategy[Any],
     state: Any,
     phase: Phase,
+    *,
     client: ClientId,
     report: Report,
     keys: Sequence[str],
@@ -61,7 +62,7 @@ def started_from(
     """The key of the model that the agent began with: the only one of its order (`keys`), or the one that it chose."""
     if len(keys) == 1:
         return keys[0]
-    chosen = bases_of(strategy, state, phase, client, report).get(MODEL)
+    chosen = bases_of(strategy, state, phase, client=client, report=report).get(MODEL)
     return chosen if chosen in keys else None
 
 
@@ -69,6 +70,7 @@ def reported(
     strategy: Strategy[Any],
     state: Any,
     phase: Phase,
+    *,
     client: ClientId,
     number: int,
     report: Report,
@@ -84,7 +86,7 @@ def reported(
         cluster = buffer.cluster_of(state, client, report)
     if buffer.ages_together:
         return Reported(client, number, cluster, ANY)
-    key = started_from(strategy, state, phase, client, report, keys)
+    key = started_from(strategy, state, phase, client=client, report=report, keys=keys)
     began_with = None if key is None else int(key) if key.isdecimal() else NONE
     return Reported(client, number, cluster, began_with)
 

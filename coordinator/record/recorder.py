@@ -43,6 +43,7 @@ class Recorder:
         folder: Path,
         scenario: Scenario,
         engine: RoundEngine,
+        *,
         room: Room,
         audit: Trail,
         lines: int,
@@ -160,7 +161,9 @@ class Recorder:
             return
         from covey.coordinator.record.sketches import sketched
 
-        found = sketched(scenario.method, state, reports, size, scenario.seed, values)
+        found = sketched(
+            scenario.method, state, reports, size=size, seed=scenario.seed, values=values
+        )
         if found is not None:
             self._room.write(lambda: found.save(self._folder, step.number))
 

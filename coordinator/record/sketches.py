@@ -52,7 +52,7 @@ class ModelSketches:
 
 
 def sketched(
-    strategy: Strategy[Any], state: Any, reports: Reports, size: int, seed: int, values: int
+    strategy: Strategy[Any], state: Any, reports: Reports, *, size: int, seed: int, values: int
 ) -> ModelSketches | None:
     """Sketches of `size` values of the models among a phase's reports and of the clusters' models in the state after it.
 

@@ -59,6 +59,7 @@ class OrderBook:
         folder: Path,
         scenario: Scenario,
         setup: Setup,
+        *,
         engine: RoundEngine,
         facts: RunState,
         room: Room,
@@ -102,7 +103,9 @@ class OrderBook:
             number = own.step
             work = self.own.works[number]
             brief = self._brief_of_own(number, work) if client in self.readers else None
-            message = self._message(client, number, number - 1, work.cluster, work, brief)
+            message = self._message(
+                client, number, number - 1, cluster=work.cluster, work=work, brief=brief
+            )
             return SendOrder(client, message)
         closed = engine.number
         number = 0
@@ -117,13 +120,16 @@ class OrderBook:
         if asked is not None and client in self.readers:
             brief = self._brief(asked, number)
         cluster = self._clusters(state).get(client)
-        return SendOrder(client, self._message(client, number, closed, cluster, asked, brief))
+        return SendOrder(
+            client, self._message(client, number, closed, cluster=cluster, work=asked, brief=brief)
+        )
 
     def _message(
         self,
         client: ClientId,
         number: int,
         closed: int,
+        *,
         cluster: int | None,
         work: Work | None,
         brief: BriefWork | None = None,
@@ -400,7 +406,9 @@ class OrderBook:
             self._newest_settings.pop(kind, None)
         if self.readers:
             self._share(kind, number, work)
-        self.own.keep(number, work, self._message(client, number, number - 1, work.cluster, work))
+        self.own.keep(
+            number, work, self._message(client, number, number - 1, cluster=work.cluster, work=work)
+        )
 
     def _version(self, key: str, number: int, state: Any) -> SendModel:
         """The present version of a model."""

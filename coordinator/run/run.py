@@ -118,6 +118,7 @@ class Run:
         folder: Path,
         scenario: Scenario,
         setup: Setup,
+        *,
         engine: RoundEngine,
         facts: RunState,
         audit_key: bytes | None = None,
@@ -134,9 +135,11 @@ class Run:
         self.checkpoint = Checkpoint(folder / "checkpoint", room)
         self.folding: Folding | None = None  # of the newest step; None once it is over
         self.direct_phases: set[str] = set()  # aggregators cannot add their reports up
-        self.orders = OrderBook(folder, scenario, setup, engine, facts, room)
+        self.orders = OrderBook(folder, scenario, setup, engine=engine, facts=facts, room=room)
         self.audit = Trail(folder, facts.run, key=audit_key, head=head_of(facts.audit))
-        self.recorder = Recorder(folder, scenario, engine, room, self.audit, facts.lines)
+        self.recorder = Recorder(
+            folder, scenario, engine, room=room, audit=self.audit, lines=facts.lines
+        )
         self.state: Any = None  # the strategy's; its arrays are mapped from the checkpoint
         self.traffic: Counter[str] = Counter(facts.traffic)  # totals of values and bytes
         self.samples: dict[ClientId, TrainAndTest] = {}  # from agents' statuses
@@ -160,6 +163,7 @@ class Run:
         folder: Path,
         scenario: Scenario,
         setup: Setup,
+        *,
         rules: RoundRules,
         run: str,
         now: float,
@@ -172,7 +176,7 @@ class Run:
         engine = RoundEngine(rules, now)
         # without a broker an evaluation takes no time
         facts = RunState(run, trains_on=rules.is_buffered and run != IN_PROCESS)
-        this = cls(folder, scenario, setup, engine, facts, audit_key)
+        this = cls(folder, scenario, setup, engine=engine, facts=facts, audit_key=audit_key)
         if origin is None:
             this.state = this.strategy.init(setup)
         else:
@@ -190,6 +194,7 @@ class Run:
         folder: Path,
         scenario: Scenario,
         setup: Setup,
+        *,
         rules: RoundRules,
         now: float,
         audit_key: bytes | None = None,
@@ -229,7 +234,7 @@ class Run:
                 folder / "outgoing", Pace.from_json(saved_engine["stream"], ()), spool
             )
         engine, actions = RoundEngine.restore(rules, saved_engine, reported, now, without)
-        this = cls(folder, scenario, setup, engine, facts, audit_key)
+        this = cls(folder, scenario, setup, engine=engine, facts=facts, audit_key=audit_key)
         if this.log is not None:
             restarted = Restarted(number, tuple(reported), tuple(sorted(without)))
             this.log.add(Arrival(now, restarted))
@@ -338,14 +343,27 @@ class Run:
             base=self.orders.base,
         )
         self.orders.refused.pop(client, None)
-        self.spool.keep(number, client, checked, report.seconds, report.client_state, report.device)
+        self.spool.keep(
+            number,
+            client,
+            checked,
+            seconds=report.seconds,
+            client_state=report.client_state,
+            device=report.device,
+        )
         reported = events.Reported(client, number)
         if is_own:
             self.spool.kept.add(number)
             self.facts.accepted[client] = number
             keys = self.orders.own.keys_of(number)
             reported = stale_reports.reported(
-                self.strategy, self.state, phase, client, number, checked, keys
+                self.strategy,
+                self.state,
+                phase,
+                client=client,
+                number=number,
+                report=checked,
+                keys=keys,
             )
         else:
             self._folding.add(client, checked, self.state)
@@ -707,7 +725,14 @@ class Run:
                 self._take(phase, reports, outcome, circumstances)
                 self.facts.usual |= limits.usual_steps(moves)
                 fold_s = time.monotonic() - began
-                folded = FoldedStep(step, close, outcome, clusters_before, circumstances, fold_s)
+                folded = FoldedStep(
+                    step,
+                    close,
+                    outcome,
+                    clusters_before=clusters_before,
+                    circumstances=circumstances,
+                    fold_s=fold_s,
+                )
                 return self._folded(folded, reports)
 
     def _began_with(self, close: events.Close) -> dict[ClientId, Began]:
@@ -741,7 +766,13 @@ class Run:
         if self.privacy is not None:
             self.privacy.count_sums(phase, reports, self.state)
         note_outcome(
-            self.facts, self.scenario, phase, self.engine.round, reports, outcome, circumstances
+            self.facts,
+            self.scenario,
+            phase,
+            round_=self.engine.round,
+            reports=reports,
+            outcome=outcome,
+            circumstances=circumstances,
         )
         # members of a secure sum have the same orders: each time what does not travel is among them
         is_told_once = self.setup.rest is not None and not self.scenario.is_summed

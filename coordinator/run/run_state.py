@@ -219,6 +219,7 @@ def note_outcome(
     facts: RunState,
     scenario: Scenario,
     phase: Phase,
+    *,
     round_: int,
     reports: Reports,
     outcome: FoldOutcome,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from covey.coordinator.record.notices import DiskRemark
 from covey.coordinator.serve.desk import STATUS, Desk
@@ -40,7 +40,13 @@ class Cleared:
 
 
 ReadItem = Up | Down | Echo | Arrived | StatusQueued | AggregatorItem | Control | Repeat | Cleared
-GiveWay = Callable[[str, bool], None]
+
+
+class GiveWay(Protocol):
+    """Ends this coordinator, since another one is at work."""
+
+    def __call__(self, name: str, *, stale: bool) -> None:
+        """`name` is the other's scenario; `stale`: it has taken up this very run since."""
 
 
 class Reader:
@@ -49,8 +55,7 @@ class Reader:
     Args:
         desk: of the service.
         aggregators: take what aggregators send, if the run has any.
-        give_way: called if another coordinator continues and this one ends, with the name of its scenario and whether it
-            has taken up this very run since.
+        give_way: called if another coordinator continues and this one ends.
     """
 
     def __init__(self, desk: Desk, aggregators: Direct, give_way: GiveWay) -> None:
@@ -125,14 +130,14 @@ class Reader:
         if status.run == mine.run and status.incarnation != mine.incarnation:
             # agents follow the newer one alone; whatever becomes of it, our state is the older one
             if status.incarnation > mine.incarnation:
-                self._give_way(status.name, True)
+                self._give_way(status.name, stale=True)
                 return None
             return Repeat(message.shard)
         match ids.observe(status.session, now):
             case Reaction.ANNOUNCE:
                 return Repeat(message.shard)
             case Reaction.YIELD_ID:
-                self._give_way(status.name, False)
+                self._give_way(status.name, stale=False)
         return None
 
     def _refuse(self, error: DecodeError, message: Received) -> None:

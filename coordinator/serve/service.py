@@ -228,7 +228,7 @@ class Service:
         self._stopping = True
         self.run.room.close()
 
-    def _give_way(self, name: str, stale: bool) -> None:
+    def _give_way(self, name: str, *, stale: bool) -> None:
         """Another coordinator is at work, with the run of this name: this one ends.
 
         Args:

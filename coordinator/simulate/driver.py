@@ -144,10 +144,19 @@ def _started(
     if options.audit_key is not None:
         key = read_key(options.audit_key)
     if not options.resume:
-        run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, key, origin)
+        run = Run.start(
+            folder,
+            scenario,
+            setup,
+            rules=rules,
+            run=IN_PROCESS,
+            now=0.0,
+            audit_key=key,
+            origin=origin,
+        )
         return run, ()
     clock = Checkpoint(folder / "checkpoint").facts()["run"].get("clock") or 0.0
-    run, effects = Run.resume(folder, scenario, setup, rules, clock, key)
+    run, effects = Run.resume(folder, scenario, setup, rules=rules, now=clock, audit_key=key)
     desired = run.desired()
     return run, [*effects, *desired]
 

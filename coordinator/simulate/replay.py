@@ -134,8 +134,8 @@ class Replay:
             before.folder,
             before.scenario,
             before.setup,
-            before.engine.rules,
-            self._now,
+            rules=before.engine.rules,
+            now=self._now,
             lost=restarted.lost,
         )
         self.run.samples |= before.samples
@@ -188,7 +188,7 @@ def replay(record: Path, options: RunOptions, observer: Observer) -> Replayed:
         start = record / START
         if start.exists():
             shutil.copyfile(start, options.folder / START)
-        run = _replay(scenario, options, pool, arrivals, saved, observer)
+        run = _replay(scenario, options, pool, arrivals=arrivals, saved=saved, observer=observer)
         result = finish(run)
     models, different = compared(record / MODELS, options.folder / MODELS)
     return Replayed(folder=options.folder, result=result, models=models, different=different)
@@ -231,6 +231,7 @@ def _replay(
     scenario: Scenario,
     options: RunOptions,
     pool: WorkerPool,
+    *,
     arrivals: list[Arrival],
     saved: Mapping[str, Any],
     observer: Observer,
@@ -243,7 +244,7 @@ def _replay(
     began_at = 0.0
     for first in arrivals[:1]:
         began_at = first.at
-    run = Run.start(folder, scenario, setup, rules, IN_PROCESS, began_at)
+    run = Run.start(folder, scenario, setup, rules=rules, run=IN_PROCESS, now=began_at)
     run.orders.evaluates_busy = saved["run"] == IN_PROCESS
     if saved.get("trains_on"):
         run.train_on()

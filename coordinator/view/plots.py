@@ -107,11 +107,18 @@ def lines(
     for one in series:
         parts.append(_line(frame, one))
     names = ", ".join(one.label for one in series if one.points)
-    return _panel(frame, size, title, parts, f"{y.label} over {x.label}, of {names}", values)
+    return _panel(
+        frame,
+        size,
+        title,
+        parts=parts,
+        described=f"{y.label} over {x.label}, of {names}",
+        values=values,
+    )
 
 
 def _panel(
-    frame: Frame, size: Size, title: str, parts: Sequence[Markup], described: str, values: Values
+    frame: Frame, size: Size, title: str, *, parts: Sequence[Markup], described: str, values: Values
 ) -> svg.Panel:
     """A plot whose values can be shown: it has a line for the place of the pointer."""
     places = [(frame.place(x, frame.y.low)[0], text) for x, text in values]
@@ -379,4 +386,6 @@ def columns(
                 svg.rectangle(centre - width / 2, top, width, bottom - top, fill(colour), said)
             )
             below += height
-    return _panel(frame, size, title, parts, f"{y.label} over {x.label}", values)
+    return _panel(
+        frame, size, title, parts=parts, described=f"{y.label} over {x.label}", values=values
+    )

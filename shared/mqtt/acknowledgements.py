@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 from covey.shared.mqtt.profiles import HEAD_BYTES, UNLIMITED
@@ -88,7 +89,7 @@ class Acknowledgements:
         answer: asyncio.Future[bool] = loop.create_future()
         self._pending[message_id] = _Waiter(answer)
         self._answers.add(answer)
-        timer = loop.call_later(self._within_s, _settle, answer, False)
+        timer = loop.call_later(self._within_s, partial(_settle, answer, taken=False))
         try:
             return await answer
         finally:
@@ -103,7 +104,7 @@ class Acknowledgements:
             _settle(answer, taken=False)
 
 
-def _settle(answer: asyncio.Future[bool], taken: bool) -> None:
+def _settle(answer: asyncio.Future[bool], *, taken: bool) -> None:
     if not answer.done():
         answer.set_result(taken)
 

@@ -686,7 +686,7 @@ async def _goodbye(client: aiomqtt.Client) -> None:
         except Exception as error:
             log.debug("no goodbye: %s", error)
             _cut(client)
-        duplicate.setblocking(False)
+        duplicate.settimeout(0.0)
         with contextlib.suppress(OSError):  # a reset, or no end in time
             duplicate.shutdown(socket.SHUT_WR)
             async with asyncio.timeout(GOODBYE_S):

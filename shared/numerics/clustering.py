@@ -156,7 +156,9 @@ def kmeans(
     partitions: list[Labels] = []
     inertias: list[float] = []
     for run in range(n_init):
-        labels, apart = lloyd(points, clusters, generator(seed, "kmeans", run), distance, most)
+        labels, apart = lloyd(
+            points, clusters, generator(seed, "kmeans", run), distance=distance, most=most
+        )
         partitions.append(labels)
         inertias.append(math.fsum(apart))
     best = inertias.index(min(inertias))
@@ -220,6 +222,7 @@ def lloyd(
     points: Rows,
     clusters: int,
     draw: np.random.Generator,
+    *,
     distance: Distance,
     most: int,
     centre: Callable[[list[Any]], Matrix] | None = None,

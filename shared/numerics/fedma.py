@@ -90,6 +90,7 @@ def scores(
     rows: Units,
     sums: Units,
     counts: npt.NDArray[np.int64],
+    *,
     networks: int,
     mean: npt.NDArray[np.float64],
     prior: Prior,
@@ -132,6 +133,7 @@ def match_layer(
     models: Sequence[Vector],
     layout: Layout,
     index: int,
+    *,
     inputs: Inputs,
     prior: Prior,
     draw: np.random.Generator,
@@ -158,7 +160,7 @@ def match_layer(
     moved = []
     for j, model in enumerate(models):
         own = matched.units[matched.places[j]]
-        moved.append(_narrow(model, layer, layout, own, inputs, j))
+        moved.append(_narrow(model, layer, layout, rows=own, inputs=inputs, j=j))
     return moved, Inputs(len(matched.units), matched.places)
 
 
@@ -182,7 +184,10 @@ def average_last(
     wide = _wide(models, layer, layout, inputs)
     weighted = (share[:, None] * rows for share, rows in zip(shares, wide, strict=True))
     mean = np.asarray(sum(weighted))
-    return [_narrow(model, layer, layout, mean, inputs, j) for j, model in enumerate(models)]
+    return [
+        _narrow(model, layer, layout, rows=mean, inputs=inputs, j=j)
+        for j, model in enumerate(models)
+    ]
 
 
 def raw_inputs(layout: Layout, networks: int) -> Inputs:
@@ -202,7 +207,7 @@ def _placed(
 
     others = _renumbered({i: own for i, own in sorted(places.items()) if i != j})
     sums, counts = _gathered(rows, others, mean, prior)
-    likelihoods = scores(rows[j], sums, counts, len(rows), mean, prior)
+    likelihoods = scores(rows[j], sums, counts, networks=len(rows), mean=mean, prior=prior)
     _, chosen = linear_sum_assignment(likelihoods, maximize=True)
     known = len(sums)
     new = chosen >= known
@@ -253,7 +258,7 @@ def _wide(models: Sequence[Vector], layer: Layer, layout: Layout, inputs: Inputs
 
 
 def _narrow(
-    model: Vector, layer: Layer, layout: Layout, rows: Units, inputs: Inputs, j: int
+    model: Vector, layer: Layer, layout: Layout, *, rows: Units, inputs: Inputs, j: int
 ) -> Vector:
     """A copy of network j's model whose layer has the values of these rows.
 

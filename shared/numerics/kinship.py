@@ -88,6 +88,7 @@ def card(
     inputs: Iterable[npt.NDArray[np.floating]],
     labels: npt.NDArray[np.integer],
     classes: int,
+    *,
     units: npt.NDArray[np.generic],
     seed: int,
     client: Key,
@@ -334,7 +335,7 @@ class Kinship:
         within = squares - ((sums**2).sum(axis=2) / np.maximum(sent, 1.0)).sum(axis=1)
         of_agents = np.maximum(within, 0.0) / np.maximum(free, 1.0)
         noise = float(_cut_off(free) @ _cut_off(of_agents)) / max(float(_cut_off(free).sum()), 1.0)
-        return cls(means, noise, counts, sent, style, concept)
+        return cls(means, noise, counts, sent=sent, style=style, concept=concept)
 
     def joined(self, card: Card) -> Kinship:
         """With a row for one more card, measured against the means that the fleet had."""

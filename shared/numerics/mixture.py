@@ -115,12 +115,12 @@ class Judged:
             tuple(sound),
             np.stack(found, axis=1) if found else np.empty((len(of_row), 0)),
             1 / (sizes[of_row] * width),
-            of_row.astype(np.int64),
-            kind == "values",
-            {name: answers[name] for name in sound},
-            truth,
-            of_sample.astype(np.int64),
-            measure,
+            units=of_row.astype(np.int64),
+            has_values=kind == "values",
+            answers={name: answers[name] for name in sound},
+            truth=truth,
+            of_samples=of_sample.astype(np.int64),
+            measure=measure,
         )
 
     @property

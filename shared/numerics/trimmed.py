@@ -158,7 +158,7 @@ def trimmed_kmeans(
     costs: list[float] = []
     for run in range(n_init):
         draw = generator(seed, "kmeans", run)
-        labels, apart = lloyd(points, clusters, draw, "l2sq", most, centre)
+        labels, apart = lloyd(points, clusters, draw, distance="l2sq", most=most, centre=centre)
         partitions.append(labels)
         costs.append(trimmed_cost(labels, apart, share))
     best = costs.index(min(costs))

@@ -79,7 +79,12 @@ def table_task(
     elapsed = elapsed_of(devices, features.times, target)
     inputs = width_of(
         table_columns(
-            features.columns, features.categories, features.times, features.flags, seasons, elapsed
+            features.columns,
+            features.categories,
+            features.times,
+            flags=features.flags,
+            seasons=seasons,
+            elapsed=elapsed,
         )
     )
     rows = sum(device.samples for device in devices)

@@ -103,6 +103,7 @@ def check_secure(
     privacy: Privacy,
     aggregation: Aggregation,
     rounds: Rounds,
+    *,
     wire: Wire,
     task: Task,
     evaluation: Evaluation,

@@ -236,6 +236,7 @@ def table_columns(
     names: Sequence[str],
     categories: Mapping[str, Category],
     times: Sequence[str],
+    *,
     flags: Sequence[str] = (),
     seasons: Sequence[str] = (),
     elapsed: Sequence[str] = (),

@@ -50,7 +50,8 @@ class Deliver(Section):
     """What a device answers with after the run: a mixture of what it can have, weighed on its own training samples."""
 
     single: bool = Field(
-        False, description="One of its candidates alone, the best one, instead of a mixture."
+        default=False,
+        description="One of its candidates alone, the best one, instead of a mixture.",
     )
     budget_s: float = Field(
         60.0,
@@ -90,12 +91,12 @@ class Evaluation(Section):
         "default, and the only choice.",
     )
     track: bool = Field(
-        False,
+        default=False,
         description="Measure the test accuracy of each participant right after its training, in every round. E-best needs "
         "it. The default saves the time on the devices.",
     )
     fallback: bool = Field(
-        False,
+        default=False,
         description="Agents hold back a tenth of their training samples, at least five, and compare on them, at each "
         "evaluation, the model of their cluster with its last good one. If the cluster's is clearly worse they take the "
         "other one, and train it alone from then on. For fedclust, pacfl, robust and cfl; needs evaluation.every.",

@@ -286,11 +286,11 @@ class Scenario(Section):
                 self.privacy,
                 self.aggregation,
                 self.rounds,
-                self.wire,
-                self.task,
-                self.evaluation,
-                self.compare,
-                self._strategies,
+                wire=self.wire,
+                task=self.task,
+                evaluation=self.evaluation,
+                compare=self.compare,
+                strategies=self._strategies,
             )
         return self
 

@@ -169,7 +169,7 @@ class Task(Section):
         "numbers in all columns.",
     )
     drop_unlabelled: bool = Field(
-        False,
+        default=False,
         description="true: rows without a target are left out. The default refuses a table with such rows.",
     )
     times: tuple[ColumnName, ...] = Field(
@@ -505,7 +505,12 @@ class Task(Section):
     def table_columns(self) -> tuple[TableColumn, ...]:
         """The feature columns of a table, in the order of the model's inputs; empty if the task names none."""
         return table_columns(
-            self.columns, self.categories, self.times, self.flags, self.seasons, self.elapsed
+            self.columns,
+            self.categories,
+            self.times,
+            flags=self.flags,
+            seasons=self.seasons,
+            elapsed=self.elapsed,
         )
 
     @property

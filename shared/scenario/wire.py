@@ -17,7 +17,7 @@ class Wire(Section):
         description="Encoding of the vectors in reports. The default loses nothing; topk needs delta.",
     )
     delta: bool = Field(
-        False,
+        default=False,
         description="Reports carry the difference to the model that the order named, instead of the model itself.",
     )
     down: Literal["float32", "float16", "bfloat16", "int8"] = Field(

@@ -169,7 +169,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, False)
+        super().increase_indent(flow, indentless=False)
 
 
 def _sequence(dumper: yaml.SafeDumper, items: Any) -> yaml.Node:

@@ -340,15 +340,15 @@ class SecureAgent:
         try:
             expelled = Expelled.from_bytes(content)
         except DecodeError as error:
-            return AgentTransition(state, (Refuse("expelled", str(error)),), False)
+            return AgentTransition(state, (Refuse("expelled", str(error)),), syncs=False)
         signed = signed_of_expelled(expelled)
         if expelled.federation != self.entry.federation or not is_signed(
             self.identity.fleet, expelled.signature, signed
         ):
             refusal = Refuse("expelled", "the list is not signed by the fleet key")
-            return AgentTransition(state, (refusal,), False)
+            return AgentTransition(state, (refusal,), syncs=False)
         if state.expelled and expelled.version <= Expelled.from_bytes(state.expelled).version:
-            return AgentTransition(state, (), False)
+            return AgentTransition(state, (), syncs=False)
         return AgentTransition(state.changed(expelled=content))
 
     def offered(
@@ -368,11 +368,13 @@ class SecureAgent:
         try:
             terms, signers = self._acceptable(state, content, start, now)
             place, box = self._own_place(state, terms)
-            own = self._joined(content, terms, place, box, signers, start, now, token)
+            own = self._joined(
+                content, terms, place, box=box, signers=signers, start=start, now=now, token=token
+            )
         except RefusalError as refusal:
-            return AgentTransition(state, (refusal.effect,), False)
+            return AgentTransition(state, (refusal.effect,), syncs=False)
         except DecodeError as error:
-            return AgentTransition(state, (Refuse(error.reason, error.detail),), False)
+            return AgentTransition(state, (Refuse(error.reason, error.detail),), syncs=False)
         unused = [kept for kept in state.boxes if kept.box.number > box.box.number]
         after = self._without_sum(state).changed(sum=own, boxes=unused)
         return AgentTransition(after, (SendJoin(own.join),))
@@ -395,15 +397,15 @@ class SecureAgent:
         """The list of members, and the cells for this agent."""
         own = state.sum
         if own is None:
-            return AgentTransition(state, (Refuse("no sum"),), False)
+            return AgentTransition(state, (Refuse("no sum"),), syncs=False)
         if own.listing:
             return self._listed_again(state, own, content)
         try:
             after = self._with_list(own, content, inbox)
         except RefusalError as refusal:
-            return AgentTransition(state, (refusal.effect,), False)
+            return AgentTransition(state, (refusal.effect,), syncs=False)
         except DecodeError as error:
-            return AgentTransition(state, (Refuse(error.reason, error.detail),), False)
+            return AgentTransition(state, (Refuse(error.reason, error.detail),), syncs=False)
         state = state.changed(sum=after)
         return AgentTransition(state, self._masking(state))
 
@@ -411,7 +413,7 @@ class SecureAgent:
         """The masked vector for these terms is on disk: the report may be sent."""
         own = state.sum
         if own is None or own.name != terms or not own.listing:
-            return AgentTransition(state, (Refuse("no sum"),), False)
+            return AgentTransition(state, (Refuse("no sum"),), syncs=False)
         if own.head:
             if ReportHead.from_bytes(own.head).vector != digest:
                 return self._failed(state, "another masked vector", "one was reported before")
@@ -438,18 +440,18 @@ class SecureAgent:
         """The list of those whose reports are in the sum."""
         own = state.sum
         if own is None or not own.head:
-            return AgentTransition(state, (Refuse("no sum"),), False)
+            return AgentTransition(state, (Refuse("no sum"),), syncs=False)
         if own.answer:
             if own.unmask == name_of_unmask(content):
                 return self.resumed(state)
-            return AgentTransition(state, (Refuse(ANOTHER_UNMASK),), False)
+            return AgentTransition(state, (Refuse(ANOTHER_UNMASK),), syncs=False)
         try:
             answer = self._answer(state, own, content)
             memberships = self._steady(state, own, content)
         except RefusalError as refusal:
-            return AgentTransition(state, (refusal.effect,), False)
+            return AgentTransition(state, (refusal.effect,), syncs=False)
         except DecodeError as error:
-            return AgentTransition(state, (Refuse(error.reason, error.detail),), False)
+            return AgentTransition(state, (Refuse(error.reason, error.detail),), syncs=False)
         after = own.model_copy(
             update={
                 "answer": answer,
@@ -467,7 +469,7 @@ class SecureAgent:
     def closed(self, state: AgentState) -> AgentTransition:
         """The round is over, the run was left, or this agent was expelled: only locks and account are left."""
         if state.sum is None and not state.vectors:
-            return AgentTransition(state, (), False)
+            return AgentTransition(state, (), syncs=False)
         after = self._without_sum(state).changed(vectors=[])
         return AgentTransition(after, _erased(state))
 
@@ -475,19 +477,19 @@ class SecureAgent:
         """Forget a sum whose time has run out."""
         own = state.sum
         if own is None or now < own.joined_at + Terms.from_bytes(own.terms).seconds:
-            return AgentTransition(state, (), False)
+            return AgentTransition(state, (), syncs=False)
         return self.closed(state)
 
     def resumed(self, state: AgentState) -> AgentTransition:
         """What was last to be sent, after a restart or on demand: the same bytes."""
         own = state.sum
         if own is None:
-            return AgentTransition(state, (), False)
+            return AgentTransition(state, (), syncs=False)
         if own.answer:
-            return AgentTransition(state, (SendAnswer(own.answer),), False)
+            return AgentTransition(state, (SendAnswer(own.answer),), syncs=False)
         if own.head:
-            return AgentTransition(state, (SendMasked(own.head),), False)
-        return AgentTransition(state, (SendJoin(own.join), *self._masking(state)), False)
+            return AgentTransition(state, (SendMasked(own.head),), syncs=False)
+        return AgentTransition(state, (SendJoin(own.join), *self._masking(state)), syncs=False)
 
     # -- rule 1 --------------------------------------------------------------------------------------------------------
 
@@ -551,6 +553,7 @@ class SecureAgent:
         content: bytes,
         terms: Terms,
         place: int,
+        *,
         box: OwnBox,
         signers: list[bytes],
         start: OrderStart,
@@ -608,7 +611,7 @@ class SecureAgent:
     def _listed_again(self, state: AgentState, own: OwnSum, content: bytes) -> AgentTransition:
         if own.listing == content:
             return self.resumed(state)
-        return AgentTransition(state, (Refuse(ANOTHER_LIST),), False)
+        return AgentTransition(state, (Refuse(ANOTHER_LIST),), syncs=False)
 
     def _with_list(self, own: OwnSum, content: bytes, inbox: bytes) -> OwnSum:
         """The sum with its list and the keys of its cells. Raises RefusalError or DecodeError."""
@@ -636,7 +639,7 @@ class SecureAgent:
                 for kind in (SEED, MASK)
             }
             shares = [
-                share_in_cell(pair, kind, key, own.name, row.place, own.place)
+                share_in_cell(pair, kind, key, terms=own.name, dealer=row.place, holder=own.place)
                 for kind, key in keys.items()
             ]
             if None in shares:

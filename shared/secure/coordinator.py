@@ -364,7 +364,9 @@ class SecureSum:
                 start = KEY_BYTES * before
                 key = answer.keys[start : start + KEY_BYTES]
                 pair = state.joins[dealer].pair_for(holder)
-                share = share_in_cell(pair, kind, key, self.name, dealer, holder)
+                share = share_in_cell(
+                    pair, kind, key, terms=self.name, dealer=dealer, holder=holder
+                )
             if share is not None:
                 shares[holder] = share
         return shares

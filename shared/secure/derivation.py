@@ -208,7 +208,7 @@ def cell_key(shared: bytes, terms: bytes, kind: CellKind, dealer: int, holder: i
 
 
 def share_in_cell(
-    pair: bytes, kind: CellKind, key: bytes, terms: bytes, dealer: int, holder: int
+    pair: bytes, kind: CellKind, key: bytes, *, terms: bytes, dealer: int, holder: int
 ) -> int | None:
     """The share in one of the two cells of a pair, or None if the key does not open it."""
     cell = pair[:CELL_BYTES] if kind == SEED else pair[CELL_BYTES:]

@@ -19,7 +19,7 @@ def new_secret() -> bytes:
 
 
 def signed_entry(
-    fleet_secret: bytes, federation: str, agent: str, key: bytes, now_ms: int, days: int
+    fleet_secret: bytes, federation: str, agent: str, *, key: bytes, now_ms: int, days: int
 ) -> bytes:
     """An entry for a device's signing key.
 

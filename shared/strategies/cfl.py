@@ -373,7 +373,9 @@ class Cfl(ManyModels[CflState]):
             if labels.any():
                 state = replace(state, across={**state.across, str(k): similarity})
                 if _gap(similarity) > self.gamma or self.gamma == 0:
-                    return self._split(state, k, state.models[k], reports, labels, average)
+                    return self._split(
+                        state, k, state.models[k], reports=reports, labels=labels, average=average
+                    )
         model = self._average(reports, state.models[k], average)
         state = replace(state, models=_put(state.models, k, model))
         if full and not state.everybody:
@@ -451,7 +453,14 @@ class Cfl(ManyModels[CflState]):
                 own = [reports[i] for i in part.tolist()]
                 labels = after[groups[part]]
                 halves = (labels != labels[0]).astype(np.int64)
-                state = self._split(state, state.assign[own[0][0]], node, own, halves, average)
+                state = self._split(
+                    state,
+                    state.assign[own[0][0]],
+                    node,
+                    reports=own,
+                    labels=halves,
+                    average=average,
+                )
             before = after
         return state
 
@@ -541,6 +550,7 @@ class Cfl(ManyModels[CflState]):
         state: CflState,
         k: int,
         node: Vector,
+        *,
         reports: Reports,
         labels: Labels,
         average: Average,

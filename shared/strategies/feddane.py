@@ -90,7 +90,7 @@ class FedDane(SingleModel[DaneState]):
         "round's model.",
     )
     resample: bool = Field(
-        False,
+        default=False,
         description="Draw the clients of the second phase independently, as in the paper. false: "
         "those of the first phase train, as in its code.",
     )

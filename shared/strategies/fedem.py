@@ -91,12 +91,13 @@ class FedEm(Strategy[FedEmState]):
         3, ge=1, json_schema_extra=FIRST, description="K: the number of components."
     )
     damped: bool = Field(
-        False,
+        default=False,
         description="Agents that do not report count with the old components, as in the authors' "
         "code.",
     )
     share_memberships: bool = Field(
-        False, description="Agents report their mixture weights, which the membership error needs."
+        default=False,
+        description="Agents report their mixture weights, which the membership error needs.",
     )
 
     @property

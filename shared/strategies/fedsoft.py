@@ -390,7 +390,9 @@ def _not_too_small(shares: Sequence[float]) -> list[float]:
 
 
 @lru_cache(maxsize=64)  # it is asked for once for each report of a round
-def _first(seed: int, round_: int, k: int, clients: Clients, rates: Shares, count: int) -> Clients:
+def _first(
+    seed: int, round_: int, k: int, *, clients: Clients, rates: Shares, count: int
+) -> Clients:
     """The first `count` clients whose exponential waiting times, of these rates, are over."""
     arrivals: list[tuple[float, ClientId]] = []
     for client, rate in zip(clients, rates, strict=True):

@@ -356,7 +356,9 @@ class FesemMa(MultiCentre[FesemMaState]):
             inputs = _inputs(state, k, members)
             draw = generator(state.seed, "fedma", state.passes, k, state.frozen)
             prior = Prior(self.noise, mass=self.gamma)
-            matched, units = match_layer(models, state.layout, state.frozen, inputs, prior, draw)
+            matched, units = match_layer(
+                models, state.layout, state.frozen, inputs=inputs, prior=prior, draw=draw
+            )
             stored.update(zip(members, matched, strict=True))
             places.update(zip(members, units.places, strict=True))
             key = str(k)

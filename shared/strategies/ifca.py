@@ -147,11 +147,11 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
         "if initial: warmup is given explicitly.",
     )
     shared_trunk: bool = Field(
-        False,
+        default=False,
         description="Hypotheses differ only in their final layer; the other layers are shared.",
     )
     reseed_dead: bool = Field(
-        False,
+        default=False,
         description="Replace a hypothesis that no client chose for ten rounds by the model of the worst served client.",
     )
 

@@ -356,7 +356,7 @@ def _with_cuts(
         between = [dict(zip(cards, row, strict=True)) for row in rows]
         state = replace(state, distances=dict(zip(cards, between, strict=True)))
     for basis in bases:
-        state = _proposed(state, basis, fleet, cards, others, min_group)
+        state = _proposed(state, basis, fleet, cards=cards, others=others, min_group=min_group)
     return state
 
 
@@ -373,6 +373,7 @@ def _proposed(
     state: KinState,
     basis: str,
     fleet: Kinship,
+    *,
     cards: Mapping[ClientId, Card],
     others: Mapping[ClientId, Card],
     min_group: int | None,

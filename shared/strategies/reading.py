@@ -33,6 +33,7 @@ def bases_of(
     strategy: Strategy[Any],
     state: Any,
     phase: Phase,
+    *,
     client: ClientId,
     report: Report,
     terms: Terms | None = None,
@@ -120,6 +121,7 @@ def fold(
     strategy: Strategy[S],
     state: S,
     phase: Phase,
+    *,
     sums: Sums,
     reports: Reports,
     parameters: int | None = None,
@@ -151,10 +153,11 @@ def folded(
     strategy: Strategy[S],
     state: S,
     phase: Phase,
+    *,
     reports: Reports,
     average: Average = MEAN,
     parameters: int | None = None,
 ) -> S:
     """The strategy's state after a phase whose reports are all at hand."""
     sums = sums_of(strategy, state, phase, reports, average)
-    return fold(strategy, state, phase, sums, reports, parameters)
+    return fold(strategy, state, phase, sums=sums, reports=reports, parameters=parameters)

@@ -359,7 +359,9 @@ class Assembler:
         ):
             self._give_up(sender, next(iter(partials)))
         sink = self._new_sink(sender, part)
-        partial = _Partial(part.size, part.count, part.about, sink, now, bytearray(part.count))
+        partial = _Partial(
+            part.size, part.count, part.about, sink=sink, touched=now, have=bytearray(part.count)
+        )
         partials[part.digest] = partial
         self._incomplete.add(sender)
         self._bytes += partial.cost

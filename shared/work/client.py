@@ -173,7 +173,15 @@ def execute_order(
         raise ValueError(f"order {order.step} of run {order.run} has no work")
     strategy, training = settings_of(work)
     check_order(strategy, work)
-    job, local, prior = _job(work, client, models, training, local, client_state, held_back)
+    job, local, prior = _job(
+        work,
+        client,
+        models,
+        training=training,
+        local=local,
+        client_state=client_state,
+        held_back=held_back,
+    )
     started = clock()
     if (work.privacy or {}).get("secure") and (job.phase not in OF_THE_RUN or _is_summed(work)):
         if secure is None:
@@ -186,7 +194,9 @@ def execute_order(
     if has_judge(work):
         prepared = (replace(fold, local=with_prior(fold.local, prior)) for fold in folds)
         judging = _Judging(prepared, others, budget_s, clock)
-    report, state = _run_phase(strategy, job, local, client_state, work, noise, judging)
+    report, state = _run_phase(
+        strategy, job, local, client_state=client_state, work=work, noise=noise, judging=judging
+    )
     seconds = clock() - started
     vectors, unsent = _encode_vectors(report, job, work, client_state)
     content = ReportContent(
@@ -210,6 +220,7 @@ def _job(
     work: Work,
     client: str,
     models: Sequence[Vector],
+    *,
     training: Training,
     local: Local,
     client_state: ClientState,
@@ -267,6 +278,7 @@ def _run_phase(
     strategy: Strategy[Any],
     job: Job,
     local: Local,
+    *,
     client_state: ClientState,
     work: Work,
     noise: Noise | None,
@@ -278,7 +290,9 @@ def _run_phase(
         return Report({}, local.examples, local.statistics()), client_state
     if job.phase == EVALUATE and not _is_summed(work):
         if judging is not None:
-            return _judged(strategy, job, local, client_state, work, judging)
+            return _judged(
+                strategy, job, local, client_state=client_state, work=work, judging=judging
+            )
         return _evaluate(strategy, job, local, client_state, work=work), client_state
     if job.phase in (
         *EXCHANGES,
@@ -445,6 +459,7 @@ def _judged(
     strategy: Strategy[Any],
     job: Job,
     local: Local,
+    *,
     client_state: ClientState,
     work: Work,
     judging: _Judging,
@@ -562,7 +577,15 @@ def model_for_use(
     if work is None:
         return None
     strategy, training = settings_of(work)
-    job, local, prior = _job(work, client, models, training, local, client_state, held_back)
+    job, local, prior = _job(
+        work,
+        client,
+        models,
+        training=training,
+        local=local,
+        client_state=client_state,
+        held_back=held_back,
+    )
     if work.phase == EVALUATE:
         mixture, _ = _served(strategy, job, local, client_state)
         return served(mixture, prior)
@@ -601,7 +624,15 @@ def candidates_for_use(
     if work is None:
         return {}
     strategy, training = settings_of(work)
-    job, local, prior = _job(work, client, models, training, local, client_state, held_back)
+    job, local, prior = _job(
+        work,
+        client,
+        models,
+        training=training,
+        local=local,
+        client_state=client_state,
+        held_back=held_back,
+    )
     mixture, _ = _served(strategy, job, local, client_state)
     known = Judgement.of_memory(client_state, mixture)
     if known is None:

@@ -123,7 +123,11 @@ def test_training_changes_nothing_that_is_frozen_and_lowers_the_loss() -> None:
     start, layout = initial(task, 3)
     split = Split.by_patterns(layout, task.share, task.keep, task.freeze)
     local = TorchLocal(
-        data_of(task), task, layout, Training(epochs=5, batch=10, lr=0.1), generator(1, "test")
+        data_of(task),
+        task,
+        layout,
+        training=Training(epochs=5, batch=10, lr=0.1),
+        rng=generator(1, "test"),
     )
     end = local.train(start, trained=split.trains).end
     assert np.array_equal(split.rest_of(end), split.rest_of(start))
@@ -135,7 +139,9 @@ def test_a_model_for_export_has_its_adapters_in_its_weights(tmp_path: Path) -> N
     task = task_of({"rank": 2})
     start, layout = initial(task, 7, 1)  # whose adapters are not zero
     path = tmp_path / "model.safetensors"
-    save_model(path, Version("run", 1, None), task.for_agents(), ((1.0, start),), layout)
+    save_model(
+        path, Version("run", 1, None), task.for_agents(), mixture=((1.0, start),), layout=layout
+    )
     plain = load(path)[1].get_submodule("module")
     with_adapters = module_of(read_model(path))
     assert not [name for name, _ in plain.named_parameters() if "lora" in name]

@@ -106,7 +106,7 @@ def trained(document: dict[str, Any], path: Path) -> tuple[TorchLocal, Vector, L
     start, layout = initial(task, 3)
     settings = Training(epochs=30, batch=10, lr=0.05, momentum=0.5)
     local = TorchLocal(
-        load_local(str(path), None, task), task, layout, settings, generator(1, "test")
+        load_local(str(path), None, task), task, layout, training=settings, rng=generator(1, "test")
     )
     return local, start, layout
 
@@ -183,7 +183,13 @@ def test_a_run_finds_anomalies_and_its_model_raises_alarms(tmp_path: Path, strat
     layout = run.setup.layout
     assert layout.named(run.models[0])["threshold"] > 0
     file = tmp_path / "model.safetensors"
-    save_model(file, Version("r", 3, None), run.task_of_models, ((1.0, run.models[0]),), layout)
+    save_model(
+        file,
+        Version("r", 3, None),
+        run.task_of_models,
+        mixture=((1.0, run.models[0]),),
+        layout=layout,
+    )
     found = Predictor(file)
     new = table(tmp_path / "new", ["0,0,0,0,ok", "5,-5,5,5,worn"])
     assert as_csv(found.predict(new)).splitlines()[0] == "row,score,threshold,alarm"

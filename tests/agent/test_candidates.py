@@ -75,7 +75,9 @@ def local_with(
     draw = generator(1, "shuffle")
     if kind == "loop":
         _, layout = start_of(Softmax(), 0)
-        return lambda data: LoopLocal(Softmax(), data, task, layout, TRAINING, draw, rules), layout
+        return lambda data: LoopLocal(
+            Softmax(), data, task, layout=layout, training=TRAINING, rng=draw, rules=rules
+        ), layout
     layout = layout_of_task(task)
     cls = TorchLocal if kind == "torch" else NumpyLocal
     return lambda data: cls(

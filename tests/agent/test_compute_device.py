@@ -149,7 +149,9 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
 def local_of(task: Task, **training: Any) -> tuple[TorchLocal, Vector]:
     start, layout = initial(task, 3)
     settings = Training(**({"batch": 5, "lr": 0.1} | training))
-    return TorchLocal(data_of(task), task, layout, settings, generator(1, "test")), start
+    return TorchLocal(
+        data_of(task), task, layout, training=settings, rng=generator(1, "test")
+    ), start
 
 
 def test_the_watch_sees_an_operation_on_two_devices(elsewhere: Watch) -> None:

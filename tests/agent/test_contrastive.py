@@ -78,7 +78,9 @@ def test_everything_in_one_cluster_costs_ln_k_of_entropy() -> None:
 def local_of(task: Task, **training: Any) -> tuple[TorchLocal, Any]:
     start, layout = initial(task, 3)
     settings = Training(**({"batch": 5, "lr": 0.1} | training))
-    return TorchLocal(data_of(task), task, layout, settings, generator(1, "test")), start
+    return TorchLocal(
+        data_of(task), task, layout, training=settings, rng=generator(1, "test")
+    ), start
 
 
 def test_a_head_leaves_the_weights_of_its_model_unchanged() -> None:

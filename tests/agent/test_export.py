@@ -72,7 +72,7 @@ def test_raw_features_give_what_the_agents_model_gives(
     path, vector, layout = saved(tmp_path, task)
     export(path, program := tmp_path / "new" / f"model.{kind}")
     data = data_of(task)
-    local = TorchLocal(data, task, layout, Training(), generator(1, "test"))
+    local = TorchLocal(data, task, layout, training=Training(), rng=generator(1, "test"))
     for n in (len(data.test_features), 1):  # any number at a time
         got = outputs(program, data.test_features[:n])
         np.testing.assert_allclose(got, local.predict(vector, "test")[:n], atol=1e-5)
@@ -129,7 +129,9 @@ def used(folder: Path, task: Task, *parts: MixedPart, weights: tuple[float, ...]
     start, layout = initial(task, 3)
     mixture = tuple((weight, start + place) for place, weight in enumerate(weights))
     path = folder / "kept.safetensors"
-    save_model(path, Version("r", 1), task.for_agents(), mixture, layout, parts)
+    save_model(
+        path, Version("r", 1), task.for_agents(), mixture=mixture, layout=layout, parts=parts
+    )
     return path
 
 
@@ -145,7 +147,7 @@ def test_a_program_has_the_models_and_the_constant_that_a_device_mixes(tmp_path:
     assert export(path, program) == ""
     data = data_of(VALUES)
     start, layout = initial(VALUES, 3)
-    local = TorchLocal(data, VALUES, layout, Training(), generator(1, "test"))
+    local = TorchLocal(data, VALUES, layout, training=Training(), rng=generator(1, "test"))
     first, second = (local.predict(start + place, "test") for place in (1, 2))
     expected = 0.25 * first + 0.5 * second + 0.25 * 0.5
     np.testing.assert_allclose(outputs(program, data.test_features), expected, atol=1e-5)
@@ -158,7 +160,7 @@ def test_a_program_of_classes_has_the_mixture_of_their_probabilities(tmp_path: P
     assert export(path, program) == ""
     data = data_of(task)
     start, layout = initial(task, 3)
-    local = TorchLocal(data, task, layout, Training(), generator(1, "test"))
+    local = TorchLocal(data, task, layout, training=Training(), rng=generator(1, "test"))
     shares = [softmax(local.predict(start + place, "test")) for place in (0, 1)]
     expected = 0.25 * shares[0] + 0.75 * shares[1]
     found = softmax(outputs(program, data.test_features))

@@ -93,9 +93,9 @@ class Hall:
             scenario,
             {},
             folder,
-            self.broker.link,
-            self.pool,
-            lambda notice: self.events.append(notice.to_json()),
+            open_link=self.broker.link,
+            pool=self.pool,
+            observer=lambda notice: self.events.append(notice.to_json()),
             learner=learner,
         )
 
@@ -244,4 +244,11 @@ def test_relative_paths_of_a_scenario_start_at_its_own_folder(
 def test_a_scenario_without_a_fleet_cannot_be_simulated(tmp_path: Path) -> None:
     alone = scene().model_copy(update={"fleet": None})
     with pytest.raises(UserError, match="no section 'fleet'"):
-        FleetRun(alone, {}, tmp_path, MemoryBroker().link, FakePool(), lambda event: None)
+        FleetRun(
+            alone,
+            {},
+            tmp_path,
+            open_link=MemoryBroker().link,
+            pool=FakePool(),
+            observer=lambda event: None,
+        )

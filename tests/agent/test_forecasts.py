@@ -146,7 +146,9 @@ def test_a_run_has_an_error_for_each_step_and_its_model_forecasts_the_newest_win
     def local_for(client: str, order: OrderMessage) -> Local:
         assert order.work is not None
         training = Training.model_validate(order.work.training)
-        return NumpyLocal(data[client], TASK, layout, training, shuffle(order.work, client))
+        return NumpyLocal(
+            data[client], TASK, layout, training=training, rng=shuffle(order.work, client)
+        )
 
     driver = local_driver(tmp_path / "run", scene, setup, rules(scene), local_for)
     run = driver.complete({client: (len(one.targets),) * 2 for client, one in data.items()})
@@ -158,7 +160,7 @@ def test_a_run_has_an_error_for_each_step_and_its_model_forecasts_the_newest_win
 
     file = tmp_path / "model.safetensors"
     stored = task_with_scaling(TASK.model_dump(mode="json"), None)
-    save_model(file, Version("r", 3, None), stored, ((1.0, run.models[0]),), layout)
+    save_model(file, Version("r", 3, None), stored, mixture=((1.0, run.models[0]),), layout=layout)
     newest = load_unlabelled(paths["agent-0"], TASK)
     assert newest.rows[-1] == 80, "no row has to follow the newest window"
     predictor = Predictor(file)

@@ -151,7 +151,7 @@ def accuracy_of(folder: Path, model: str, method: str) -> float:
         rng = shuffle(order.work, client)
         node = f"partition-id={client.removeprefix('agent-')}"
         own = client_data(node, scene.task) if model == FLOWER else people[client]
-        return learner.local(own, scene.task, setup.whole, training, rng, RULES)
+        return learner.local(own, scene.task, setup.whole, training=training, rng=rng, rules=RULES)
 
     driver = local_driver(folder, scene, setup, rules(scene), local_for)
     run = driver.complete({client: (len(one.targets),) * 2 for client, one in people.items()})
@@ -182,7 +182,9 @@ def test_each_seed_of_a_run_is_a_training_of_its_own() -> None:
         rng = generator(seed, "shuffle", "device-1", 1, "train")
         learner = learner_for(task_of(FLOWER), RULES)
         own = client_data("partition-id=1", task_of(FLOWER))
-        local = learner.local(own, task_of(FLOWER), layout, Training(), rng, RULES)
+        local = learner.local(
+            own, task_of(FLOWER), layout, training=Training(), rng=rng, rules=RULES
+        )
         start: list[float] = local.train(layout.vector(arrays)).end.tolist()
         return start
 
@@ -395,7 +397,7 @@ def test_one_seed_gives_one_training_of_an_estimator() -> None:
     data = dataset(own.x, own.y, source="test")
     ends = [
         learner_for(task, RULES)
-        .local(data, task, layout, Training(), generator(1, "test"), RULES)
+        .local(data, task, layout, training=Training(), rng=generator(1, "test"), rules=RULES)
         .train(layout.vector(start))
         .end
         for _ in range(2)

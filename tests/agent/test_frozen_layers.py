@@ -33,7 +33,9 @@ def trained(task: Task, passes: list[int], nets: Nets | None = None, **training:
     start, layout = initial(task, 3)
     split = Split.by_patterns(layout, task.share, task.keep, task.freeze)
     settings = Training(**{"epochs": 3, "batch": 10, "lr": 0.1, **training})
-    local = TorchLocal(data_of(task), task, layout, settings, generator(1, "test"), nets=nets)
+    local = TorchLocal(
+        data_of(task), task, layout, training=settings, rng=generator(1, "test"), nets=nets
+    )
 
     def count(_: nn.Module, inputs: tuple[Tensor], __: Tensor) -> None:
         passes.append(len(inputs[0]))

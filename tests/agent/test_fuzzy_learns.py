@@ -48,7 +48,7 @@ class Learning(Run):
     def local(self, job: Job) -> Any:
         data: Any = self.locals[job.client]
         draw = generator(entropy(job.seed, "planted run"), job.client, job.round)
-        return TorchLocal(data, TASK, job.layout, job.training, draw)
+        return TorchLocal(data, TASK, job.layout, training=job.training, rng=draw)
 
 
 def membership_error(strategy: Fuzzy, seed: int, rounds: int = 6) -> float:

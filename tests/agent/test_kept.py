@@ -70,7 +70,9 @@ def test_a_model_that_is_worse_by_more_than_the_margin_is_rejected(
 def put(
     models: ModelDir, version: Version, vector: Vector = GOOD, figure: Figure | None = None
 ) -> Path:
-    save_model(models.path(version), version, TASK.for_agents(), ((1.0, vector),), LAYOUT)
+    save_model(
+        models.path(version), version, TASK.for_agents(), mixture=((1.0, vector),), layout=LAYOUT
+    )
     return models.take(version, "first", figure)
 
 
@@ -164,7 +166,7 @@ def test_a_model_file_has_all_that_a_prediction_needs(tmp_path: Path) -> None:
     task = task_with_scaling(TASK.for_agents(), scaling)
     version = Version("r1", 3, 1, "operator")
     path = tmp_path / version.file
-    save_model(path, version, task, ((0.25, GOOD), (0.75, BAD)), LAYOUT)
+    save_model(path, version, task, mixture=((0.25, GOOD), (0.75, BAD)), layout=LAYOUT)
     file = read_model(path)
     assert file.version == version
     assert file.weights == (0.25, 0.75)
@@ -520,7 +522,9 @@ def test_a_command_that_is_none_is_refused(command: str) -> None:
 def test_a_reset_device_takes_the_next_publication_and_keeps_its_model(tmp_path: Path) -> None:
     models = ModelDir(tmp_path / "models")
     version = Version("r1", 3, 0)
-    save_model(models.path(version), version, TASK.for_agents(), ((1.0, GOOD),), LAYOUT)
+    save_model(
+        models.path(version), version, TASK.for_agents(), mixture=((1.0, GOOD),), layout=LAYOUT
+    )
     models.take(version, "first")
     models.settle(2**53 - 1, pinned=True)
     with folder_lock(models.folder, "unused"):

@@ -158,7 +158,9 @@ def test_a_run_learns_several_labels_and_its_model_predicts_each(
         return
     file = tmp_path / "model.safetensors"
     mixture = ((1.0, run.models[0]),)
-    save_model(file, Version("r", 3, None), run.task_of_models, mixture, run.setup.layout)
+    save_model(
+        file, Version("r", 3, None), run.task_of_models, mixture=mixture, layout=run.setup.layout
+    )
     predictor = Predictor(file)
     new = tmp_path / "new.csv"
     new.write_text("y,x\n-9,5\n5,9")

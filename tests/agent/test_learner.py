@@ -50,7 +50,14 @@ def local_of(
 ) -> tuple[TorchLocal, Vector, Layout]:
     start, layout = initial(task, 3)
     settings = Training(**({"batch": 5, "lr": 0.1} | training))
-    local = TorchLocal(data or data_of(task), task, layout, settings, generator(1, "test"), scaling)
+    local = TorchLocal(
+        data or data_of(task),
+        task,
+        layout,
+        training=settings,
+        rng=generator(1, "test"),
+        scaling=scaling,
+    )
     return local, start, layout
 
 
@@ -416,7 +423,7 @@ def test_dropout_draws_from_the_jobs_own_generator() -> None:
         torch.manual_seed(seed)
         before = torch.random.get_rng_state()
         local = TorchLocal(
-            data_of(task, n=2, tests=0), task, layout, Training(), generator(1, "test")
+            data_of(task, n=2, tests=0), task, layout, training=Training(), rng=generator(1, "test")
         )
         ends.append(local.train(start).end.tobytes())
         assert torch.equal(torch.random.get_rng_state(), before)
@@ -451,12 +458,12 @@ def test_a_layout_of_another_model_is_refused() -> None:
     with pytest.raises(
         UserError, match=r"it has 44 (values|parameters in 4 tensors), the coordinator's has 12"
     ):
-        TorchLocal(data_of(TABLE), TABLE, other, Training(), generator(1, "test"))
+        TorchLocal(data_of(TABLE), TABLE, other, training=Training(), rng=generator(1, "test"))
     other = Layout((Tensor("fc.weight", (11, 4)),), 1)  # as many values, but others
     with pytest.raises(
         UserError, match="44 parameters in 4 tensors, the coordinator's has 44 in 1"
     ):
-        TorchLocal(data_of(TABLE), TABLE, other, Training(), generator(1, "test"))
+        TorchLocal(data_of(TABLE), TABLE, other, training=Training(), rng=generator(1, "test"))
 
 
 def test_a_model_of_the_wrong_length_and_data_without_samples_are_refused() -> None:
@@ -466,7 +473,7 @@ def test_a_model_of_the_wrong_length_and_data_without_samples_are_refused() -> N
     data = data_of(TABLE)
     none = Dataset(data.features[:0], data.targets[:0], data.features, data.targets, source="empty")
     with pytest.raises(DataError, match="empty: no training samples"):
-        TorchLocal(none, TABLE, layout, Training(), generator(1, "test"))
+        TorchLocal(none, TABLE, layout, training=Training(), rng=generator(1, "test"))
 
 
 def test_it_is_a_local_and_its_layout_is_the_models() -> None:

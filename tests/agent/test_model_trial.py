@@ -311,7 +311,7 @@ def local_of(name: str, n: int = 11, **training: Any) -> tuple[TorchLocal, Vecto
     start, layout = initial(task, 3, allowed=ALLOWED)
     settings = Training(**({"batch": 5, "lr": 0.1, "weight_decay": 0.1, "epochs": 3} | training))
     data = data_of(task, n=n)
-    local = TorchLocal(data, task, layout, settings, generator(1, "test"), rules=RULES)
+    local = TorchLocal(data, task, layout, training=settings, rng=generator(1, "test"), rules=RULES)
     return local, start, layout
 
 
@@ -526,7 +526,9 @@ def test_a_device_whose_code_freezes_something_else_is_refused() -> None:
     _, layout = model_of(task_of("Frozen"), ALLOWED)
     task = task_of("Plain")
     with pytest.raises(PublicError, match=r"trains all but nothing, .* all but trunk\.weight"):
-        TorchLocal(data_of(task), task, layout, Training(), generator(1, "test"), rules=RULES)
+        TorchLocal(
+            data_of(task), task, layout, training=Training(), rng=generator(1, "test"), rules=RULES
+        )
 
 
 def test_a_training_without_a_step_is_no_success_and_agents_without_tests_are_named(

@@ -292,7 +292,13 @@ def test_trained_models_are_starts(tmp_path: Path) -> None:
     for number in range(2):
         vector, layout = initial(plain, 7 + number)
         path = model_file(tmp_path, number)
-        save_model(path, Version("r1", 3, number), plain.for_agents(), ((1.0, vector),), layout)
+        save_model(
+            path,
+            Version("r1", 3, number),
+            plain.for_agents(),
+            mixture=((1.0, vector),),
+            layout=layout,
+        )
         vectors.append(vector)
     one = plain.model_copy(update={"init": str(model_file(tmp_path, 1))})
     assert np.array_equal(initial(one, 0)[0], vectors[1])

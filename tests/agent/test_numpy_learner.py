@@ -85,8 +85,8 @@ def both(task: Task, **training: Any) -> tuple[TorchLocal, NumpyLocal, Vector]:
     start, layout = initial(task, 3)
     settings = Training(**({"batch": 5, "lr": 0.1} | training))
     data = data_of(task)
-    torch_local = TorchLocal(data, task, layout, settings, generator(1, "test"))
-    numpy_local = NumpyLocal(data, task, layout, settings, generator(1, "test"))
+    torch_local = TorchLocal(data, task, layout, training=settings, rng=generator(1, "test"))
+    numpy_local = NumpyLocal(data, task, layout, training=settings, rng=generator(1, "test"))
     return torch_local, numpy_local, start
 
 
@@ -251,8 +251,8 @@ def test_other_abilities_of_torch_are_refused_with_the_reason() -> None:
         data_of(LINEAR),
         LINEAR,
         layout_of_task(LINEAR),
-        Training(augment="shift"),
-        generator(1, "test"),
+        training=Training(augment="shift"),
+        rng=generator(1, "test"),
     )
     with pytest.raises(PublicError, match=r"training\.augment is shift, .* --learner torch"):
         changing.train(start)
@@ -282,15 +282,22 @@ def test_a_model_that_cannot_be_built_is_refused(model: Model, why: str) -> None
 def test_another_layout_no_samples_and_too_many_steps_are_refused() -> None:
     _, layout = initial(TWO_LAYERS, 0)
     with pytest.raises(PublicError, match="built here it has 16 parameters"):
-        NumpyLocal(data_of(LINEAR), LINEAR, layout, Training(), generator(1, "test"))
+        NumpyLocal(data_of(LINEAR), LINEAR, layout, training=Training(), rng=generator(1, "test"))
     rows = data_of(LINEAR)
     empty = replace(rows, features=rows.features[:0], targets=rows.targets[:0])
     with pytest.raises(DataError, match="no training samples"):
-        NumpyLocal(empty, LINEAR, layout_of_task(LINEAR), Training(), generator(1, "test"))
+        NumpyLocal(
+            empty, LINEAR, layout_of_task(LINEAR), training=Training(), rng=generator(1, "test")
+        )
     limited = OwnersRules(UNLIMITED.model_copy(update={"max_steps": 3}))
     start, layout = initial(LINEAR, 0)
     local = NumpyLocal(
-        data_of(LINEAR), LINEAR, layout, Training(), generator(1, "test"), rules=limited
+        data_of(LINEAR),
+        LINEAR,
+        layout,
+        training=Training(),
+        rng=generator(1, "test"),
+        rules=limited,
     )
     with pytest.raises(PolicyError, match="max_steps"):
         local.train(start)
@@ -407,7 +414,9 @@ def test_a_fleet_of_agents_with_numpy_finishes_a_run(
         fleet.pool = WorkerHere(people)
         now = asyncio.get_running_loop().time()
         setup = setup_of(scene, [np.zeros(layout.size, np.float32)], layout)
-        run = Run.start(tmp_path / "run", scene, setup, rules(scene, **PATIENT), "r1", now)
+        run = Run.start(
+            tmp_path / "run", scene, setup, rules=rules(scene, **PATIENT), run="r1", now=now
+        )
         async with fleet:
             await fleet.serve(run)
         return run, fleet.rows

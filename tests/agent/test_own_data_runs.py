@@ -65,7 +65,7 @@ def tuned(run: Run, figure: str) -> float:
 
 def resumed(run: Run) -> Run:
     """The run as another process finds it on disk."""
-    again, _ = Run.resume(run.folder, run.scenario, run.setup, run.engine.rules, 0.0)
+    again, _ = Run.resume(run.folder, run.scenario, run.setup, rules=run.engine.rules, now=0.0)
     return again
 
 

@@ -94,7 +94,9 @@ def local(fault: str = "", rules: OwnersRules = RULES, **training: Any) -> tuple
     data = dataset(features, np.arange(12) % 4, source="test")
     settings = Training(lr=0.5, **training)
     learner = learner_for(task, rules)
-    return learner.local(data, task, layout, settings, generator(1, "test"), rules), start
+    return learner.local(
+        data, task, layout, training=settings, rng=generator(1, "test"), rules=rules
+    ), start
 
 
 def test_a_loop_trains_for_the_epochs_of_the_order_and_counts_by_the_samples_that_it_returns() -> (
@@ -210,7 +212,9 @@ def test_methods_that_average_and_compare_models_train_a_loop(
         assert order.work is not None
         training = Training.model_validate(order.work.training)
         rng = shuffle(order.work, client)
-        return learner.local(people[client], scene.task, setup.whole, training, rng, RULES)
+        return learner.local(
+            people[client], scene.task, setup.whole, training=training, rng=rng, rules=RULES
+        )
 
     driver = local_driver(tmp_path, scene, setup, rules(scene), local_for)
     run = driver.complete({client: (len(one.targets),) * 2 for client, one in people.items()})

@@ -36,7 +36,7 @@ def table(path: Path, *targets: str, header: str = "a,b") -> Path:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     path = tmp_path / "cluster-0.safetensors"
-    save_model(path, Version("r1", 3, 0), TASK.for_agents(), ((1.0, GOOD),), LAYOUT)
+    save_model(path, Version("r1", 3, 0), TASK.for_agents(), mixture=((1.0, GOOD),), layout=LAYOUT)
     return path
 
 
@@ -88,7 +88,7 @@ def test_a_mixture_is_mixed_and_inputs_are_standardised(tmp_path: Path) -> None:
     scaling = Standardise(mean=(10.0, 0.0), std=(2.0, 1.0))
     task = TASK.model_copy(update={"standardise": scaling}).for_agents()
     path = tmp_path / "mixed.safetensors"
-    save_model(path, Version("r1", 3), task, ((0.9, GOOD), (0.1, BAD)), LAYOUT)
+    save_model(path, Version("r1", 3), task, mixture=((0.9, GOOD), (0.1, BAD)), layout=LAYOUT)
     [first, *_] = predict(path, table(tmp_path / "new.csv"))
     share = 1 / (1 + np.exp(2 * (1.5 - 10) / 2))  # of "no" by the first model
     assert first.prediction == "no"
@@ -102,7 +102,7 @@ def test_a_regression_predicts_values(tmp_path: Path) -> None:
     _, layout = initial(task, 0)
     vector = np.array([2, 0, 1], np.float32)  # 2 x0 + 1
     path = tmp_path / "values.safetensors"
-    save_model(path, Version("r1", 3), task.for_agents(), ((1.0, vector),), layout)
+    save_model(path, Version("r1", 3), task.for_agents(), mixture=((1.0, vector),), layout=layout)
     found = predict(path, table(tmp_path / "new.csv"))
     assert [one.prediction for one in found] == [4.0, -3.0, 2.0]
     assert found[0].probability is None
@@ -135,7 +135,7 @@ def test_a_header_that_claims_huge_layers_is_refused_before_memory_is_taken(
     """Before: 10^12 units ended in a MemoryError, and what fits into memory was taken."""
     task = TASK.model_copy(update={"model": Model(name="mlp", options={"hidden": hidden})})
     path = tmp_path / "huge.safetensors"
-    save_model(path, Version("r1", 3, 0), task.for_agents(), ((1.0, GOOD),), LAYOUT)
+    save_model(path, Version("r1", 3, 0), task.for_agents(), mixture=((1.0, GOOD),), layout=LAYOUT)
     with pytest.raises(UserError, match=why) as refused:
         predict(path, table(tmp_path / "new.csv"), rules=OwnersRules(learner=learner))
     assert str(path) in str(refused.value)
@@ -156,7 +156,7 @@ def test_a_class_name_is_no_command_to_the_terminal(
     name = "\x1b]0;owned\x07"
     task = TASK.model_copy(update={"classes": ("no", name)})
     path = tmp_path / "named.safetensors"
-    save_model(path, Version("r1", 3, 0), task.for_agents(), ((1.0, GOOD),), LAYOUT)
+    save_model(path, Version("r1", 3, 0), task.for_agents(), mixture=((1.0, GOOD),), layout=LAYOUT)
     monkeypatch.setattr("typer.testing._NamedTextIOWrapper.isatty", lambda _: is_terminal)
     options = ["predict", "--data", str(table(tmp_path / "new.csv")), "--model", str(path)]
     shown = CliRunner().invoke(app, options).stdout
@@ -171,7 +171,9 @@ def test_the_command_uses_the_model_in_use(tmp_path: Path) -> None:
     runner = CliRunner()
     assert "no model is in use yet" in str(runner.invoke(app, options).output)
     version = Version("r1", 3, 0)
-    save_model(models.path(version), version, TASK.for_agents(), ((1.0, GOOD),), LAYOUT)
+    save_model(
+        models.path(version), version, TASK.for_agents(), mixture=((1.0, GOOD),), layout=LAYOUT
+    )
     models.take(version, "first")
     shown = runner.invoke(app, options)
     assert shown.stdout.splitlines()[:2] == ["row,prediction,probability", "1,yes,0.952574"]
@@ -193,7 +195,9 @@ def brightness(tmp_path: Path) -> Path:
 
     _, layout = initial(task, 0)
     vector = np.array([-1, -1, 1, 1, 1, -1], np.float32)  # weights (2, 2), then biases
-    save_model(path, Version("r1", 3, 0), task.for_agents(), ((1.0, vector),), layout)
+    save_model(
+        path, Version("r1", 3, 0), task.for_agents(), mixture=((1.0, vector),), layout=layout
+    )
     return path
 
 
@@ -252,7 +256,7 @@ def test_ids_and_times_are_kept_next_to_the_predictions(tmp_path: Path, model: P
     path = tmp_path / "new.csv"
     path.write_text("sensor,a,b,time\ns-7,1.5,0,31.12.2025 10:00\n0042,-2,1,\n")
     task = TASK.model_copy(update={"columns": ("a", "b"), "ignore": ("sensor", "time")})
-    save_model(model, Version("r1", 3, 0), task.for_agents(), ((1.0, GOOD),), LAYOUT)
+    save_model(model, Version("r1", 3, 0), task.for_agents(), mixture=((1.0, GOOD),), layout=LAYOUT)
     given = ["--data", path, "--model", model, "--keep", "sensor", "--keep", "time"]
     lines = predicted(*given).stdout.splitlines()
     assert lines[0] == "row,sensor,time,prediction,probability"
@@ -266,7 +270,7 @@ def test_ids_and_times_are_kept_next_to_the_predictions(tmp_path: Path, model: P
     taken = predicted("--data", path, "--model", model, "--keep", "row")
     assert "predictions have a column of this name" in taken.stderr
     np.savez(tmp_path / "new.npz", x=np.array(ROWS, np.float32))
-    save_model(model, Version("r1", 3, 0), TASK.for_agents(), ((1.0, GOOD),), LAYOUT)
+    save_model(model, Version("r1", 3, 0), TASK.for_agents(), mixture=((1.0, GOOD),), layout=LAYOUT)
     arrays = predicted("--data", tmp_path / "new.npz", "--model", model, "--keep", "time")
     assert "no table" in arrays.stderr
 
@@ -303,7 +307,7 @@ def test_a_score_of_a_regression_is_in_the_units_of_the_target(tmp_path: Path) -
     _, layout = initial(task, 0)
     model = tmp_path / "values.safetensors"
     vector = np.array([2, 0, 1], np.float32)  # 2 x0 + 1: 4, -3, 2
-    save_model(model, Version("r1", 3), task.for_agents(), ((1.0, vector),), layout)
+    save_model(model, Version("r1", 3), task.for_agents(), mixture=((1.0, vector),), layout=layout)
     path = table(tmp_path / "new.csv", "5", "-3", "4", header="a,b,level")
     found = Predictor(model).score(path)
     assert found.figures["RMSE"] == pytest.approx(np.sqrt(5 / 3))

@@ -61,7 +61,7 @@ def local_of(
 ) -> tuple[TorchLocal, Vector]:
     start, layout = initial(task, 3)
     settings = Training(**{"batch": 6, "lr": 0.1, "epochs": 2, **training})
-    local = TorchLocal(data_of(task), task, layout, settings, generator(1, "test"))
+    local = TorchLocal(data_of(task), task, layout, training=settings, rng=generator(1, "test"))
     if privacy is not None:
         local.enable_privacy(privacy, budget, noise or Noise.simulated(1, "test"), ledger)
     return local, start

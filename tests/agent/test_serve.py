@@ -43,7 +43,9 @@ def use(folder: Path, version: Version, *, good: bool = True) -> None:
     """Make a model the one in use."""
     models = ModelDir(folder)
     vector = GOOD if good else BAD
-    save_model(models.path(version), version, NAMED.for_agents(), ((1.0, vector),), LAYOUT)
+    save_model(
+        models.path(version), version, NAMED.for_agents(), mixture=((1.0, vector),), layout=LAYOUT
+    )
     models.take(version, "first")
 
 
@@ -66,7 +68,7 @@ def values(tmp_path: Path) -> Models:
     task = NAMED.model_copy(update={"classes": None}).for_agents()
     layout = Layout((Tensor("fc.weight", (1, 2)), Tensor("fc.bias", (1,))), 2)
     vector = np.array([2, 1, 0.5], np.float32)
-    save_model(models.path(version), version, task, ((1.0, vector),), layout)
+    save_model(models.path(version), version, task, mixture=((1.0, vector),), layout=layout)
     models.take(version, "first")
     return Models(None, folder, NO_CODE_RULES)
 

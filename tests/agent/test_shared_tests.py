@@ -159,7 +159,9 @@ def test_figures_of_shared_rows_are_those_of_each_agent_alone(
         assert data.shared_tests is not None
         for own, figures in ((replace(data, shared_tests=None), alone), (data, together)):
             rng = np.random.default_rng(0)
-            local = LEARNER.local(own, TASK, layout, Training(), rng, NO_CODE_RULES)
+            local = LEARNER.local(
+                own, TASK, layout, training=Training(), rng=rng, rules=NO_CODE_RULES
+            )
             figures.append(measure(((1.0, MODEL),), local))
     assert together == alone
     assert sum(rows) == sum(figures["n"] for figures in alone) + TESTED

@@ -89,9 +89,13 @@ def test_a_model_that_was_trained_with_one_microphone_hears_with_another(tmp_pat
     assert (studio.features.shape, studio.labels) == ((16, 1, 20, 48), CLASSES)
     layout = LIGHT.layout(TASK, NO_CODE_RULES.allowed)
     training = Training(epochs=5, lr=0.01, batch=4)
-    local = LIGHT.local(studio, TASK, layout, training, generator(0, "order"), NO_CODE_RULES)
+    local = LIGHT.local(
+        studio, TASK, layout, training=training, rng=generator(0, "order"), rules=NO_CODE_RULES
+    )
     model = local.train(np.zeros(layout.size, np.float32)).end
-    there = LIGHT.local(phone.data, TASK, layout, training, generator(0, "order"), NO_CODE_RULES)
+    there = LIGHT.local(
+        phone.data, TASK, layout, training=training, rng=generator(0, "order"), rules=NO_CODE_RULES
+    )
     guesses = there.predict(model, "train").argmax(axis=1)
     truth = [CLASSES.index(name.partition("/")[0]) for name in phone.files]
     assert guesses.tolist() == truth

@@ -41,7 +41,7 @@ def learners(task: Task, sizes: Sequence[int] = SIZES, **training: Any) -> list[
             targets = draws.normal(size=size).astype(np.float32)
         data = dataset(features, targets, source="test")
         order = generator(index, "order")
-        made.append(TorchLocal(data, task, layout, settings, order, nets=nets))
+        made.append(TorchLocal(data, task, layout, training=settings, rng=order, nets=nets))
     return made
 
 

@@ -129,7 +129,7 @@ def test_a_bad_report_that_lies_accepted_ends_no_resume_and_names_its_sender(
     spooled.rewrite(
         spooled.file_of(tmp_path, step), liar, {"numbers": {"track": {"n": 3, "accuracy": "boom"}}}
     )
-    run, effects = Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
+    run, effects = Run.resume(tmp_path, scene, setup(scene), rules=rules(scene), now=0.0)
     run.samples |= dict.fromkeys(people, (24, 24))
     last = next(order for order in asked(run) if order.client == orders[-1].client)
     effects += run.receive(last.client, honest(run, people, last).to_bytes(), 0.0)
@@ -139,7 +139,7 @@ def test_a_bad_report_that_lies_accepted_ends_no_resume_and_names_its_sender(
     rows = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert [row["agent"] for row in rows if row["event"] == "set_aside"] == [liar]
     assert liar not in next(row for row in rows if row["event"] == "phase")["reported"]
-    Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
+    Run.resume(tmp_path, scene, setup(scene), rules=rules(scene), now=0.0)
 
 
 def test_a_fold_that_fails_for_all_is_a_void_attempt_with_a_reason(
@@ -304,7 +304,7 @@ def test_an_agent_refused_in_three_steps_is_quarantined_over_a_resume_until_it_i
             effects += run.receive(order.client, report.to_bytes(), 0.0)
     assert announced(effects, "quarantined") == ["agent-3"]
     assert "agent-3" not in {order.client for order in asked(run)}
-    run, _ = Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
+    run, _ = Run.resume(tmp_path, scene, setup(scene), rules=rules(scene), now=0.0)
     assert "1.7e+308" in run.engine.quarantined["agent-3"]
     assert "agent-3" not in {order.client for order in asked(run)}
     assert announced(run.handle(Release("agent-3"), 0.0), "released") == ["agent-3"]

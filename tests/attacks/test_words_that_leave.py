@@ -99,7 +99,7 @@ def asking_for_all(task: Task, names: Sequence[str]) -> Task:
     columns = tuple(name for name in names if name != task.target)
     numbers = {*task.columns} - {*task.categories}
     categories = {name: 50 for name in columns if name not in numbers}
-    width = width_of(table_columns(columns, categories, (), (), (), ()))
+    width = width_of(table_columns(columns, categories, (), flags=(), seasons=(), elapsed=()))
     content = task.model_dump(mode="json") | {
         "columns": columns, "categories": categories, "ignore": (), "features": [width], "impute": "mean"
     }  # fmt: skip

@@ -91,7 +91,9 @@ class Trial:
             patient = rules(this, **PATIENT)
             async with Fleet(folder, this, patient, broker, fleet) as running:
                 now = asyncio.get_running_loop().time()
-                run = Run.start(folder / "run", this, start_of(this, fleet), patient, "r1", now)
+                run = Run.start(
+                    folder / "run", this, start_of(this, fleet), rules=patient, run="r1", now=now
+                )
                 killing = asyncio.create_task(kill(running))
                 try:
                     async with asyncio.timeout(patience_s):
@@ -166,7 +168,7 @@ def test_an_aggregator_fetches_its_task_in_the_window_that_its_broker_allows(
         async with fleet:
             start = start_of(trial.scene, trial.fleet)
             return await fleet.serve(
-                Run.start(tmp_path / "run", fleet.scene, start, fleet.rules, "r1", 0)
+                Run.start(tmp_path / "run", fleet.scene, start, rules=fleet.rules, run="r1", now=0)
             )
 
     summed = clock.run(whole(), within_s=PATIENCE_S)

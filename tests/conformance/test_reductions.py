@@ -156,7 +156,9 @@ def wire(folder: Path, scene: Scenario, setup: Setup, people: People) -> Ended:
 
     async def whole() -> Ended:
         async with Fleet(folder, scene, told, MemoryBroker(seed=5), people) as fleet:
-            run = await fleet.serve(Run.start(folder / "run", scene, setup, told, "r1", 0.0))
+            run = await fleet.serve(
+                Run.start(folder / "run", scene, setup, rules=told, run="r1", now=0.0)
+            )
             kept = {client: agent.outbox.memory for client, agent in fleet.agents.items()}
             return Ended(
                 run, _held({client: load_memory(path) for client, path in kept.items() if path})

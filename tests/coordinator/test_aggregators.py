@@ -279,7 +279,9 @@ def test_a_killed_coordinator_continues_with_its_aggregators(tmp_path: Path) -> 
             await asyncio.wait({first})
             await asyncio.sleep(5.0)
             now = asyncio.get_running_loop().time()
-            again, _ = Run.resume(tmp_path / "summed/run", scene, setup(scene), fleet.rules, now)
+            again, _ = Run.resume(
+                tmp_path / "summed/run", scene, setup(scene), rules=fleet.rules, now=now
+            )
             return await fleet.serve(again)
 
     run = clock.run(whole(), within_s=3600)

@@ -195,7 +195,9 @@ def test_a_kill_between_any_two_reports_keeps_the_buffer(tmp_path: Path, method:
         else:
             break
         clock = driver.run.checkpoint.facts()["run"]["clock"]
-        run, effects = Run.resume(folder, scene, small_run.setup(scene), rules_of(scene), clock)
+        run, effects = Run.resume(
+            folder, scene, small_run.setup(scene), rules=rules_of(scene), now=clock
+        )
         driver = Driver(run, driver.clients)
         first = [*effects, *run.desired()]
     assert kills > 15

@@ -144,8 +144,8 @@ def test_the_evaluation_of_the_slowest_is_not_waited_for(tmp_path: Path) -> None
 class Watched(OrderBook):
     """Notes which orders of single agents were brief."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments: Any, **parts: Any) -> None:
+        super().__init__(*arguments, **parts)
         self.made: set[int] = set()  # numbers
         self.brief: set[int] = set()  # of these, those that were brief
         self.outdated: list[SendOrder] = []  # of agents at work, during an evaluation
@@ -177,7 +177,7 @@ def test_orders_are_brief_while_brokers_retain_what_they_leave_out(
         now = asyncio.get_running_loop().time()
         start = small_run.setup(scene)
         monkeypatch.setattr("covey.coordinator.run.run.OrderBook", Watched)
-        run = Run.start(tmp_path / "run", scene, start, rules_of(scene), "r1", now)
+        run = Run.start(tmp_path / "run", scene, start, rules=rules_of(scene), run="r1", now=now)
         monkeypatch.undo()
         async with fleet_of(tmp_path, scene) as fleet:
             return await fleet.serve(run)
@@ -220,7 +220,7 @@ def test_a_coordinator_that_is_restarted_over_a_broker_can_be_replayed(
                 shutil.rmtree(folder / "spool")
             now = asyncio.get_running_loop().time()
             rules = rules_of(scene)
-            run, _ = Run.resume(folder, scene, small_run.setup(scene), rules, now)
+            run, _ = Run.resume(folder, scene, small_run.setup(scene), rules=rules, now=now)
             return await fleet.serve(run)
 
     run = clock.run(whole())

@@ -93,7 +93,9 @@ def test_a_cell_that_fails_is_named_and_the_others_are_kept(cluster: str, tmp_pa
     def note(outcome: CellOutcome, left: int) -> None:
         outcomes.append(outcome.name)
 
-    failures = run_on_dask(cluster, [good, bad], tmp_path, None, NO_CODE, note)
+    failures = run_on_dask(
+        cluster, [good, bad], tmp_path, data_root=None, allowed=NO_CODE, finished=note
+    )
     assert sorted(outcomes) == sorted([good.name, bad.name])
     assert list(failures) == [bad.name]
     assert "the task expects [1, 9, 9]" in failures[bad.name]
@@ -107,7 +109,14 @@ def test_a_scheduler_that_is_not_there_is_an_error_in_words(
     monkeypatch.setattr(dask_cells, "CONNECT_WITHIN_S", 0.5)
     cells = grid(scenario())
     with pytest.raises(UserError, match=r"no Dask scheduler answers there.*dask scheduler"):
-        run_on_dask("dask://127.0.0.1:9", cells, tmp_path, None, NO_CODE, lambda *_: None)
+        run_on_dask(
+            "dask://127.0.0.1:9",
+            cells,
+            tmp_path,
+            data_root=None,
+            allowed=NO_CODE,
+            finished=lambda *_: None,
+        )
 
 
 @pytest.mark.processes
@@ -116,7 +125,14 @@ def test_a_worker_of_another_version_is_refused(
 ) -> None:
     monkeypatch.setattr(cell_task, "installed_versions", lambda packages: {"covey": "9.9"})
     with pytest.raises(UserError, match="install the same version on both"):
-        run_on_dask(cluster, grid(scenario()), tmp_path, None, NO_CODE, lambda *_: None)
+        run_on_dask(
+            cluster,
+            grid(scenario()),
+            tmp_path,
+            data_root=None,
+            allowed=NO_CODE,
+            finished=lambda *_: None,
+        )
 
 
 def test_a_folder_comes_back_without_its_working_files(tmp_path: Path) -> None:

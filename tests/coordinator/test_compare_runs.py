@@ -293,7 +293,7 @@ def test_a_run_with_a_broker_is_not_resumed_without_one_nor_the_reverse(tmp_path
         setup = Setup(
             (np.zeros(3, np.float32),), Layout((Tensor("w", (3,)),), 1), 0, 1, 1.0, scene.training
         )
-        Run.start(folder, scene, setup, rules_of(scene), name, 0.0)
+        Run.start(folder, scene, setup, rules=rules_of(scene), run=name, now=0.0)
         options = RunOptions(folder, resume=True)
         with pytest.raises(UserError, match=f"this run began {began}; resume it with"):
             prepare(scene, options, in_process=wanted)

@@ -73,7 +73,7 @@ def test_a_pause_survives_a_kill(tmp_path: Path) -> None:
     run = begun(tmp_path / "run", scene)
     run.handle(Paused(), 1.0)
     # nothing else is written: the process is killed here
-    again, _ = Run.resume(tmp_path / "run", scene, setup(scene), rules(scene), 2.0)
+    again, _ = Run.resume(tmp_path / "run", scene, setup(scene), rules=rules(scene), now=2.0)
     assert again.engine.paused
 
 

@@ -156,7 +156,9 @@ def test_kills_at_every_step_change_neither_who_falls_back_nor_a_byte(tmp_path: 
     whole = driver(tmp_path / "whole").complete(SAMPLES)
     folder = tmp_path / "killed"
     run, kills = killed_at_each_step(
-        driver(folder), SAMPLES, lambda: Run.resume(folder, SCENE, setup(SCENE), rules(SCENE), 0.0)
+        driver(folder),
+        SAMPLES,
+        lambda: Run.resume(folder, SCENE, setup(SCENE), rules=rules(SCENE), now=0.0),
     )
     assert kills > SCENE.rounds.count
     assert fingerprint(run) == fingerprint(whole)
@@ -238,7 +240,7 @@ def test_a_vote_of_an_agent_without_a_cluster_moves_no_agent(tmp_path: Path) -> 
     clients = ["a", "stranger"]
     for client in clients:
         report = Report({}, 5, {"server": FIGURES, "vote": VOTE})
-        spool.keep(9, client, report, 0.0)
+        spool.keep(9, client, report, seconds=0.0)
         folding.add(client, report, state)
     verdict = folding.close(clients, Phase("evaluate"), state)
     assert isinstance(verdict, Sound)

@@ -43,7 +43,7 @@ def open_run(folder: Path, method: str, participation: float) -> Run:
     changes["timing"] = {"absence_s": 0.0}  # an agent that leaves is gone
     scene = scenario(method, rounds=changes)
     starts = setup(scene)
-    run = Run.start(folder, scene, starts, rules(scene), "run-1", now=0.0)
+    run = Run.start(folder, scene, starts, rules=rules(scene), run="run-1", now=0.0)
     for agent in AGENTS:
         run.handle(Joined(agent), 0.0)
     assert run.engine.step is not None

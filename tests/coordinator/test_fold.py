@@ -87,7 +87,7 @@ def new_folding(spool: Spool, aggregation: Aggregation = PLAIN) -> Folding:
 
 
 def accept(folding: Folding, spool: Spool, client: ClientId, report: Report) -> None:
-    spool.keep(1, client, report, 0.0)
+    spool.keep(1, client, report, seconds=0.0)
     folding.add(client, report, STATE)
 
 
@@ -102,7 +102,7 @@ def in_one_batch(
     spool: Spool, reporters: Sequence[ClientId], aggregation: Aggregation = PLAIN
 ) -> bytes:
     fair = limits.capped(spool.reports(1, reporters), aggregation)
-    return folded(FedAvg(), STATE, TRAIN, fair, aggregation.average).model.tobytes()
+    return folded(FedAvg(), STATE, TRAIN, reports=fair, average=aggregation.average).model.tobytes()
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_a_close_after_a_restart_reads_the_reports_of_the_earlier_process_alone(
     for value, client in enumerate(agents(3)):
         report = Report({MODEL: np.full(SIZE, value, np.float32)}, 1)
         if client == "agent-0":
-            spool.keep(1, client, report, 0.0)
+            spool.keep(1, client, report, seconds=0.0)
             folding = new_folding(spool)
         else:
             accept(folding, spool, client, report)

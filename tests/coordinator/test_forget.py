@@ -154,7 +154,7 @@ def test_a_resume_does_not_bring_a_forgotten_agent_back(tmp_path: Path) -> None:
     run, _ = half_reported(tmp_path)
     run.handle(Forget(GONE), 1.0)
     scene = run.scenario
-    again, _ = Run.resume(tmp_path, scene, setup(scene), rules(scene), 2.0)
+    again, _ = Run.resume(tmp_path, scene, setup(scene), rules=rules(scene), now=2.0)
     assert traces(again, GONE) - KEPT.keys() == set()
 
 

@@ -39,7 +39,9 @@ class Owned(LocalClients):
 def finished(folder: Path, owned: tuple[str, ...]) -> Run:
     """A whole run that evaluates after each round."""
     this = scenario("fedavg", evaluation={"every": 1})
-    run = Run.start(folder, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
+    run = Run.start(
+        folder, this, small_run.setup(this), rules=small_run.rules(this), run="in-process", now=0.0
+    )
     return Driver(run, Owned(owned)).complete(samples_of(clients()))
 
 

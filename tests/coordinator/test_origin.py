@@ -42,7 +42,9 @@ def continued(folder: Path, scene: Scenario, before: Path) -> Run:
     origin = origin_of(before, scene)
     copy_start(origin, folder)
     setup = small_run.setup(scene)
-    return Run.start(folder, scene, setup, small_run.rules(scene), "in-process", 0.0, origin=origin)
+    return Run.start(
+        folder, scene, setup, rules=small_run.rules(scene), run="in-process", now=0.0, origin=origin
+    )
 
 
 @pytest.mark.parametrize("method", sorted({*of_each_kind("origin"), *PERSONAL}))

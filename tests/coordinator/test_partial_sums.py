@@ -117,7 +117,9 @@ def test_a_killed_coordinator_continues_with_the_sums_that_it_accepted(tmp_path:
     first = dict(list(reports.items())[:3])
     take(run, sum_of(run, first))
     scene = run.scenario
-    again, effects = Run.resume(tmp_path / "killed", scene, setup(scene), rules(scene), 0.0)
+    again, effects = Run.resume(
+        tmp_path / "killed", scene, setup(scene), rules=rules(scene), now=0.0
+    )
     again.samples |= dict.fromkeys(clients(), (24, 24))
     for client in clients():
         effects += again.handle(Joined(client), 0.0)
@@ -136,7 +138,7 @@ def test_a_damaged_sum_on_disk_is_asked_for_again(tmp_path: Path) -> None:
     [path] = (tmp_path / "spool" / "1").glob("*.sum")
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     scene = run.scenario
-    again, _ = Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
+    again, _ = Run.resume(tmp_path, scene, setup(scene), rules=rules(scene), now=0.0)
     assert again.engine.step is not None
     assert again.engine.step.reported == set()
     assert not path.exists()

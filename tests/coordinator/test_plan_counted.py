@@ -65,7 +65,7 @@ def over_a_broker(
 ) -> Run:
     async def whole() -> Run:
         patient = rules(scene, **PATIENT)
-        this = Run.start(folder / "run", scene, start, patient, "r1", 0.0)
+        this = Run.start(folder / "run", scene, start, rules=patient, run="r1", now=0.0)
         async with Fleet(folder, scene, patient, MemoryBroker(seed=5), people) as fleet:
             return await fleet.serve(this)
 

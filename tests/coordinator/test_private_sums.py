@@ -308,7 +308,7 @@ def test_a_resume_without_the_key_is_refused(tmp_path: Path) -> None:
     in_process(tmp_path, scene)
     (tmp_path / KEY_FILE).unlink()
     with pytest.raises(UserError, match="the key of the run's noise is gone"):
-        Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
+        Run.resume(tmp_path, scene, setup(scene), rules=rules(scene), now=0.0)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedclust", "ifca"])
@@ -336,7 +336,9 @@ def test_an_account_survives_a_kill_between_a_report_and_its_checkpoint(tmp_path
     for _ in range(2):  # accepted, and found in the spool after a restart
         run.privacy.enter("entry", 10**6, "agent-0", report)
     assert run.privacy.ledger.signatures["agent-0"] == before["agent-0"] + 1
-    resumed, _ = Run.resume(tmp_path, run.scenario, setup(run.scenario), rules(run.scenario), 0.0)
+    resumed, _ = Run.resume(
+        tmp_path, run.scenario, setup(run.scenario), rules=rules(run.scenario), now=0.0
+    )
     assert resumed.privacy is not None
     assert resumed.privacy.ledger.signatures == before
 

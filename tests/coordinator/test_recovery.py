@@ -69,7 +69,7 @@ def half_reported(
     """A run whose open step has the reports of the first four of eight agents."""
     scene = scenario(method, rounds=ALL)
     laws = rules(scene, quorum=quorum)
-    run = Run.start(folder, scene, setup(scene), laws, "r1", 0.0)
+    run = Run.start(folder, scene, setup(scene), rules=laws, run="r1", now=0.0)
     effects: list[Effect] = []
     for client in clients():
         run.samples[client] = (24, 24)
@@ -82,7 +82,7 @@ def half_reported(
 
 def resumed(folder: Path) -> tuple[Run, list[Effect]]:
     scene = scenario("fedavg", rounds=ALL)
-    run, effects = Run.resume(folder, scene, setup(scene), rules(scene), 0.0)
+    run, effects = Run.resume(folder, scene, setup(scene), rules=rules(scene), now=0.0)
     run.samples |= dict.fromkeys(clients(), (24, 24))
     return run, effects
 

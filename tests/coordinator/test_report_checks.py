@@ -130,7 +130,7 @@ def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(
             run.accept(first.client, honest.to_bytes(), 0.0)
         answered += 1
         if answered % RESUMED_AFTER == 0:
-            run, _ = Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
+            run, _ = Run.resume(tmp_path, scene, setup(scene), rules=rules(scene), now=0.0)
             run.samples |= dict.fromkeys(people, (24, 24))
     assert refused > 3
     assert json.loads(json.dumps(write_all(run, dict.fromkeys(people, 0))))["rounds"] == 2

@@ -265,7 +265,12 @@ def whole(folder: Path, silent: str, rounds: dict[str, Any]) -> tuple[Run, float
         async with fleet:
             if scene.rounds.mode == "buffered":
                 begun = Run.start(
-                    folder / "run", scene, small_run.setup(scene), fleet.rules, "r1", 0.0
+                    folder / "run",
+                    scene,
+                    small_run.setup(scene),
+                    rules=fleet.rules,
+                    run="r1",
+                    now=0.0,
                 )
                 return await fleet.serve(begun), asyncio.get_running_loop().time()
             this = await fleet.serve()

@@ -50,7 +50,7 @@ def after_a_restart(folder: Path, prepare: Prepare) -> tuple[float, dict[str, in
             await first
             prepare()
             began = loop.time()
-            again, _ = Run.resume(folder / "run", scene, setup(scene), patient, began)
+            again, _ = Run.resume(folder / "run", scene, setup(scene), rules=patient, now=began)
             await fleet.serve(again, observe)
             return folds[0] - began, dict(fleet.service.roster.refusals)
 

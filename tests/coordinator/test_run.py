@@ -106,7 +106,7 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
         client_states[first.client] = kept
         settings = rules(scene, newcomers=newcomers)
         run, _ = Run.resume(
-            folder, scene, setup(scene), settings, 0.0
+            folder, scene, setup(scene), rules=settings, now=0.0
         )  # the old one is never asked again
         run.samples |= dict.fromkeys(people, (24, 24))
         kills += 1
@@ -138,7 +138,9 @@ def test_a_kill_between_the_fold_and_its_checkpoint_folds_again(
     with pytest.raises(Killed):
         driver.complete(dict.fromkeys(people, (24, 24)))
     monkeypatch.undo()
-    driver.run, first = Run.resume(tmp_path / "killed", scene, setup(scene), rules(scene), 0.0)
+    driver.run, first = Run.resume(
+        tmp_path / "killed", scene, setup(scene), rules=rules(scene), now=0.0
+    )
     run = driver.complete(dict.fromkeys(people, (24, 24)), [*first, *driver.run.desired()])
     assert fingerprint(run) == whole
 

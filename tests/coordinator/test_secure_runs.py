@@ -219,7 +219,9 @@ def run_with(
     folder: Path, fail: Mapping[tuple[str, int], int], times: int = 1, this: Any = None
 ) -> Run:
     this = this or scene()
-    run = Run.start(folder, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
+    run = Run.start(
+        folder, this, small_run.setup(this), rules=small_run.rules(this), run="in-process", now=0.0
+    )
     people = samples_of(small_run.clients())
     return Driver(run, Failing(fail, times)).complete(people)
 
@@ -375,7 +377,14 @@ def test_a_report_whose_vector_its_agent_did_not_sign_is_set_aside_and_the_other
             return report.model_copy(update={"vectors": {phases.MASKED: other}})
 
     this = scene(rounds={"count": 1})
-    run = Run.start(tmp_path, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
+    run = Run.start(
+        tmp_path,
+        this,
+        small_run.setup(this),
+        rules=small_run.rules(this),
+        run="in-process",
+        now=0.0,
+    )
     Driver(run, Lying({})).complete(samples_of(small_run.clients()))
     assert watch.check(tmp_path) == 1 + 1
     [[group]] = sums(tmp_path)
@@ -402,10 +411,14 @@ def test_a_coordinator_killed_at_any_step_ends_with_the_same_bytes(
     this = scene()
     people = samples_of(small_run.clients())
     folder = tmp_path / "run"
-    run = Run.start(folder, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
+    run = Run.start(
+        folder, this, small_run.setup(this), rules=small_run.rules(this), run="in-process", now=0.0
+    )
     with pytest.raises(Killed):
         Driver(run, Ending({})).complete(people)
-    again, first = Run.resume(folder, this, small_run.setup(this), small_run.rules(this), 0.0)
+    again, first = Run.resume(
+        folder, this, small_run.setup(this), rules=small_run.rules(this), now=0.0
+    )
     finished = Driver(again, Failing({})).complete(people, first)
     assert fingerprint(finished) == undisturbed
     assert [end[0] for end in ends(folder)] == ["sum", "sum"]
@@ -497,7 +510,14 @@ def test_work_leaves_the_disk_with_the_answer_and_a_sum_whose_time_is_over_with_
                 return ReportContent.failed(order, client, str(error))
 
     this = scene(rounds={"count": 1})
-    run = Run.start(tmp_path, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
+    run = Run.start(
+        tmp_path,
+        this,
+        small_run.setup(this),
+        rules=small_run.rules(this),
+        run="in-process",
+        now=0.0,
+    )
     clients = Late({})
     Driver(run, clients).complete(samples_of(small_run.clients()))
     assert ends(tmp_path) == [["sum"]]
@@ -522,7 +542,14 @@ def test_no_report_of_a_secure_run_has_an_update_in_the_clear(tmp_path: Path) ->
             return report
 
     this = scene()
-    run = Run.start(tmp_path, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
+    run = Run.start(
+        tmp_path,
+        this,
+        small_run.setup(this),
+        rules=small_run.rules(this),
+        run="in-process",
+        now=0.0,
+    )
     Driver(run, Watched({})).complete(samples_of(small_run.clients()))
     trained = [report for report in seen if phases.MASKED in report.vectors]
     for report in trained:
@@ -575,7 +602,7 @@ def test_the_plan_has_the_bytes_of_the_phases_of_a_sum(tmp_path: Path) -> None:
 
     this = scene(rounds={"count": 1})
     start = small_run.setup(this)
-    run = Run.start(tmp_path, this, start, small_run.rules(this), "in-process", 0.0)
+    run = Run.start(tmp_path, this, start, rules=small_run.rules(this), run="in-process", now=0.0)
     Driver(run, Weighed({})).complete(samples_of(small_run.clients()))
     packets = 150  # bytes for each content
     found = plan(this, start, 8)
@@ -775,7 +802,14 @@ def test_a_member_whose_cells_do_not_open_is_named_and_takes_part_in_no_further_
                 return super().work(run, client, order)
 
     this = scene(rounds={"count": 2})
-    run = Run.start(tmp_path, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
+    run = Run.start(
+        tmp_path,
+        this,
+        small_run.setup(this),
+        rules=small_run.rules(this),
+        run="in-process",
+        now=0.0,
+    )
     Driver(run, Dealing({})).complete(samples_of(small_run.clients()))
     notes = [row["notes"].get("secure") for row in rows(tmp_path) if row.get("phase") == "train"]
     assert [one["why"] for one in notes[0]] == ["cells do not open (agent-3)"]

@@ -480,7 +480,7 @@ def test_a_run_that_is_resumed_after_its_end_keeps_the_roster_of_its_end(tmp_pat
         async with Fleet(tmp_path, scene, own_rules, broker, clients()) as fleet:
             await fleet.serve()
         now = asyncio.get_running_loop().time()
-        again, first = Run.resume(tmp_path / "run", scene, setup(scene), own_rules, now)
+        again, first = Run.resume(tmp_path / "run", scene, setup(scene), rules=own_rules, now=now)
         async with broker.link("coordinator") as link:
             assert await Service(again, link).serve(first) == ""
 
@@ -513,12 +513,12 @@ def test_a_run_whose_agents_have_all_left_is_given_up_after_a_while_and_can_be_r
     async def program() -> tuple[str | None, float, CoordinatorStatus, int]:
         now = asyncio.get_running_loop().time
         async with Fleet(tmp_path, scene, own_rules, broker, clients()) as fleet:
-            run = Run.start(tmp_path / "run", scene, begin, own_rules, "r1", now())
+            run = Run.start(tmp_path / "run", scene, begin, rules=own_rules, run="r1", now=now())
             why, ended = await left_alone(fleet, run), now()
             [(_, left)] = broker.retained.matching(TOPICS.coordinator_status)
             for client in clients():
                 fleet.join(client)
-            again, _ = Run.resume(tmp_path / "run", scene, begin, own_rules, now())
+            again, _ = Run.resume(tmp_path / "run", scene, begin, rules=own_rules, now=now())
             await fleet.serve(again)
         return why, ended, CoordinatorStatus.from_bytes(left), again.engine.round
 
@@ -535,7 +535,9 @@ def test_a_pause_is_no_reason_to_give_a_run_up(tmp_path: Path) -> None:
 
     async def program() -> str | None:
         async with Fleet(tmp_path, scene, rules(scene), MemoryBroker(), clients()) as fleet:
-            run = Run.start(tmp_path / "run", scene, setup(scene), rules(scene), "r1", 0.0)
+            run = Run.start(
+                tmp_path / "run", scene, setup(scene), rules=rules(scene), run="r1", now=0.0
+            )
             return await left_alone(fleet, run, paused=True)
 
     assert clock.run(program()) is None

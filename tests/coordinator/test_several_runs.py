@@ -77,7 +77,7 @@ def test_three_federations_on_one_fleet_take_turns_and_end_with_the_bytes_of_eac
             serving.cancel()
             await asyncio.wait({serving})
             now = asyncio.get_running_loop().time()
-            again, _ = Run.resume(fleet.folder / "run", this, setup(this), patient, now)
+            again, _ = Run.resume(fleet.folder / "run", this, setup(this), rules=patient, now=now)
             assert again.engine.round < 2
             return await fleet.serve(again)
 

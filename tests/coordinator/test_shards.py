@@ -55,7 +55,7 @@ class ShardedFleet(Fleet):
     async def serve(self, run: Run | None = None, observer: Any = None) -> Run:
         now = asyncio.get_running_loop().time()
         this = run or Run.start(
-            self.folder / "run", self.scene, setup(self.scene), self.rules, "r1", now
+            self.folder / "run", self.scene, setup(self.scene), rules=self.rules, run="r1", now=now
         )
         async with AsyncExitStack() as stack:
             links = []
@@ -274,7 +274,9 @@ def test_a_killed_coordinator_finds_its_agents_on_their_brokers_again(tmp_path: 
             await asyncio.wait({first})
             await asyncio.sleep(5.0)
             now = asyncio.get_running_loop().time()
-            again = Run.resume(tmp_path / "killed/run", scene, setup(scene), fleet.rules, now)
+            again = Run.resume(
+                tmp_path / "killed/run", scene, setup(scene), rules=fleet.rules, now=now
+            )
             resumed, _ = again
             return await fleet.serve(resumed)
 

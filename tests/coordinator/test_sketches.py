@@ -119,7 +119,7 @@ def killed_everywhere(folder: Path, scene: Any) -> None:
             effects += run.handle(Joined(client), 0.0)
         if not answered(run, effects, client_states, local_for(people)):
             return
-        run, first = Run.resume(folder, scene, setup(scene), rules(scene), 0.0)
+        run, first = Run.resume(folder, scene, setup(scene), rules=rules(scene), now=0.0)
 
 
 def answered(

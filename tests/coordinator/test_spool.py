@@ -33,11 +33,11 @@ def test_reports_of_a_batch_are_synced_at_its_end_and_their_folder_once(
     tmp_path: Path, synced: list[str]
 ) -> None:
     spool = Spool(tmp_path)
-    spool.keep(1, "before", report(0), 1.0)
+    spool.keep(1, "before", report(0), seconds=1.0)
     synced.clear()
     with spool.batch():
         for client in CLIENTS:
-            spool.keep(1, client, report(1), 1.0)
+            spool.keep(1, client, report(1), seconds=1.0)
         assert synced == []
     assert synced == ["reports", "1"]
 
@@ -45,8 +45,8 @@ def test_reports_of_a_batch_are_synced_at_its_end_and_their_folder_once(
 def test_a_report_that_was_folded_within_its_batch_needs_no_sync(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     with spool.batch():
-        spool.keep(1, "agent-0", report(1), 1.0)
-        spool.keep(2, "agent-1", report(1), 1.0)
+        spool.keep(1, "agent-0", report(1), seconds=1.0)
+        spool.keep(2, "agent-1", report(1), seconds=1.0)
         spool.drop(1)
     assert spool.who(2) == ["agent-1"]
     assert not (tmp_path / "1").exists()
@@ -59,14 +59,14 @@ def test_a_batch_that_fails_still_keeps_what_it_has_taken(
 
     def fail_in_a_batch() -> None:
         with spool.batch():
-            spool.keep(1, "agent-0", report(1), 1.0)
+            spool.keep(1, "agent-0", report(1), seconds=1.0)
             synced.clear()
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         fail_in_a_batch()
     assert synced == ["reports", "1"]
-    spool.keep(1, "agent-1", report(1), 1.0)
+    spool.keep(1, "agent-1", report(1), seconds=1.0)
     assert synced[2:] == ["reports", "1"], "outside of a batch each is synced"
 
 
@@ -74,8 +74,8 @@ def test_how_reports_came_about_is_known_without_their_files_and_read_after_a_re
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool = Spool(tmp_path)
-    spool.keep(1, "agent-0", report(1), 2.5, "lost", "cuda")
-    spool.keep(1, "agent-1", report(1), 1.5)
+    spool.keep(1, "agent-0", report(1), seconds=2.5, client_state="lost", device="cuda")
+    spool.keep(1, "agent-1", report(1), seconds=1.5)
 
     def seen(of: Spool) -> dict[str, Circumstances]:
         return of.circumstances(1, ["agent-0", "agent-1"])
@@ -91,7 +91,7 @@ def test_how_reports_came_about_is_known_without_their_files_and_read_after_a_re
 def test_a_damaged_report_is_named_and_the_others_are_readable(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for number, client in enumerate(CLIENTS):
-        spool.keep(1, client, report(number), 1.0)
+        spool.keep(1, client, report(number), seconds=1.0)
     spooled.cut_before(tmp_path / "1" / REPORTS, "agent-2")
     reports, reasons = spool.readable(1, CLIENTS)
     assert [client for client, _ in reports] == ["agent-0", "agent-1"]
@@ -103,7 +103,7 @@ def test_a_damaged_report_is_named_and_the_others_are_readable(tmp_path: Path) -
 def test_the_values_of_reports_are_counted_without_a_look_at_their_vectors(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for client in CLIENTS:
-        spool.keep(1, client, report(1), 1.0)
+        spool.keep(1, client, report(1), seconds=1.0)
     spooled.cut_before(tmp_path / "1" / REPORTS, "agent-0")
     assert spool.values(1, CLIENTS[1:]) == 20
 
@@ -111,7 +111,9 @@ def test_the_values_of_reports_are_counted_without_a_look_at_their_vectors(tmp_p
 def test_reports_of_several_steps_are_those_of_one_until_it_is_over(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for step, client in enumerate(CLIENTS, start=1):
-        spool.keep(step, client, report(step), float(step), "whole", "cuda")
+        spool.keep(
+            step, client, report(step), seconds=float(step), client_state="whole", device="cuda"
+        )
     spool.kept = {1, 2, 3}
     spool.gather(7, [("agent-0", 1), ("agent-2", 3), ("nobody", 2)])
     assert spool.who(7) == ["agent-0", "agent-2"]
@@ -132,7 +134,7 @@ def test_a_run_that_an_earlier_version_left_in_mid_step_has_no_reports(tmp_path:
     (tmp_path / "1" / "agent-0.safetensors").write_bytes(b"as it was")
     spool = Spool(tmp_path)
     assert (spool.sound(1), spool.damaged) == ([], [])
-    spool.keep(1, "agent-0", report(1), 1.0)
+    spool.keep(1, "agent-0", report(1), seconds=1.0)
     spool.drop(1)
     assert not (tmp_path / "1").exists()
 

@@ -37,7 +37,9 @@ class Steady(Failing):
 def steady_run(folder: Path, fail: dict[tuple[str, int], int], count: int) -> list[list[str]]:
     """Eight agents, of whom the first ones fail in a phase of a round: how its sums ended."""
     this = scene(rounds={"count": count})
-    run = Run.start(folder, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
+    run = Run.start(
+        folder, this, small_run.setup(this), rules=small_run.rules(this), run="in-process", now=0.0
+    )
     Driver(run, Steady(fail)).complete(small_run.samples_of(small_run.clients()))
     return ends(folder)
 

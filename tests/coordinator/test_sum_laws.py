@@ -51,7 +51,7 @@ def on_arrival(folding: Folding, spool: Spool, state: Any, reports: Reports) -> 
     """Each report is added as it comes; the first one was taken out and came again."""
     for client, one in [*reports[:1], *reports]:
         folding.remove(client)
-        spool.keep(STEP, client, one, 0.0)
+        spool.keep(STEP, client, one, seconds=0.0)
         folding.add(client, one, state)
 
 
@@ -62,7 +62,7 @@ def merged(folding: Folding, spool: Spool, state: Any, reports: Reports) -> None
     shards: list[list[tuple[ClientId, Report]]] = [[], []]
     for place, (client, report) in enumerate(reports):
         if place % 3 == 0 or is_whole(strategy, state, phase, client):
-            spool.keep(STEP, client, report, 0.0)
+            spool.keep(STEP, client, report, seconds=0.0)
             folding.add(client, report, state)
         else:
             shards[place % 2].append((client, report))
@@ -82,7 +82,7 @@ def merged(folding: Folding, spool: Spool, state: Any, reports: Reports) -> None
 def from_the_spool(folding: Folding, spool: Spool, state: Any, reports: Reports) -> None:
     folding.give_up()
     for client, report in reports:
-        spool.keep(STEP, client, report, 0.0)
+        spool.keep(STEP, client, report, seconds=0.0)
 
 
 def state_after(
@@ -115,7 +115,7 @@ def test_every_maker_gives_the_bytes_of_a_fold_of_all_reports_at_once(
     for number, (state, phase, reports) in enumerate(folds_of(method)):
         fair = limits.capped(reports, scene.aggregation)
         average = scene.aggregation.average
-        expected = fingerprint(folded(scene.strategy, state, phase, fair, average))
+        expected = fingerprint(folded(scene.strategy, state, phase, reports=fair, average=average))
         for place, shuffled in enumerate(in_orders(reports)):
             folder = tmp_path / f"{number}-{place}"
             assert state_after(folder, scene, make, state, phase, shuffled) == expected, phase.name
@@ -181,7 +181,7 @@ def test_noise_is_the_same_in_any_order_of_arrival_and_another_in_the_next_step(
     ]
     assert found[1:] == found[:-1]
     if phase.sizes:
-        plain = fingerprint(folded(scene.strategy, state, phase, reports))
+        plain = fingerprint(folded(scene.strategy, state, phase, reports=reports))
         assert found[0] != plain
 
 

@@ -128,7 +128,7 @@ def test_a_resumed_run_continues_the_same_chain_and_reports_the_torn_line(tmp_pa
     with (tmp_path / FILE).open("ab") as file:
         file.write(b'{"event":"acc')  # what a power cut leaves
     assert not check(tmp_path).verdict.whole
-    Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
+    Run.resume(tmp_path, scene, setup(scene), rules=rules(scene), now=0.0)
     checked = check(tmp_path)
     assert checked.verdict.whole
     assert checked.verdict.notes == (
@@ -146,7 +146,7 @@ def test_a_resume_over_a_log_that_was_cut_off_leaves_it_broken(tmp_path: Path) -
     scene = scenario("fedavg")
     begun(tmp_path, scene)
     (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes().splitlines(keepends=True)[0])
-    Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
+    Run.resume(tmp_path, scene, setup(scene), rules=rules(scene), now=0.0)
     broken = check(tmp_path).verdict.broken
     assert broken is not None
     assert "line 2 once had another hash" in broken.why

@@ -70,7 +70,7 @@ def test_a_coordinator_whose_connection_breaks_again_and_again_is_not_its_own_ri
 async def resumed(folder: Path, broker: MemoryBroker, name: str) -> Run:
     """A coordinator of the run in this folder, from its resume to its end."""
     now = asyncio.get_running_loop().time()
-    run, first = Run.resume(folder, SCENE, setup(SCENE), rules(SCENE), now)
+    run, first = Run.resume(folder, SCENE, setup(SCENE), rules=rules(SCENE), now=now)
     async with broker.link(name, last_will(Topics(SCENE.federation))) as link:
         assert await Service(run, link).serve(list(first)) == ""
     return run

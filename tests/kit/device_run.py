@@ -73,7 +73,7 @@ def devices(folder: Path, scene: Scenario, files: Mapping[str, Path]) -> Run:
     setup = setup_of(scene, [vector], layout)
     rules = RoundRules(seed=scene.seed, rounds=scene.rounds.count, start_agents=len(files))
     folder.mkdir(parents=True)
-    run = Run.start(folder, scene, setup, rules, IN_PROCESS, 0.0)
+    run = Run.start(folder, scene, setup, rules=rules, run=IN_PROCESS, now=0.0)
     sources = {client: {"data": str(path), "label": None} for client, path in files.items()}
     samples: dict[str, tuple[int, int]] = {}
     for client, path in files.items():

@@ -91,5 +91,14 @@ def local_driver(
     held_back_for: HeldBackFor | None = None,
 ) -> Driver[LocalClients]:
     """A new run with such clients, ready to be completed."""
-    run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, audit_key, origin)
+    run = Run.start(
+        folder,
+        scenario,
+        setup,
+        rules=rules,
+        run=IN_PROCESS,
+        now=0.0,
+        audit_key=audit_key,
+        origin=origin,
+    )
     return Driver(run, LocalClients(local_for, held_back_for), observer)

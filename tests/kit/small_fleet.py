@@ -176,7 +176,7 @@ class Fleet:
         """A coordinator's life: a new run, or the one given, until it is over or stopped."""
         now = asyncio.get_running_loop().time()
         this = run or Run.start(
-            self.folder / "run", self.scene, setup(self.scene), self.rules, "r1", now
+            self.folder / "run", self.scene, setup(self.scene), rules=self.rules, run="r1", now=now
         )
         async with self.broker.link(
             f"{self.prefix}coordinator", last_will(Topics(self.scene.federation))

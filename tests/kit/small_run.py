@@ -127,7 +127,15 @@ def begun(
     **changes: Any,
 ) -> Run:
     """A new run with the rules of its scenario, whose agents are elsewhere."""
-    return Run.start(folder, scene, setup(scene), rules(scene, **changes), name, now, audit_key)
+    return Run.start(
+        folder,
+        scene,
+        setup(scene),
+        rules=rules(scene, **changes),
+        run=name,
+        now=now,
+        audit_key=audit_key,
+    )
 
 
 def samples_of(people: Mapping[ClientId, Trainer]) -> dict[ClientId, tuple[int, int]]:

@@ -259,7 +259,7 @@ class CoordinatorPlayer(Player):
     def on_restart(self) -> None:
         """A kill, and the run is taken up from its folder."""
         run, first = Run.resume(
-            self._folder, self._scene, setup(self._scene), rules(self._scene), self.now
+            self._folder, self._scene, setup(self._scene), rules=rules(self._scene), now=self.now
         )
         self.machine = self._service(run)
         self.handle(Serve(first))

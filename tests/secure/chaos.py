@@ -119,7 +119,7 @@ def play(seed: int, folder: Path) -> Chaos:
     people = small_run.samples_of(small_run.clients())
     clients = Clients(chaos, sums, scene)
     setup, rules = small_run.setup(scene), small_run.rules(scene, void_limit=1000)
-    run = Run.start(folder, scene, setup, rules, "in-process", 0.0)
+    run = Run.start(folder, scene, setup, rules=rules, run="in-process", now=0.0)
     first: Any = ()
     with sums.watched(), chaos.kills():
         while True:
@@ -127,7 +127,9 @@ def play(seed: int, folder: Path) -> Chaos:
                 Driver(run, clients).complete(people, first)
                 break
             except Killed:
-                run, first = _resumed(lambda: Run.resume(folder, scene, setup, rules, 0.0))
+                run, first = _resumed(
+                    lambda: Run.resume(folder, scene, setup, rules=rules, now=0.0)
+                )
                 for client in people:  # what came with an accepted report is theirs
                     clients.settle(run, client, run.facts.accepted.get(client, 0))
             except Exception as error:

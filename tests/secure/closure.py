@@ -202,7 +202,7 @@ class Attempt:
         shares: dict[tuple[de.CellKind, int], dict[int, int]] = {}
         for dealer, holder, kind, key in self._cell_keys():
             pair = self.joins[dealer].pair_for(holder)
-            share = de.share_in_cell(pair, kind, key, self.name, dealer, holder)
+            share = de.share_in_cell(pair, kind, key, terms=self.name, dealer=dealer, holder=holder)
             if share is not None:
                 shares.setdefault((kind, dealer), {})[holder] = share
         for answer in self.answers:

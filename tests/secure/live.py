@@ -113,7 +113,9 @@ def made(devices: Devices, name: str, *, strategy: Any = "fedavg", **sections: A
     starts = [np.full(LAYOUT.size, 0.1 * k, np.float32) for k in range(scene.strategy.starts)]
     setup = setup_of(scene, starts, LAYOUT)
     folder = devices.folder / name
-    run = Run.start(folder, scene, setup, replace(rules_of(scene), void_limit=20), IN_PROCESS, 0.0)
+    run = Run.start(
+        folder, scene, setup, rules=replace(rules_of(scene), void_limit=20), run=IN_PROCESS, now=0.0
+    )
     Driver(run, devices).complete(dict.fromkeys(AGENTS, (40, 40)))
     return folder
 

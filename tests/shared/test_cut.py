@@ -314,9 +314,9 @@ def test_the_gate_answers_from_the_cards_that_came_and_fit() -> None:
     broken = replace(short, numbers={COUNTS: [9] * 5})
     phase = replace(phase, cohort=tuple(clients))
     mixed = [(reports[0][0], short), (reports[1][0], broken), *reports[2:]]
-    assert min(folded(strategy, state, phase, mixed).chances) < 0.01
+    assert min(folded(strategy, state, phase, reports=mixed).chances) < 0.01
     few = [(client, short) for client in list(clients)[:5]] + reports[5:]
-    assert folded(strategy, state, phase, few).chances != ()
+    assert folded(strategy, state, phase, reports=few).chances != ()
 
 
 def test_of_a_large_fleet_a_sample_of_the_cards_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,12 +161,12 @@ def test_a_split_of_cfl_after_agents_have_left_leads_newcomers_to_its_own_halves
     state = replace(state, models=(flat(0, 0),), assign=dict.fromkeys(all_agents, 0))
     state = left(state, {A: True, B: False, C: False, D: False})
     assert state.assign == {A: 1, B: 0, C: 0, D: 0}
-    state = folded(cfl, state, Phase(cohort=all_agents), sent(a=0.0, b=5, c=-5, d=-5))
+    state = folded(cfl, state, Phase(cohort=all_agents), reports=sent(a=0.0, b=5, c=-5, d=-5))
     assert len(state.models) == 3, "cluster 0 is divided, its new half is cluster 2"
     halves = {state.assign[B], state.assign[C]}
     assert halves == {0, 2}
     assert state.assign[A] == 1
-    state = folded(cfl, state, Phase("entry", ("e", "f")), sent(e=5, f=-5))
+    state = folded(cfl, state, Phase("entry", ("e", "f")), reports=sent(e=5, f=-5))
     assert state.assign["e"] == state.assign[B]
     assert state.assign["f"] == state.assign[C]
 
@@ -175,9 +175,11 @@ def test_agents_that_left_before_the_first_split_of_cfl_train_the_model_that_the
     cfl = Cfl(trigger="norms")
     state: CflState = cfl.init(SETUP)
     phase = Phase(cohort=(A, B))
-    state = folded(cfl, state, phase, [(name, Report({"model": flat(1, 1)}, 5)) for name in (A, B)])
+    state = folded(
+        cfl, state, phase, reports=[(name, Report({"model": flat(1, 1)}, 5)) for name in (A, B)]
+    )
     state = left(state, {A: True, B: False})
     reports = [(A, Report({"model": flat(4, 4)}, 5)), (B, Report({"model": flat(2, 2)}, 5))]
-    state = folded(cfl, state, phase, reports)
+    state = folded(cfl, state, phase, reports=reports)
     assert state.assign == {A: 1, B: 0}
     assert rows(state) == [[2, 2], [4, 4]]

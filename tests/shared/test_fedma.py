@@ -50,14 +50,16 @@ def models(count: int, layout: Layout = MLP, scale: float = 3.0) -> list[Vector]
 def test_a_score_of_a_known_unit_is_the_formula_by_hand() -> None:
     # s = 2, s0 = 1/2, one unit matched: p = 5/2; J = 3
     prior = Prior(noise=0.5, spread=2.0, mass=1.5)
-    found = scores(units((1, 2)), units((3, 1)), np.array([1]), 3, ZERO, prior)
+    found = scores(units((1, 2)), units((3, 1)), np.array([1]), networks=3, mean=ZERO, prior=prior)
     assert found[0, 0] == pytest.approx((5**2 + 5**2) / 4.5 - (9 + 1) / 2.5 + 2 * log(1 / 2))
 
 
 def test_a_score_of_the_rth_new_unit_is_the_formula_by_hand() -> None:
     prior = Prior(noise=0.5, spread=2.0, mass=1.5)
     mean = np.array([0.0, 0.1])
-    found = scores(units((1, 2), (0, 1)), units((3, 1)), np.array([1]), 3, mean, prior)
+    found = scores(
+        units((1, 2), (0, 1)), units((3, 1)), np.array([1]), networks=3, mean=mean, prior=prior
+    )
     assert found.shape == (2, 1 + 2)
     for r in (1, 2):
         alone = (2**2 + 4.05**2) / 2.5 - 0.05**2 / 0.5
@@ -66,7 +68,7 @@ def test_a_score_of_the_rth_new_unit_is_the_formula_by_hand() -> None:
 
 def test_popularity_counts_up_to_ten() -> None:
     rows, sums = units((1, 2)), units((3, 1), (3, 1))
-    found = scores(rows, sums, np.array([10, 15]), 20, ZERO, Prior())
+    found = scores(rows, sums, np.array([10, 15]), networks=20, mean=ZERO, prior=Prior())
     expected = [(16 + 9) / (p + 1) - 10 / p + 2 * log(10 / 10) for p in (11, 16)]
     assert found[0, :2] == pytest.approx(expected)
 
@@ -84,7 +86,7 @@ def test_two_networks_get_the_places_with_the_best_sum_of_scores() -> None:
     prior = Prior(sweeps=0)
     for seed in range(20):
         first, second = (draw(seed).normal(0, 2, (2, 3, 2))).astype(np.float64)
-        table = scores(second, first, np.ones(3, np.int64), 2, ZERO, prior)
+        table = scores(second, first, np.ones(3, np.int64), networks=2, mean=ZERO, prior=prior)
         sums = {
             c: sum(table[row, column] for row, column in enumerate(c))
             for c in permutations(range(6), 3)
@@ -144,7 +146,9 @@ def whole_pass(
 ) -> tuple[list[Vector], list[int]]:
     inputs, widths = raw_inputs(layout, len(members)), []
     for index in range(len(layers_of(layout)) - 1):
-        members, inputs = match_layer(members, layout, index, inputs, prior, draw(index))
+        members, inputs = match_layer(
+            members, layout, index, inputs=inputs, prior=prior, draw=draw(index)
+        )
         widths.append(inputs.width)
     return average_last(members, layout, inputs, weights), widths
 
@@ -180,7 +184,7 @@ def test_a_layer_after_a_wider_one_counts_zero_for_inputs_that_a_network_lacks()
     members = [np.array(values, np.float32) for values in ((9, 0, 6, 1), (0, 9, 6, 1))]
     prior = Prior(noise=1.0, spread=1e9, mass=1e-9)  # the second layer matches rather than widens
     inputs = Inputs(2, (np.array([0]), np.array([1])))
-    moved, after = match_layer(members, layout, 1, inputs, prior, draw())
+    moved, after = match_layer(members, layout, 1, inputs=inputs, prior=prior, draw=draw())
     assert after.width == 1
     assert [round(float(model[2]), 4) for model in moved] == [
         3.0,
@@ -191,7 +195,7 @@ def test_a_layer_after_a_wider_one_counts_zero_for_inputs_that_a_network_lacks()
 def test_the_prior_mean_of_a_bias_is_a_tenth() -> None:
     zero = np.zeros(MLP.size, np.float32)
     moved, _ = match_layer(
-        [zero], MLP, 0, raw_inputs(MLP, 1), Prior(noise=1e12, spread=1.0), draw()
+        [zero], MLP, 0, inputs=raw_inputs(MLP, 1), prior=Prior(noise=1e12, spread=1.0), draw=draw()
     )
     assert MLP.named(moved[0])["fc1.bias"] == pytest.approx(BIAS)
     assert not MLP.named(moved[0])["fc1.weight"].any()

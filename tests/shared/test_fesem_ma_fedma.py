@@ -108,9 +108,9 @@ def test_a_layer_whose_cohort_is_gone_is_passed_with_stored_models() -> None:
     ]
     folded(
         run.strategy,
-        folded(run.strategy, state, plans[2], []),
+        folded(run.strategy, state, plans[2], reports=[]),
         replace(plans[2], name="layer2"),
-        [],
+        reports=[],
     )
 
 
@@ -124,7 +124,7 @@ def test_a_newcomer_waits_for_the_next_pass() -> None:
         run.strategy,
         first,
         Phase("train"),
-        [("c0", Report({"model": first.stored["c0"]}, 10)), ("c5", trained)],
+        reports=[("c0", Report({"model": first.stored["c0"]}, 10)), ("c5", trained)],
     )
     assert "c5" in joined.assign
     assert "c5" not in joined.places
@@ -137,10 +137,10 @@ def test_a_cluster_without_any_report_rests() -> None:
     state = stepped(run, 1)
     (mine,) = {state.assign[client] for client in ("c0", "c2", "c4")}
     reports = [("c0", Report({"model": state.stored["c0"]}, 10))]
-    after = folded(run.strategy, state, Phase("train"), reports)
+    after = folded(run.strategy, state, Phase("train"), reports=reports)
     assert set(after.places) == {"c0", "c2", "c4"}
     for name in ("layer1", "layer2"):
-        after = folded(run.strategy, after, Phase(name), [])
+        after = folded(run.strategy, after, Phase(name), reports=[])
     assert (after.frozen, after.places, after.cohort) == (0, {}, ())
     assert set(after.widths) == {str(mine)}
     for client in ("c1", "c3"):
@@ -197,7 +197,9 @@ def test_the_last_layer_counts_samples_of_each_class() -> None:
 def test_class_counts_that_make_no_sense_are_taken_as_none(told: Any) -> None:
     run = started()
     report = Report({"model": run.setup.starts[0]}, 7, {"classes": told})
-    state = folded(run.strategy, run.strategy.init(run.setup), Phase("warmup"), [("c0", report)])
+    state = folded(
+        run.strategy, run.strategy.init(run.setup), Phase("warmup"), reports=[("c0", report)]
+    )
     assert state.counts["c0"] == (7, 7, 7, 7)
 
 

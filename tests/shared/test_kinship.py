@@ -46,7 +46,11 @@ def fleet(
 def shifts_of(owned: list[Agent], seed: int = 0) -> kinship.Shifts:
     cards = []
     for agent, (inputs, labels) in enumerate(owned):
-        cards.append(kinship.card([inputs], labels, CLASSES, np.arange(len(labels)), seed, agent))
+        cards.append(
+            kinship.card(
+                [inputs], labels, CLASSES, units=np.arange(len(labels)), seed=seed, client=agent
+            )
+        )
     return kinship.shifts(cards, seed, flips=499)
 
 
@@ -119,14 +123,18 @@ def test_an_agent_with_one_unit_has_no_say() -> None:
     cards = []
     for agent, (inputs, labels) in enumerate(fleet(4, 8, 0.0)):
         one_unit = np.zeros(len(labels))
-        cards.append(kinship.card([inputs + agent], labels, CLASSES, one_unit, 0, agent))
+        cards.append(
+            kinship.card([inputs + agent], labels, CLASSES, units=one_unit, seed=0, client=agent)
+        )
     found = kinship.shifts(cards)
     assert (found.style, found.concept) == (1.0, 1.0)
 
 
 def test_sums_of_classes_with_few_samples_are_not_sent_and_counts_are() -> None:
     labels = np.array([0] * 4 + [1] * 5)
-    one = kinship.card([np.ones((9, VALUES))], labels, CLASSES, np.arange(9), 0, "c")
+    one = kinship.card(
+        [np.ones((9, VALUES))], labels, CLASSES, units=np.arange(9), seed=0, client="c"
+    )
     assert one.counts.sum(axis=0).tolist() == [4, 5, 0, 0, 0]
     assert not one.sums[:, 0].any()
     assert one.sums[:, 1].any()
@@ -136,7 +144,9 @@ def test_the_sums_of_single_samples_are_sent_where_the_task_allows_it_and_the_fi
     None
 ):
     labels = np.array([0] * 4 + [1])
-    one = kinship.card([np.ones((5, VALUES))], labels, CLASSES, np.arange(5), 0, "c", min_cell=1)
+    one = kinship.card(
+        [np.ones((5, VALUES))], labels, CLASSES, units=np.arange(5), seed=0, client="c", min_cell=1
+    )
     received = kinship.unpacked(*kinship.packed(one), one.squares.tolist())
     assert received is not None
     np.testing.assert_allclose(received.squares, one.squares)
@@ -146,8 +156,10 @@ def test_the_sums_of_single_samples_are_sent_where_the_task_allows_it_and_the_fi
 def test_a_card_in_pieces_is_the_card_and_travels_as_means_and_counts() -> None:
     [(inputs, labels)] = fleet(2, 1, 0.0)
     units = np.arange(len(labels))
-    whole = kinship.card([inputs], labels, CLASSES, units, 3, "c")
-    pieces = kinship.card([inputs[:40], inputs[40:]], labels, CLASSES, units, 3, "c")
+    whole = kinship.card([inputs], labels, CLASSES, units=units, seed=3, client="c")
+    pieces = kinship.card(
+        [inputs[:40], inputs[40:]], labels, CLASSES, units=units, seed=3, client="c"
+    )
     means, counts = kinship.packed(pieces)
     received = kinship.unpacked(means, counts)
     assert received is not None
@@ -163,7 +175,7 @@ def test_means_and_counts_that_do_not_fit_each_other_are_no_card(means: int, cou
 
 def test_more_than_fifty_classes_share_fifty() -> None:
     labels = np.arange(120)
-    one = kinship.card([np.ones((120, 2))], labels, 120, labels, 0, "c")
+    one = kinship.card([np.ones((120, 2))], labels, 120, units=labels, seed=0, client="c")
     assert one.counts.sum(axis=0).tolist() == [3] * 20 + [2] * 30
 
 
@@ -180,7 +192,9 @@ def test_agents_whose_data_are_equal_show_no_shift_by_rounding() -> None:
     cards = []
     for agent in range(8):
         size = 30 + 3 * agent
-        one = kinship.card([inputs[:size]], labels[:size], 3, np.arange(size), 0, agent)
+        one = kinship.card(
+            [inputs[:size]], labels[:size], 3, units=np.arange(size), seed=0, client=agent
+        )
         received = kinship.unpacked(*kinship.packed(one))
         assert received is not None
         cards.append(received)
@@ -209,7 +223,9 @@ def test_equal_cards_and_seeds_give_equal_chances() -> None:
 
 def cards_of(owned: list[Agent], seed: int = 0) -> list[kinship.Card]:
     return [
-        kinship.card([inputs], labels, CLASSES, np.arange(len(labels)), seed, agent)
+        kinship.card(
+            [inputs], labels, CLASSES, units=np.arange(len(labels)), seed=seed, client=agent
+        )
         for agent, (inputs, labels) in enumerate(owned)
     ]
 
@@ -236,7 +252,9 @@ def test_the_totals_of_a_card_are_those_of_its_parts(cut: int) -> None:
     [(inputs, labels)] = fleet(7, 1, 0.0, mean=200)
     labels = np.arange(200) % CLASSES
     whole, one, two = (
-        kinship.card([inputs[rows]], labels[rows], CLASSES, np.arange(200)[rows], 0, "c")
+        kinship.card(
+            [inputs[rows]], labels[rows], CLASSES, units=np.arange(200)[rows], seed=0, client="c"
+        )
         for rows in (slice(None), slice(cut), slice(cut, None))
     )
     for name in ("counts", "sums"):
@@ -306,7 +324,9 @@ def own_card(seed: int, samples: int = 200, kind: str = "") -> kinship.Card:
     if kind == "concept":
         labels = np.array([1, 0, 2, 3])[labels]
     units = np.arange(samples)
-    return kinship.card([inputs], labels, 4, units, 0, "a", 1, kinship.OWN_BLOCKS)
+    return kinship.card(
+        [inputs], labels, 4, units=units, seed=0, client="a", min_cell=1, blocks=kinship.OWN_BLOCKS
+    )
 
 
 def test_a_cut_of_the_distances_finds_groups_of_unequal_agents() -> None:

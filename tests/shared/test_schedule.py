@@ -46,7 +46,7 @@ def test_robusts_step_on_the_server_follows_the_schedule_after_its_first_stage()
 
 def test_a_round_without_reports_that_count_is_one_of_the_schedule() -> None:
     begun = FedSgd().init(setup({"a": Bowl(flat(8.0, 8.0), 20)}, HALF, flat(0, 0)))
-    after = folded(FedSgd(), begun, Phase(), [("a", Report({"gradient": flat(1, 1)}, 0))])
+    after = folded(FedSgd(), begun, Phase(), reports=[("a", Report({"gradient": flat(1, 1)}, 0))])
     assert (after.round, after.model is begun.model) == (1, True)
 
 

@@ -44,7 +44,7 @@ def rounds(server: dict[str, Any], *means: float) -> list[float]:
     state = Single(flat(0.0))
     found = []
     for mean in means:
-        state = folded(strategy, state, Phase(), [("a", report(mean))])
+        state = folded(strategy, state, Phase(), reports=[("a", report(mean))])
         found.append(float(state.model[0]))
     return found
 
@@ -93,26 +93,26 @@ def two_clusters(server: Server) -> tuple[FedClust, FedClustState]:
 def test_each_cluster_has_moments_of_its_own_and_one_without_reports_rests() -> None:
     strategy, state = two_clusters(Server(name="sgd", momentum=0.5))
     both = [("a", report(2.0)), ("b", report(14.0))]
-    state = folded(strategy, state, Phase(), both)
+    state = folded(strategy, state, Phase(), reports=both)
     assert [model.tolist() for model in state.models] == [[2.0], [14.0]]
-    state = folded(strategy, state, Phase(), [("a", report(2.0))])
+    state = folded(strategy, state, Phase(), reports=[("a", report(2.0))])
     assert [model.tolist() for model in state.models] == [[3.0], [14.0]]
-    state = folded(strategy, state, Phase(), [("b", report(14.0))])
+    state = folded(strategy, state, Phase(), reports=[("b", report(14.0))])
     assert [model.tolist() for model in state.models] == [[3.0], [16.0]], "its moments waited"
 
 
 def test_an_aggregator_gets_a_state_without_moments() -> None:
     strategy, state = two_clusters(Server(name="adam"))
-    after = folded(strategy, state, Phase(), [("a", report(2.0)), ("b", report(14.0))])
+    after = folded(strategy, state, Phase(), reports=[("a", report(2.0)), ("b", report(14.0))])
     assert set(after.moments) == {"0", "1"}
     assert strategy.for_terms(after) == replace(after, moments={})
 
 
 def test_moments_belong_to_the_model_that_they_led_to() -> None:
     strategy, state = two_clusters(Server(name="sgd", momentum=0.5))
-    state = folded(strategy, state, Phase(), [("a", report(2.0)), ("b", report(14.0))])
+    state = folded(strategy, state, Phase(), reports=[("a", report(2.0)), ("b", report(14.0))])
     replaced = replace(state, models=(flat(5.0), state.models[1]))  # as a vote or a restart does
-    after = folded(strategy, replaced, Phase(), [("a", report(6.0)), ("b", report(14.0))])
+    after = folded(strategy, replaced, Phase(), reports=[("a", report(6.0)), ("b", report(14.0))])
     assert [model.tolist() for model in after.models] == [[6.0], [16.0]]
 
 
@@ -162,7 +162,7 @@ def test_the_defaults_are_those_of_the_optimiser() -> None:
 def test_a_state_of_another_kind_is_named() -> None:
     strategy = FedAvg(server=Server(name="adam"))
     with pytest.raises(TypeError, match="int has no moments"):
-        folded(strategy, cast(Single, 3), Phase(), [])
+        folded(strategy, cast(Single, 3), Phase(), reports=[])
     assert issubclass(Single, Moving)
 
 

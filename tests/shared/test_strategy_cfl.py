@@ -53,7 +53,7 @@ def test_cfl_splits_a_cluster_of_which_half_the_invited_members_report(
     strategy = Cfl(warmup=0, eps_1=2.0, eps_2=1.6)
     start = strategy.init(setup(locals_))
     reports = [(name, Report({"model": bowl.minimum}, 10)) for name, bowl in locals_.items()]
-    after = folded(strategy, start, Phase(cohort=tuple(locals_)), reports[:there])
+    after = folded(strategy, start, Phase(cohort=tuple(locals_)), reports=reports[:there])
     assert len(after.models) == models
 
 
@@ -106,10 +106,10 @@ def test_cfl_walks_only_past_the_splits_of_the_cluster_it_stands_in() -> None:
     }
     state = replace(start, models=(flat(0, 0),) * 4, divided=(0, 1, 0), parts=(1, 2, 3), **ways)
     right, left = Report({"model": flat(2, 1)}, 5), Report({"model": flat(-2, 1)}, 5)
-    once = folded(strategy, state, Phase("entry", ("l", "r")), [("l", left), ("r", right)])
+    once = folded(strategy, state, Phase("entry", ("l", "r")), reports=[("l", left), ("r", right)])
     assert once.walks == {"l": 1, "r": 2}  # cluster 1 was divided next, cluster 0 in split 2
     assert strategy.order(once, Phase("entry"), "r").models == ("split2",)
-    twice = folded(strategy, once, Phase("entry", ("l", "r")), [("l", left), ("r", right)])
+    twice = folded(strategy, once, Phase("entry", ("l", "r")), reports=[("l", left), ("r", right)])
     assert twice.assign == {"l": 2, "r": 0}
     assert twice.walks == {}
 
@@ -129,7 +129,7 @@ def test_cfl_member_who_missed_a_split_walks_from_there_and_not_from_the_root() 
         (c, Report({"model": flat(0, up)}, n))
         for c, up, n in (("a", 3, 5), ("b", -3, 10), ("c", 3, 5))
     ]
-    after = folded(strategy, state, Phase(cohort=("a", "b", "c", "late")), moved)
+    after = folded(strategy, state, Phase(cohort=("a", "b", "c", "late")), reports=moved)
     assert after.assign == {"a": 1, "b": 2, "c": 1, "z": 0}
     assert after.walks == {"late": 1}
 
@@ -212,7 +212,7 @@ def test_cfl_newcomer_goes_with_the_plain_mean_of_a_half_and_a_tie_to_the_older_
     assert end.state.stays[0] == pytest.approx([3.0, 1.5])
     assert end.state.goes[0] == pytest.approx([-3.0, -1.5])
     tie = Report({"model": flat(-1, 2)}, 10)  # at a right angle to both
-    after = folded(end.strategy, end.state, Phase("entry", ("new",)), [("new", tie)])
+    after = folded(end.strategy, end.state, Phase("entry", ("new",)), reports=[("new", tie)])
     assert after.assign["new"] == 0
 
 
@@ -222,7 +222,7 @@ def test_cfl_buffers_have_no_say_in_norms_and_directions() -> None:
     start = strategy.init(Setup((flat(0, 0, 0),), layout, 7, 10, 1.0, ONE))
     ways = {"a": (2, 0, 900), "b": (-2, 0, 900), "c": (2, 0, -900), "d": (-2, 0, -500)}
     reports = [(client, Report({"model": flat(*way)}, 10)) for client, way in ways.items()]
-    state = folded(strategy, start, Phase(cohort=tuple(ways)), reports)
+    state = folded(strategy, start, Phase(cohort=tuple(ways)), reports=reports)
     assert state.assign == {"a": 0, "b": 1, "c": 0, "d": 1}
     assert state.norms["0"] == pytest.approx((0.0, 2.0))
 
@@ -263,7 +263,7 @@ def test_cfl_full_round_to_which_no_member_came_is_asked_for_again() -> None:
     strategy = Cfl(warmup=0, eps_1=9.0, eps_2=1.0)
     at = run(strategy, locals_, participation=0.5, rounds=1)
     assert at.state.due == (0,)
-    state = folded(strategy, at.state, Phase(cohort=tuple(locals_)), [])
+    state = folded(strategy, at.state, Phase(cohort=tuple(locals_)), reports=[])
     assert state.due == (0,)
     assert state.models[0] is at.state.models[0]
 

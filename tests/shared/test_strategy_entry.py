@@ -54,4 +54,4 @@ def test_who_has_no_cluster_is_served_the_model_with_the_lowest_training_loss(
 @pytest.mark.parametrize("strategy", CLUSTERED, ids=lambda s: s.name)
 def test_a_first_phase_without_reports_leaves_the_state_alone(strategy: Any) -> None:
     state = strategy.init(setup(two_groups()))
-    assert folded(strategy, state, strategy.plan(state, View(0, 3, 0, ("a",))), []) is state
+    assert folded(strategy, state, strategy.plan(state, View(0, 3, 0, ("a",))), reports=[]) is state

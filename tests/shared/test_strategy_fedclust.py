@@ -151,7 +151,7 @@ def test_fedclust_compares_a_newcomer_in_the_way_that_the_clusters_were_found(
     ).rounds(1)
     assert [*at.state.assign.values()] == [0, 0, 1, 1]
     newcomer = Report({"signature": flat(1 + 0.5, 1 - 0.5)}, 10)
-    after = folded(strategy, at.state, Phase("entry", ("new",)), [("new", newcomer)])
+    after = folded(strategy, at.state, Phase("entry", ("new",)), reports=[("new", newcomer)])
     assert after.assign["new"] == expected
 
 
@@ -184,7 +184,7 @@ def test_fedclust_reference_is_the_first_uploads_or_the_current_model() -> None:
         end = run(FedClust(n_clusters=2, newcomer_ref=reference), two_groups(), rounds=1)
         state = replace(end.state, models=grown)
         assert (
-            folded(end.strategy, state, Phase("entry", ("new",)), newcomer).assign["new"]
+            folded(end.strategy, state, Phase("entry", ("new",)), reports=newcomer).assign["new"]
             == expected
         )
 

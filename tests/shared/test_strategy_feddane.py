@@ -58,7 +58,9 @@ def test_feddane_trains_those_who_gave_their_gradient_and_are_still_there() -> N
 def test_feddane_sends_the_model_only_to_those_who_do_not_have_it() -> None:
     strategy = FedDane()
     state = strategy.init(Setup((flat(1, 1),), bowl_layout(), 0, 1, 1.0, ONE))
-    gave = folded(strategy, state, Phase("gradient"), [("a", Report({"gradient": flat(2, 0)}, 5))])
+    gave = folded(
+        strategy, state, Phase("gradient"), reports=[("a", Report({"gradient": flat(2, 0)}, 5))]
+    )
     assert strategy.order(gave, Phase(), "a").models == ("gradient",)
     assert strategy.order(gave, Phase(), "b").models == ("gradient", "0")
     assert strategy.model(gave, "gradient").tolist() == [2, 0]
@@ -72,7 +74,7 @@ def test_feddane_draws_again_if_the_first_cohort_is_gone_or_the_phase_was_void()
         strategy,
         state,
         Phase("gradient"),
-        [(c, Report({"gradient": flat(2, 0)}, 5)) for c in ("a", "b")],
+        reports=[(c, Report({"gradient": flat(2, 0)}, 5)) for c in ("a", "b")],
     )
 
     def cohort(method: FedDane, attempt: int, *present: str) -> Any:

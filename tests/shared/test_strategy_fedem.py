@@ -57,19 +57,22 @@ def test_fedem_components_are_means_by_samples() -> None:
         (c, Report({"component-0": flat(i, 0), "component-1": flat(0, i)}, n))
         for c, i, n in (("a", 1, 10), ("b", 5, 30))
     ]
-    assert [one.tolist() for one in folded(strategy, state, Phase(), reports).components] == [
-        [4, 0],
-        [0, 4],
-    ]
+    assert [
+        one.tolist() for one in folded(strategy, state, Phase(), reports=reports).components
+    ] == [[4, 0], [0, 4]]
 
 
 def test_fedem_damped_lets_absent_clients_hold_the_old_components() -> None:
     strategy = FedEm(n_clusters=1, damped=True)
     state = strategy.init(setup(two_groups(spread=0), ONE, flat(8, 8)))
     assert strategy.plan(state, View(0, 10, 0, ("a", "b"))).name == "count"
-    state = folded(strategy, state, Phase("count"), [("a", Report({}, 10)), ("b", Report({}, 30))])
+    state = folded(
+        strategy, state, Phase("count"), reports=[("a", Report({}, 10)), ("b", Report({}, 30))]
+    )
     assert strategy.plan(state, View(0, 10, 0, ("a", "b"))).name == "train"
-    after = folded(strategy, state, Phase(), [("a", Report({"component-0": flat(0, 4)}, 10))])
+    after = folded(
+        strategy, state, Phase(), reports=[("a", Report({"component-0": flat(0, 4)}, 10))]
+    )
     assert after.components[0].tolist() == [6, 7]
 
 

@@ -40,7 +40,7 @@ def test_losses_near_the_mean_are_rewarded() -> None:
 def test_the_share_of_the_drawn_moves_the_interaction_matrix() -> None:
     clients = "abcd"
     state = FedGwcState(START, (START,), dict.fromkeys(clients, 0), epochs=1)
-    done = folded(FedGwc(), state, Phase(), reports({"a": [1.0], "b": [3.0]}))
+    done = folded(FedGwc(), state, Phase(), reports=reports({"a": [1.0], "b": [3.0]}))
     # both are one deviation away: half of all rewards each, and half of the agents were drawn
     assert done.interaction == {one: dict.fromkeys("ab", 0.5 / 16 + 0.25) for one in "ab"}
 
@@ -71,12 +71,12 @@ def test_a_cluster_divides_once_its_interactions_have_settled() -> None:
         rest={"0": 7},
     )
     method = FedGwc(settled=0.01)
-    done = folded(method, state, Phase(), reports({"c0": [1.0]}))
+    done = folded(method, state, Phase(), reports=reports({"c0": [1.0]}))
     assert len(done.models) == 2
     assert {one: k for one, k in done.assign.items() if one != "c0"} == {
         one: i % 2 for i, one in enumerate(clients) if i
     }
-    still = folded(FedGwc(settled=1e-9), state, Phase(), reports({"c0": [1.0]}))
+    still = folded(FedGwc(settled=1e-9), state, Phase(), reports=reports({"c0": [1.0]}))
     assert len(still.models) == 1
 
 

@@ -110,7 +110,7 @@ def test_fednova_averages_buffers_without_dividing_them() -> None:
         ("a", Report({"model": flat(2, 10)}, 10, {"a": 1.0}, 1)),
         ("b", Report({"model": flat(6, 50)}, 30, {"a": 3.0}, 3)),
     ]
-    assert folded(strategy, state, Phase(), reports).model == pytest.approx(
+    assert folded(strategy, state, Phase(), reports=reports).model == pytest.approx(
         [2.5 * (0.25 * 2 + 0.75 * 2), 40.0]
     )
 
@@ -121,8 +121,8 @@ def test_fednova_leaves_out_a_report_whose_work_cannot_be_divided_by(work: Any) 
     state = strategy.init(Setup((flat(0),), Layout((Tensor("a.w", (1,)),), 1), 0, 1, 1.0, ONE))
     good = ("a", Report({"model": flat(2)}, 10, {"a": 1.0}, 1))
     bad = ("b", Report({"model": flat(9)}, 10, {} if work is None else {"a": work}, 1))
-    assert folded(strategy, state, Phase(), [good, bad]).model == pytest.approx([2.0])
-    assert folded(strategy, state, Phase(), [bad]) is state
+    assert folded(strategy, state, Phase(), reports=[good, bad]).model == pytest.approx([2.0])
+    assert folded(strategy, state, Phase(), reports=[bad]) is state
 
 
 def divided(strategy: FedNova, training: Training, clip: float = 100.0) -> Vector:
@@ -154,5 +154,7 @@ def test_under_secure_sums_no_claimed_work_moves_the_model_further_than_the_clip
     state = strategy.init(begun)
     update = np.full(state.model.size, 0.01, np.float32)
     report = Report({"divided": update, "a": np.array([0.5], np.float32)}, 10)
-    after = folded(strategy, state, strategy.plan(state, View(0, 1, 0, ())), [("a", report)])
+    after = folded(
+        strategy, state, strategy.plan(state, View(0, 1, 0, ())), reports=[("a", report)]
+    )
     assert np.linalg.norm(after.model - state.model) == pytest.approx(0.5)

@@ -140,12 +140,15 @@ def test_fedsoft_centres_are_plain_means_of_their_own_selection_among_the_report
     reports = [
         (client, Report({"model": models[client]}, 10)) for client in cohort if client != missing
     ]
-    after = folded(strategy, state, Phase(cohort=cohort), reports)
+    after = folded(strategy, state, Phase(cohort=cohort), reports=reports)
     for k in range(2):
         members = [models[client] for client in chosen[k] if client != missing]
         assert close(after.models[k], np.mean(members, axis=0))
     kept = folded(
-        strategy, state, Phase(cohort=cohort), [one for one in reports if one[0] not in chosen[0]]
+        strategy,
+        state,
+        Phase(cohort=cohort),
+        reports=[one for one in reports if one[0] not in chosen[0]],
     )
     assert kept.models[0] is state.models[0]
 
@@ -206,7 +209,7 @@ def test_fedsoft_asks_a_newcomer_that_does_not_answer_only_once_in_a_round() -> 
     seen = View(1, 10, 0, (*state.importance, "new"))
     estimate = strategy.plan(state, seen)
     assert (estimate.name, estimate.cohort) == ("estimate", ("new",))
-    assert strategy.plan(folded(strategy, state, estimate, []), seen).name == "train"
+    assert strategy.plan(folded(strategy, state, estimate, reports=[]), seen).name == "train"
 
 
 def test_fedsoft_centres_of_drawn_clients_do_not_weigh_samples_again() -> None:
@@ -216,7 +219,7 @@ def test_fedsoft_centres_of_drawn_clients_do_not_weigh_samples_again() -> None:
     assert isinstance(cohort, tuple)
     models = {client: flat(i, i * i) for i, client in enumerate(cohort)}
     reports = [(client, Report({"model": model}, 10)) for client, model in models.items()]
-    after = folded(strategy, state, Phase(cohort=cohort), reports)
+    after = folded(strategy, state, Phase(cohort=cohort), reports=reports)
     for k in range(2):
         drawn = strategy.selection(state, k, cohort)
         assert len({state.samples[client] for client in drawn}) == 3
@@ -229,5 +232,5 @@ def test_fedsoft_counts_a_client_of_unknown_size_as_one_of_average_size() -> Non
     known = replace(skewed(1.0), importance=even, samples={"a": 10, "b": 30})
     ways = {"a": flat(6, 0), "b": flat(0, 6), "new": flat(6, 6)}
     reports = [(client, Report({"model": way}, 500)) for client, way in ways.items()]
-    after = folded(strategy, known, Phase(cohort=tuple(ways)), reports)
+    after = folded(strategy, known, Phase(cohort=tuple(ways)), reports=reports)
     assert close(after.models[0], flat(3, 5))  # shares of 1/6, 3/6 and 2/6

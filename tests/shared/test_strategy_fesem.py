@@ -163,7 +163,7 @@ def test_fesem_with_participants_only_seeds_an_empty_cluster_with_a_client_that_
     state = replace(
         state, models=(flat(0, 0), flat(500, 500)), stored=stored, assign=dict.fromkeys(stored, 0)
     )
-    state = folded(strategy, state, Phase(), [("a", Report({"model": flat(0, 0)}, 1))])
+    state = folded(strategy, state, Phase(), reports=[("a", Report({"model": flat(0, 0)}, 1))])
     assert state.assign == {"a": 0, "b": 0, "c": 1}
     assert [model.tolist() for model in state.models] == [[0, 0], [3, 0]]
 
@@ -189,7 +189,10 @@ def test_fesem_never_copies_a_stored_model(tmp_path: Path) -> None:
     mapped = np.memmap(tmp_path / "model", np.float32, "w+", shape=(2,))
     phase = Phase("warmup", ("a",), ends_round=False)
     state = folded(
-        strategy, strategy.init(setup(bowls((1, 1)))), phase, [("a", Report({"model": mapped}, 3))]
+        strategy,
+        strategy.init(setup(bowls((1, 1)))),
+        phase,
+        reports=[("a", Report({"model": mapped}, 3))],
     )
     assert state.stored["a"] is mapped
 

@@ -54,7 +54,7 @@ def centres(strategy: Strategy[Any], *, shuffled: bool, rounds: int = 2) -> tupl
     state = strategy.init(Setup((start,), MLP, 7, 3, 1.0, ONE))
     reports = [(f"c{i}", Report({"model": model}, 10)) for i, model in enumerate(models)]
     for name in ("warmup", *["train"] * rounds):
-        state = folded(strategy, state, Phase(name), reports)
+        state = folded(strategy, state, Phase(name), reports=reports)
     return strategy.clusters(state)
 
 
@@ -145,9 +145,9 @@ def test_fesem_ma_takes_stored_models_of_those_who_are_absent() -> None:
     start, models = mlp_models(4)
     state = strategy.init(Setup((start,), MLP, 7, 3, 1.0, ONE))
     reports = [(f"c{i}", Report({"model": model}, 10)) for i, model in enumerate(models)]
-    state = folded(strategy, state, Phase("warmup"), reports)
+    state = folded(strategy, state, Phase("warmup"), reports=reports)
     moved = models[0] + np.float32(0.01)
-    state = folded(strategy, state, Phase(), [("c0", Report({"model": moved}, 10))])
+    state = folded(strategy, state, Phase(), reports=[("c0", Report({"model": moved}, 10))])
     assert np.allclose(state.models[0], np.mean([moved, *models[1:]], axis=0), atol=1e-5)
 
 
@@ -160,7 +160,7 @@ def test_fesem_ma_refuses_a_model_that_it_cannot_match_when_the_run_starts() -> 
 def warmed_up(strategy: FesemMa, models: list[Vector], start: Vector) -> FesemMaState:
     state = strategy.init(Setup((start,), MLP, 7, 3, 1.0, ONE))
     reports = [(f"c{i}", Report({"model": model}, 10)) for i, model in enumerate(models)]
-    return folded(strategy, state, Phase("warmup"), reports)
+    return folded(strategy, state, Phase("warmup"), reports=reports)
 
 
 def test_fesem_ma_matches_its_members_once_more_for_each_sweep(
@@ -187,7 +187,7 @@ def test_fesem_ma_notes_the_mean_squared_distance_to_the_own_centre() -> None:
     start, models = mlp_models()
     strategy = FesemMa(n_clusters=2, sweeps=0)
     before = warmed_up(strategy, models, start)
-    after = folded(strategy, before, Phase(), [("c0", Report({"model": models[0]}, 10))])
+    after = folded(strategy, before, Phase(), reports=[("c0", Report({"model": models[0]}, 10))])
     distances = [
         float(np.sum((model - before.models[before.assign[f"c{i}"]]).astype(np.float64) ** 2))
         for i, model in enumerate(models)
@@ -213,6 +213,8 @@ def test_fesem_ma_gives_a_cluster_without_members_the_model_that_lies_farthest_o
     strategy = FesemMa(n_clusters=2)
     state = warmed_up(strategy, models, start)
     all_in_one = replace(state, models=(state.models[0], state.models[0] + np.float32(50)))
-    after = folded(strategy, all_in_one, Phase(), [("c0", Report({"model": models[0]}, 10))])
+    after = folded(
+        strategy, all_in_one, Phase(), reports=[("c0", Report({"model": models[0]}, 10))]
+    )
     assert strategy.shown(after).notes["reseeded"] == 1
     assert set(after.assign.values()) == {0, 1}

@@ -27,13 +27,13 @@ def test_fuzzy_mixes_clients_into_clusters_and_clusters_into_clients_by_counts()
         strategy,
         state,
         Phase(),
-        [("a", counted(flat(8, 0), 30, 10)), ("b", counted(flat(0, 8), 10, 30))],
+        reports=[("a", counted(flat(8, 0), 30, 10)), ("b", counted(flat(0, 8), 10, 30))],
     )
     assert [model.tolist() for model in state.models] == [[6, 2], [2, 6]]  # equation 3
     assert strategy.model(state, "@a").tolist() == [5, 3]  # equation 4: 3/4 and 1/4
     assert strategy.shown(state).memberships == {"a": (0.75, 0.25), "b": (0.25, 0.75)}
     assert strategy.order(state, Phase(), "a").models == ("@a",)
-    later = folded(strategy, state, Phase(), [("b", counted(flat(9, 9), 0, 40))])
+    later = folded(strategy, state, Phase(), reports=[("b", counted(flat(9, 9), 0, 40))])
     assert later.models[0] is state.models[0]  # nobody has a sample in it
     assert strategy.model(later, "@a").tolist() == [
         (3 * 6 + 9) / 4,
@@ -133,10 +133,10 @@ def test_fuzzy_warns_when_all_clients_have_the_same_memberships() -> None:
     same = [("a", counted(flat(1, 1), 5, 5)), ("b", counted(flat(2, 2), 10, 10))]
     assert (
         "one and the same"
-        in strategy.shown(folded(strategy, state, Phase(), same)).notes["warning"]
+        in strategy.shown(folded(strategy, state, Phase(), reports=same)).notes["warning"]
     )
     other = [("a", counted(flat(1, 1), 5, 5)), ("b", counted(flat(2, 2), 15, 5))]
-    assert "warning" not in strategy.shown(folded(strategy, state, Phase(), other)).notes
+    assert "warning" not in strategy.shown(folded(strategy, state, Phase(), reports=other)).notes
 
 
 @pytest.mark.parametrize(
@@ -161,13 +161,13 @@ def test_fuzzy_keeps_what_it_knew_of_a_client_that_counts_nothing() -> None:
         strategy,
         state,
         Phase(),
-        [("a", counted(flat(8, 0), 30, 10)), ("b", counted(flat(0, 8), 10, 30))],
+        reports=[("a", counted(flat(8, 0), 30, 10)), ("b", counted(flat(0, 8), 10, 30))],
     )
     later = folded(
         strategy,
         state,
         Phase(),
-        [("a", counted(flat(1, 1), 0, 0)), ("new", counted(flat(1, 1), 0, 0))],
+        reports=[("a", counted(flat(1, 1), 0, 0)), ("new", counted(flat(1, 1), 0, 0))],
     )
     assert later.counts == state.counts
     assert [model.tolist() for model in later.models] == [model.tolist() for model in state.models]
@@ -178,11 +178,13 @@ def test_fuzzy_keeps_what_it_knew_of_a_client_that_counts_nothing() -> None:
 def test_fuzzy_asks_a_newcomer_that_counts_nothing_only_once_in_a_round() -> None:
     strategy = Fuzzy(n_clusters=2)
     state = strategy.init(setup(two_groups(spread=0), ONE, flat(0, 0)))
-    state = folded(strategy, state, Phase(), [("a", counted(flat(8, 0), 30, 10))])
+    state = folded(strategy, state, Phase(), reports=[("a", counted(flat(8, 0), 30, 10))])
     view = View(1, 3, 0, ("a", "new"))
     entry = strategy.plan(state, view)
     assert (entry.name, entry.cohort) == ("entry", ("new",))
-    state = folded(strategy, state, entry, [("new", Report({}, 10, {"counts": [0.0, 0.0]}))])
+    state = folded(
+        strategy, state, entry, reports=[("new", Report({}, 10, {"counts": [0.0, 0.0]}))]
+    )
     assert strategy.plan(state, view).name == "train"
 
 

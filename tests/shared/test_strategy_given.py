@@ -26,11 +26,11 @@ def test_each_group_has_the_mean_of_its_members_and_the_others_none_before_one_r
     state = PLACES.init(setup(two_groups(spread=0), ONE, flat(0, 0)))
     sent = {"gw-01": (flat(8, 0), 30), "gw-02": (flat(0, 8), 10), "gw-11": (flat(4, 4), 1)}
     reports = [(client, Report({"model": model}, count)) for client, (model, count) in sent.items()]
-    state = folded(PLACES, state, Phase(), reports)
+    state = folded(PLACES, state, Phase(), reports=reports)
     assert [model.tolist() for model in PLACES.clusters(state)] == [[6, 2], [4, 4]]
     facts = PLACES.shown(state).notes
     assert facts == {"clusters": 2, "sizes": [2, 1], "groups": ["north", "south"]}
-    state = folded(PLACES, state, Phase(), [("pi", Report({"model": flat(1, 1)}, 5))])
+    state = folded(PLACES, state, Phase(), reports=[("pi", Report({"model": flat(1, 1)}, 5))])
     assert [model.tolist() for model in PLACES.clusters(state)] == [[6, 2], [4, 4], [1, 1]]
     assert PLACES.shown(state).notes["groups"] == ["north", "south", "others"]
     assert PLACES.assignment(state) == {"gw-01": 0, "gw-02": 0, "gw-11": 1, "pi": 2}

@@ -113,7 +113,7 @@ def test_ifca_round_without_a_valid_choice_does_not_count_against_anybody() -> N
         Ifca(initial="random"), bowls((5, 5), (-5, -5)), ONE, flat(1, 1), flat(90, 90), rounds=2
     )
     assert at.state.idle == (0, 2)
-    assert folded(at.strategy, at.state, Phase(), []).idle == (0, 2)
+    assert folded(at.strategy, at.state, Phase(), reports=[]).idle == (0, 2)
     assert at.rounds(3).state.idle == (0, 3)
 
 
@@ -168,7 +168,8 @@ def test_ifca_kmeans_plus_plus_passes_over_who_does_not_answer_and_begins_anywhe
         silent, there = at.state.candidates[:2]
         answer = Report({}, 10, {"losses": [0.25]})
         assert (
-            folded(strategy, at.state, Phase("score"), [(there[0], answer)]).models[1] is there[1]
+            folded(strategy, at.state, Phase("score"), reports=[(there[0], answer)]).models[1]
+            is there[1]
         )
         assert silent[0] != there[0]
     assert len(firsts) > 1
@@ -236,7 +237,7 @@ def test_ifca_ignores_a_choice_that_is_no_hypothesis() -> None:
     end = run(Ifca(), bowls((5, 5), (-5, -5)), ONE, *STARTS, rounds=1)
     for choice in (2, -1, "0", None):
         wrong = Report({"model": flat(1e9, 1e9)}, 10, {"choice": choice})
-        after = folded(end.strategy, end.state, Phase(), [("c00", wrong)])
+        after = folded(end.strategy, end.state, Phase(), reports=[("c00", wrong)])
         assert fingerprint(after.models) == fingerprint(end.state.models)
         assert after.assign == end.state.assign
 

@@ -235,7 +235,7 @@ def test_a_newcomer_whose_card_does_not_fit_is_served_the_model_with_the_least_l
     card = strategy.work(
         planted.job(phase="entry", layout=bowl_layout(2), card=1, squares=1), local, {}
     )
-    after = folded(strategy, state, phase, [("new", card[0])])
+    after = folded(strategy, state, phase, reports=[("new", card[0])])
     assert after.assign == {}
     assert after.asked == ("new",)
     job = planted.job(*after.models)
@@ -310,7 +310,7 @@ def test_a_liar_whose_data_change_in_every_round_is_asked_for_a_card_in_every_fi
     for _ in range(12):
         phase = strategy.plan(state, View(state.done, 99, 0, ("liar",)))
         assert phase.name == "train"
-        state = folded(strategy, state, phase, [("liar", report)])
+        state = folded(strategy, state, phase, reports=[("liar", report)])
         if "liar" not in state.assign:
             left.append(state.done)
             state = replace(state, assign={"liar": 0})
@@ -407,7 +407,7 @@ def _voted(gains: list[float], basis: str, silhouette: float = 0.5) -> KinState:
         **{basis: cut},  # type: ignore[arg-type]
     )
     reports = [(client, ballot(gain)) for client, gain in zip(clients, gains, strict=True)]
-    return folded(Kin(), state, Phase("vote", tuple(clients), ends_round=False), reports)
+    return folded(Kin(), state, Phase("vote", tuple(clients), ends_round=False), reports=reports)
 
 
 def ballot(gain: float) -> Report:
@@ -493,7 +493,9 @@ def _killed(tmp_path: Path, plan: Scenario, local: LocalFor) -> Run:
     first = driver(tmp_path / "killed", swapped, plan, local=local)
     told = rules(plan, start_agents=8)
     run, kills = killed_at_each_step(
-        first, samples, lambda: Run.resume(tmp_path / "killed", plan, setup(plan), told, 0.0)
+        first,
+        samples,
+        lambda: Run.resume(tmp_path / "killed", plan, setup(plan), rules=told, now=0.0),
     )
     assert kills > plan.rounds.count
     assert fingerprint(run) == fingerprint(whole)

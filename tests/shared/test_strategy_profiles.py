@@ -72,7 +72,7 @@ def test_feroma_is_fedavg_until_profiles_are_made_and_a_stranger_gets_a_mixture(
     phase = Phase("entry", ("new",), ends_round=False)
     order = job(end.state.common, phase="entry", layout=layout_of(clients))
     stranger, _ = end.strategy.work(order, clients["c1"], {})
-    after = folded(end.strategy, end.state, phase, [("new", stranger)])
+    after = folded(end.strategy, end.state, phase, reports=[("new", stranger)])
     assert end.strategy.serve(after, "new").models == ("@new",)
     assert end.strategy.model(after, "@new").shape == end.state.common.shape
 

@@ -103,13 +103,13 @@ def test_robust_trims_a_round_only_where_the_share_makes_a_whole_client() -> Non
     reports = [
         (f"c{i}", Report({"model": flat(v, -v)}, 10 + i)) for i, v in enumerate([0, 1, 2, 6, 100])
     ]
-    assert folded(strategy, state, Phase(), reports).models[0] == pytest.approx(
+    assert folded(strategy, state, Phase(), reports=reports).models[0] == pytest.approx(
         [3, -3]
     )  # 0 and 100 are dropped, no weights
-    assert folded(strategy, state, Phase(), reports[:4]).models[0] == pytest.approx(
+    assert folded(strategy, state, Phase(), reports=reports[:4]).models[0] == pytest.approx(
         [9 / 4, -9 / 4]
     )  # 0.2 * 4 is no client
-    assert folded(strategy, state, Phase(), []).models[0].tolist() == [0, 0]
+    assert folded(strategy, state, Phase(), reports=[]).models[0].tolist() == [0, 0]
 
 
 def test_robust_with_gradients_takes_one_step_against_their_trimmed_mean() -> None:

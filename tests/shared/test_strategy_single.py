@@ -34,8 +34,8 @@ def test_fedavg_without_any_sample_keeps_its_model() -> None:
     strategy = FedAvg()
     state = strategy.init(setup(bowls((1, 1))))
     empty = Report({"model": flat(9, 9)}, 0)
-    assert folded(strategy, state, Phase(), [("a", empty)]).model.tolist() == [0, 0]
-    assert folded(strategy, state, Phase(), []).model.tolist() == [0, 0]
+    assert folded(strategy, state, Phase(), reports=[("a", empty)]).model.tolist() == [0, 0]
+    assert folded(strategy, state, Phase(), reports=[]).model.tolist() == [0, 0]
 
 
 def test_fedprox_pull_bites_after_the_first_step() -> None:
@@ -144,7 +144,7 @@ def test_buffers_are_averaged_but_are_no_part_of_distances() -> None:
     state = strategy.init(replace(setup(bowls((1, 1))), layout=layout))
     rows = {"a": (1, 900), "b": (1.1, -900), "c": (9, 900), "d": (9.1, -900)}
     reports = [(client, Report({"model": flat(*row)}, 1)) for client, row in rows.items()]
-    state = folded(strategy, state, Phase("warmup", tuple(rows), ends_round=False), reports)
+    state = folded(strategy, state, Phase("warmup", tuple(rows), ends_round=False), reports=reports)
     assert state.assign == {"a": 0, "b": 0, "c": 1, "d": 1}
     assert state.models[0] == pytest.approx([1.05, 0])
 

@@ -149,7 +149,9 @@ def alarms(*, with_units: bool, repeats: int) -> int:
             noise = np.repeat(draw.standard_normal((60, VALUES)), repeats, axis=0)
             inputs = centres[labels] + noise
             units = Ties.of(inputs).units(labels) if with_units else np.arange(len(labels))
-            cards.append(kinship.card([inputs], labels, CLASSES, units, seed, agent))
+            cards.append(
+                kinship.card([inputs], labels, CLASSES, units=units, seed=seed, client=agent)
+            )
         found += kinship.shifts(cards, seed, flips=499).any
     return found
 

@@ -216,10 +216,10 @@ def arrays(folder: Path) -> Check:
 def spool(folder: Path) -> Check:
     here = Spool(folder / "spool")
     report = Report({"model": np.ones(10, np.float32)}, 32)
-    here.keep(1, "alone", report, 1.0)
+    here.keep(1, "alone", report, seconds=1.0)
     with here.batch():
-        here.keep(1, "a", report, 1.0)
-        here.keep(2, "b", report, 1.0)
+        here.keep(1, "a", report, seconds=1.0)
+        here.keep(2, "b", report, seconds=1.0)
     here.keep_sum(3, CONTENT, digest(CONTENT))
 
     def is_there() -> bool:

@@ -165,7 +165,7 @@ def test_a_coordinator_that_is_killed_between_the_orders_of_the_judge_ends_with_
     with pytest.raises(Killed):
         driver.complete(small_run.samples_of(PEOPLE))
     again, effects = Run.resume(
-        tmp_path / "killed", SCENE, small_run.setup(SCENE), small_run.rules(SCENE), 0.0
+        tmp_path / "killed", SCENE, small_run.setup(SCENE), rules=small_run.rules(SCENE), now=0.0
     )
     fresh = Judges(small_run.local_for(PEOPLE))
     fresh.memories = clients.memories

@@ -321,10 +321,12 @@ class World:
         if (folder / "checkpoint" / "manifest.json").exists():
             if life.name not in self._damaged:
                 self.judge.takes_up(folder)
-            run, first = kind.resume(folder, scene, setup(scene), these, now)
+            run, first = kind.resume(folder, scene, setup(scene), rules=these, now=now)
         else:
             self._runs += 1
-            run = kind.start(folder, scene, setup(scene), these, f"r{self._runs}", now)
+            run = kind.start(
+                folder, scene, setup(scene), rules=these, run=f"r{self._runs}", now=now
+            )
         async with AsyncExitStack() as stack:
             for broker in self.brokers:
                 link = broker.link(life.name, last_will(TOPICS))
@@ -676,7 +678,7 @@ def calm(method: str, pace: Pace, secure: bool) -> list[tuple[Folded, str]]:
 def replayed(folder: Path, run: Run) -> Run:
     people = clients(run.scenario.rounds.start_agents or AGENTS, run.scenario)
     scene = run.scenario
-    again = Run.start(folder, scene, setup(scene), run.engine.rules, IN_PROCESS, 0.0)
+    again = Run.start(folder, scene, setup(scene), rules=run.engine.rules, run=IN_PROCESS, now=0.0)
     again.train_on()
     samples = {client: (local.examples, local.examples) for client, local in people.items()}
     replay = Replay(again, LocalClients(local_for(people)))

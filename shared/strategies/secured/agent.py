@@ -133,7 +133,9 @@ class OnDevice:
         if device.ahead:
             begun = self._start(job, messages=0)
             if device.state().vector(begun.digest) is None:
-                _worked(self._worker, job, local, client_state, device, begun.digest)
+                _worked(
+                    self._worker, job, local, before=client_state, device=device, start=begun.digest
+                )
             return Report({}, examples=1), client_state
         match job.phase:
             case phases.BOX if self._evaluates and not len(local.targets("test")):
@@ -151,7 +153,9 @@ class OnDevice:
         is_clear = job.phase in self._method.sealed.clear
         if self._work.sizes and not is_clear:
             begun = self._start(job, messages=2)
-            return _perform_work(self._worker, job, local, client_state, device, begun)
+            return _perform_work(
+                self._worker, job, local, client_state=client_state, device=device, begun=begun
+            )
         report, after = self._method.work(job, local, client_state)
         if report.vectors and not is_clear:
             raise PublicError("secure sums: the order asks for an update without a mask")
@@ -167,7 +171,9 @@ class OnDevice:
         # an agent that joins a sum keeps what it began with; the other phases compare the digest alone
         secret = self._device.agent.identity.secret if job.phase == phases.JOIN else b""
         begins = None if self._evaluates else self._method.sealed.begins
-        return start_of_work(self._work, self._models, own, messages, begins, secret)
+        return start_of_work(
+            self._work, self._models, own, messages=messages, begins=begins, secret=secret
+        )
 
 
 def _check_messages(job: Job, messages: int) -> None:
@@ -198,6 +204,7 @@ def _worked(
     method: Strategy[Any] | Measuring,
     job: Job,
     local: Local,
+    *,
     before: ClientState,
     device: SecureDevice,
     start: bytes,
@@ -262,6 +269,7 @@ def _perform_work(
     method: Strategy[Any] | Measuring,
     job: Job,
     local: Local,
+    *,
     client_state: ClientState,
     device: SecureDevice,
     begun: OrderStart,
@@ -279,7 +287,9 @@ def _perform_work(
     is_first = device.state().vector(begun.digest) is None
     if work is None and is_first:
         of_models = replace(job, models=tuple(models))
-        work = _worked(method, of_models, local, client_state, device, begun.digest)
+        work = _worked(
+            method, of_models, local, before=client_state, device=device, start=begun.digest
+        )
     # without it the memory has this work already, as its report was accepted
     if work is not None:
         before = client_state

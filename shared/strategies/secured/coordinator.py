@@ -366,7 +366,13 @@ class Secured(Strategy[Any]):
             return replace(train, numbers={HEAD: HEAD_WORDS}, may_be_empty=False)
         draw = own.draw or own.name
         return Phase(
-            BOX, own.cohort, words, False, own.quorum, may_be_empty=own.may_be_empty, draw=draw
+            BOX,
+            own.cohort,
+            words,
+            ends_round=False,
+            quorum=own.quorum,
+            may_be_empty=own.may_be_empty,
+            draw=draw,
         )
 
     def _phase(self, state: Any) -> Phase:

@@ -72,6 +72,7 @@ def start_of_work(
     work: Work,
     models: Sequence[Vector],
     own: int,
+    *,
     messages: int,
     begins: slice | None,
     secret: bytes,
