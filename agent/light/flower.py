@@ -369,7 +369,7 @@ class FlowerLearner(LoopLearner):
             loop, dataset, task, layout=layout, training=training, rng=rng, rules=rules
         )
 
-    def description(self, dataset: ClientData, task: Task, rules: OwnersRules) -> dict[str, Any]:
+    def counts(self, dataset: ClientData, task: Task, rules: OwnersRules) -> tuple[int, int]:
         """How many samples the client trains and tests on: a trial of all its functions, with one epoch.
 
         Raises:
@@ -382,4 +382,4 @@ class FlowerLearner(LoopLearner):
         local = self.local(dataset, task, layout, training=Training(), rng=rng, rules=rules)
         trained = local.train(start, epochs=1)
         tests = local.figures(((1.0, trained.end),))["n"]
-        return {"samples": local.examples, "test_samples": tests, "labels": [], "problem": None}
+        return local.examples, tests

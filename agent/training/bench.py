@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -39,7 +40,7 @@ class BenchFigures:
     evaluation_s: float  # the outputs for the whole test part
 
 
-def task_of(data: str, label: str | None, scenario: str | None, model: str | None) -> Task:
+def task_of(data: str, label: str | None, scenario: Path | None, model: str | None) -> Task:
     """The task to measure: that of a scenario, or the one that `agent check --propose` finds for the data.
 
     Args:

@@ -20,10 +20,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from types import MappingProxyType
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +59,6 @@ from covey.shared.strategies.base import (
     Mixture,
     Report,
     Strategy,
-    Training,
     TrainingResult,
 )
 from covey.shared.strategies.bases.hard import ManyModels
@@ -80,6 +78,9 @@ from covey.shared.work.candidates import BeforeHome, Candidate, Make, made, with
 from covey.shared.work.judge import MEMORY, Judgement, fleet_of, forgotten, has_judge, only_served
 from covey.shared.work.label_prior import Prior, prior_of, served, with_prior
 from covey.shared.work.order_settings import check_order, layout_of, settings_of, split_of, task_of
+
+if TYPE_CHECKING:
+    from covey.shared.strategies.secured.agent import SecureDevice
 
 ERROR_FEEDBACK = "codec/"
 VOTE = "vote"  # number of the report of an evaluation: the losses of the served model and its alternative
@@ -128,37 +129,45 @@ def shuffle(work: Work, client: str) -> np.random.Generator:
 # -- one order ---------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class AtHand:
+    """What an agent has at hand for an order."""
+
+    local: Local  # its data and training
+    held_back: Local | None = None  # samples on which it compares models; None: it has no vote
+    folds: Iterable[
+        Fold
+    ] = ()  # its training samples, each time with another part of them as test part, for the judge
+    others: Mapping[str, Make] = field(
+        default_factory=dict
+    )  # make further candidates of the samples that train, by name
+    budget_s: float | None = (
+        None  # for the training at home of the judge; None: as long as it takes
+    )
+
+
 def execute_order(
     order: OrderMessage,
     models: Sequence[Vector],
-    local: Local,
+    at_hand: AtHand,
     client_state: ClientState,
     *,
     client: str,
     clock: Callable[[], float] = time.perf_counter,
     noise: Noise | None = None,
-    held_back: Local | None = None,
-    folds: Iterable[Fold] = (),
-    others: Mapping[str, Make] = MappingProxyType({}),
-    budget_s: float | None = None,
-    secure: Any = None,
+    secure: SecureDevice | None = None,
 ) -> tuple[ReportContent, ClientState]:
     """Run the work of one order.
 
     Args:
         order: an order with work.
         models: the vectors (d,) of `order.work.models`, in that order.
-        local: the agent's data and training.
+        at_hand: the agent's data, and all that it needs besides.
         client_state: the state after the latest accepted report.
         client: the agent's id.
         clock: seconds, to measure the work.
         noise: hides signatures if the order asks for it; None: noise that cannot be repeated.
-        held_back: the samples on which the agent compares models; None: it has no vote.
-        folds: the agent's training samples, each time with another part of them as test part; on these it judges what it
-            can answer with.
-        others: makes further candidates of the samples that train, by name.
-        budget_s: seconds for the training at home of the judge; None: as long as it takes.
-        secure: a `SecureDevice` for orders with secure sums; None: such orders are refused.
+        secure: for orders with secure sums; None: such orders are refused.
 
     Returns:
         The report, and the state that replaces `client_state` once the report is accepted: the same object if
@@ -171,17 +180,9 @@ def execute_order(
     work = order.work
     if work is None:
         raise ValueError(f"order {order.step} of run {order.run} has no work")
-    strategy, training = settings_of(work)
+    strategy, _ = settings_of(work)
     check_order(strategy, work)
-    job, local, prior = _job(
-        work,
-        client,
-        models,
-        training=training,
-        local=local,
-        client_state=client_state,
-        held_back=held_back,
-    )
+    job, local, prior = _job(work, models, at_hand, client_state, client=client)
     started = clock()
     if (work.privacy or {}).get("secure") and (job.phase not in OF_THE_RUN or _is_summed(work)):
         if secure is None:
@@ -192,8 +193,8 @@ def execute_order(
         raise PublicError("an order to evaluate asks for a vector without secure sums")
     judging = None
     if has_judge(work):
-        prepared = (replace(fold, local=with_prior(fold.local, prior)) for fold in folds)
-        judging = _Judging(prepared, others, budget_s, clock)
+        folds = (replace(fold, local=with_prior(fold.local, prior)) for fold in at_hand.folds)
+        judging = _Judging(folds, at_hand.others, at_hand.budget_s, clock)
     report, state = _run_phase(
         strategy, job, local, client_state=client_state, work=work, noise=noise, judging=judging
     )
@@ -217,20 +218,15 @@ def execute_order(
 
 
 def _job(
-    work: Work,
-    client: str,
-    models: Sequence[Vector],
-    *,
-    training: Training,
-    local: Local,
-    client_state: ClientState,
-    held_back: Local | None,
+    work: Work, models: Sequence[Vector], at_hand: AtHand, client_state: ClientState, *, client: str
 ) -> tuple[Job, Local, tuple[slice, Prior] | None]:
     """The order as the strategy gets it, the data that it trains on (whole models, or the part that travels), and the label
     prior that they have."""
+    local, held_back = at_hand.local, at_hand.held_back
+    _, training = settings_of(work)
     split = split_of(work)
     layout = layout_of(work)
-    prior = prior_of(work, local, layout)
+    prior = None if work.phase in EXCHANGES else prior_of(work, local, layout)
     local = with_prior(local, prior)
     held_back = held_back and with_prior(held_back, prior)
     if split is not None and work.phase != MOMENTS:
@@ -553,11 +549,10 @@ def _outputs(mixture: Mixture, local: Local, split: DataSplit = "test") -> npt.N
 def model_for_use(
     order: OrderMessage,
     models: Sequence[Vector],
-    local: Local,
+    at_hand: AtHand,
     client_state: ClientState,
     *,
     client: str,
-    held_back: Local | None = None,
 ) -> Mixture | None:
     """The model that the agent can use for predictions after an order, as mode E-server would; None if it has none.
 
@@ -566,26 +561,14 @@ def model_for_use(
     no use.
 
     Args:
-        order: an order with work.
-        models: the vectors (d,) of `order.work.models`, in that order.
-        local: the agent's data and training.
+        order, models, at_hand, client: as `execute_order` takes them.
         client_state: the state that the work began with.
-        client: the agent's id.
-        held_back: as `execute_order` takes it.
     """
     work = order.work
     if work is None:
         return None
-    strategy, training = settings_of(work)
-    job, local, prior = _job(
-        work,
-        client,
-        models,
-        training=training,
-        local=local,
-        client_state=client_state,
-        held_back=held_back,
-    )
+    strategy, _ = settings_of(work)
+    job, local, prior = _job(work, models, at_hand, client_state, client=client)
     if work.phase == EVALUATE:
         mixture, _ = _served(strategy, job, local, client_state)
         return served(mixture, prior)
@@ -605,39 +588,29 @@ def model_for_use(
 def candidates_for_use(
     order: OrderMessage,
     models: Sequence[Vector],
-    local: Local,
+    at_hand: AtHand,
     client_state: ClientState,
-    wanted: Container[str],
     *,
     client: str,
-    held_back: Local | None = None,
-    others: Mapping[str, Make] = MappingProxyType({}),
+    wanted: Container[str],
 ) -> dict[str, Candidate]:
     """What the judge of an agent has chosen, by name; empty if it has judged nothing.
 
     Args:
-        order, models, local, client, held_back, others: as `execute_order` takes them.
+        order, models, at_hand, client: as `execute_order` takes them.
         client_state: the state that replaces the one with which the work began.
         wanted: names of candidates.
     """
     work = order.work
     if work is None:
         return {}
-    strategy, training = settings_of(work)
-    job, local, prior = _job(
-        work,
-        client,
-        models,
-        training=training,
-        local=local,
-        client_state=client_state,
-        held_back=held_back,
-    )
+    strategy, _ = settings_of(work)
+    job, local, prior = _job(work, models, at_hand, client_state, client=client)
     mixture, _ = _served(strategy, job, local, client_state)
     known = Judgement.of_memory(client_state, mixture)
     if known is None:
         return {}
-    given = BeforeHome(mixture, task_of(work).outputs, split=job.split, others=others)
+    given = BeforeHome(mixture, task_of(work).outputs, split=job.split, others=at_hand.others)
     found = made(of_whole(local), given, known.snapshots, wanted)
     return {name: with_models(one, partial(served, found=prior)) for name, one in found.items()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -286,7 +287,7 @@ LOCAL = {"signatures": None, "local": {"noise_multiplier": 1.0}, "rounds": 3}
 
 def done(folder: Path, **changes: Any) -> ReportContent:
     folder.mkdir()
-    assert answer(job(folder, **changes))["failed"] is None
+    assert answer(job(folder, **changes)).failed == ""
     return ReportContent.from_bytes((folder / "report").read_bytes(), verified=True)
 
 
@@ -325,11 +326,9 @@ def test_a_device_draws_its_signatures_noise_in_secret(tmp_path: Path) -> None:
 def under(folder: Path, demand: dict[str, Any], **changes: Any) -> str | None:
     """Why a worker refuses an order under this policy; None if it did the work."""
     folder.mkdir()
-    rules = OwnersRules(Policy(privacy=PrivacyDemand(**demand))).to_wire()
-    this = {**job(folder, **changes), **rules, "account": str(folder.parent / FILE)}
-    found = answer(this)
-    why: str | None = found.get("failure") or found["failed"]
-    return why
+    rules = OwnersRules(Policy(privacy=PrivacyDemand(**demand))).for_job()
+    found = answer(replace(job(folder, **changes), rules=rules, account=folder.parent / FILE))
+    return found.failed or None
 
 
 def test_the_account_of_a_device_holds_all_runs_and_ends_at_the_owners_bound(

@@ -44,8 +44,8 @@ from covey.shared.strategies.base import COUNTED, ClientId
 from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.strategies.secured import coordinator as secured
 from covey.shared.strategies.secured import phases
-from covey.shared.wire import frames
 from covey.shared.wire.codec import Codec, encode
+from covey.shared.wire.jobs import Perform
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests import clock
 from tests.agent.orders import work
@@ -462,11 +462,11 @@ def test_training_ahead_takes_no_longer_than_the_device_allows(tmp_path: Path) -
     ended: list[float] = []
 
     class Slow(Numpy):
-        async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+        async def call(self, job: Any, *, weight: float = 0) -> Any:
             try:
                 return await super().call(job, weight=weight)
             finally:
-                if job.get("ahead"):
+                if isinstance(job, Perform) and job.ahead:
                     ended.append(asyncio.get_running_loop().time())
 
     async def whole() -> None:

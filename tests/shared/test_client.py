@@ -22,6 +22,7 @@ from covey.shared.wire.codec import Codec, decode
 from covey.shared.wire.messages import ModelRef, OrderMessage, ReportContent, Work
 from covey.shared.work.client import (
     ERROR_FEEDBACK,
+    AtHand,
     decode_model,
     encode_model,
     execute_order,
@@ -72,7 +73,7 @@ def done(
     return execute_order(
         wanted or order(),
         [start],
-        local,
+        AtHand(local),
         client_state or {},
         client="pi",
         clock=iter((1.0, 3.5)).__next__,
@@ -101,7 +102,7 @@ def test_the_same_order_makes_the_same_bytes() -> None:
 def test_rounding_at_random_differs_from_round_to_round_and_client_to_client() -> None:
     def sent(round_: int, client: str) -> bytes:
         wanted = order(codec=Codec("int8", block=8), round=round_)
-        content, _ = execute_order(wanted, [START], bowl(0.337, 0.771), {}, client=client)
+        content, _ = execute_order(wanted, [START], AtHand(bowl(0.337, 0.771)), {}, client=client)
         return content.vectors["model"].data
 
     assert len({sent(round_, client) for round_ in range(8) for client in ("a", "b")}) > 1
@@ -294,7 +295,7 @@ def test_a_training_that_diverges_is_refused_with_a_hint() -> None:
 def test_an_order_without_work_is_a_mistake_of_ours() -> None:
     with pytest.raises(ValueError, match="no work"):
         execute_order(
-            OrderMessage(run="r", step=1, accepted=0, closed=0), [], bowl(), {}, client="pi"
+            OrderMessage(run="r", step=1, accepted=0, closed=0), [], AtHand(bowl()), {}, client="pi"
         )
 
 

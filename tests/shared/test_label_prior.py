@@ -16,7 +16,7 @@ from covey.shared.scenario.load import load
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import GradientCorrection, Training
 from covey.shared.wire.codec import decode
-from covey.shared.work.client import execute_order, model_for_use
+from covey.shared.work.client import AtHand, execute_order, model_for_use
 from covey.shared.work.label_prior import own_prior, served, with_prior
 from tests.agent.orders import order, ref
 from tests.bowl import softmax_client
@@ -40,8 +40,8 @@ def worked(model: Any, setting: str, phase: str = "train", **numbers: Any) -> An
     if phase == "evaluate":
         method["sizes"] = {}
     message = order(1, ref(), phase=phase, round_=1, task=task, layout=layout, **method)
-    report, _ = execute_order(message, [model], CLIENT, {}, client="c")
-    return report, model_for_use(message, [model], CLIENT, {}, client="c")
+    report, _ = execute_order(message, [model], AtHand(CLIENT), {}, client="c")
+    return report, model_for_use(message, [model], AtHand(CLIENT), {}, client="c")
 
 
 def trained(setting: str, **numbers: Any) -> Any:
@@ -112,7 +112,7 @@ def test_a_model_without_a_bias_for_each_class_is_refused_only_if_the_task_asks(
     task = {**VECTORS, "features": [5], "label_prior": "on"}
     message = order(1, ref(), round_=1, task=task, layout=bare.to_wire())
     with pytest.raises(PublicError, match="no bias for each of 4 classes"):
-        execute_order(message, [np.zeros(20, np.float32)], CLIENT, {}, client="c")
+        execute_order(message, [np.zeros(20, np.float32)], AtHand(CLIENT), {}, client="c")
 
 
 def test_a_regression_has_no_shares_of_classes() -> None:

@@ -19,11 +19,11 @@ from covey.shared.scenario.evaluation import Evaluation
 from covey.shared.strategies.base import ClientId, Fold
 from covey.shared.strategies.phase_names import EVALUATE
 from covey.shared.wire.messages import OrderMessage, ReportContent
-from covey.shared.work.client import decode_named, execute_order, seen_by_methods, simulated_noise
+from covey.shared.work.client import AtHand, seen_by_methods
 from covey.shared.work.judge import DELIVERED, MEMORY, REPORTED
 from tests.bowl import Softmax
 from tests.kit import small_run
-from tests.kit.local_clients import LocalClients
+from tests.kit.local_clients import Client, LocalClients
 
 SCENE = small_run.scenario("fedavg", rounds={"participation": 1.0})
 PEOPLE = small_run.clients()
@@ -66,25 +66,11 @@ class Judges(LocalClients):
 
     lose: frozenset[ClientId] = frozenset()
 
-    def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
-        assert order.work is not None
-        models = [
-            decode_named(ref.key, run.orders.content_of(ref.key), run.setup.whole)
-            for ref in order.work.models
-        ]
-        local: Any = self.local_for(client, order)
+    def client(self, run: Run, client: ClientId, order: OrderMessage) -> Client:
         if client in self.lose:
             self.memories.pop(client, None)
-        report, self._kept[client] = execute_order(
-            order,
-            models,
-            local,
-            self.memories.get(client, {}),
-            client=client,
-            noise=simulated_noise(order.work, client),
-            folds=folds(local),
-        )
-        return report
+        local: Any = self.local_for(client, order)
+        return Client(client=client, given=AtHand(local, folds=folds(local)))
 
 
 def run(folder: Path, lose: frozenset[ClientId] = frozenset(), scene: Any = SCENE) -> Run:
