@@ -36,10 +36,9 @@ from covey.shared.numerics.vectors import Layout
 from covey.shared.programs.child import environment, worker_environment
 from covey.shared.scenario.task import Model, Task
 from covey.shared.strategies.base import LAST_MODEL, Training
-from covey.shared.wire.codec import Codec
+from covey.shared.wire.codec import Codec, encode_model
 from covey.shared.wire.jobs import DeviceData, FleetShare, JobRules, Perform, Performed, pack, read
 from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest
-from covey.shared.work.client import encode_model
 
 SAMPLES = 8
 EVALUATED = 240
@@ -284,7 +283,7 @@ def fleet_rows(folder: Path, form: Layout, times: int) -> list[Row]:
     from covey.agent.training.models import build
     from covey.agent.training.torch_learner import LEARNER
     from covey.agent.worker.sources import dataset
-    from covey.shared.work.client import measure
+    from covey.shared.work.evaluate import measure
 
     root = find_root()
     if root is None or not (root / "fashion-mnist.npz").exists():

@@ -32,20 +32,17 @@ from covey.shared.scenario.task import Task
 from covey.shared.sentences import some
 from covey.shared.strategies.base import ClientState, Fold, Local, Mixture, Training
 from covey.shared.strategies.bases.hard import lowest_loss
+from covey.shared.wire.codec import decode_model
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.jobs import DataSource, KeepPlace, ModelJudgement
 from covey.shared.wire.messages import OrderMessage
+from covey.shared.work.at_hand import AtHand
 from covey.shared.work.candidates import BeforeHome, with_models
 from covey.shared.work.candidates import Candidate as Answerer
-from covey.shared.work.client import (
-    AtHand,
-    Measured,
-    candidates_for_use,
-    decode_model,
-    model_for_use,
-)
+from covey.shared.work.evaluate import Measured
 from covey.shared.work.judge import Judgement, fleet_of
 from covey.shared.work.label_prior import own_prior, served, with_prior
+from covey.shared.work.use import candidates_for_use, model_for_use
 
 # what a task asks does not depend on these keys: models that differ in them alone can be compared
 NOT_THE_QUESTION = {

@@ -29,7 +29,7 @@ from covey.shared.strategies.base import HOLD_BACK, ClientId, ClientState, DataS
 from covey.shared.strategies.phase_names import EVALUATE, EXCHANGES, MOMENTS, TRAIN, VOTE
 from covey.shared.wire.jobs import DataSource, FleetShare, Perform
 from covey.shared.wire.messages import Work
-from covey.shared.work.client import PRIVACY_LEDGER, AtHand, shuffle, simulated_noise
+from covey.shared.work.at_hand import PRIVACY_LEDGER, AtHand, shuffle, simulated_noise
 from covey.shared.work.judge import has_judge
 from covey.shared.work.order_settings import settings_of, task_of
 

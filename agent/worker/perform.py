@@ -35,6 +35,7 @@ from covey.shared.scenario.base import base_vector, check_size
 from covey.shared.storage.files import obstacle, write_atomically
 from covey.shared.strategies.base import ClientState, Strategy
 from covey.shared.strategies.phase_names import EVALUATE
+from covey.shared.wire.codec import decode_model
 from covey.shared.wire.jobs import (
     BadDisk,
     BadMemory,
@@ -47,6 +48,7 @@ from covey.shared.wire.jobs import (
     Performed,
 )
 from covey.shared.wire.messages import (
+    INITIAL,
     OrderMessage,
     ReportContent,
     Work,
@@ -54,10 +56,11 @@ from covey.shared.wire.messages import (
     digest,
     is_base,
 )
-from covey.shared.work.client import decode_model, execute_order, serves_own
+from covey.shared.work.execute import execute_order
 from covey.shared.work.judge import USES, forgotten, has_judge, is_last
 from covey.shared.work.label_prior import asks_for_prior
 from covey.shared.work.order_settings import layout_of, settings_of
+from covey.shared.work.use import serves_own
 
 MAX_LINE = 1000  # characters of an error in an answer or a report
 
@@ -269,7 +272,9 @@ def _promises(who: Participant, work: Work, strategy: Strategy[Any]) -> set[Prom
     may_be_clear = demand.secure_least is None or demand.secure_clear
     if may_be_clear and strategy.sealed is not None and work.phase in strategy.sealed.clear:
         found.discard(Promise.SUMMED)
-    if Promise.NOISED in found and serves_own(strategy):
+    if Promise.NOISED in found and serves_own(
+        strategy, sum(ref.key not in INITIAL for ref in work.models)
+    ):
         found.add(Promise.AT_HOME)
     return found
 

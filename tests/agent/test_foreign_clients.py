@@ -34,7 +34,7 @@ from covey.shared.strategies.base import Local, Training
 from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.wire.jobs import DataSummary, DeviceData, InspectData
 from covey.shared.wire.messages import OrderMessage
-from covey.shared.work.client import shuffle
+from covey.shared.work.at_hand import shuffle
 from tests.kit.local_clients import local_driver
 from tests.kit.small_run import clients, rules, scenario
 from tests.methods import of_each_kind

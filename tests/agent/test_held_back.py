@@ -19,10 +19,9 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.numerics.votes import Vote
 from covey.shared.seeds import generator
 from covey.shared.strategies.fedclust import FedClust
-from covey.shared.wire.codec import Codec
+from covey.shared.wire.codec import Codec, encode_model
 from covey.shared.wire.jobs import DeviceData, KeepPlace, Perform
 from covey.shared.wire.messages import ModelRef, ReportContent, digest
-from covey.shared.work.client import encode_model
 from tests.agent.orders import order
 from tests.agent.test_kept import BAD, GOOD, LAYOUT, TASK, perform, samples
 

@@ -26,7 +26,7 @@ from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
 from covey.shared.storage.files import folder_lock
-from covey.shared.wire.codec import Codec
+from covey.shared.wire.codec import Codec, encode_model
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.jobs import (
     AdoptModel,
@@ -38,7 +38,6 @@ from covey.shared.wire.jobs import (
 )
 from covey.shared.wire.messages import ModelRef, digest
 from covey.shared.wire.topics import Topics, deployed_key
-from covey.shared.work.client import encode_model
 from tests import clock
 from tests.agent.orders import order, ref
 from tests.agent.test_service import FakePool, World, worked

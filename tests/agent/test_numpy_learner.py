@@ -38,7 +38,7 @@ from covey.shared.seeds import generator
 from covey.shared.strategies.base import Contrast, GradientCorrection, Local, Training
 from covey.shared.wire.jobs import DataSource, DeviceData, JobRules, Performed
 from covey.shared.wire.messages import OrderMessage
-from covey.shared.work.client import shuffle
+from covey.shared.work.at_hand import shuffle
 from tests import clock
 from tests.agent.test_worker import UNWANTED, WATCHED
 from tests.agent.test_worker import job as worker_job

@@ -34,7 +34,7 @@ from covey.shared.seeds import generator
 from covey.shared.strategies.base import Contrast, GradientCorrection, Training
 from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import ReportContent
-from covey.shared.work.client import PRIVACY_LEDGER
+from covey.shared.work.at_hand import PRIVACY_LEDGER
 from tests.agent.test_worker import job
 from tests.kit.device_run import here
 

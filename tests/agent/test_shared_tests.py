@@ -30,7 +30,7 @@ from covey.shared.scenario.partition import Dirichlet, GroupedLabels, Iid, Label
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Training
 from covey.shared.wire.jobs import FleetShare
-from covey.shared.work.client import measure
+from covey.shared.work.evaluate import measure
 from tests.kit.scenes import Scenes
 
 TARGETS = np.arange(2000) % 10

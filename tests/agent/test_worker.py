@@ -35,7 +35,7 @@ from covey.shared.seeds import generator
 from covey.shared.storage import files
 from covey.shared.strategies.base import LAST_MODEL
 from covey.shared.wire import jobs
-from covey.shared.wire.codec import Codec, decode
+from covey.shared.wire.codec import Codec, decode, encode_model
 from covey.shared.wire.jobs import (
     BadMemory,
     BadModel,
@@ -46,7 +46,7 @@ from covey.shared.wire.jobs import (
     Performed,
 )
 from covey.shared.wire.messages import INITIAL, ModelRef, ReportContent, digest
-from covey.shared.work.client import encode_model, with_array
+from covey.shared.work.execute import with_array
 from tests.agent.orders import TASK, order
 from tests.hashes import Hashes
 

@@ -23,10 +23,9 @@ from covey.shared.scenario.task import Task
 from covey.shared.secure.simulated import simulated_identity
 from covey.shared.strategies.base import LAST_MODEL
 from covey.shared.strategies.phase_names import CARD
-from covey.shared.wire.codec import Codec
+from covey.shared.wire.codec import Codec, encode_model
 from covey.shared.wire.jobs import DeviceData, InspectData, Perform
 from covey.shared.wire.messages import ModelRef, ReportContent, digest
-from covey.shared.work.client import encode_model
 from tests.attacks.rogue import order
 
 DATA = Path(__file__).parent.parent.parent / "examples" / "diabetes" / "device-1.csv"

@@ -25,11 +25,11 @@ from covey.shared.mqtt.link import Received, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.strategies.base import ClientId
+from covey.shared.wire.codec import decode_model
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.jobs import Perform
 from covey.shared.wire.messages import OrderMessage, Part
 from covey.shared.wire.topics import Topics, deployed_key
-from covey.shared.work.client import decode_model
 from tests import clock
 from tests.bowl import Trainer
 from tests.kit import small_run

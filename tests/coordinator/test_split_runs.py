@@ -14,8 +14,11 @@ from covey.coordinator.run.run import Run
 from covey.shared.errors import PublicError, UserError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import LAST_MODEL, ClientId, ClientState
+from covey.shared.wire.codec import decode_model
 from covey.shared.wire.messages import OrderMessage, ReportContent, Work
-from covey.shared.work.client import AtHand, decode_model, execute_order, model_for_use
+from covey.shared.work.at_hand import AtHand
+from covey.shared.work.execute import execute_order
+from covey.shared.work.use import model_for_use
 from tests.kit import small_run
 from tests.kit.small_fleet import over_the_wire
 from tests.kit.small_run import clients, fingerprint, local_for, samples_of, setup

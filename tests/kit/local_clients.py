@@ -17,16 +17,24 @@ from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver, Work
 from covey.shared.errors import UserError
+from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.scenario.base import base_vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.secure.simulated import simulated_identity
 from covey.shared.strategies.base import ClientId, ClientState, Local, Setup
+from covey.shared.wire.codec import decode_model
 from covey.shared.wire.jobs import DataSource, DeviceData
-from covey.shared.wire.messages import OrderMessage, ReportContent
-from covey.shared.work.client import AtHand, decode_named
+from covey.shared.wire.messages import OrderMessage, ReportContent, is_base
+from covey.shared.work.at_hand import AtHand
 
 LocalFor = Callable[[ClientId, OrderMessage], Local]  # makes a client's data for each order
 AT_HAND = DeviceData(data="at hand")
 HeldBackFor = Callable[[ClientId, OrderMessage], Local | None]
+
+
+def decode_named(key: str, content: bytes, layout: Layout) -> Vector:
+    """The vector that an order names by a key: as `decode_model`, and (d,) of a base, which is a file as it is."""
+    return base_vector(content, layout) if is_base(key) else decode_model(content, layout)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from covey.shared.wire.jobs import (
 )
 from covey.shared.wire.messages import OrderMessage
 from covey.shared.wire.topics import Topics
-from covey.shared.work.client import AtHand
+from covey.shared.work.at_hand import AtHand
 from tests import clock
 from tests.bowl import Trainer
 from tests.kit.local_clients import Client

@@ -18,16 +18,10 @@ from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.local import LocalOnly
 from covey.shared.strategies.pacfl import Pacfl
-from covey.shared.wire.codec import Codec, decode
+from covey.shared.wire.codec import Codec, decode, decode_model, encode_model
 from covey.shared.wire.messages import ModelRef, OrderMessage, ReportContent, Work
-from covey.shared.work.client import (
-    ERROR_FEEDBACK,
-    AtHand,
-    decode_model,
-    encode_model,
-    execute_order,
-    shuffle,
-)
+from covey.shared.work.at_hand import ERROR_FEEDBACK, AtHand, shuffle
+from covey.shared.work.execute import execute_order
 from tests.bowl import Bowl, Softmax, bowl_layout, flat, softmax_client
 
 START = flat(0, 0)

@@ -16,8 +16,10 @@ from covey.shared.scenario.load import load
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import GradientCorrection, Training
 from covey.shared.wire.codec import decode
-from covey.shared.work.client import AtHand, execute_order, model_for_use
+from covey.shared.work.at_hand import AtHand
+from covey.shared.work.execute import execute_order
 from covey.shared.work.label_prior import own_prior, served, with_prior
+from covey.shared.work.use import model_for_use
 from tests.agent.orders import order, ref
 from tests.bowl import softmax_client
 from tests.kit.scenes import VECTORS

@@ -19,7 +19,7 @@ from covey.shared.scenario.evaluation import Evaluation
 from covey.shared.strategies.base import ClientId, Fold
 from covey.shared.strategies.phase_names import EVALUATE
 from covey.shared.wire.messages import OrderMessage, ReportContent
-from covey.shared.work.client import AtHand, seen_by_methods
+from covey.shared.work.at_hand import AtHand, seen_by_methods
 from covey.shared.work.judge import DELIVERED, MEMORY, REPORTED
 from tests.bowl import Softmax
 from tests.kit import small_run
@@ -161,12 +161,23 @@ def test_a_coordinator_that_is_killed_between_the_orders_of_the_judge_ends_with_
     assert small_run.fingerprint(done) == small_run.fingerprint(whole)
 
 
-def test_a_method_never_sees_what_the_judge_has_kept(tmp_path: Path) -> None:
+def test_a_method_never_sees_what_the_judge_keeps_and_nothing_of_it_is_left_after_the_run(
+    tmp_path: Path,
+) -> None:
     driver, clients = driven(tmp_path)
+    kept: dict[str, Any] = {}
+    work = clients.work
+
+    def watched(run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
+        kept.update(clients.memories.get(client, {}))
+        return work(run, client, order)
+
+    clients.work = watched  # type: ignore[method-assign]
     driver.complete(small_run.samples_of(PEOPLE))
+    assert any(key.startswith(MEMORY) for key in kept)
+    assert not any(key.startswith(MEMORY) for key in seen_by_methods(kept))
     for memory in clients.memories.values():
-        assert any(key.startswith(MEMORY) for key in memory)
-        assert not any(key.startswith(MEMORY) for key in seen_by_methods(memory))
+        assert not any(key.startswith(MEMORY) for key in memory)
 
 
 def test_all_numbers_of_the_judge_are_in_its_reports(tmp_path: Path) -> None:
