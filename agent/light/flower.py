@@ -29,7 +29,7 @@ from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.faults import own_code
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.base import DataSplit, Mixture, Training
+from covey.shared.strategies.base import DataSplit, Drill, Mixture, Training
 
 Arrays = list[npt.NDArray[Any]]
 Config = dict[str, Any]
@@ -380,6 +380,6 @@ class FlowerLearner(LoopLearner):
         start = layout.vector(state)
         rng = np.random.default_rng(0)
         local = self.local(dataset, task, layout, training=Training(), rng=rng, rules=rules)
-        trained = local.train(start, epochs=1)
+        trained = local.train(start, Drill(epochs=1))
         tests = local.figures(((1.0, trained.end),))["n"]
         return local.examples, tests

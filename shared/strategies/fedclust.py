@@ -38,6 +38,7 @@ from covey.shared.strategies.base import (
     Buffering,
     ClientId,
     ClientState,
+    Drill,
     Fallback,
     Job,
     Local,
@@ -247,7 +248,7 @@ class FedClust(ClusteredOnce[FedClustState]):
             return voted_on(job, local, client_state), client_state
         epochs = job.numbers.get("epochs")
         steps = job.numbers.get("steps")
-        result = local.train(job.models[0], epochs=epochs, steps=steps)
+        result = local.train(job.models[0], Drill(epochs=epochs, steps=steps))
         if job.phase == TRAIN:
             return trained_report(result, local), client_state
         signature = self._made(job.models[0], result.end, self._compared(job.layout))

@@ -22,11 +22,13 @@ from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, noised
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
+    AS_ORDERED,
     EVALUATE,
     LAST_MODEL,
     MODEL,
     MOMENTS,
     ClientState,
+    Drill,
     Job,
     Local,
     Report,
@@ -187,11 +189,11 @@ class _TrainingRecorder:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._local, name)
 
-    def train(self, start: Vector, *arguments: Any, **options: Any) -> TrainingResult:
-        result = self._local.train(start, *arguments, **options)
+    def train(self, start: Vector, drill: Drill = AS_ORDERED) -> TrainingResult:
+        result = self._local.train(start, drill)
         self.trained = result.end
         self._steps += result.steps
-        asks = options.get("epochs") != 0 and options.get("steps") != 0
+        asks = drill.epochs != 0 and drill.steps != 0
         self.is_idle = not self._steps and (asks or self.is_idle)
         return result
 

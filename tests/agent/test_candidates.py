@@ -23,7 +23,7 @@ from covey.shared.numerics.mixture import chosen
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Fold, Local, Training, TrainingResult
+from covey.shared.strategies.base import Drill, Fold, Local, Training, TrainingResult
 from covey.shared.work.candidates import BeforeHome, Constant, at_home, fitted, judged, mixed
 from covey.shared.work.label_prior import own_prior, with_prior
 
@@ -186,9 +186,11 @@ class Slow:
         self.local = local
         self.now = 0.0
 
-    def train(self, *arguments: Any, epochs: int, **options: Any) -> TrainingResult:
-        self.now += epochs
-        return self.local.train(*arguments, epochs=epochs, **options)
+    def train(self, start: Vector, drill: Drill) -> TrainingResult:
+        assert drill.epochs is not None
+        self.now += drill.epochs
+        result: TrainingResult = self.local.train(start, drill)
+        return result
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.local, name)

@@ -30,7 +30,7 @@ from covey.shared.privacy.settings import Budget, LocalPrivacy, Trainings
 from covey.shared.programs.child import environment, python
 from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Contrast, GradientCorrection, Training
+from covey.shared.strategies.base import Contrast, Drill, GradientCorrection, Training
 from covey.shared.wire.jobs import DeviceFound, Failure, FindDevice
 from covey.shared.wire.messages import ReportContent
 from tests.agent.test_learner import IMAGES, NORMED, TABLE, VALUES, data_of
@@ -175,7 +175,7 @@ def test_models_and_batches_are_moved_and_vectors_come_back_as_float32_on_the_cp
     local, start = local_of(task, momentum=0.9, weight_decay=0.1)
     elsewhere.products.clear()  # a model that is built computes its shape, on the CPU
     drift = np.ones(local._layout.parameters, np.float32)
-    done = local.train(start, GradientCorrection(start, 0.1, drift), epochs=1)
+    done = local.train(start, Drill(GradientCorrection(start, 0.1, drift), epochs=1))
     assert done.velocity is not None
     assert elsewhere.crossed == [
         done.steps,
@@ -193,7 +193,7 @@ def test_models_and_batches_are_moved_and_vectors_come_back_as_float32_on_the_cp
         assert vector.dtype == np.float32
     assert done.end.shape == start.shape
     again = local.train(
-        start, velocity=done.velocity, weights=np.ones(local.examples, np.float32), steps=2
+        start, Drill(velocity=done.velocity, weights=np.ones(local.examples, np.float32), steps=2)
     )
     assert again.steps == 2
     assert elsewhere.products == {"meta"}
@@ -202,14 +202,14 @@ def test_models_and_batches_are_moved_and_vectors_come_back_as_float32_on_the_cp
 def test_images_of_a_training_are_changed_on_the_device(elsewhere: Watch) -> None:
     local, start = local_of(COLOURED, augment="shift_flip")
     elsewhere.products.clear()
-    assert local.train(start, epochs=1).steps > 0
+    assert local.train(start, Drill(epochs=1)).steps > 0
     assert elsewhere.products == {"meta"}
 
 
 @pytest.mark.parametrize("task", [HEADED, COLOURED], ids=lambda task: task.model.name)
 def test_contrastive_views_are_made_on_the_device(task: Task, elsewhere: Watch) -> None:
     local, start = local_of(task)
-    done = local.train(start, contrast=Contrast(2), epochs=1)
+    done = local.train(start, Drill(contrast=Contrast(2), epochs=1))
     assert done.steps > 0
     assert local.memberships(start, 2).sum() == local.examples
     assert (
@@ -225,7 +225,7 @@ def test_dp_sgd_works_on_the_device(elsewhere: Watch) -> None:
         LocalPrivacy(noise_multiplier=1.0), budget, Noise.simulated(1, "test"), None
     )
     elsewhere.products.clear()
-    done = local.train(start, epochs=1)
+    done = local.train(start, Drill(epochs=1))
     assert done.steps > 0
     assert done.end.dtype == np.float32
     assert local.spent() > 0

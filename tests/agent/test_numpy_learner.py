@@ -35,7 +35,7 @@ from covey.shared.scenario.columns import TargetScale
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Contrast, GradientCorrection, Local, Training
+from covey.shared.strategies.base import Contrast, Drill, GradientCorrection, Local, Training
 from covey.shared.wire.jobs import DataSource, DeviceData, JobRules, Performed
 from covey.shared.wire.messages import OrderMessage
 from covey.shared.work.at_hand import shuffle
@@ -166,9 +166,9 @@ def test_balanced_weights_give_each_class_of_an_agent_the_same_sum() -> None:
     assert len(set(counts)) > 1
     weights = (len(classes) / (4 * counts))[classes].astype(np.float32)
     assert weights.mean() == pytest.approx(1)
-    assert_close(balanced.train(start).end, plain.train(start, weights=weights).end)
-    both_kinds = plain.train(start, weights=weights * 2).end
-    assert_close(balanced.train(start, weights=np.full(43, 2, np.float32)).end, both_kinds)
+    assert_close(balanced.train(start).end, plain.train(start, Drill(weights=weights)).end)
+    both_kinds = plain.train(start, Drill(weights=weights * 2)).end
+    assert_close(balanced.train(start, Drill(weights=np.full(43, 2, np.float32))).end, both_kinds)
     assert balanced.loss(start) == plain.loss(start)
 
 
@@ -177,8 +177,8 @@ def test_balanced_weights_give_each_class_of_an_agent_the_same_sum() -> None:
 def test_training_agrees_with_torch(task: Task, name: str) -> None:
     settings, options = SETTINGS[name]
     torch_local, numpy_local, start = both(task, **settings)
-    expected = torch_local.train(start, **options(start))
-    found = numpy_local.train(start, **options(start))
+    expected = torch_local.train(start, Drill(**options(start)))
+    found = numpy_local.train(start, Drill(**options(start)))
     assert_close(found.end, expected.end)
     assert found.steps == expected.steps
     assert found.loss == pytest.approx(expected.loss, rel=1e-5)
@@ -241,7 +241,7 @@ def test_other_abilities_of_torch_are_refused_with_the_reason() -> None:
     _, local, start = both(LINEAR)
     contrast = Contrast(clusters=2)
     with pytest.raises(PublicError, match=r"contrastive loss .* --learner torch"):
-        local.train(start, contrast=contrast)
+        local.train(start, Drill(contrast=contrast))
     with pytest.raises(PublicError, match="needs a projection head"):
         local.memberships(start, 2)
     budget = Budget(Trainings(), 3, 0)

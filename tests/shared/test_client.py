@@ -12,7 +12,15 @@ import pytest
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import LAST_MODEL, ClientState, Job, Local, Report, Training
+from covey.shared.strategies.base import (
+    LAST_MODEL,
+    ClientState,
+    Drill,
+    Job,
+    Local,
+    Report,
+    Training,
+)
 from covey.shared.strategies.ditto import OWN, Ditto
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedclust import FedClust
@@ -152,7 +160,7 @@ def test_a_strategy_that_sends_no_model_may_set_the_held_one_itself() -> None:
     wanted = order(strategy=local_only, numbers={"epochs": 1}, evaluation={"track": True})
     content, client_state = done(bowl(), wanted)
     assert content.vectors == {}
-    assert np.array_equal(client_state[LAST_MODEL], bowl().train(START, epochs=1).end)
+    assert np.array_equal(client_state[LAST_MODEL], bowl().train(START, Drill(epochs=1)).end)
     assert content.numbers["track"]["n"] == 10
 
 
@@ -169,7 +177,7 @@ def test_a_phase_before_the_rounds_that_trains_holds_the_whole_model_though_it_s
     of_the_paper = FedClust(signature="final_layer").model_dump(mode="json")
     wanted = order(phase="signature", strategy=of_the_paper, numbers={"epochs": 1})
     content, client_state = done(bowl(), wanted, {LAST_MODEL: flat(7, 7)})
-    trained = bowl().train(START, epochs=1).end
+    trained = bowl().train(START, Drill(epochs=1)).end
     assert np.array_equal(decode(content.vectors["signature"], length=1), trained[1:])
     assert same(client_state, {LAST_MODEL: trained})
 
@@ -219,7 +227,7 @@ def test_an_evaluation_has_all_modes_the_last_only_after_training() -> None:
         "loss": pytest.approx(np.log(4)),
     }
     assert content.numbers["tuned"]["accuracy"] > content.numbers["server"]["accuracy"]
-    tuned = local.train(start, epochs=1).end
+    tuned = local.train(start, Drill(epochs=1)).end
     content, _ = done(local, wanted, {LAST_MODEL: tuned}, start)
     assert content.numbers["last"] == content.numbers["tuned"]
 

@@ -14,7 +14,7 @@ from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.scenario.load import load
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.base import GradientCorrection, Training
+from covey.shared.strategies.base import Drill, GradientCorrection, Training
 from covey.shared.wire.codec import decode
 from covey.shared.work.at_hand import AtHand
 from covey.shared.work.execute import execute_order
@@ -66,14 +66,14 @@ def test_a_vector_that_leaves_the_learner_is_without_the_prior() -> None:
     [(_, shifted)] = served(((1.0, PLAIN),), found)
     [(_, end)] = served(((1.0, local.train(PLAIN).end),), found)
     np.testing.assert_allclose(end, CLIENT.train(shifted).end, atol=1e-6)
-    pulled = local.train(PLAIN, GradientCorrection(PLAIN, 0.5)).end
-    expected = CLIENT.train(shifted, GradientCorrection(shifted, 0.5)).end
+    pulled = local.train(PLAIN, Drill(GradientCorrection(PLAIN, 0.5))).end
+    expected = CLIENT.train(shifted, Drill(GradientCorrection(shifted, 0.5))).end
     np.testing.assert_allclose(served(((1.0, pulled),), found)[0][1], expected, atol=1e-6)
 
 
 def test_a_bias_that_is_not_trained_keeps_its_bits() -> None:
     local = with_prior(CLIENT, own_prior(4, CLIENT, LAYOUT))
-    end = local.train(PLAIN, weights=np.zeros(30, np.float32)).end
+    end = local.train(PLAIN, Drill(weights=np.zeros(30, np.float32))).end
     np.testing.assert_array_equal(end, PLAIN)
 
 

@@ -270,6 +270,7 @@ CASES: dict[str, Callable[[Path], Check]] = {
     "coordinator/disk/array_files.py save_arrays": arrays,
     "coordinator/disk/spool.py Spool": spool,
     "coordinator/run/own_orders.py OwnOrders": own_orders,
+    "shared/wire/jobs.py Perform": written,  # carried out so
     "shared/storage/files.py append": appended,
     "shared/storage/files.py atomic_replace": replaced,
     "shared/storage/files.py make_folder": folders,
