@@ -80,7 +80,7 @@ def in_init(files: Mapping[str, Path]) -> list[Odd]:
 
 
 def in_a_run(folder: Path, files: Mapping[str, Path]) -> list[Odd]:
-    run = run_of(folder / "run", scenes(TASK)(), files)
+    run = run_of(folder / "run", scenes(TASK)(rounds={"count": 1}), files)
     return read_odd([one.to_json() for one in at_the_end(run, {})])
 
 
