@@ -215,7 +215,9 @@ class FlowerLoop:
 
     def evaluate(self, state: State, features: npt.NDArray[Any]) -> NoReturn:
         """Refuse: a client gives figures (`judged`), not outputs."""
-        raise PublicError(f"task.model {self.name}: a client of Flower gives no outputs")
+        raise PublicError(
+            f"task.model {self.name}: a client of Flower gives no outputs to predict with; choose a model that does"
+        )
 
     def judged(self, state: State) -> Judged:
         """Loss, samples and metrics on the test data of the client."""
