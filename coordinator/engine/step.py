@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from covey.coordinator.engine.members import Members
 from covey.coordinator.engine.rules import RoundRules
 from covey.shared.strategies.base import ClientId, Expected, Phase
 
@@ -326,7 +327,13 @@ class Step:
 
     @classmethod
     def from_json(
-        cls, saved: Mapping[str, Any], reported: Collection[ClientId], now: float, rules: RoundRules
+        cls,
+        saved: Mapping[str, Any],
+        reported: Collection[ClientId],
+        now: float,
+        *,
+        rules: RoundRules,
+        members: Members,
     ) -> Step:
         """The step as it was, with the reports that the spool has. It opens again now.
 
@@ -335,6 +342,7 @@ class Step:
             reported: the agents whose reports are in the spool.
             now: the time.
             rules: of the run, for what an older checkpoint does not hold.
+            members: who is present, and who is suspected.
         """
         adapted_s: float | None = saved.get("adapted_s")
         limit_s = rules.deadline_s
@@ -358,6 +366,7 @@ class Step:
             over_select=over_select,
             adapted_s=adapted_s,
             was_resumed=True,
+            suspects=members.suspects,
         )
         step.failed = set(saved["failed"]) - step.reported
         step.reasons.update(saved.get("reasons", {}))
@@ -367,6 +376,7 @@ class Step:
             step.latest = now
             if step.has_quorum:
                 step.quorum_at = now
+        step.look_around(members.present)
         return step
 
 

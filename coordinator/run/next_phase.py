@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any
 
+from covey.coordinator.engine.members import Members
 from covey.coordinator.run.run_state import RunState
 from covey.shared.numerics.mixture import REFITS
 from covey.shared.scenario.scenario import Scenario
@@ -14,12 +15,20 @@ from covey.shared.work.judge import DELIVERED
 
 
 def next_phase(
-    scenario: Scenario, state: Any, facts: RunState, view: View, newcomers: Set[ClientId]
+    scenario: Scenario,
+    state: Any,
+    facts: RunState,
+    *,
+    members: Members,
+    view: View,
+    newcomers: Set[ClientId],
 ) -> Phase | None:
     """The next phase; None where the run is complete.
 
     Args:
         state: the strategy's.
+        facts: the run's memory.
+        members: the agents.
         view: what the engine shows of the run: rounds, and who is present.
         newcomers: agents that take part in nothing before the last round.
     """
@@ -41,18 +50,19 @@ def next_phase(
             return phase
         return Phase(EVALUATE, "all", ends_round=False, may_be_empty=True)
     if phase is None and 0 < len(facts.fleets) <= REFITS:
-        agents = _judges(facts)
+        agents = _judges(members, facts.evaluated)
         return Phase(EVALUATE, agents, ends_round=False, may_be_empty=True)
     return phase
 
 
-def _judges(facts: RunState) -> tuple[ClientId, ...]:
+def _judges(members: Members, evaluated: int) -> tuple[ClientId, ...]:
     """The agents that have answered the last evaluation: these get the fleet's weights."""
-    return tuple(
-        client
-        for client, modes in sorted(facts.evaluation.items())
-        if DELIVERED in modes and facts.evaluated_in[client] == facts.evaluated
-    )
+    judges = [
+        one.id
+        for one in members
+        if one.evaluation and DELIVERED in one.evaluation and one.evaluated_in == evaluated
+    ]
+    return tuple(sorted(judges))
 
 
 def _evaluation_is_due(scenario: Scenario, view: View) -> bool:

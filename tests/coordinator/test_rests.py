@@ -90,8 +90,8 @@ def test_work_that_comes_to_nothing_k_times_in_a_row_is_ordered_again_after_2_to
     engine = opened("a", "b", "c", rounds=60)
     missed = rounds_without(engine, "c", 30, **{trouble: "c"})
     assert missed == [*range(2, 5), *range(6, 13), *range(14, 29)]
-    assert engine.rests.troubles["c"].times == 5
-    assert engine.rests.troubles["c"].until - 29 == 16, "no rest is longer"
+    assert engine.members.troubles()["c"].times == 5
+    assert engine.members.troubles()["c"].until - 29 == 16, "no rest is longer"
 
 
 def test_a_rest_is_announced_with_its_reason_and_ends_with_a_report() -> None:
@@ -102,7 +102,7 @@ def test_a_rest_is_announced_with_its_reason_and_ends_with_a_report() -> None:
     assert Rested("c", "failing", 2, 5, why) in actions
     assert invited(actions) == ("a", "b")
     assert rounds_without(engine, "c", 9) == [0, 1, 2]
-    assert engine.rests.troubles == {}
+    assert engine.members.troubles() == {}
 
 
 def test_a_rest_survives_a_restart() -> None:
@@ -189,7 +189,7 @@ def test_a_step_without_reports_is_no_agents_fault() -> None:
         feed(engine, engine.step.deadline, Tick(), Joined("a"), Joined("b"))
         assert engine.wake_at is not None
         feed(engine, engine.wake_at, Tick(), Planned(TRAIN))
-    assert engine.rests.troubles == {}
+    assert engine.members.troubles() == {}
 
 
 def test_the_wait_for_further_reports_follows_those_that_came() -> None:
@@ -312,7 +312,7 @@ def test_the_record_the_status_and_the_dashboard_show_who_is_silent(tmp_path: Pa
         epoch="e",
         now=0.0,
     )
-    rows = roster.rows({}, resting={"agent-3": run.engine.rests.troubles["agent-3"]})
+    rows = roster.rows({}, resting={"agent-3": run.engine.members.troubles()["agent-3"]})
     assert agent_state(rows["agent-3"]) == "silent"
     assert "online, but no report came in time" in reason(rows["agent-3"])
     paper = Console(width=200, record=True, file=StringIO())
