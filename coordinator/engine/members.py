@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from covey.shared.strategies.base import ClientId
@@ -66,22 +67,47 @@ class RosterEntry:
     lost: bool = False  # it went without a goodbye
 
 
-@dataclass(slots=True, eq=False)
-class Member:
-    """All that the coordinator knows of one agent. `Members` changes what its indexes follow: the first six facts.
-
-    A fact with a `column` is in the run's part of a checkpoint, under that name by agent; None: not known.
-    """
+@dataclass(slots=True)
+class KeptFacts:
+    """What the run's part of a checkpoint keeps of an agent, each as a column by agent; None: not known."""
 
     id: ClientId
+    accepted: int | None = None  # the newest step whose report was accepted
+    trained: int | None = None  # the newest training round that has drawn it
+
+    # it has values of its own since a report was folded: its orders need not bring the initial ones; None where the whole
+    # model travels
+    owns: int | None = None
+    evaluation: Json | None = None  # the figures of the newest one, by mode
+    evaluated_in: int | None = None  # how many rounds were over then
+
+    # where it fell back to another model, the newest time: round, left, cluster and why, as `AgentFellBack` has them
+    fallen: Json | None = None
+
+    # where it could not do the work of an order: how many times, and the round (from 1) and the reason of the newest time
+    failures: Json | None = None
+
+    # the best test figures right after its local training, where they are tracked
+    tracked: dict[str, float] | None = None
+    device: str | None = None  # the kind that it has computed on, or `records.MIXED`
+
+
+RENAMED = {"owns": "owners", "device": "devices"}
+COLUMNS = {one.name: RENAMED.get(one.name, one.name) for one in fields(KeptFacts)[1:]}
+ONLY_IF_ANY = ("fallen", "owners")  # columns that a checkpoint leaves out where they are empty
+
+
+@dataclass(slots=True)
+class Member(KeptFacts):
+    """All that the coordinator knows of one agent. `Members` changes what its indexes follow: the first four facts."""
+
     leaves_at: float | None = None  # present; counts as gone at this time
     quarantine: str | None = None  # why it is not invited any more
     trouble: Trouble | None = None  # its newest work came to nothing
-    accepted: int | None = field(
-        default=None, metadata={"column": "accepted"}
-    )  # the newest step whose report was accepted
-    accepted_before: int | None = None  # the same before the open step, which can be taken back
     entry: RosterEntry | None = None  # from its statuses
+
+    # of `accepted`, before the open step: until it is over, its report can be taken back
+    accepted_before: int | None = None
 
     # steps with a refused report, and the last of these steps
     refused: tuple[int, int] | None = None
@@ -92,32 +118,6 @@ class Member:
     cluster_shown: int | None = None  # in the published roster
     durations: dict[str, Durations] = field(default_factory=dict)  # of its work, by phase
 
-    trained: int | None = field(
-        default=None, metadata={"column": "trained"}
-    )  # the newest training round that has drawn it
-
-    # it has values of its own since a report was folded: its orders need not bring the initial ones; None where the whole
-    # model travels
-    owns: int | None = field(default=None, metadata={"column": "owners"})
-    evaluation: Json | None = field(
-        default=None, metadata={"column": "evaluation"}
-    )  # the figures of the newest one, by mode
-    evaluated_in: int | None = field(
-        default=None, metadata={"column": "evaluated_in"}
-    )  # how many rounds were over then
-
-    # where it fell back to another model, the newest time: round, left, cluster and why, as `AgentFellBack` has them
-    fallen: Json | None = field(default=None, metadata={"column": "fallen"})
-
-    # where it could not do the work of an order: how many times, and the round (from 1) and the reason of the newest time
-    failures: Json | None = field(default=None, metadata={"column": "failures"})
-
-    # the best test figures right after its local training, where they are tracked
-    tracked: dict[str, float] | None = field(default=None, metadata={"column": "tracked"})
-    device: str | None = field(
-        default=None, metadata={"column": "devices"}
-    )  # the kind that it has computed on, or `records.MIXED`
-
     def count_failure(self, round_: int, why: str) -> None:
         """The agent could not do its work in a round, counted from 1."""
         times = self.failures["times"] + 1 if self.failures else 1
@@ -126,12 +126,6 @@ class Member:
     def took(self, phase: str, seconds: float | None) -> None:
         """How long its newest work of a phase took; None: the step closed before its end."""
         self.durations.setdefault(phase, deque(maxlen=KEPT)).append(seconds)
-
-
-COLUMNS: Mapping[str, str] = {
-    one.name: one.metadata["column"] for one in fields(Member) if "column" in one.metadata
-}
-ONLY_IF_ANY = ("fallen", "owners")  # columns that a checkpoint leaves out where they are empty
 
 
 class Members:
@@ -150,7 +144,6 @@ class Members:
         self.unconfirmed: set[ClientId] = set()  # present before a roll call, not seen since
         self.barred: set[ClientId] = set()  # in quarantine, present or not
         self.troubled: set[ClientId] = set()  # their newest work came to nothing
-        self.unsettled: set[ClientId] = set()  # their accepted reports can still be taken back
         self.listed: set[ClientId] = set()  # those with an entry of the roster
         self.readers: set[ClientId] = set()  # they read orders with a `brief`
         self._indexes = [one for one in vars(self).values() if isinstance(one, set)]
@@ -234,8 +227,10 @@ class Members:
     # -- presence ----------------------------------------------------------------------------------
 
     def join(self, client: ClientId) -> None:
-        """The agent is there."""
+        """The agent is there. If it was away, it may be able to do now what it could not do before."""
         member = self.of(client)
+        if client not in self.present or member.leaves_at is not None:
+            self._excuse(client, "failing")
         member.leaves_at = None
         self.known.add(client)
         self.present.add(client)
@@ -259,11 +254,6 @@ class Members:
                 member.leaves_at = until
                 heapq.heappush(self._leave_next, (until, client))
 
-    def is_leaving(self, client: ClientId) -> bool:
-        """Whether the agent has left, or is asked whether it is there."""
-        member = self._by_id.get(client)
-        return member is not None and member.leaves_at is not None
-
     @property
     def next_leaves_at(self) -> float | None:
         """When the next agent counts as gone; None if no agent is leaving."""
@@ -283,24 +273,21 @@ class Members:
         self._leave_next.clear()
         self.rollcall_until = max(until, self.rollcall_until or until)
 
-    def end_rollcall(self) -> Collection[ClientId]:
-        """Who has not answered by now has left. Returns these agents."""
-        self.rollcall_until = None
-        silent = tuple(self.unconfirmed)
-        for client in silent:
-            self.leave(client)
-        return silent
+    def end_absences(self, now: float) -> list[ClientId]:
+        """Agents that did not answer the roll call, or left and did not return in time, are gone. Returns them.
 
-    def end_absences(self, now: float) -> Collection[ClientId]:
-        """Agents that left and did not return in time are gone. Returns them."""
-        overdue: list[ClientId] = []
-        while True:
-            until = self.next_leaves_at
-            if until is None or now < until:
-                return overdue
-            _, client = heapq.heappop(self._leave_next)
-            overdue.append(client)
+        As a laptop that sleeps they were not there, and not silent.
+        """
+        gone: list[ClientId] = []
+        if self.rollcall_until is not None and now >= self.rollcall_until:
+            self.rollcall_until = None
+            gone += self.unconfirmed
+        while (until := self.next_leaves_at) is not None and now >= until:
+            gone.append(heapq.heappop(self._leave_next)[1])
+        for client in gone:
             self.leave(client)
+            self._excuse(client, "silent")
+        return gone
 
     # -- quarantine and rests ----------------------------------------------------------------------
 
@@ -347,20 +334,12 @@ class Members:
         member.trouble = None
         self.troubled.discard(client)
 
-    def unheard(self, clients: Iterable[ClientId]) -> None:
-        """These agents did not answer a roll call: as a laptop that sleeps they were not there, and not silent."""
-        self._excuse("silent", clients)
-
-    def returned(self, client: ClientId) -> None:
-        """The agent was away and is back: what it could not do before, it may be able to do now."""
-        self._excuse("failing", [client])
-
-    def _excuse(self, kind: Kind, clients: Iterable[ClientId]) -> None:
-        for client in self.troubled.intersection(clients):
-            member = self._by_id[client]
-            if member.trouble is not None and member.trouble.kind == kind:
-                member.trouble = None
-                self.troubled.discard(client)
+    def _excuse(self, client: ClientId, kind: Kind) -> None:
+        """Trouble of this kind does not count any more."""
+        member = self._by_id[client]
+        if member.trouble is not None and member.trouble.kind == kind:
+            member.trouble = None
+            self.troubled.discard(client)
 
     def troubles(self) -> dict[ClientId, Trouble]:
         """The agents whose newest work came to nothing."""
@@ -385,37 +364,26 @@ class Members:
     def accept(self, client: ClientId, step: int) -> None:
         """A report of the open step is in the spool. The checkpoint learns of it with the fold: until then the spool knows."""
         member = self.of(client)
-        if client not in self.unsettled:
+        if member.accepted_before is None:
             member.accepted_before = member.accepted or 0
-            self.unsettled.add(client)
         member.accepted = step
 
     def take_back(self, client: ClientId) -> None:
         """The report of the open step is gone, and must come again."""
         member = self.of(client)
-        member.accepted = member.accepted_before or 0
-        member.accepted_before = None
-        self.unsettled.discard(client)
+        member.accepted, member.accepted_before = member.accepted_before or 0, None
 
     def settle(self) -> None:
         """The step is over: nothing is taken back any more."""
-        for client in self.unsettled:
-            self._by_id[client].accepted_before = None
-        self.unsettled.clear()
+        for member in self:
+            member.accepted_before = None
 
     # -- a restart ---------------------------------------------------------------------------------
 
     def to_json(self) -> Json:
         """What the run's part of a checkpoint keeps, by column. Of the open step the spool knows who has reported."""
-        saved: dict[str, Json] = {column: {} for column in COLUMNS.values()}
-        saved["accepted"] |= self.departed
-        for member in self:
-            for name, column in COLUMNS.items():
-                value = getattr(member, name)
-                if value is not None:
-                    saved[column][member.id] = value
-        for client in self.unsettled:
-            saved["accepted"][client] = self._by_id[client].accepted_before
+        saved = {column: self.by_agent(attrgetter(name)) for name, column in COLUMNS.items()}
+        saved["accepted"] |= self.departed | self.by_agent(attrgetter("accepted_before"))
         return {name: own for name, own in saved.items() if own or name not in ONLY_IF_ANY}
 
     def engine_json(self) -> Json:
@@ -439,18 +407,18 @@ class Members:
             members.of(client).refused = (count, last)
         for client, why in engine["quarantined"].items():
             members.bar(client, why)
+        for client in engine["present"]:
+            members.join(client)
         for client, own in engine["rests"].items():
             members.of(client).trouble = Trouble(**own)
             members.troubled.add(client)
         for phase, durations in engine["timing"].get("durations", {}).items():
             for client, seconds in durations.items():
                 members.of(client).durations[phase] = deque(seconds, maxlen=KEPT)
-        for client in engine["present"]:
-            members.join(client)
+        accepted = run.get("accepted", {})
+        members.departed = {one: step for one, step in accepted.items() if one not in members.known}
         for name, column in COLUMNS.items():
             for client, value in run.get(column, {}).items():
-                if column == "accepted" and client not in members.known:
-                    members.departed[client] = value
-                else:
+                if client not in members.departed:
                     setattr(members.of(client), name, value)
         return members

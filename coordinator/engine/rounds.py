@@ -91,12 +91,8 @@ class RoundEngine:
         self.step = step  # there is one while OPEN or FOLDING, and only then
         self.pace = pace or Pace()  # orders and reports of buffered rounds
         self.attempts = Attempts(rules, saved["attempt"])  # at the coming phase
-        self.timing = AgentTiming(
-            members,
-            rules.deadline,
-            over_selects=rules.auto_over_select,
-            drop_outs=saved.get("timing", {}).get("drop_outs", ()),
-        )
+        drop_outs = saved.get("timing", {}).get("drop_outs", ())
+        self.timing = AgentTiming(members, rules, drop_outs)
         self._not_before: float | None = None  # no plan is asked for before this time
         self.now = now  # of the newest event
         self.paused: bool = saved["paused"]  # by the operator: no phase opens
@@ -210,8 +206,6 @@ class RoundEngine:
     # -- who is there ------------------------------------------------------------------------------
 
     def _joined(self, client: ClientId, now: float) -> Actions:
-        if client not in self.present or self.members.is_leaving(client):
-            self.members.returned(client)
         if self.rules.is_buffered and client not in self.known:
             self.pace.line_up([client])
         self.members.join(client)
@@ -264,12 +258,7 @@ class RoundEngine:
         if self._link_lost_at is not None:
             return []
         expired = self._expire(now)
-        unheard: list[ClientId] = []
-        if _is_past(self.members.rollcall_until, now):
-            unheard += self.members.end_rollcall()
-        unheard += self.members.end_absences(now)
-        self._gone(unheard)
-        self.members.unheard(unheard)
+        self._gone(self.members.end_absences(now))
         if _is_past(self._gather_until, now):
             self._gather_until = None
             self._start_is_overdue = True
@@ -432,7 +421,7 @@ class RoundEngine:
         self.step = Step(
             number=self.number,
             phase=phase,
-            cohort=cohort.invited,
+            cohort=dict.fromkeys(cohort.invited, now),
             spare=cohort.spare,
             target=cohort.target,
             quorum=cohort.quorum,
@@ -539,7 +528,7 @@ class RoundEngine:
         if order is not None:
             return order.step
         step = self.step
-        if step is not None and step.was_invited(client):
+        if step is not None and client in step.cohort:
             return step.number
         # it owes no report: the refused one has come again, while others got orders with new numbers
         member = self.members.get(client)
@@ -593,7 +582,7 @@ class RoundEngine:
             return f"report is for step {number}, open is {step.number}"
         if client in self.members.barred:
             return f"{client} is in quarantine"
-        if not step.was_invited(client):
+        if client not in step.cohort:
             return f"{client} was not invited to step {number}"
         if client in step.reported:
             return f"{client} has reported step {number} before"
@@ -632,7 +621,7 @@ class RoundEngine:
 
     def _close(self, step: Step) -> events.Close:
         self.stage = Stage.FOLDING
-        missing = sorted(set(step.cohort) - step.reported)
+        missing = sorted(step.cohort.keys() - step.reported)
         return events.Close(step.number, tuple(sorted(step.reported)), tuple(missing))
 
     def _void(self, step: Step, now: float, failure: str = "") -> Actions:
@@ -703,7 +692,7 @@ class RoundEngine:
         self.number += 1
         step = Step.of(self.number, pace.phase, sorted(pace.failed), now)
         step.reported.clear()
-        step.reasons.update(pace.failed)
+        step.failed.update(pace.failed)
         pace.forgive()
         return self._void(step, now)
 

@@ -12,11 +12,11 @@ A step that a restart interrupted teaches nothing: the times of its reports are 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from covey.coordinator.engine.members import Members
-from covey.coordinator.engine.rules import DeadlineRule
+from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.engine.step import Step
 from covey.shared.strategies.base import ClientId
 
@@ -34,21 +34,15 @@ class AgentTiming:
 
     Args:
         members: the agents, with the durations of their work.
-        rule: of the deadlines; None: all are the same.
-        over_selects: whether rounds invite more agents when agents drop out.
+        rules: of the run; without a rule for deadlines all are the same.
         drop_outs: of earlier steps, as a checkpoint has them.
     """
 
     def __init__(
-        self,
-        members: Members,
-        rule: DeadlineRule | None,
-        *,
-        over_selects: bool,
-        drop_outs: Iterable[tuple[float, float]] = (),
+        self, members: Members, rules: RoundRules, drop_outs: Iterable[Sequence[float]] = ()
     ) -> None:
-        self.rule = rule
-        self.over_selects = over_selects
+        self.rule = rules.deadline
+        self.over_selects = rules.auto_over_select
         self._members = members
         self._drop_outs: deque[DropOuts] = deque(maxlen=NEWEST_STEPS)  # of the newest steps
         self._drop_outs += [(invited, dropped) for invited, dropped in drop_outs]

@@ -546,14 +546,7 @@ class Run:
         stopped = self._stop_early(view.round, view.rounds)
         if stopped:
             view = self.engine.end_rounds()
-        phase = next_phase(
-            self.scenario,
-            self.state,
-            self.facts,
-            members=self.members,
-            view=view,
-            newcomers=self.engine.rules.newcomers,
-        )
+        phase = next_phase(self.scenario, self.state, self.facts, engine=self.engine, view=view)
         return stopped, ActionDone(events.Planned(phase, self._buffer_sizes(phase)))
 
     def _buffer_sizes(self, phase: Phase | None) -> Mapping[int, int] | None:

@@ -276,23 +276,16 @@ class Roster:
 
     def _remember(self, agent: ClientId, entry: RosterEntry) -> None:
         """Members stay. Of the others, whose names cost nothing to invent, only the most recently seen stay."""
-        entry.member = entry.member or entry.here
+        entry.member = entry.member or entry.here or agent in self.members.known
         self._unknown.pop(agent, None)
         if entry.member:
             return
         self._unknown[agent] = None
         if len(self._unknown) > MAX_UNKNOWN:
             oldest, _ = self._unknown.popitem(last=False)
-            self._unlist(oldest)
+            self.members.forget(oldest)
             self.pages.drop(oldest)
             self.forgotten += 1
-
-    def _unlist(self, agent: ClientId) -> None:
-        if agent not in self.members.known:
-            self.members.forget(agent)
-            return
-        self.members[agent].entry = None  # of another task, in a run that has known it before
-        self.members.listed.discard(agent)
 
     def refuse(self, reason: str, agent: ClientId | None = None) -> None:
         """Count a message that was dropped, also against its sender where it is known."""

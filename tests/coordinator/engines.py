@@ -58,7 +58,7 @@ def check_what_is_kept(engine: RoundEngine) -> None:
     if step is None:
         return
     invited = set(step.cohort)
-    assert step.awaited == (invited & engine.present) - step.reported - step.failed
+    assert step.awaited == (invited & engine.present) - step.reported - step.failed.keys()
     free = [client for client in step.spare if client in trusted - invited]
     assert step.free.first(trusted, invited) == next(iter(free), None)
 
