@@ -158,7 +158,7 @@ def accuracy_of(folder: Path, model: str, method: str) -> float:
 
     driver = local_driver(folder, scene, setup, rules(scene), local_for)
     run = driver.complete({client: (len(one.targets),) * 2 for client, one in people.items()})
-    shares = [figures["server"]["accuracy"] for figures in run.facts.evaluation.values()]
+    shares = [figures["server"]["accuracy"] for figures in run.members.evaluation.values()]
     return float(np.mean(shares))
 
 
