@@ -402,7 +402,9 @@ class Folding:
 
     def _summed(self, state: Any) -> FoldOutcome:
         """The end of an evaluation under secure sums: averages, and no figure of an agent."""
-        figures = self.scenario.sums.figures(state)
+        secured = self.scenario.sums
+        figures = None if secured is None else secured.figures(state)
+        assert figures is not None  # noqa: S101 - no other phase is the last of an evaluation
         means = Means(evaluation=figures.modes, by_cluster=figures.by_cluster or None)
         limits.check_json(means.to_json(), "its averages")
         return FoldOutcome(state, means, evaluation={client: {} for client in figures.agents})

@@ -313,10 +313,10 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
     models = max(exact, named or 1)
     phases = _Pricing(scenario, setup, known, models).costs()
     sums = None
-    if scenario.privacy is not None and scenario.privacy.secure is not None:
+    if scenario.sums is not None:
         [drawn] = [one.invited for one in phases if one.name == TRAIN][-1:] or [known]
-        sums = sums_of_round(scenario.privacy.secure, drawn, models)
-    if sums is not None:
+        sums = sums_of_round(scenario.sums.settings, drawn, models)
+    if scenario.sums is not None and sums is not None:
         clear = () if strategy.sealed is None else strategy.sealed.clear
         figures = scenario.sums.slots.length
         sealed = []

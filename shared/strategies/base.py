@@ -892,6 +892,13 @@ class Strategy(BaseModel, Generic[S]):
         return PrivacyFacet()
 
 
+class Works(Protocol):
+    """Who carries out an order: a method, or what secure sums put around its client half."""
+
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
+        """See `Strategy.work`."""
+
+
 def _name_of(strategy: Strategy[Any]) -> str:
     return str(getattr(strategy, "name", type(strategy).__name__))
 

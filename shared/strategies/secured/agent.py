@@ -28,6 +28,7 @@ from covey.shared.strategies.base import (
     Local,
     Report,
     Strategy,
+    Works,
 )
 from covey.shared.strategies.secured import phases
 from covey.shared.strategies.secured.figures import FIGURES, FigureSlots
@@ -110,13 +111,10 @@ class OnDevice:
         self._method = method
         self._evaluates = EVALUATE in (work.phase, work.numbers.get(AHEAD))
         slots = FigureSlots.of(work.evaluation, work.task)
-        self._worker = Measuring(evaluate, slots) if self._evaluates else method
+        self._worker: Works = Measuring(evaluate, slots) if self._evaluates else method
         self._device = device
         self._work = work
         self._models = models
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._method, name)
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         """Carry out an order.
@@ -201,7 +199,7 @@ def _perform_box(device: SecureDevice, begun: OrderStart) -> Report:
 
 
 def _worked(
-    method: Strategy[Any] | Measuring,
+    method: Works,
     job: Job,
     local: Local,
     *,
@@ -266,7 +264,7 @@ def _perform_join(job: Job, device: SecureDevice, begun: OrderStart) -> Report:
 
 
 def _perform_work(
-    method: Strategy[Any] | Measuring,
+    method: Works,
     job: Job,
     local: Local,
     *,
