@@ -196,7 +196,7 @@ def figures(run: Path, data: Dataset, major: float) -> dict[str, float | None]:
     """The figures of a finished run, by the names in COLUMNS."""
     scenario = load_without_files(run / "scenario.yaml")
     method = scenario.method
-    state = Checkpoint(run / "checkpoint").state(type(method.init(started(run, scenario))))
+    state = Checkpoint(run / "checkpoint").state(method.init(started(run, scenario)))
     assert scenario.fleet is not None
     agents = scenario.fleet.agents
     shares = mixtures(major, agents).tolist()

@@ -529,7 +529,7 @@ def _check_noise(
         raise PolicyError(
             f"policy of this device: privacy.local_epsilon: {method}'s reports hold more than models of DP-SGD"
         )
-    lacks_noise = work.phase in SIGNATURES and work.phase not in strategy.signature_phases
+    lacks_noise = work.phase in SIGNATURES and work.phase not in strategy.facts.signatures
     if demand.signatures is not None and lacks_noise:
         raise PolicyError(
             f"policy of this device: privacy.signatures: {method} adds no noise in the phase {work.phase}"
@@ -548,7 +548,11 @@ def _promises(policy: Policy, work: Work, strategy: Strategy[Any]) -> set[Promis
         found.add(Promise.NOISED)
     demand = policy.privacy
     may_be_clear = demand.secure_least is None or demand.secure_clear
-    if may_be_clear and strategy.sealed is not None and work.phase in strategy.sealed.clear:
+    if (
+        may_be_clear
+        and strategy.facts.sealed is not None
+        and work.phase in strategy.facts.sealed.clear
+    ):
         found.discard(Promise.SUMMED)
     if Promise.NOISED in found and serves_own(strategy):
         found.add(Promise.AT_HOME)

@@ -147,7 +147,7 @@ class Folding:
         self._has_vectors = bool(phase.sizes)  # the run's own figures have none in the clear
         self._measures = limits.are_measured(scenario, phase)
         self._distances = limits.Distances(self._strategy)
-        needs_vectors = self._strategy.individual or settings.average.single or settings.clips
+        needs_vectors = self._strategy.facts.individual or settings.average.single or settings.clips
         self._is_added_up = (
             (scenario.privacy is None or scenario.privacy.adds_up)
             and scenario.rounds.mode != "buffered"
@@ -421,7 +421,7 @@ class Folding:
         means = self._means(
             [(client, replace(report, numbers=evaluation[client])) for client, report in reports]
         )
-        fallback = self._strategy.fallback
+        fallback = self._strategy.facts.fallback
         if votes and fallback is not None:
             against = {client: vote.is_against for client, vote in votes.items()}
             state = fallback.voted(state, against)

@@ -217,7 +217,7 @@ class Scenario(Section):
     def _check_fallback(self) -> Self:
         if not self.evaluation.fallback:
             return self
-        if not any(strategy.fallback is not None for strategy in self._strategies):
+        if not any(strategy.facts.fallback is not None for strategy in self._strategies):
             raise ValueError(
                 f"evaluation.fallback is for methods that form clusters once, and {self.strategy.name} does not; "
                 "set evaluation.fallback to false"
@@ -358,7 +358,7 @@ class Scenario(Section):
         """The fewest samples of a class whose sums are in a card. Simulated agents have no owner who minds the sums of one."""
         if self.task.min_cell is not None:
             return self.task.min_cell
-        return MIN_CELL if self.fleet is None else self.strategy.simulated_cell
+        return MIN_CELL if self.fleet is None else self.strategy.facts.cell
 
     @property
     def _compared(self) -> tuple[Method, ...]:
@@ -392,7 +392,7 @@ class Scenario(Section):
             if getattr(own, key) != getattr(common, key):
                 tune[key] = getattr(common, key)
         tune |= self.evaluation.tune.model_dump()
-        fallback = self.evaluation.fallback and method.strategy.fallback is not None
+        fallback = self.evaluation.fallback and method.strategy.facts.fallback is not None
         changes = {"tune": Tune.model_validate(tune), "fallback": fallback}
         return self.evaluation.model_copy(update=changes)
 
@@ -413,7 +413,7 @@ class Scenario(Section):
         """Length of the projection that is stored of each reported model; 0: none is stored."""
         if self.records.sketch is not None:
             return self.records.sketch
-        stores_models_anyway = self.strategy.keeps_models and self.privacy is None
+        stores_models_anyway = self.strategy.facts.keeps and self.privacy is None
         return DEFAULT_SKETCH if stores_models_anyway else 0
 
     @property

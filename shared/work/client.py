@@ -422,7 +422,7 @@ def _with_signature_noise(
 ) -> Report:
     """The report with noise on its signature, if it is one and the order asks for noise."""
     settings = AgentPrivacy.from_wire(work.privacy).signatures
-    if settings is None or job.phase not in strategy.signature_phases:
+    if settings is None or job.phase not in strategy.facts.signatures:
         return report
     facet = strategy.privacy
     framed = facet.framed(job, report) if facet.framed else replace(report, numbers={})

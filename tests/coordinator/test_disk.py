@@ -137,7 +137,7 @@ def test_a_checkpoint_gives_back_facts_and_state(tmp_path: Path) -> None:
     saved = Checkpoint(tmp_path / "c").save({"round": 3}, state())
     again = Checkpoint(tmp_path / "c")
     assert again.facts() == {"round": 3}
-    assert same(again.state(State), saved)
+    assert same(again.state(state()), saved)
     assert same(saved, state())
     assert isinstance(saved.models[0], np.memmap)
 
@@ -174,7 +174,7 @@ def test_a_missing_array_is_named_when_the_state_is_read(tmp_path: Path) -> None
     Checkpoint(tmp_path).save({}, state())
     next((tmp_path / "arrays").iterdir()).unlink()
     with pytest.raises(UserError, match="missing or damaged"):
-        Checkpoint(tmp_path).state(State)
+        Checkpoint(tmp_path).state(state())
 
 
 def flip(path: Path) -> None:
@@ -191,7 +191,7 @@ def test_an_array_of_the_checkpoint_that_was_damaged_is_refused_by_name_and_left
     flip(path)
     damaged = path.read_bytes()
     with pytest.raises(UserError, match=f"{path.name}.*damaged.*Restore"):
-        Checkpoint(tmp_path).state(State)
+        Checkpoint(tmp_path).state(state())
     assert path.read_bytes() == damaged
 
 
@@ -200,7 +200,7 @@ def test_an_array_that_an_earlier_process_left_damaged_is_written_again(tmp_path
     for path in (tmp_path / "arrays").iterdir():
         flip(path)
     Checkpoint(tmp_path).save({}, state())
-    Checkpoint(tmp_path).state(State)
+    Checkpoint(tmp_path).state(state())
 
 
 def test_a_damaged_report_in_the_spool_is_named_and_removed_and_the_others_stay(

@@ -147,8 +147,8 @@ class OnDevice:
                 _check_messages(job, 1)
                 sent = _taken(device, device.agent.unmask(device.state(), bytes_of(job.models[0])))
                 return _message(sent), client_state
-        assert self._method.sealed is not None  # noqa: S101 - it refuses otherwise
-        is_clear = job.phase in self._method.sealed.clear
+        assert self._method.facts.sealed is not None  # noqa: S101 - it refuses otherwise
+        is_clear = job.phase in self._method.facts.sealed.clear
         if self._work.sizes and not is_clear:
             begun = self._start(job, messages=2)
             return _perform_work(
@@ -161,14 +161,14 @@ class OnDevice:
         return replace(report, numbers=numbers, steps=0, loss=0.0), after
 
     def _start(self, job: Job, *, messages: int) -> OrderStart:
-        assert self._method.sealed is not None  # noqa: S101 - it refuses otherwise
+        assert self._method.facts.sealed is not None  # noqa: S101 - it refuses otherwise
         _check_messages(job, messages)
         own = len(job.models)
         if self._evaluates and own == messages:  # no lock could tell a second sum of its figures
             raise PublicError("secure sums: an evaluation of a model that this agent alone has")
         # an agent that joins a sum keeps what it began with; the other phases compare the digest alone
         secret = self._device.agent.identity.secret if job.phase == phases.JOIN else b""
-        begins = None if self._evaluates else self._method.sealed.begins
+        begins = None if self._evaluates else self._method.facts.sealed.begins
         return start_of_work(
             self._work, self._models, own, messages=messages, begins=begins, secret=secret
         )
