@@ -166,12 +166,20 @@ def test_a_client_of_flower_trains_in_a_method_of_each_kind_that_is_named_for_it
     assert accuracy_of(tmp_path, FLOWER, method) > 0.5, "four classes: chance is 0.25"
 
 
-@pytest.mark.parametrize("method", sorted({*BUILT_IN} - {*OF_CLIENTS}))
-def test_a_method_that_is_not_named_for_clients_asks_them_for_more(
-    tmp_path: Path, method: str
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        (model, method)
+        for model, named in [(FLOWER, OF_CLIENTS), (SKLEARN, OF_LOOPS)]
+        for method in sorted({*BUILT_IN} - {*named})
+    ],
+)
+def test_a_method_that_is_not_named_for_foreign_training_asks_it_for_more(
+    tmp_path: Path, model: str, method: str
 ) -> None:
-    with pytest.raises((PublicError, IndexError)):  # statistics of samples that nobody has
-        accuracy_of(tmp_path, FLOWER, method)
+    # IndexError: statistics of samples that nobody has
+    with pytest.raises((PublicError, IndexError) if model == FLOWER else PublicError):
+        accuracy_of(tmp_path, model, method)
 
 
 def test_each_seed_of_a_run_is_a_training_of_its_own() -> None:
