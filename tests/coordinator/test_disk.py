@@ -17,6 +17,12 @@ from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.storage import files
 from covey.shared.strategies.base import Report
+from covey.shared.strategies.secured.coordinator import (
+    GroupSum,
+    Progress,
+    SealedState,
+    SummedFigures,
+)
 from tests.kit import spooled
 
 
@@ -168,6 +174,23 @@ def test_a_checkpoint_cut_short_anywhere_is_refused_and_left_alone(tmp_path: Pat
         with pytest.raises(UserError, match="cut short"):
             Checkpoint(tmp_path).facts()
         assert manifest.read_bytes() == whole[:length]
+
+
+def test_a_state_in_a_state_keeps_its_kind_and_a_strange_key_in_it_is_another_versions(
+    tmp_path: Path,
+) -> None:
+    one = GroupSum("0", ("a", "b", "c"), 3, contents={"total": vector(1, 2)})
+    sealed = SealedState(state(), Progress(sums=(one,), figures=SummedFigures(agents=("a",))))
+    for found in (Checkpoint(tmp_path).save({}, sealed), Checkpoint(tmp_path).state(sealed)):
+        assert same(found.inner, sealed.inner)
+        assert (found.progress.sums[0].members, found.progress.figures) == (
+            one.members,
+            sealed.progress.figures,
+        )
+    for older in (state(), SealedState(one)):
+        Checkpoint(tmp_path).save({}, older)
+        with pytest.raises(UserError, match="was begun with"):
+            Checkpoint(tmp_path).state(sealed)
 
 
 def test_a_missing_array_is_named_when_the_state_is_read(tmp_path: Path) -> None:

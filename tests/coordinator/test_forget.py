@@ -77,10 +77,10 @@ def test_the_state_of_secure_sums_names_no_agent_that_was_forgotten(tmp_path: Pa
     run = run_of(tmp_path, "secure")
     both = [GONE, "agent-2"]
     named: dict[str, Any] = {
-        "blamed": both,
-        "standing": {"0": {"bound": both, "members": both}},
-        "ends": [{"cluster": "0", "reported": both}],
-        "figures": SummedFigures(agents=both),
+        "blamed": [*both],
+        "standing": {"0": {"bound": [*both], "members": [*both]}},
+        "ends": [{"cluster": "0", "reported": [*both]}],
+        "figures": SummedFigures(agents=[*both]),
     }
     run.state = SealedState(run.state.inner, Progress(**named))
     of_sums = {f"Progress.{name}" for name in named if name != "figures"}

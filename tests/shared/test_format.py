@@ -21,6 +21,12 @@ from covey.coordinator.run.run_state import RunState
 from covey.shared.errors import DecodeError
 from covey.shared.programs import version as versions
 from covey.shared.programs.version import RELEASE
+from covey.shared.strategies.secured.coordinator import (
+    GroupSum,
+    Progress,
+    SealedState,
+    SummedFigures,
+)
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.format import FORMAT, NONE
 from covey.shared.wire.framing import Document, Message, Packed, check_key, checksum_of
@@ -31,7 +37,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "43b6585e730260fe",
+    "b7513ee108a1cf06",
 )  # the format number, and the digest of the fields that it stands for
 
 
@@ -54,6 +60,7 @@ def states() -> Iterator[type[Any]]:
     for method in METHODS:
         scene = scenario(method)
         yield type(scene.method.init(setup(scene)))
+    yield from (SealedState, Progress, GroupSum, SummedFigures)
 
 
 def schema() -> str:
