@@ -15,8 +15,8 @@ from covey.agent.data.dataset import Dataset, folds, hold_back
 from covey.agent.data.survey import DataSurvey
 from covey.agent.data.trees import trees_for
 from covey.agent.kept.privacy_account import DeviceAccount
-from covey.agent.learning import learner_for
 from covey.agent.policy import OwnersRules
+from covey.agent.worker.learners import learner_for
 from covey.agent.worker.process import prepared
 from covey.agent.worker.sources import dataset
 from covey.shared.errors import DataError, public_text

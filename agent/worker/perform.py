@@ -252,7 +252,7 @@ def _check_noise(
         raise PolicyError(
             f"policy of this device: privacy.local_epsilon: {method}'s reports hold more than models of DP-SGD"
         )
-    lacks_noise = work.phase in SIGNATURES and work.phase not in strategy.signature_phases
+    lacks_noise = work.phase in SIGNATURES and work.phase not in strategy.facts.signatures
     if demand.signatures is not None and lacks_noise:
         raise PolicyError(
             f"policy of this device: privacy.signatures: {method} adds no noise in the phase {work.phase}"

@@ -19,8 +19,8 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from covey.agent.learner_choice import TORCH
-from covey.agent.learning import learner_for, load_learner
 from covey.agent.policy import OwnersRules
+from covey.agent.worker.learners import learner_for, load_library
 from covey.agent.worker.process import WorkerOptions, memory_limited, prepared
 from covey.shared.errors import DataError, UserError, public_text
 from covey.shared.own_code.consent import AllowedCode, consented, framework_of
@@ -52,7 +52,7 @@ def _serve(jobs: BinaryIO, answers: IO[bytes], options: WorkerOptions) -> None:
     while True:
         if not is_warm and not select.select([jobs], [], [], 0)[0]:
             # a simulated fleet is certain to train: import torch while no job waits, so that no round waits for it
-            load_learner(TORCH).prepare(options.threads)
+            load_library(TORCH).prepare(options.threads)
             is_warm = True
         job = j.read(jobs)
         if job is None:
@@ -108,7 +108,7 @@ def _done(job: j.WorkerJob[Any], options: WorkerOptions) -> object:
             return _adopted(job, options.threads)
         case j.FindDevice():
             rules = OwnersRules.of_job(job.rules)
-            return j.DeviceFound(kind=rules.device(job.wanted, load_learner(rules.learner).device))
+            return j.DeviceFound(kind=rules.device(job.wanted, load_library(rules.learner).device))
         case j.MeasureWork():
             return _measured(job, options.threads)
     raise TypeError(f"{type(job).__name__} is no job of a worker")
@@ -155,7 +155,7 @@ def _problem(why: str, error: Exception) -> j.DataSummary:
 
 def _tried(job: j.TryStep, threads: int) -> j.Nothing:
     """Train one step and evaluate, within the owner's limits on memory. Nothing is kept of the model."""
-    from covey.agent.training.bench import one_step
+    from covey.agent.worker.bench import one_step
     from covey.agent.worker.sources import dataset
     from covey.shared.strategies.base import Training
 
@@ -221,7 +221,7 @@ def _measured(job: j.MeasureWork, threads: int) -> j.WorkMeasured:
     prepared(rules, threads)
     import_s = time.perf_counter() - began
 
-    from covey.agent.training.bench import measure, peak_memory_mb, task_of
+    from covey.agent.worker.bench import measure, peak_memory_mb, task_of
     from covey.shared.strategies.base import Training
 
     data, label = job.source.data, job.source.label

@@ -26,6 +26,7 @@ from covey.shared.strategies.base import (
     ClientState,
     Contrast,
     Expected,
+    Facts,
     Fallback,
     Drill,
     GradientCorrection,
@@ -40,6 +41,7 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Schedule,
+    Sealed,
     Server,
     Settings,
     Setup,
@@ -55,6 +57,7 @@ from covey.shared.strategies.base import (
     View,
     factor_in,
     trained_report,
+    without,
 )
 from covey.shared.strategies.bases.cut import ClusteredOnce, Cut, Grouped, with_card, with_tree
 from covey.shared.strategies.bases.hard import START, Clustered, HardClustered, ManyModels, joined
@@ -93,6 +96,7 @@ __all__ = [
     "Cut",
     "DataError",
     "Expected",
+    "Facts",
     "Fallback",
     "Drill",
     "GradientCorrection",
@@ -113,6 +117,7 @@ __all__ = [
     "Report",
     "Reports",
     "Schedule",
+    "Sealed",
     "Server",
     "Settings",
     "Setup",
@@ -144,4 +149,5 @@ __all__ = [
     "trained_report",
     "with_card",
     "with_tree",
+    "without",
 ]

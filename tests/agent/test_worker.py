@@ -549,7 +549,7 @@ def test_a_job_that_waits_is_done_before_torch_is_loaded(monkeypatch: pytest.Mon
         done.append(type(job).__name__)
         return jobs.Nothing()
 
-    monkeypatch.setattr(worker, "load_learner", lambda name: Learner())
+    monkeypatch.setattr(worker, "load_library", lambda name: Learner())
     monkeypatch.setattr(worker, "answer", answer_of)
     theirs, ours = os.pipe()
     os.write(ours, jobs.pack(jobs.FindDevice(wanted="cpu")))

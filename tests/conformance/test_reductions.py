@@ -128,7 +128,7 @@ class Ended:
         """Each client's test loss in mode E-server."""
         return {
             client: numbers["server"]["loss"]
-            for client, numbers in self.run.facts.evaluation.items()
+            for client, numbers in self.run.members.evaluation.items()
         }
 
     @property
@@ -330,7 +330,9 @@ def first_models(people: Mapping[ClientId, Softmax], phase: str, epochs: int) ->
         start = initial(local.layout)
         ends.append(
             (
-                replace(local, training=scene.training, seed=seed).train(start, epochs=epochs).end,
+                replace(local, training=scene.training, seed=seed)
+                .train(start, Drill(epochs=epochs))
+                .end,
                 1.0,
             )
         )

@@ -6,12 +6,7 @@ import numpy as np
 
 from covey.shared.strategies.base import ClientState, Job, Local, Mixture
 from covey.shared.strategies.fedavg import FedAvg
-from covey.shared.strategies.registry import STRATEGIES
 from covey.shared.work.use import serves_own
-from tests.methods import METHODS
-
-# these look at what the agent keeps or at its data, even where the order names one model
-OWN = {"ditto", "fedala", "feddbe", "fedem", "fedsoft", "local", "perfedavg"}
 
 
 class OwnWords(FedAvg):
