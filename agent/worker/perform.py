@@ -270,7 +270,11 @@ def _promises(who: Participant, work: Work, strategy: Strategy[Any]) -> set[Prom
         found.add(Promise.NOISED)
     demand = policy.privacy
     may_be_clear = demand.secure_least is None or demand.secure_clear
-    if may_be_clear and strategy.sealed is not None and work.phase in strategy.sealed.clear:
+    if (
+        may_be_clear
+        and strategy.facts.sealed is not None
+        and work.phase in strategy.facts.sealed.clear
+    ):
         found.discard(Promise.SUMMED)
     if Promise.NOISED in found and serves_own(
         strategy, sum(ref.key not in INITIAL for ref in work.models)
