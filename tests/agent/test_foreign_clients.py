@@ -132,7 +132,10 @@ def described(model: str, **options: Any) -> Any:
 
 def accuracy_of(folder: Path, model: str, method: str) -> float:
     """The mean over eight agents in two planted groups, after a run."""
-    sections: dict[str, Any] = {"task": {"model": {"name": model}}}
+    sections: dict[str, Any] = {
+        "task": {"model": {"name": model}},
+        "evaluation": {"deliver": "served"},
+    }
     scene = scenario(method, training={"epochs": 8, "lr": 0.5}, **sections)
     loop = loop_of(scene.task, ALLOWED)
     assert loop is not None
@@ -155,7 +158,7 @@ def accuracy_of(folder: Path, model: str, method: str) -> float:
 
     driver = local_driver(folder, scene, setup, rules(scene), local_for)
     run = driver.complete({client: (len(one.targets),) * 2 for client, one in people.items()})
-    shares = [figures["server"]["accuracy"] for figures in run.facts.evaluation.values()]
+    shares = [figures["server"]["accuracy"] for figures in run.members.evaluation.values()]
     return float(np.mean(shares))
 
 

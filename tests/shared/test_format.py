@@ -17,16 +17,11 @@ from pydantic import BaseModel
 import covey.shared.scenario
 import covey.shared.wire
 from covey.agent.device.outbox_state import State
+from covey.coordinator.engine.members import Member
 from covey.coordinator.run.run_state import RunState
 from covey.shared.errors import DecodeError
 from covey.shared.programs import version as versions
 from covey.shared.programs.version import RELEASE
-from covey.shared.strategies.secured.coordinator import (
-    GroupSum,
-    Progress,
-    SealedState,
-    SummedFigures,
-)
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.format import FORMAT, NONE
 from covey.shared.wire.framing import Document, Message, Packed, check_key, checksum_of
@@ -37,7 +32,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "b7513ee108a1cf06",
+    "ce70f704cd1d93cf",
 )  # the format number, and the digest of the fields that it stands for
 
 
@@ -56,11 +51,10 @@ def models(package: ModuleType) -> Iterator[type[BaseModel]]:
 
 def states() -> Iterator[type[Any]]:
     """The dataclasses of checkpoints and of an agent's folder, those of every method included."""
-    yield from (State, RunState)
+    yield from (State, RunState, Member)
     for method in METHODS:
         scene = scenario(method)
         yield type(scene.method.init(setup(scene)))
-    yield from (SealedState, Progress, GroupSum, SummedFigures)
 
 
 def schema() -> str:
