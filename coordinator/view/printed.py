@@ -23,8 +23,9 @@ NO_STYLES: Styles = {}
 def framed(table: Table, styles: Styles = NO_STYLES) -> rich.table.Table:
     """A table in a frame, at least as wide as its title."""
     drawn = rich.table.Table(title=table.title, min_width=len(table.title))
-    for column in table.columns:
-        drawn.add_column(column.title, justify=_side(column))
+    for place, column in enumerate(table.columns):
+        words = " ".join([column.title, *_cells(table, place)]).split()
+        drawn.add_column(column.title, justify=_side(column), min_width=_longest(words))
     for row in table.rows:
         drawn.add_row(*[Text(cell, styles[cell]) if cell in styles else cell for cell in row])
     return drawn
