@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 from covey.shared.sentences import some
 
@@ -123,7 +123,9 @@ class Odd:
                 "since": int() | float() | None as since,
                 "weight": int() | float() as weight,
             } if kind in KINDS and devices and all(isinstance(one, str) for one in devices):
-                return cls(tuple(devices), kind, what, next=command, since=since, weight=weight)
+                return cls(
+                    tuple(devices), cast(Kind, kind), what, next=command, since=since, weight=weight
+                )
         raise ValueError("expected devices, kind, what, next, since and weight")
 
 

@@ -374,13 +374,15 @@ def test_the_row_of_an_agent_has_what_matters_most_about_it(known: set[str], wor
     assert bool(table.rows[0][-1]) == bool(words)
 
 
+SIX = "6: north-1, north-2, north-3 and 3 more"
+
+
 def test_no_word_of_a_table_is_cut() -> None:
     """Before: the name of a version ended in dots where its neighbours could have been wrapped."""
     titles = ["version", "role", "mean over agents", "published", "by", "in use on"]
     rows = [
         ["digits-fedavg@5", "", "accuracy 69.44 %", "2026-11-27 18:55", "root@vm", "0"],
-        ["digits@5", "champion", "accuracy 96.53 %", "2026-11-27 18:55", "root@vm"]
-        + ["6: north-1, north-2, north-3 and 3 more"],
+        ["digits@5", "champion", "accuracy 96.53 %", "2026-11-27 18:55", "root@vm", SIX],
     ]
     narrow, text = console(width=80)
     show(narrow, Table("federation default: 2 versions", columns_of(titles), rows))
