@@ -7,7 +7,7 @@ Of one marked `console run, refused` the last command must end with an error.
 A block marked `text printed` or `yaml printed` holds lines that the commands before it print, in this order; `...` in a
 line stands for any characters. The broker's usual ports become free ones, and the home folder a new one.
 
-Our programs are forks of the server of `tests.forked`, but on pages that install code or have it on the path.
+Our programs are forks of the server of `tests.forked`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from tests.processes import free_port
 from tests.test_docs import PAGES, ROOT
 
 USUAL_PORTS = ("1883", "8883")
-WITH_CODE = ("from-flower.md", "your-own-method.md")
 REFUSED = 77  # of a block whose last command was refused
 LIMIT_S = 420.0  # for all commands of one block
 WIDTH = 80  # of the reader's terminal; no table is wider
@@ -221,7 +220,7 @@ def test_the_sessions_of_a_page_run(
     log.touch()
     output: tuple[str, ...] = ()  # of the last commands
     with ExitStack() as stack:
-        if page.name not in WITH_CODE and sys.platform == "linux":
+        if sys.platform == "linux":
             stack.enter_context(stand_ins(tmp_path))
         for step in steps(text):
             match step:

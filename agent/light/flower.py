@@ -178,7 +178,7 @@ class FlowerLoop:
     node: str = ""
 
     def client(self, seed: int = 0) -> Any:
-        """A new client. What it draws as it is made, its first model or which of its samples test, is the same each time."""
+        """A new client. It draws the same each time it is made: its first model, or which of its samples test."""
         seeded(seed)
         config = {"partition-id": 0} | node_config(self.node)
         argument: Any = str(config["partition-id"])
