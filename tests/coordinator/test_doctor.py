@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from covey.coordinator.deploy.uptake import RetainedFleet
 from covey.coordinator.doctor import columns, devices, examine, figures
 from covey.coordinator.doctor.devices import Broker, Seen
 from covey.coordinator.doctor.examine import Facts
-from covey.coordinator.doctor.odd import KINDS, Odd, ranked, read_odd
+from covey.coordinator.doctor.odd import KINDS, Kind, Odd, ranked, read_odd
 from covey.coordinator.report.odd_list import odd_table
 from covey.coordinator.run.oddities import at_the_end
 from covey.shared.mqtt.duplicate_ids import session_id
@@ -447,3 +447,8 @@ def test_what_was_found_in_a_device_is_forgotten_with_it(tmp_path: Path) -> None
     assert [one["devices"] for one in run.facts.odd] == [[FAULTY]]
     run.facts.forget(FAULTY)
     assert run.facts.odd == []
+
+
+def test_every_kind_has_its_facts_and_its_place_in_the_list() -> None:
+    assert tuple(KINDS) == get_args(Kind)
+    assert not [name for name, facts in KINDS.items() if facts.explains and facts.follows]
