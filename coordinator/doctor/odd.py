@@ -129,8 +129,12 @@ class Odd:
                 "next": str(command),
                 "since": int() | float() | None as since,
                 "weight": int() | float() as weight,
-            } if kind in KINDS and devices and all(isinstance(one, str) for one in devices):
-                return cls(tuple(devices), kind, what, next=command, since=since, weight=weight)
+            } if devices and all(isinstance(one, str) for one in devices):
+                for known in KINDS:
+                    if known == kind:
+                        return cls(
+                            tuple(devices), known, what, next=command, since=since, weight=weight
+                        )
         raise ValueError("expected devices, kind, what, next, since and weight")
 
 

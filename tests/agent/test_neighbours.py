@@ -77,7 +77,7 @@ def test_a_device_that_differs_from_the_others_gains_from_its_own_samples(tmp_pa
     scene = scenes(DOCUMENT)(strategy={"name": "fedavg"}, evaluation={"deliver": {}})
     run = devices(tmp_path / "run", scene, files)
     figures = result_of(run, None).to_json()["accuracy"]
-    turned = run.facts.evaluation["pi-3"]
+    turned = run.members.evaluation["pi-3"]
     assert turned["server"]["accuracy"] < 0.5
     assert turned["delivered"]["accuracy"] > 0.8
     assert figures["delivered"]["agents"] == 4

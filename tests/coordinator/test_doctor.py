@@ -28,6 +28,7 @@ from covey.coordinator.doctor import columns, devices, examine, figures
 from covey.coordinator.doctor.devices import Broker, Seen
 from covey.coordinator.doctor.examine import Facts
 from covey.coordinator.doctor.odd import KINDS, Kind, Odd, ranked, read_odd
+from covey.coordinator.engine.events import Forget
 from covey.coordinator.report.odd_list import odd_table
 from covey.coordinator.run.oddities import at_the_end
 from covey.shared.mqtt.duplicate_ids import session_id
@@ -445,7 +446,7 @@ def test_the_table_fits_a_narrow_terminal_and_names_the_next_command() -> None:
 def test_what_was_found_in_a_device_is_forgotten_with_it(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", scenes(TASK)(), gateways(tmp_path, {3: scaled(LOAD, 1000)}))
     assert [one["devices"] for one in run.facts.odd] == [[FAULTY]]
-    run.facts.forget(FAULTY)
+    run.handle(Forget(FAULTY), 0.0)
     assert run.facts.odd == []
 
 
