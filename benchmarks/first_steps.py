@@ -17,16 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.processes import free_port
-from tests.test_docs_sessions import (
-    ROOT,
-    USUAL_PORTS,
-    Commands,
-    SavedFile,
-    ended,
-    run,
-    started,
-    steps,
-)
+from tests.test_docs import ROOT
+from tests.test_docs_sessions import USUAL_PORTS, Commands, SavedFile, ended, run, started, steps
 
 TERM = re.compile(r"\*\*([^*]+)\*\*")
 

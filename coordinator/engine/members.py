@@ -162,7 +162,7 @@ class Members:
         return self._by_id[client]
 
     def get(self, client: ClientId) -> Member | None:
-        """What is known of an agent; None for nothing."""
+        """The entry of an agent; None if nothing is known of it."""
         return self._by_id.get(client)
 
     def of(self, client: ClientId) -> Member:

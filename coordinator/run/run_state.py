@@ -104,7 +104,7 @@ class RunState:
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> RunState:
-        """The state as a checkpoint has it, beside its agents. Raises TypeError for keys that this version does not know."""
+        """The state as a checkpoint has it, next to its agents. Raises TypeError for keys that this version does not know."""
         named = {key: value for key, value in saved.items() if key not in COLUMNS.values()}
         if "again" in named:
             named["incarnation"] = named.pop("again")
