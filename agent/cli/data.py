@@ -41,17 +41,13 @@ def check(
     ] = False,
     also: Annotated[
         list[str] | None,
-        typer.Option(
-            help="with --propose: data of another device of the same fleet; repeatable",
-            show_default=False,
-        ),
+        typer.Option(help="with --propose: data of another device of the same fleet; repeatable"),
     ] = None,
     words: Annotated[
         list[str] | None,
         typer.Option(
             help="with --propose: a column whose words are classes of things, although they are many or seldom repeat; "
-            "repeatable",
-            show_default=False,
+            "repeatable"
         ),
     ] = None,
     as_json: Json = False,
@@ -106,8 +102,7 @@ def examples(
     folder: Annotated[
         Path | None,
         typer.Argument(
-            help="the folder to make, with the data of one device; without it all examples are copied to `examples`",
-            show_default=False,
+            help="the folder to make, with the data of one device; without it all examples are copied to `examples`"
         ),
     ] = None,
 ) -> None:
