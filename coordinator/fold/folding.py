@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.coordinator.checks import check_vector
 from covey.coordinator.disk.spool import Spool, SpooledVectors
+from covey.coordinator.engine.members import Members
 from covey.coordinator.fold import limits
 from covey.coordinator.fold.means import Means, means_of
 from covey.coordinator.fold.stale_reports import Began, fresh
@@ -111,7 +112,7 @@ class Folding:
         number: of the step.
         phase: of the step.
         newcomers: agents that came after the last round.
-        trained: agents that a training round has drawn so far.
+        members: the agents, of whom some were drawn by a training round.
         usual: the usual norm of a step in the run so far, by name of the vector.
         privacy: makes the sums of a run with a `privacy` section.
         parameters: P, the values at the front of a model that are trained; None: all.
@@ -125,7 +126,7 @@ class Folding:
         phase: Phase,
         *,
         newcomers: Collection[ClientId] = (),
-        trained: Collection[ClientId] = (),
+        members: Members | None = None,
         usual: Mapping[str, float] | None = None,
         privacy: PrivateSums | None = None,
         parameters: int | None = None,
@@ -139,7 +140,7 @@ class Folding:
         self._strategy: Strategy[Any] = scenario.method
         self._settings = scenario.aggregation
         self._newcomers = newcomers
-        self._trained = trained
+        self._members = members or Members()
         self._usual = usual or {}
         self._privacy = privacy
         self._parameters = parameters
@@ -147,7 +148,7 @@ class Folding:
         self._has_vectors = bool(phase.sizes)  # the run's own figures have none in the clear
         self._measures = limits.are_measured(scenario, phase)
         self._distances = limits.Distances(self._strategy)
-        needs_vectors = self._strategy.individual or settings.average.single or settings.clips
+        needs_vectors = self._strategy.facts.individual or settings.average.single or settings.clips
         self._is_added_up = (
             (scenario.privacy is None or scenario.privacy.adds_up)
             and scenario.rounds.mode != "buffered"
@@ -402,7 +403,9 @@ class Folding:
 
     def _summed(self, state: Any) -> FoldOutcome:
         """The end of an evaluation under secure sums: averages, and no figure of an agent."""
-        figures = self.scenario.sums.figures(state)
+        secured = self.scenario.sums
+        figures = None if secured is None else secured.figures(state)
+        assert figures is not None  # noqa: S101 - no other phase is the last of an evaluation
         means = Means(evaluation=figures.modes, by_cluster=figures.by_cluster or None)
         limits.check_json(means.to_json(), "its averages")
         return FoldOutcome(state, means, evaluation={client: {} for client in figures.agents})
@@ -419,7 +422,7 @@ class Folding:
         means = self._means(
             [(client, replace(report, numbers=evaluation[client])) for client, report in reports]
         )
-        fallback = self._strategy.fallback
+        fallback = self._strategy.facts.fallback
         if votes and fallback is not None:
             against = {client: vote.is_against for client, vote in votes.items()}
             state = fallback.voted(state, against)
@@ -433,7 +436,7 @@ class Folding:
             self.phase.name,
             self.scenario.evaluation.weight,
             newcomers=self._newcomers,
-            drawn=self._trained,
+            drawn=self._members.trained,
             share=self._settings.max_samples.share,
         )
         limits.check_json(means.to_json(), "its averages")

@@ -17,11 +17,11 @@ from covey.agent.cli.program import app
 from covey.agent.data.client_data import client_data
 from covey.agent.data.dataset import dataset
 from covey.agent.learner_choice import cannot_train, learner_name
-from covey.agent.learning import learner_for, load_learner
 from covey.agent.light.flower import TypedClient, named, node_config, numpy_client, packed
+from covey.agent.light.loops import loop_of
 from covey.agent.light.own_loop import start_of
-from covey.agent.own_code import loop_of
 from covey.agent.policy import NO_CODE_RULES
+from covey.agent.worker.learners import learner_for, load_library
 from covey.agent.worker.worker import answer
 from covey.coordinator.checks import checked_numbers
 from covey.coordinator.processes.launch import setup_of
@@ -132,7 +132,10 @@ def described(model: str, **options: Any) -> Any:
 
 def accuracy_of(folder: Path, model: str, method: str) -> float:
     """The mean over eight agents in two planted groups, after a run."""
-    sections: dict[str, Any] = {"task": {"model": {"name": model}}}
+    sections: dict[str, Any] = {
+        "task": {"model": {"name": model}},
+        "evaluation": {"deliver": "served"},
+    }
     scene = scenario(method, training={"epochs": 8, "lr": 0.5}, **sections)
     loop = loop_of(scene.task, ALLOWED)
     assert loop is not None
@@ -155,7 +158,7 @@ def accuracy_of(folder: Path, model: str, method: str) -> float:
 
     driver = local_driver(folder, scene, setup, rules(scene), local_for)
     run = driver.complete({client: (len(one.targets),) * 2 for client, one in people.items()})
-    shares = [figures["server"]["accuracy"] for figures in run.facts.evaluation.values()]
+    shares = [figures["server"]["accuracy"] for figures in run.members.evaluation.values()]
     return float(np.mean(shares))
 
 
@@ -166,12 +169,20 @@ def test_a_client_of_flower_trains_in_a_method_of_each_kind_that_is_named_for_it
     assert accuracy_of(tmp_path, FLOWER, method) > 0.5, "four classes: chance is 0.25"
 
 
-@pytest.mark.parametrize("method", sorted({*BUILT_IN} - {*OF_CLIENTS}))
-def test_a_method_that_is_not_named_for_clients_asks_them_for_more(
-    tmp_path: Path, method: str
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        (model, method)
+        for model, named in [(FLOWER, OF_CLIENTS), (SKLEARN, OF_LOOPS)]
+        for method in sorted({*BUILT_IN} - {*named})
+    ],
+)
+def test_a_method_that_is_not_named_for_foreign_training_asks_it_for_more(
+    tmp_path: Path, model: str, method: str
 ) -> None:
-    with pytest.raises((PublicError, IndexError)):  # statistics of samples that nobody has
-        accuracy_of(tmp_path, FLOWER, method)
+    # IndexError: statistics of samples that nobody has
+    with pytest.raises((PublicError, IndexError) if model == FLOWER else PublicError):
+        accuracy_of(tmp_path, model, method)
 
 
 def test_each_seed_of_a_run_is_a_training_of_its_own() -> None:
@@ -342,7 +353,7 @@ def test_nothing_is_imported_that_the_owner_has_not_allowed(name: str) -> None:
 
 def test_a_device_trains_the_client_that_its_owner_typed_and_no_other() -> None:
     assert learner_name(FLOWER) == FLOWER
-    assert load_learner(FLOWER).device("auto", "training.device") == "cpu"
+    assert load_library(FLOWER).device("auto", "training.device") == "cpu"
     assert cannot_train(FLOWER, {"model": {"name": FLOWER}}) is None
     for other in ("mlp", "flower:users_client:faulty", SKLEARN):
         assert f"trains {FLOWER} only" in str(cannot_train(FLOWER, {"model": {"name": other}}))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from covey.agent.data.proposal_data import describe
-from covey.agent.training.predict import predict
 from covey.agent.worker import worker
+from covey.agent.worker.predict import predict
 from covey.coordinator import checks
 from covey.coordinator.checks import LARGEST_VALUE
 from covey.coordinator.run.result import write_models
@@ -58,7 +58,7 @@ def flats(folder: Path, device: int, rows: int = 40) -> Path:
 
 def tuned(run: Run, figure: str) -> float:
     """The mean of a figure in mode E-tuned over the devices."""
-    figures = [numbers["tuned"][figure] for numbers in run.facts.evaluation.values()]
+    figures = [numbers["tuned"][figure] for numbers in run.members.evaluation.values()]
     assert len(figures) == 3
     return float(np.mean(figures))
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from covey.agent.data.dataset import dataset
-from covey.agent.learning import learner_for
 from covey.agent.light.own_loop import LoopLocal
 from covey.agent.policy import NO_CODE_RULES, OwnersRules
 from covey.agent.training.models import build, initial
+from covey.agent.worker.learners import learner_for
 from covey.coordinator.processes.launch import setup_of
 from covey.shared.errors import PublicError, UserError
 from covey.shared.own_code.consent import AllowedCode, ConsentError
@@ -218,5 +218,5 @@ def test_methods_that_average_and_compare_models_train_a_loop(
 
     driver = local_driver(tmp_path, scene, setup, rules(scene), local_for)
     run = driver.complete({client: (len(one.targets),) * 2 for client, one in people.items()})
-    shares = [figures["server"]["accuracy"] for figures in run.facts.evaluation.values()]
+    shares = [figures["server"]["accuracy"] for figures in run.members.evaluation.values()]
     assert np.mean(shares) > 0.7, "four classes: chance is 0.25"

@@ -85,7 +85,7 @@ def driver(folder: Path, scene: Scenario = SCENE) -> Driver[LocalClients]:
 
 def served(run: Run) -> float:
     """The mean accuracy of the honest agents of the attacked group."""
-    shares = [run.facts.evaluation[client]["server"].get("accuracy", 0.0) for client in HONEST]
+    shares = [run.members.evaluation[client]["server"].get("accuracy", 0.0) for client in HONEST]
     return float(np.mean(shares))
 
 
@@ -102,7 +102,7 @@ def test_members_of_a_hijacked_cluster_are_served_and_train_a_model_of_their_own
     clusters = list(run.strategy.assignment(run.state).values())
     alone = [run.strategy.assignment(run.state)[client] for client in HONEST]
     assert [clusters.count(cluster) for cluster in alone] == [1, 1]
-    assert run.facts.fallen.keys() == HONEST | HOSTILE, "hostile agents vote as their victims do"
+    assert run.members.fallen.keys() == HONEST | HOSTILE, "hostile agents vote as their victims do"
 
 
 def test_who_fell_back_and_why_is_in_the_record_the_result_the_report_and_the_roster(
@@ -144,9 +144,9 @@ def test_over_a_broker_the_same_agents_fall_back_to_the_same_bytes(tmp_path: Pat
     run, roster = clock.run(whole())
     alone = driver(tmp_path / "alone").complete(SAMPLES)
     assert fingerprint(run) == fingerprint(alone)
-    assert run.facts.fallen == alone.facts.fallen
-    rows = roster.rows(run.strategy.assignment(run.state), fallen=run.facts.fallen)
-    assert rows["agent-4"]["fell_back"] == run.facts.fallen["agent-4"]["why"]
+    assert run.members.fallen == alone.members.fallen
+    rows = roster.rows(run.strategy.assignment(run.state))
+    assert rows["agent-4"]["fell_back"] == run.members.fallen["agent-4"]["why"]
     assert "fell_back" not in rows["agent-1"]
     shown = roster_table({"run": "r1", "agents": {"agent-4": rows["agent-4"]}})
     assert rows["agent-4"]["fell_back"] in [row[-1] for row in shown.rows]
@@ -162,7 +162,7 @@ def test_kills_at_every_step_change_neither_who_falls_back_nor_a_byte(tmp_path: 
     )
     assert kills > SCENE.rounds.count
     assert fingerprint(run) == fingerprint(whole)
-    assert run.facts.fallen == whole.facts.fallen
+    assert run.members.fallen == whole.members.fallen
     lines = [
         [row for row in records.lines(folder) if row["event"] == "fell_back"]
         for folder in (whole.folder, run.folder)
@@ -176,8 +176,8 @@ def test_an_honest_fleet_has_the_same_bytes_with_votes_as_without(tmp_path: Path
         runs.append(small_run.in_process(tmp_path / name, SCENE, held_back=held))
     voted, silent = runs
     assert fingerprint(voted) == fingerprint(silent)
-    assert not voted.facts.fallen
-    assert voted.facts.evaluation == silent.facts.evaluation
+    assert not voted.members.fallen
+    assert voted.members.evaluation == silent.members.evaluation
 
 
 # -- what the network may send -----------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_an_unasked_vote_moves_no_agent(tmp_path: Path, method: str) -> None:
 
     liar.run.accept = with_vote  # type: ignore[method-assign]
     run = liar.complete(SAMPLES)
-    assert not run.facts.fallen
+    assert not run.members.fallen
     assert run.engine.round == scene.rounds.count
 
 
