@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from covey.shared.numerics.choose_k import best_silhouette, by_rotations, by_silhouette, elbow
+from covey.shared.numerics.choose_k import best_silhouette, by_rotations, by_silhouette
 from covey.shared.numerics.clustering import Labels, agglomerative, euclidean, kmeans
 from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.numerics.vectors import Vector
@@ -66,6 +66,28 @@ KEYS: dict[str, Callable[[Case], str]] = {
     "noise, outliers": lambda case: f"{case.noise:g}, {case.outliers or 'none'}",
     "K, outliers": lambda case: f"{case.clusters}, {case.outliers or 'none'}",
 }
+
+
+def elbow(spreads: Mapping[int, float]) -> int:
+    """The K with the largest second difference J(K-1) - 2 J(K) + J(K+1), ties to the lowest.
+
+    Args:
+        spreads: the mean distance J for each K. Only a K with both neighbours can be chosen, so
+            never the least, never the largest.
+
+    Raises:
+        ValueError: no K has both neighbours.
+    """
+    inner = sorted(k for k in spreads if k - 1 in spreads and k + 1 in spreads)
+    if not inner:
+        raise ValueError(
+            f"J at {sorted(spreads)} has no second difference: give three numbers in a row"
+        )
+
+    def second_difference(k: int) -> float:
+        return spreads[k - 1] - 2 * spreads[k] + spreads[k + 1]
+
+    return max(inner, key=second_difference)
 
 
 def planted(case: Case) -> tuple[list[Vector], Labels]:

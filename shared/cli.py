@@ -304,14 +304,11 @@ Allow = Annotated[
         metavar="<name>",
         help="your own code that may run: the exact name of a module, one function such as my_pkg.models:net, or an installed "
         "entry point; repeatable",
-        show_default=False,
     ),
 ]
 DataRoot = Annotated[
     Path | None,
-    typer.Option(
-        help="folder that holds the named data sets", envvar="COVEY_DATA_ROOT", show_default=False
-    ),
+    typer.Option(help="folder that holds the named data sets", envvar="COVEY_DATA_ROOT"),
 ]
 
 

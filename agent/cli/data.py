@@ -42,16 +42,14 @@ def check(
     also: Annotated[
         list[str] | None,
         typer.Option(
-            help="with --propose: data of another device of the same fleet, or its description; repeatable",
-            show_default=False,
+            help="with --propose: data of another device of the same fleet, or its description; repeatable"
         ),
     ] = None,
     words: Annotated[
         list[str] | None,
         typer.Option(
             help="with --propose: a column whose words are classes of things, although they are many or seldom repeat; "
-            "repeatable",
-            show_default=False,
+            "repeatable"
         ),
     ] = None,
     as_json: Json = False,
@@ -106,8 +104,7 @@ def examples(
     folder: Annotated[
         Path | None,
         typer.Argument(
-            help="the folder to make, with the data of one device; without it all examples are copied to `examples`",
-            show_default=False,
+            help="the folder to make, with the data of one device; without it all examples are copied to `examples`"
         ),
     ] = None,
 ) -> None:

@@ -72,9 +72,7 @@ def start(
     also: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="<name|file>",
-            help="another federation: name or credentials; repeatable",
-            show_default=False,
+            metavar="<name|file>", help="another federation: name or credentials; repeatable"
         ),
     ] = None,
     label: Label = None,
@@ -234,8 +232,7 @@ def join(
         ),
     ],
     out: Annotated[
-        Path | None,
-        typer.Option(help="the credentials file  [default: ID.pem]", show_default=False),
+        Path | None, typer.Option(help="the credentials file  [default: ID.pem]")
     ] = None,
 ) -> None:
     """Get this device's credentials from the broker's machine with a one-time code, and write them to a file."""
@@ -340,8 +337,7 @@ async def run_agents(
 def service(
     context: typer.Context,
     user: Annotated[
-        str | None,
-        typer.Option(help="the user that the service runs as  [default: you]", show_default=False),
+        str | None, typer.Option(help="the user that the service runs as  [default: you]")
     ] = None,
 ) -> None:
     """Print a systemd unit that runs `agent start` whenever this machine is up. Takes the options of `agent start`.

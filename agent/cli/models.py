@@ -30,10 +30,7 @@ WATCH_S = 1.0  # between two looks at a folder
 
 
 ModelFile = Annotated[
-    Path | None,
-    typer.Option(
-        help="one model file, such as models/cluster-0.safetensors of a run", show_default=False
-    ),
+    Path | None, typer.Option(help="one model file, such as models/cluster-0.safetensors of a run")
 ]
 
 
@@ -42,16 +39,14 @@ def predict(
         Path | None,
         typer.Option(
             help="new samples: a table, an .npz file, an image or a folder of images, with or without targets; - reads CSV "
-            "from standard input",
-            show_default=False,
+            "from standard input"
         ),
     ] = None,
     *,
     watch: Annotated[
         Path | None,
         typer.Option(
-            help="predict each table or .npz file that comes into this folder, until Ctrl-C; --out is a folder then",
-            show_default=False,
+            help="predict each table or .npz file that comes into this folder, until Ctrl-C; --out is a folder then"
         ),
     ] = None,
     model_dir: Annotated[
@@ -59,7 +54,6 @@ def predict(
         typer.Option(
             help="folder of `agent start --model-dir`: use the model in use",
             envvar="COVEY_MODEL_DIR",
-            show_default=False,
         ),
     ] = None,
     model: ModelFile = None,
@@ -71,7 +65,6 @@ def predict(
         typer.Option(
             metavar="<column>",
             help="a column of the table that the predictions should have, such as an id or a time; repeatable",
-            show_default=False,
         ),
     ] = None,
     score: Annotated[
@@ -83,9 +76,7 @@ def predict(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="the file to write  [default: print]; with --watch, a folder", show_default=False
-        ),
+        typer.Option(help="the file to write  [default: print]; with --watch, a folder"),
     ] = None,
     device: Device = None,
     learner: LearnerOption = None,
@@ -210,7 +201,6 @@ def serve(
         typer.Option(
             help="folder of `agent start --model-dir`: serve the model in use, also after it changes",
             envvar="COVEY_MODEL_DIR",
-            show_default=False,
         ),
     ] = None,
     model: ModelFile = None,
@@ -220,15 +210,13 @@ def serve(
     topic: Annotated[
         str | None,
         typer.Option(
-            help="also answer at --broker, below this topic: rows asks, predictions answers; such as home/pi-7",
-            show_default=False,
+            help="also answer at --broker, below this topic: rows asks, predictions answers; such as home/pi-7"
         ),
     ] = None,
     discovery: Annotated[
         str | None,
         typer.Option(
-            help="with --topic: show Home Assistant a sensor; the prefix of its discovery, usually homeassistant",
-            show_default=False,
+            help="with --topic: show Home Assistant a sensor; the prefix of its discovery, usually homeassistant"
         ),
     ] = None,
     name: AgentId = None,

@@ -38,7 +38,6 @@ Device = Annotated[
         metavar="<device>",
         help="auto, cpu, cuda or mps: where torch computes  [default: the scenario's]",
         envvar="COVEY_DEVICE",
-        show_default=False,
     ),
 ]
 DEFAULT_FEDERATION = "default"
@@ -61,7 +60,6 @@ Threads = Annotated[
         metavar="<n>",
         help="threads of torch; 1: the bytes of a simulation  [default: the cores but one]",
         envvar="COVEY_THREADS",
-        show_default=False,
     ),
 ]
 LearnerOption = Annotated[
@@ -70,7 +68,6 @@ LearnerOption = Annotated[
         "--learner",
         help="torch, numpy (models linear and mlp alone), flower:MODULE:client_fn, sklearn:MODULE:make_estimator  [default: torch if it is installed]",
         envvar="COVEY_LEARNER",
-        show_default=False,
     ),
 ]
 ScenarioFile = Annotated[Path, typer.Argument(help="a scenario file (.yaml)")]
@@ -86,33 +83,23 @@ class PolicyOptions:
             "--policy",
             help="YAML file with limits on what may be asked of it",
             envvar="COVEY_POLICY",
-            show_default=False,
         ),
     ] = None
     limit: Annotated[
         list[str] | None,
         typer.Option(
-            "--limit",
-            metavar="<k=v>",
-            help="one key of the policy: max_epochs=5; repeatable",
-            show_default=False,
+            "--limit", metavar="<k=v>", help="one key of the policy: max_epochs=5; repeatable"
         ),
     ] = None
     memory_limit: Annotated[
         str | None,
         typer.Option(
-            help="memory of the training process: 512M, 2G (Linux)",
-            envvar="COVEY_MEMORY_LIMIT",
-            show_default=False,
+            help="memory of the training process: 512M, 2G (Linux)", envvar="COVEY_MEMORY_LIMIT"
         ),
     ] = None
     max_base: Annotated[
         str | None,
-        typer.Option(
-            help="disk for bases (task.base)  [default: 1G]",
-            envvar="COVEY_MAX_BASE",
-            show_default=False,
-        ),
+        typer.Option(help="disk for bases (task.base)  [default: 1G]", envvar="COVEY_MAX_BASE"),
     ] = None
     only_when: Annotated[
         list[str] | None,
@@ -120,7 +107,6 @@ class PolicyOptions:
             metavar="<when>",
             help="work only while charging, idle, or in hours such as 22:00-06:00; repeatable: all must hold",
             envvar="COVEY_ONLY_WHEN",
-            show_default=False,
         ),
     ] = None
 
@@ -156,7 +142,6 @@ class ModelOptions:
             "--model-dir",
             help="folder for the newest model of this device; `agent predict` uses it",
             envvar="COVEY_MODEL_DIR",
-            show_default=False,
         ),
     ] = None
     accept_margin: Annotated[
@@ -167,7 +152,6 @@ class ModelOptions:
             help="refuse a model whose accuracy here is lower by more than this (regression: whose squared error is larger by "
             "more than this share)  [default: 0.05]",
             envvar="COVEY_ACCEPT_MARGIN",
-            show_default=False,
         ),
     ] = None
     keep_models: Annotated[
@@ -177,7 +161,6 @@ class ModelOptions:
             metavar="<n>",
             help="runs whose best model stays  [default: 3]",
             envvar="COVEY_KEEP_MODELS",
-            show_default=False,
         ),
     ] = None
     on_model: Annotated[
@@ -185,7 +168,6 @@ class ModelOptions:
         typer.Option(
             help="command to run after each new model; its last argument is the model's path",
             envvar="COVEY_ON_MODEL",
-            show_default=False,
         ),
     ] = None
     on_model_seconds: Annotated[
@@ -195,7 +177,6 @@ class ModelOptions:
             metavar="<n>",
             help="seconds that it may take  [default: 60]",
             envvar="COVEY_ON_MODEL_SECONDS",
-            show_default=False,
         ),
     ] = None
 

@@ -12,8 +12,12 @@ from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, ModelInU
 from covey.shared.wire.messages import OrderMessage, SharedWork
 
 
+class SessionEvent:
+    """An event of an agent alone; those of its link are the same for all programs."""
+
+
 @dataclass(frozen=True)
-class CoordinatorSeen:
+class CoordinatorSeen(SessionEvent):
     """A coordinator published its status. `retained`: the broker had kept it, so it may be out of date."""
 
     status: CoordinatorStatus
@@ -21,7 +25,7 @@ class CoordinatorSeen:
 
 
 @dataclass(frozen=True)
-class OwnStatusSeen:
+class OwnStatusSeen(SessionEvent):
     """A status under this agent's id: an echo, the last will of an earlier connection, or another program's.
 
     `retained`: the broker had kept it, so it may be out of date.
@@ -32,14 +36,14 @@ class OwnStatusSeen:
 
 
 @dataclass(frozen=True)
-class OrderSeen:
+class OrderSeen(SessionEvent):
     """The coordinator published this agent's desired state."""
 
     order: OrderMessage
 
 
 @dataclass(frozen=True)
-class SettingsReady:
+class SettingsReady(SessionEvent):
     """The content that all orders share is complete."""
 
     digest: bytes
@@ -47,7 +51,7 @@ class SettingsReady:
 
 
 @dataclass(frozen=True)
-class PartSeen:
+class PartSeen(SessionEvent):
     """A part of a model is on disk. The model is not complete yet."""
 
     topic: str = ""
@@ -55,7 +59,7 @@ class PartSeen:
 
 
 @dataclass(frozen=True)
-class ModelReady:
+class ModelReady(SessionEvent):
     """A model is complete on disk: the newest content seen under its key."""
 
     key: str
@@ -63,7 +67,7 @@ class ModelReady:
 
 
 @dataclass(frozen=True)
-class Inspected:
+class Inspected(SessionEvent):
     """The data was compared with a task."""
 
     task: str  # digest of the task
@@ -75,14 +79,14 @@ class Inspected:
 
 
 @dataclass(frozen=True)
-class WorkDone:
+class WorkDone(SessionEvent):
     """The work of `step` is done, or has failed; its report lies in the outbox."""
 
     step: int
 
 
 @dataclass(frozen=True)
-class WorkerGone:
+class WorkerGone(SessionEvent):
     """The work of `step` ended without a report: the worker died or took too long."""
 
     step: int
@@ -90,7 +94,7 @@ class WorkerGone:
 
 
 @dataclass(frozen=True)
-class Sent:
+class Sent(SessionEvent):
     """A sending ended: the broker acknowledged every part of the report (`whole`), or the link broke."""
 
     step: int
@@ -99,21 +103,21 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class OutboxDamaged:
+class OutboxDamaged(SessionEvent):
     """The file of the report of `step` no longer holds what the worker wrote."""
 
     step: int
 
 
 @dataclass(frozen=True)
-class ModelDamaged:
+class ModelDamaged(SessionEvent):
     """The file of a model did not have the content that its name promises. It was removed."""
 
     digest: bytes
 
 
 @dataclass(frozen=True)
-class DeploymentSeen:
+class DeploymentSeen(SessionEvent):
     """The coordinator published which models devices should use."""
 
     deployment: Deployment
@@ -121,14 +125,14 @@ class DeploymentSeen:
 
 
 @dataclass(frozen=True)
-class DeploymentShareSeen:
+class DeploymentShareSeen(SessionEvent):
     """The coordinator published which of them is this agent's."""
 
     share: DeploymentShare
 
 
 @dataclass(frozen=True)
-class DeployedPartSeen:
+class DeployedPartSeen(SessionEvent):
     """A part of a deployed model is on disk. The model is not complete yet."""
 
     topic: str = ""
@@ -136,47 +140,47 @@ class DeployedPartSeen:
 
 
 @dataclass(frozen=True)
-class DeployedModelReady:
+class DeployedModelReady(SessionEvent):
     """A deployed model is complete on disk."""
 
     digest: bytes
 
 
 @dataclass(frozen=True)
-class DeployedModelDamaged:
+class DeployedModelDamaged(SessionEvent):
     """The file of a deployed model did not have the content that its name promises. It was removed."""
 
     digest: bytes
 
 
 @dataclass(frozen=True)
-class DeploymentSettled:
+class DeploymentSettled(SessionEvent):
     """The model of a deployment was taken over, or kept out."""
 
     serial: int
 
 
 @dataclass(frozen=True)
-class ModelSettled:
+class ModelSettled(SessionEvent):
     """A model was taken over for the device's own use, or kept out; the model in use now."""
 
     model: ModelInUse
 
 
 @dataclass(frozen=True)
-class DataReplaced:
+class DataReplaced(SessionEvent):
     """The files with the data of this device are other ones than those that were read."""
 
 
 @dataclass(frozen=True)
-class ConditionsSeen:
+class ConditionsSeen(SessionEvent):
     """The device was compared with its owner's conditions for work."""
 
     unmet: str  # why no work may begin now, for people; empty if it may
 
 
 @dataclass(frozen=True)
-class VitalsSeen:
+class VitalsSeen(SessionEvent):
     """The state of the machine was looked at."""
 
     disk_free: int | None  # bytes on the disk of the agent's state
@@ -184,64 +188,40 @@ class VitalsSeen:
 
 
 @dataclass(frozen=True)
-class Tick:
+class Tick(SessionEvent):
     """The time that the session asked for (`wake_at`) has come."""
 
 
-Event = (
-    Up
-    | Down
-    | Echo
-    | OwnStatusSeen
-    | CoordinatorSeen
-    | OrderSeen
-    | SettingsReady
-    | PartSeen
-    | ModelReady
-    | Inspected
-    | WorkDone
-    | WorkerGone
-    | Sent
-    | OutboxDamaged
-    | ModelDamaged
-    | TopicsRefused
-    | DeploymentSeen
-    | DeploymentShareSeen
-    | DeployedPartSeen
-    | DeployedModelReady
-    | DeployedModelDamaged
-    | DeploymentSettled
-    | ModelSettled
-    | DataReplaced
-    | ConditionsSeen
-    | VitalsSeen
-    | Tick
-)
+Event = Up | Down | Echo | TopicsRefused | SessionEvent
+
+
+class Action:
+    """What the session asks of the program around it."""
 
 
 @dataclass(frozen=True)
-class Subscribe:
+class Subscribe(Action):
     """Subscribe to topics. The broker sends what it retains there, also for topics subscribed before."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Unsubscribe:
+class Unsubscribe(Action):
     """End the subscriptions to topics."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class PublishStatus:
+class PublishStatus(Action):
     """Publish this agent's status, retained."""
 
     status: AgentStatus
 
 
 @dataclass(frozen=True)
-class Inspect:
+class Inspect(Action):
     """Compare the data with the task; answer with `Inspected`."""
 
     task: dict[str, Any]
@@ -250,19 +230,19 @@ class Inspect:
 
 
 @dataclass(frozen=True)
-class StartWork:
+class StartWork(Action):
     """Do the work; answer with `WorkDone` or `WorkerGone`. All models of the order lie on disk."""
 
     order: OrderMessage
 
 
 @dataclass(frozen=True)
-class CancelWork:
+class CancelWork(Action):
     """The work that is under way is no longer needed: give the job up."""
 
 
 @dataclass(frozen=True)
-class ReportFailure:
+class ReportFailure(Action):
     """Put a report into the outbox that names why there is no result; answer with `WorkDone`."""
 
     order: OrderMessage
@@ -270,7 +250,7 @@ class ReportFailure:
 
 
 @dataclass(frozen=True)
-class OrderRefused:
+class OrderRefused(Action):
     """The order of `step` breaks a rule of this device. A `ReportFailure` with the reason follows."""
 
     step: int
@@ -278,19 +258,19 @@ class OrderRefused:
 
 
 @dataclass(frozen=True)
-class SendReport:
+class SendReport(Action):
     """Send all parts of the report in the outbox; answer with `Sent`."""
 
     step: int
 
 
 @dataclass(frozen=True)
-class StopSending:
+class StopSending(Action):
     """Stop the sending that is under way. No `Sent` follows."""
 
 
 @dataclass(frozen=True)
-class CommitMemory:
+class CommitMemory(Action):
     """The report was accepted: what the agent remembers from this work becomes its memory.
 
     The report stays in the outbox until `DropReport`.
@@ -301,21 +281,21 @@ class CommitMemory:
 
 
 @dataclass(frozen=True)
-class DropReport:
+class DropReport(Action):
     """Remove the report, together with the memory that came with it unless the report was accepted."""
 
     step: int
 
 
 @dataclass(frozen=True)
-class GoBack:
+class GoBack(Action):
     """The coordinator lost what it accepted after the step `accepted`. A kept report waits to be sent again."""
 
     accepted: int
 
 
 @dataclass(frozen=True)
-class LoseMemory:
+class LoseMemory(Action):
     """The coordinator accepted a step that our disk does not know: our memory is older, or lost."""
 
     accepted: int
@@ -323,28 +303,28 @@ class LoseMemory:
 
 
 @dataclass(frozen=True)
-class SwitchRun:
+class SwitchRun(Action):
     """Use the outbox of another run. That of the run before is kept aside until a third run comes."""
 
     run: str
 
 
 @dataclass(frozen=True)
-class KeepModels:
+class KeepModels(Action):
     """Remove all other complete models from the disk."""
 
     digests: frozenset[bytes]
 
 
 @dataclass(frozen=True)
-class KeepDeployed:
+class KeepDeployed(Action):
     """Remove all other deployed models from the disk."""
 
     digests: frozenset[bytes]
 
 
 @dataclass(frozen=True)
-class Adopt:
+class Adopt(Action):
     """Judge the models of these clusters; answer with `DeploymentSettled` or `DeployedModelDamaged`.
 
     All of them lie on disk. Of several the device takes the one that fits its data best.
@@ -355,55 +335,31 @@ class Adopt:
 
 
 @dataclass(frozen=True)
-class DeploymentRefused:
+class DeploymentRefused(Action):
     """The policy of this device refuses the newest deployment: show it in the status."""
 
     deployment: Deployment
 
 
 @dataclass(frozen=True)
-class Notify:
+class Notify(Action):
     """A text for a person at the device."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class RefusalSeen:
+class RefusalSeen(Action):
     """The coordinator has refused the newest report, for a reason that is news."""
 
     why: str
 
 
 @dataclass(frozen=True)
-class YieldId:
+class YieldId(Action):
     """Another agent uses our id, and started earlier: end with an error."""
 
 
-Action = (
-    Subscribe
-    | Unsubscribe
-    | PublishStatus
-    | Inspect
-    | StartWork
-    | CancelWork
-    | ReportFailure
-    | OrderRefused
-    | SendReport
-    | StopSending
-    | CommitMemory
-    | DropReport
-    | GoBack
-    | LoseMemory
-    | SwitchRun
-    | KeepModels
-    | KeepDeployed
-    | Adopt
-    | DeploymentRefused
-    | Notify
-    | RefusalSeen
-    | YieldId
-)
 Actions = list[Action]
 
 

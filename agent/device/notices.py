@@ -19,11 +19,15 @@ class _Notice:
         return {"event": self.kind, **asdict(self)}
 
 
+class DeviceNotice(_Notice):
+    """A notice of one agent."""
+
+
 # -- the link and the coordinator --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Started(_Notice):
+class Started(DeviceNotice):
     """The program was started with valid options."""
 
     kind = "start"
@@ -34,14 +38,14 @@ class Started(_Notice):
 
 
 @dataclass(frozen=True)
-class Connected(_Notice):
+class Connected(DeviceNotice):
     kind = "up"
     why: str = ""  # always empty; the key is part of the format
     broker: str = ""  # address without password: one of several may be in use; empty if unknown
 
 
 @dataclass(frozen=True)
-class Disconnected(_Notice):
+class Disconnected(DeviceNotice):
     """The link was lost, or an attempt to connect failed. The agent keeps trying."""
 
     kind = "down"
@@ -49,7 +53,7 @@ class Disconnected(_Notice):
 
 
 @dataclass(frozen=True)
-class MessageRefused(_Notice):
+class MessageRefused(DeviceNotice):
     """A message that makes no sense was dropped."""
 
     kind = "refused"
@@ -57,7 +61,7 @@ class MessageRefused(_Notice):
 
 
 @dataclass(frozen=True)
-class RunJoined(_Notice):
+class RunJoined(DeviceNotice):
     """The agent's report and memory are now those of this run."""
 
     kind = "run"
@@ -65,7 +69,7 @@ class RunJoined(_Notice):
 
 
 @dataclass(frozen=True)
-class DataFits(_Notice):
+class DataFits(DeviceNotice):
     """The data fits the coordinator's task."""
 
     kind = "data"
@@ -74,14 +78,14 @@ class DataFits(_Notice):
 
 
 @dataclass(frozen=True)
-class DataChanged(_Notice):
+class DataChanged(DeviceNotice):
     """The files with the data were changed since they were read; they are read again."""
 
     kind = "data changed"
 
 
 @dataclass(frozen=True)
-class WaitsForCoordinator(_Notice):
+class WaitsForCoordinator(DeviceNotice):
     """The agent is connected, and no coordinator works on this broker."""
 
     kind = "waiting"
@@ -90,7 +94,7 @@ class WaitsForCoordinator(_Notice):
 
 
 @dataclass(frozen=True)
-class Problem(_Notice):
+class Problem(DeviceNotice):
     """Why the agent stays out of the run."""
 
     kind = "problem"
@@ -101,14 +105,14 @@ class Problem(_Notice):
 
 
 @dataclass(frozen=True)
-class WorkStarted(_Notice):
+class WorkStarted(DeviceNotice):
     kind = "work"
     step: int
     phase: str
 
 
 @dataclass(frozen=True)
-class OrderFailed(_Notice):
+class OrderFailed(DeviceNotice):
     """The work of a step failed or was refused. The report names the reason."""
 
     kind = "failed"
@@ -117,7 +121,7 @@ class OrderFailed(_Notice):
 
 
 @dataclass(frozen=True)
-class FrozenOnce(_Notice):
+class FrozenOnce(DeviceNotice):
     """The layers that do not train computed once for all epochs of a step, and the others trained on their outputs."""
 
     kind = "frozen once"
@@ -126,7 +130,7 @@ class FrozenOnce(_Notice):
 
 
 @dataclass(frozen=True)
-class WorkerDied(_Notice):
+class WorkerDied(DeviceNotice):
     """A worker process died during a job. The job is done again, once."""
 
     kind = "worker lost"
@@ -135,20 +139,20 @@ class WorkerDied(_Notice):
 
 
 @dataclass(frozen=True)
-class ReportSent(_Notice):
+class ReportSent(DeviceNotice):
     kind = "sent"
     step: int
     whole: bool  # False: the link broke on the way
 
 
 @dataclass(frozen=True)
-class ReportAccepted(_Notice):
+class ReportAccepted(DeviceNotice):
     kind = "accepted"
     step: int
 
 
 @dataclass(frozen=True)
-class CoordinatorRefused(_Notice):
+class CoordinatorRefused(DeviceNotice):
     """The coordinator has refused a report, or refuses all of this agent's."""
 
     kind = "report refused"
@@ -156,7 +160,7 @@ class CoordinatorRefused(_Notice):
 
 
 @dataclass(frozen=True)
-class ReportDropped(_Notice):
+class ReportDropped(DeviceNotice):
     """The coordinator closed the step without this report."""
 
     kind = "dropped"
@@ -164,7 +168,7 @@ class ReportDropped(_Notice):
 
 
 @dataclass(frozen=True)
-class AskedAgain(_Notice):
+class AskedAgain(DeviceNotice):
     """The coordinator lost what it had accepted after the step `accepted`."""
 
     kind = "asked again"
@@ -175,7 +179,7 @@ class AskedAgain(_Notice):
 
 
 @dataclass(frozen=True)
-class ModelTaken(_Notice):
+class ModelTaken(DeviceNotice):
     """A new model is in use on this device."""
 
     kind = "model"
@@ -188,7 +192,7 @@ class ModelTaken(_Notice):
 
 
 @dataclass(frozen=True)
-class ModelRejected(_Notice):
+class ModelRejected(DeviceNotice):
     """A new model is worse than the model in use, which stays."""
 
     kind = "model rejected"
@@ -200,7 +204,7 @@ class ModelRejected(_Notice):
 
 
 @dataclass(frozen=True)
-class ModelNotKept(_Notice):
+class ModelNotKept(DeviceNotice):
     """A new model could not be judged or written. The model in use stays."""
 
     kind = "model not kept"
@@ -208,7 +212,7 @@ class ModelNotKept(_Notice):
 
 
 @dataclass(frozen=True)
-class HookFailed(_Notice):
+class HookFailed(DeviceNotice):
     """The command of `--on-model` failed. The new model is in use all the same."""
 
     kind = "hook failed"
@@ -219,7 +223,7 @@ class HookFailed(_Notice):
 
 
 @dataclass(frozen=True)
-class Damaged(_Notice):
+class Damaged(DeviceNotice):
     """A file of the agent's state is damaged; what happens next."""
 
     kind = "damaged"
@@ -227,7 +231,7 @@ class Damaged(_Notice):
 
 
 @dataclass(frozen=True)
-class DiskFull(_Notice):
+class DiskFull(DeviceNotice):
     """The disk cannot be written to and the agent waits, or it can be again."""
 
     kind = "disk"
@@ -243,7 +247,7 @@ class StoryLine:
 
 
 @dataclass(frozen=True)
-class StorySoFar(_Notice):
+class StorySoFar(DeviceNotice):
     """What happened to the agent, oldest first."""
 
     kind = "story"
@@ -254,7 +258,7 @@ class StorySoFar(_Notice):
 
 
 @dataclass(frozen=True)
-class CutOff(_Notice):
+class CutOff(DeviceNotice):
     """A fault drill: the agent vanishes as in a power cut."""
 
     kind = "dies"
@@ -278,36 +282,6 @@ class FleetConnected(_Notice):
 class FleetDisconnected(_Notice):
     kind = "fleet down"
     why: str
-
-
-DeviceNotice = (
-    Started
-    | Connected
-    | Disconnected
-    | MessageRefused
-    | RunJoined
-    | DataFits
-    | DataChanged
-    | WaitsForCoordinator
-    | Problem
-    | WorkStarted
-    | OrderFailed
-    | FrozenOnce
-    | WorkerDied
-    | ReportSent
-    | ReportAccepted
-    | CoordinatorRefused
-    | ReportDropped
-    | AskedAgain
-    | ModelTaken
-    | ModelRejected
-    | ModelNotKept
-    | HookFailed
-    | Damaged
-    | DiskFull
-    | StorySoFar
-    | CutOff
-)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ ADDRESSES = Annotated[
     typer.Argument(
         metavar="url...",
         help=f"{ADDRESS}; with several, also what they are to each other: one broker, or independent ones",
-        show_default=False,
     ),
 ]
 
@@ -44,8 +43,7 @@ def doctor(
     home: Annotated[
         Path | None,
         typer.Option(
-            help="folder of `broker init`, on the broker's own machine: examine it as the coordinator, and its disk",
-            show_default=False,
+            help="folder of `broker init`, on the broker's own machine: examine it as the coordinator, and its disk"
         ),
     ] = None,
     patience_s: Annotated[

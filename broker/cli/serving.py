@@ -28,18 +28,12 @@ def up(
     *,
     host: Annotated[
         str | None,
-        typer.Option(
-            help="address to listen on  [default: 127.0.0.1; with --home 0.0.0.0, all]",
-            show_default=False,
-        ),
+        typer.Option(help="address to listen on  [default: 127.0.0.1; with --home 0.0.0.0, all]"),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            min=0,
-            max=65535,
-            help="0: any free port  [default: 1883; with --home its own]",
-            show_default=False,
+            min=0, max=65535, help="0: any free port  [default: 1883; with --home its own]"
         ),
     ] = None,
     websocket_port: Annotated[
@@ -48,14 +42,12 @@ def up(
             min=0,
             max=65535,
             help="also accept MQTT over websockets at this port (ws://HOST:PORT/mqtt, wss:// with TLS); 0: any free one",
-            show_default=False,
         ),
     ] = None,
     websocket_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="without users: a name of this machine under which web pages may use the websockets; repeatable",
-            show_default=False,
+            help="without users: a name of this machine under which web pages may use the websockets; repeatable"
         ),
     ] = None,
     home: Annotated[
@@ -101,15 +93,12 @@ def up(
     max_packet: Annotated[
         int | None,
         typer.Option(
-            help="longest packet in bytes; at least wire.part_bytes of the scenario plus 4096  [default: 540672]",
-            show_default=False,
+            help="longest packet in bytes; at least wire.part_bytes of the scenario plus 4096  [default: 540672]"
         ),
     ] = None,
     memory: Annotated[
         int | None,
-        typer.Option(
-            help="memory of the broker in MiB  [default: half of the machine's]", show_default=False
-        ),
+        typer.Option(help="memory of the broker in MiB  [default: half of the machine's]"),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="print the address as one line of JSON")

@@ -79,8 +79,7 @@ def enroll(
         Path | None,
         typer.Option(
             help="a table of the agents, instead of names: column `id`, and `federation` or `key` where they differ from the "
-            "options",
-            show_default=False,
+            "options"
         ),
     ] = None,
     homes: Annotated[
@@ -89,7 +88,6 @@ def enroll(
             "--home",
             help="the broker's folder; repeat it for several brokers (shards), in the order of their numbers, and each user "
             f"is enrolled at one of them  [default: {HOME}]",
-            show_default=False,
         ),
     ] = None,
     shard: Annotated[
@@ -97,7 +95,6 @@ def enroll(
         typer.Option(
             min=0,
             help="with several --home: the number of the broker, counted from 0  [default: by a hash of each name]",
-            show_default=False,
         ),
     ] = None,
     role: Annotated[
@@ -197,10 +194,7 @@ def renew(
     ] = SERVER_DAYS,
     host: Annotated[
         list[str] | None,
-        typer.Option(
-            help="name or address in the certificate; repeatable  [default: as before]",
-            show_default=False,
-        ),
+        typer.Option(help="name or address in the certificate; repeatable  [default: as before]"),
     ] = None,
 ) -> None:
     """Replace the broker's certificate by the same authority. The devices' credentials stay valid.

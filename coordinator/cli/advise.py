@@ -63,7 +63,6 @@ def advise_command(
             help="the scenario file  [default: with --from, as `coordinator init` proposes it]",
             exists=True,
             dir_okay=False,
-            show_default=False,
         ),
     ] = None,
     *,
@@ -82,12 +81,10 @@ def advise_command(
             "--try",
             min=3,
             help="after the cards, train this many rounds, in which the agents vote  [default: cards alone]",
-            show_default=False,
         ),
     ] = None,
     svg: Annotated[
-        Path | None,
-        typer.Option(help="write the distances of the cards as a picture", show_default=False),
+        Path | None, typer.Option(help="write the distances of the cards as a picture")
     ] = None,
     data_root: DataRoot = None,
     allow: Allow = None,

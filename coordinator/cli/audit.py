@@ -21,9 +21,7 @@ def audit(
     key: Annotated[
         Path | None,
         typer.Option(
-            help="file with the key that the log was signed with",
-            envvar="COVEY_AUDIT_KEY",
-            show_default=False,
+            help="file with the key that the log was signed with", envvar="COVEY_AUDIT_KEY"
         ),
     ] = None,
     head: Annotated[

@@ -88,15 +88,12 @@ def compare_command(
     ] = None,
     cells: Annotated[
         list[str] | None,
-        typer.Option(
-            help="run these cells only, e.g. fedavg/1,fedclust; repeatable", show_default=False
-        ),
+        typer.Option(help="run these cells only, e.g. fedavg/1,fedclust; repeatable"),
     ] = None,
     known: Annotated[
         list[Path] | None,
         typer.Option(
-            help="compare.json of an earlier comparison, whose cells count as finished; repeatable",
-            show_default=False,
+            help="compare.json of an earlier comparison, whose cells count as finished; repeatable"
         ),
     ] = None,
     no_run: Annotated[

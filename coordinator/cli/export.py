@@ -22,8 +22,7 @@ from covey.shared.storage.files import model_files
 def export(
     folder: Annotated[Path, typer.Argument(help="the folder of a finished run")],
     to: Annotated[
-        Path | None,
-        typer.Option("--out", help="output folder  [default: <folder>/export]", show_default=False),
+        Path | None, typer.Option("--out", help="output folder  [default: <folder>/export]")
     ] = None,
     kind: Annotated[
         ProgramFormat, typer.Option("--format", help="pt2 for PyTorch, or onnx")

@@ -45,7 +45,6 @@ def init_command(
             "--target",
             help="the column of a table to predict; repeated, for labels that a row has or not  [default: a usual name, else "
             "the last]",
-            show_default=False,
         ),
     ] = None,
     anomalies: Annotated[
@@ -53,36 +52,26 @@ def init_command(
     ] = False,
     horizon: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="forecast the target of a series for this number of rows",
-            show_default=False,
-        ),
+        typer.Option(min=1, help="forecast the target of a series for this number of rows"),
     ] = None,
     words: Annotated[
         list[str] | None,
         typer.Option(
             help="a column whose words are classes of things, although they are many or seldom repeat: they become part of "
-            "the scenario; repeatable",
-            show_default=False,
+            "the scenario; repeatable"
         ),
     ] = None,
     agents: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="number of devices  [default: one per --from]", show_default=False
-        ),
+        int | None, typer.Option(min=1, help="number of devices  [default: one per --from]")
     ] = None,
     name: Annotated[
-        str | None,
-        typer.Option(help="the scenario's name  [default: after the data]", show_default=False),
+        str | None, typer.Option(help="the scenario's name  [default: after the data]")
     ] = None,
     to: Annotated[
         Path | None,
         typer.Option(
             "--out",
             help="file to write once the proposal is made; `> FILE` would empty it before  [default: print it]",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

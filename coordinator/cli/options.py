@@ -69,7 +69,6 @@ AuditKey = Annotated[
     typer.Option(
         help="file with a secret key; signs the audit log with it (HMAC-SHA256)",
         envvar="COVEY_AUDIT_KEY",
-        show_default=False,
     ),
 ]
 InProcess = Annotated[
@@ -85,7 +84,6 @@ Track = Annotated[
     typer.Option(
         metavar="<tracker>",
         help="also log to an experiment tracker: mlflow, tensorboard or wandb; repeatable",
-        show_default=False,
     ),
 ]
 

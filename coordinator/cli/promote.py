@@ -109,9 +109,7 @@ def promote(
     on: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="<device>",
-            help="only this device tries it, as the candidate; repeatable",
-            show_default=False,
+            metavar="<device>", help="only this device tries it, as the candidate; repeatable"
         ),
     ] = None,
     share: Annotated[
@@ -119,7 +117,6 @@ def promote(
         typer.Option(
             metavar="<percent>",
             help="only this share of the devices tries it, as the candidate, such as 10%",
-            show_default=False,
         ),
     ] = None,
     alias: Annotated[
@@ -131,8 +128,7 @@ def promote(
     runs: Runs = Path("runs"),
     connection: BrokerAddresses,
     federation: Annotated[
-        str | None,
-        typer.Option(help="the devices' federation  [default: the run's]", show_default=False),
+        str | None, typer.Option(help="the devices' federation  [default: the run's]")
     ] = None,
     audit_key: AuditKey = None,
     as_json: Json = False,

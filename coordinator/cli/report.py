@@ -31,15 +31,13 @@ def report_command(
     html: Annotated[
         Path | None,
         typer.Option(
-            help="write the page to this file  [default: report.html in the folder, if it is a single one]",
-            show_default=False,
+            help="write the page to this file  [default: report.html in the folder, if it is a single one]"
         ),
     ] = None,
     svg: Annotated[
         list[str] | None,
         typer.Option(
-            help="also write one picture of that page: NAME=FILE, e.g. accuracy=a.svg; repeatable",
-            show_default=False,
+            help="also write one picture of that page: NAME=FILE, e.g. accuracy=a.svg; repeatable"
         ),
     ] = None,
     allow: Allow = None,

@@ -124,7 +124,6 @@ def run_command(
         typer.Option(
             "--from",
             help="folder of a finished run: begin with its models and clusters, for more rounds or with other settings",
-            show_default=False,
         ),
     ] = None,
     give_up_after: Annotated[
@@ -133,16 +132,12 @@ def run_command(
             min=1.0,
             metavar="<seconds>",
             help="end the run, with exit code 2, once it has waited so long for agents  [default: it waits on]",
-            show_default=False,
         ),
     ] = None,
     in_process: InProcess = False,
     data_root: DataRoot = None,
     metrics: Annotated[
-        str | None,
-        typer.Option(
-            help="serve Prometheus metrics at [HOST:]PORT, path /metrics", show_default=False
-        ),
+        str | None, typer.Option(help="serve Prometheus metrics at [HOST:]PORT, path /metrics")
     ] = None,
     audit_key: AuditKey = None,
     track: Track = None,

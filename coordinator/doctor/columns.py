@@ -7,7 +7,7 @@ group, are a group and not odd; a unit is the exception, because its factor is k
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from statistics import median
@@ -81,6 +81,16 @@ def group_size(devices: int) -> int:
     return max(3 if devices >= 9 else -(-devices // 3), -(-devices // 10), 2)
 
 
+def are_few(away: Sized, devices: Sized) -> bool:
+    """Whether so many can differ from the others, and are no group."""
+    return len(devices) >= LEAST_DEVICES and len(away) < group_size(len(devices))
+
+
+def to_check(device: str, kind: Kind, what: str, weight: float = 0.0) -> Odd:
+    """What is odd about the data of a device, which shows more of them."""
+    return Odd((device,), kind, what, f"on the device: {CHECK}", weight=weight)
+
+
 def odd_columns(columns: Columns, target: str = "") -> Iterator[Odd]:
     """All that is odd about the columns of a fleet.
 
@@ -147,7 +157,7 @@ def _scales(title: str, of: OfDevices, kind: Kind) -> Iterator[Odd]:
         times = own / middle if own > middle else middle / own
         word = "times" if own > middle else "times smaller than"
         what = f"{title} is {plain(times)} {word} the fleet's median: {plain(own)}, there {plain(middle)}"
-        yield Odd((device,), kind, what, f"on the device: {CHECK}", weight=abs(math.log10(times)))
+        yield to_check(device, kind, what, abs(math.log10(times)))
 
 
 def _is_mixed(of: OfDevices) -> bool:
@@ -281,16 +291,14 @@ def _constants(title: str, of: OfDevices) -> Iterator[Odd]:
 
 def _missing(title: str, of: OfDevices) -> Iterator[Odd]:
     """Devices on which most cells are missing, where nearly none are on the others."""
-    if len(of) < LEAST_DEVICES:
-        return
-    usual = median([one.missing for one in of.values()])
     away = [device for device, one in of.items() if one.missing >= 0.5]
-    if usual > 0.05 or len(away) >= group_size(len(of)):
+    usual = median([one.missing for one in of.values()]) if of else 0.0
+    if usual > 0.05 or not are_few(away, of):
         return
     for device in away:
         share = of[device].missing
         what = f"{title} is missing in {100 * share:.0f} % of its rows, on the others in {100 * usual:.0f} %"
-        yield Odd((device,), "missing", what, f"on the device: {CHECK}", weight=share)
+        yield to_check(device, "missing", what, share)
 
 
 # -- swapped columns, copied devices ---------------------------------------------------------------------------------
@@ -298,14 +306,12 @@ def _missing(title: str, of: OfDevices) -> Iterator[Odd]:
 
 def _swaps(columns: Columns, target: str) -> Iterator[tuple[Odd, str, str]]:
     """Devices with two columns of which each looks like the other one of the fleet."""
-    usual = {
-        name: _middle(list(of.values())) for name, of in columns.items() if len(of) >= LEAST_DEVICES
-    }
-    usual = {
-        name: one
-        for name, one in usual.items()
-        if one.std > 0 and (one.effective >= LEAST_VALUES or _is_mixed(columns[name]))
-    }
+    usual: dict[str, Numbers] = {}
+    for name, of in columns.items():
+        if len(of) >= LEAST_DEVICES:
+            one = _middle(list(of.values()))
+            if one.std > 0 and (one.effective >= LEAST_VALUES or _is_mixed(of)):
+                usual[name] = one
     strange: dict[str, list[str]] = {}  # columns of a device that are far from the fleet's
     for name in usual:
         far = {device: _far(one, usual[name]) for device, one in columns[name].items()}
@@ -324,7 +330,7 @@ def _swaps(columns: Columns, target: str) -> Iterator[tuple[Odd, str, str]]:
             if 4 * across <= straight and across <= 2:
                 taken |= {(device, a), (device, b)}
                 what = f"{_title(a, target)} looks like {_title(b, target)} of the others, and the other way round"
-                yield Odd((device,), "swap", what, f"on the device: {CHECK}", weight=straight), a, b
+                yield to_check(device, "swap", what, straight), a, b
 
 
 def _title(name: str, target: str) -> str:

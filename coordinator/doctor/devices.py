@@ -314,9 +314,8 @@ def _publication(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd
         for agent, one in members.items()
         if one.online
         and one.model is not None
-        and one.model.serial >= wanted.serial
-        and (one.model.run, one.model.round) != (wanted.run, wanted.round)
         and one.model.serial == wanted.serial
+        and (one.model.run, one.model.round) != (wanted.run, wanted.round)
     ]
     for agent in refused:
         model = members[agent].model

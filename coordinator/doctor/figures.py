@@ -12,15 +12,14 @@ from statistics import median
 from typing import Any
 
 from covey.coordinator.doctor.columns import (
-    CHECK,
-    LEAST_DEVICES,
     LEAST_VALUES,
     OfDevices,
-    group_size,
+    are_few,
     numbers_of,
     odd_columns,
     outliers,
     same_rows,
+    to_check,
 )
 from covey.coordinator.doctor.odd import Odd
 from covey.shared.numerics.measures import MEASURES, Measure, shown_measure
@@ -99,12 +98,9 @@ def _worse_than_nothing(
             f"{measure.text(other)}"
         )
     worse = [device for device, gain in gains.items() if gain > 0]
-    if len(gains) < LEAST_DEVICES or len(worse) >= group_size(len(gains)):
-        return
-    for device in worse:
-        yield Odd(
-            (device,), "figure", words[device], f"on the device: {CHECK}", weight=gains[device]
-        )
+    if are_few(worse, gains):
+        for device in worse:
+            yield to_check(device, "figure", words[device], gains[device])
 
 
 def _is_worse(measure: Measure, mine: float, nothing: float, rows: int) -> float:
@@ -135,7 +131,7 @@ def _far_from_others(used: Mapping[str, Mapping[str, Any]]) -> Iterator[Odd]:
         if value < usual:
             continue
         what = f"{measure.label} {measure.text(value)}, the fleet's median is {measure.text(usual)}"
-        yield Odd((device,), "figure", what, f"on the device: {CHECK}", weight=value / usual)
+        yield to_check(device, "figure", what, value / usual)
 
 
 def _drifts(evaluation: Evaluation) -> Iterator[Odd]:
@@ -148,18 +144,16 @@ def _drifts(evaluation: Evaluation) -> Iterator[Odd]:
         own, nothing = in_use(modes), modes.get("baseline") or {}
         if own.get("variance", 0.0) > 0 and "mse" in nothing:
             shifts[device] = math.sqrt(max(nothing["mse"] / own["variance"] - 1, 0.0))
-    if len(shifts) < LEAST_DEVICES:
-        return
-    usual = median(shifts.values())
+    usual = median(shifts.values()) if shifts else 0.0
     away = [device for device, shift in shifts.items() if shift >= SHIFT * (1 + usual)]
-    if len(away) >= group_size(len(shifts)):
+    if not are_few(away, shifts):
         return
     for device in away:
         what = (
             f"its test targets are {shifts[device]:.1f} deviations from those it trains on, on the others "
             f"{usual:.1f}"
         )
-        yield Odd((device,), "drift", what, f"on the device: {CHECK}", weight=shifts[device])
+        yield to_check(device, "drift", what, shifts[device])
 
 
 NOTHING = ("none",)  # candidates that have learned nothing; trees alone are usual on small tables
@@ -172,8 +166,8 @@ def _no_model(weights: Mapping[str, Mapping[str, float]]) -> Iterator[Odd]:
         for device, own in weights.items()
         if own and all(name in NOTHING or not weight for name, weight in own.items())
     ]
-    if len(weights) < LEAST_DEVICES or len(without) >= group_size(len(weights)):
-        return
-    for device in without:
-        what = "it uses the constant answer alone: no model helps it"
-        yield Odd((device,), "no model", what, f"on the device: {CHECK}")
+    if are_few(without, weights):
+        for device in without:
+            yield to_check(
+                device, "no model", "it uses the constant answer alone: no model helps it"
+            )

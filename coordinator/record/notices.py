@@ -7,7 +7,7 @@ lines of `rounds.jsonl` and the payload of the metrics topic; only some kinds of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar
 
 from covey.coordinator.fold.means import Means
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class _Notice:
+class Notice:
     """The JSON object of a notice names its kind under "event", then come its fields in their order."""
 
     event: ClassVar[str]
@@ -30,11 +30,15 @@ class _Notice:
         return row
 
 
+class Record(Notice):
+    """A notice that the record keeps as a line."""
+
+
 # -- what the record keeps -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class PhaseFolded(_Notice):
+@dataclass(frozen=True, kw_only=True)
+class PhaseFolded(Record):
     """A phase is over and its reports are in the strategy's state."""
 
     event: ClassVar[str] = "phase"
@@ -46,62 +50,38 @@ class PhaseFolded(_Notice):
     invited: list[ClientId]
     reported: list[ClientId]
     missing: list[ClientId]
-    cluster_sizes: Mapping[str, int]  # agents by cluster id, after the fold
-    moved: int  # agents that are in another cluster than before the fold
-    seconds: float  # from the first order to the fold
-    train_seconds: float  # sum over the reporters
-    fold_seconds: float
-    traffic: Mapping[str, int]  # totals of the run so far
-    notes: Mapping[str, Any]  # what the strategy remarks
-    means: Means = field(default_factory=Means)
-    client_state: Mapping[ClientId, str] = field(default_factory=dict)  # agents that lost memory
-    devices: Mapping[str, int] = field(default_factory=dict)  # empty: all computed on CPUs
-    privacy: Mapping[str, Any] | None = None  # the account so far
     deadline_s: float | None = None  # the time limit, if it adapts
     clock_s: float | None = None  # the virtual time, where durations are simulated
     # of a buffered round: the cluster that was folded, and folds since the order of each reporter
     buffer: int | None = None
     staleness: list[int] = field(default_factory=list)
+    client_state: Mapping[ClientId, str] = field(default_factory=dict)  # agents that lost memory
+    devices: Mapping[str, int] = field(default_factory=dict)  # empty: all computed on CPUs
+    cluster_sizes: Mapping[str, int]  # agents by cluster id, after the fold
+    moved: int  # agents that are in another cluster than before the fold
+    means: Means = field(default_factory=Means)
+    seconds: float  # from the first order to the fold
+    train_seconds: float  # sum over the reporters
+    fold_seconds: float
+    traffic: Mapping[str, int]  # totals of the run so far
+    notes: Mapping[str, Any]  # what the strategy remarks
+    privacy: Mapping[str, Any] | None = None  # the account so far
 
     def to_json(self) -> Json:
-        """One line of `rounds.jsonl`: what a phase does not have is left out."""
-        row: Json = {
-            "event": self.event,
-            "phase": self.phase,
-            "ends_round": self.ends_round,
-            "round": self.round,
-            "step": self.step,
-            "invited": self.invited,
-            "reported": self.reported,
-            "missing": self.missing,
-        }
-        if self.deadline_s is not None:
-            row["deadline_s"] = self.deadline_s
-        if self.clock_s is not None:
-            row["clock_s"] = self.clock_s
-        if self.buffer is not None:
-            row["buffer"] = self.buffer
-        if self.staleness:
-            row["staleness"] = self.staleness
-        if self.client_state:
-            row["client_state"] = self.client_state
-        if self.devices:
-            row["devices"] = self.devices
-        row["cluster_sizes"] = self.cluster_sizes
-        row["moved"] = self.moved
-        row |= self.means.to_json()
-        row["seconds"] = self.seconds
-        row["train_seconds"] = self.train_seconds
-        row["fold_seconds"] = self.fold_seconds
-        row["traffic"] = self.traffic
-        row["notes"] = self.notes
-        if self.privacy is not None:
-            row["privacy"] = self.privacy
+        """One line of `rounds.jsonl`: the means are keys of it, and what a phase does not have is left out."""
+        row: Json = {"event": self.event}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            may_lack = one.default is None or one.default_factory is not MISSING
+            if one.name == "means":
+                row |= self.means.to_json()
+            elif not may_lack or value not in (None, [], {}):
+                row[one.name] = value
         return row
 
 
 @dataclass(frozen=True)
-class RoundVoid(_Notice):
+class RoundVoid(Record):
     """A step came to nothing and is drawn again."""
 
     event: ClassVar[str] = "void"
@@ -112,7 +92,7 @@ class RoundVoid(_Notice):
 
 
 @dataclass(frozen=True)
-class ReportSetAside(_Notice):
+class ReportSetAside(Record):
     """An accepted report made the fold fail; the step continues without it."""
 
     event: ClassVar[str] = "set_aside"
@@ -124,7 +104,7 @@ class ReportSetAside(_Notice):
 
 
 @dataclass(frozen=True)
-class AgentQuarantined(_Notice):
+class AgentQuarantined(Record):
     """An agent is not invited any more, because its reports were refused."""
 
     event: ClassVar[str] = "quarantined"
@@ -136,7 +116,7 @@ class AgentQuarantined(_Notice):
 
 
 @dataclass(frozen=True)
-class AgentRests(_Notice):
+class AgentRests(Record):
     """An agent is not invited for some rounds, because its work came to nothing several times in a row."""
 
     event: ClassVar[str] = "resting"
@@ -150,7 +130,7 @@ class AgentRests(_Notice):
 
 
 @dataclass(frozen=True)
-class AgentReleased(_Notice):
+class AgentReleased(Record):
     """The operator has released an agent from quarantine."""
 
     event: ClassVar[str] = "released"
@@ -160,7 +140,7 @@ class AgentReleased(_Notice):
 
 
 @dataclass(frozen=True)
-class AgentForgotten(_Notice):
+class AgentForgotten(Record):
     """The operator has removed an agent from the run; it may come back as a newcomer."""
 
     event: ClassVar[str] = "forgotten"
@@ -170,7 +150,7 @@ class AgentForgotten(_Notice):
 
 
 @dataclass(frozen=True)
-class AgentFellBack(_Notice):
+class AgentFellBack(Record):
     """An agent is served another model, because that of its cluster was clearly worse on the samples that it holds back."""
 
     event: ClassVar[str] = "fell_back"
@@ -183,7 +163,7 @@ class AgentFellBack(_Notice):
 
 
 @dataclass(frozen=True)
-class RoundsStopped(_Notice):
+class RoundsStopped(Record):
     """The method needs no more rounds, although the scenario has some left."""
 
     event: ClassVar[str] = "stopped"
@@ -194,7 +174,7 @@ class RoundsStopped(_Notice):
 
 
 @dataclass(frozen=True)
-class LinesLost(_Notice):
+class LinesLost(Record):
     """The checkpoint knows lines of the record that the file does not have."""
 
     event: ClassVar[str] = "lost lines"
@@ -202,24 +182,11 @@ class LinesLost(_Notice):
     lines: int
 
 
-Record = (
-    PhaseFolded
-    | RoundVoid
-    | ReportSetAside
-    | AgentQuarantined
-    | AgentRests
-    | AgentReleased
-    | AgentForgotten
-    | AgentFellBack
-    | RoundsStopped
-    | LinesLost
-)
-
 # -- about agents and their reports ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class ReportDamaged(_Notice):
+class ReportDamaged(Notice):
     """An accepted report cannot be read any more; its agent sends it again."""
 
     event: ClassVar[str] = "damaged"
@@ -228,7 +195,7 @@ class ReportDamaged(_Notice):
 
 
 @dataclass(frozen=True)
-class WorkFailed(_Notice):
+class WorkFailed(Notice):
     """An agent reports that it could not do the work of its order."""
 
     event: ClassVar[str] = "failed"
@@ -239,7 +206,7 @@ class WorkFailed(_Notice):
 
 
 @dataclass(frozen=True)
-class ReportIgnored(_Notice):
+class ReportIgnored(Notice):
     """A report came that no open step waits for."""
 
     event: ClassVar[str] = "ignored"
@@ -249,7 +216,7 @@ class ReportIgnored(_Notice):
 
 
 @dataclass(frozen=True)
-class ReportRefused(_Notice):
+class ReportRefused(Notice):
     """A report broke a rule and was dropped."""
 
     event: ClassVar[str] = "refused"
@@ -259,7 +226,7 @@ class ReportRefused(_Notice):
 
 
 @dataclass(frozen=True)
-class AgentExcluded(_Notice):
+class AgentExcluded(Notice):
     """An agent stays out of the run, because its data does not fit."""
 
     event: ClassVar[str] = "problem"
@@ -272,7 +239,7 @@ class AgentExcluded(_Notice):
 
 
 @dataclass(frozen=True)
-class BrokerReady(_Notice):
+class BrokerReady(Notice):
     """The broker of the run is known, and runs where the coordinator has started it."""
 
     event: ClassVar[str] = "broker"
@@ -283,7 +250,7 @@ class BrokerReady(_Notice):
 
 
 @dataclass(frozen=True)
-class ModelChosen(_Notice):
+class ModelChosen(Notice):
     """The initial model is about to be built."""
 
     event: ClassVar[str] = "model"
@@ -292,7 +259,7 @@ class ModelChosen(_Notice):
 
 
 @dataclass(frozen=True)
-class LinkUp(_Notice):
+class LinkUp(Notice):
     """The broker is connected."""
 
     event: ClassVar[str] = "link"
@@ -301,7 +268,7 @@ class LinkUp(_Notice):
 
 
 @dataclass(frozen=True)
-class LinkDown(_Notice):
+class LinkDown(Notice):
     """The connection to the broker was lost."""
 
     event: ClassVar[str] = "link"
@@ -311,7 +278,7 @@ class LinkDown(_Notice):
 
 
 @dataclass(frozen=True)
-class ShardUp(_Notice):
+class ShardUp(Notice):
     """One of several brokers is connected."""
 
     event: ClassVar[str] = "shard"
@@ -322,7 +289,7 @@ class ShardUp(_Notice):
 
 
 @dataclass(frozen=True)
-class ShardDown(_Notice):
+class ShardDown(Notice):
     """The connection to one of several brokers was lost."""
 
     event: ClassVar[str] = "shard"
@@ -334,7 +301,7 @@ class ShardDown(_Notice):
 
 
 @dataclass(frozen=True)
-class AggregatorUp(_Notice):
+class AggregatorUp(Notice):
     """The aggregator near a broker is online."""
 
     event: ClassVar[str] = "aggregator"
@@ -344,7 +311,7 @@ class AggregatorUp(_Notice):
 
 
 @dataclass(frozen=True)
-class AggregatorDown(_Notice):
+class AggregatorDown(Notice):
     """The aggregator near a broker is gone: the coordinator reads the reports there itself."""
 
     event: ClassVar[str] = "aggregator"
@@ -354,7 +321,7 @@ class AggregatorDown(_Notice):
 
 
 @dataclass(frozen=True)
-class AggregatorExcluded(_Notice):
+class AggregatorExcluded(Notice):
     """The aggregator near a broker speaks another format: the coordinator reads the reports there itself."""
 
     event: ClassVar[str] = "aggregator excluded"
@@ -364,7 +331,7 @@ class AggregatorExcluded(_Notice):
 
 
 @dataclass(frozen=True)
-class SumRefused(_Notice):
+class SumRefused(Notice):
     """A partial sum does not fit: its step takes single reports."""
 
     event: ClassVar[str] = "sum refused"
@@ -374,7 +341,7 @@ class SumRefused(_Notice):
 
 
 @dataclass(frozen=True)
-class SubscriptionsRefused(_Notice):
+class SubscriptionsRefused(Notice):
     """The broker refuses these subscriptions; none: it has accepted all of them since."""
 
     event: ClassVar[str] = "subscriptions"
@@ -384,7 +351,7 @@ class SubscriptionsRefused(_Notice):
 
 
 @dataclass(frozen=True)
-class BrokerDrops(_Notice):
+class BrokerDrops(Notice):
     """The broker acknowledges what it does not deliver, or delivers it again."""
 
     event: ClassVar[str] = "delivery"
@@ -394,7 +361,7 @@ class BrokerDrops(_Notice):
 
 
 @dataclass(frozen=True)
-class ControlReceived(_Notice):
+class ControlReceived(Notice):
     """The operator has paused or resumed the run."""
 
     event: ClassVar[str] = "control"
@@ -404,7 +371,7 @@ class ControlReceived(_Notice):
 
 
 @dataclass(frozen=True)
-class DiskRemark(_Notice):
+class DiskRemark(Notice):
     """The disk is full, or has room again."""
 
     event: ClassVar[str] = "disk"
@@ -413,7 +380,7 @@ class DiskRemark(_Notice):
 
 
 @dataclass(frozen=True)
-class ProcessFrozen(_Notice):
+class ProcessFrozen(Notice):
     """This process did not run for a while; deadlines are postponed by that time."""
 
     event: ClassVar[str] = "frozen"
@@ -423,7 +390,7 @@ class ProcessFrozen(_Notice):
 
 
 @dataclass(frozen=True)
-class ModelsPublished(_Notice):
+class ModelsPublished(Notice):
     """Devices have been given the models of a round, for use."""
 
     event: ClassVar[str] = "published"
@@ -435,7 +402,7 @@ class ModelsPublished(_Notice):
 
 
 @dataclass(frozen=True)
-class ModelsNotPublished(_Notice):
+class ModelsNotPublished(Notice):
     """The run is finished, but its models could not be given to devices."""
 
     event: ClassVar[str] = "not published"
@@ -444,7 +411,7 @@ class ModelsNotPublished(_Notice):
 
 
 @dataclass(frozen=True)
-class RunWaits(_Notice):
+class RunWaits(Notice):
     """No phase can open at the moment."""
 
     event: ClassVar[str] = "waiting"
@@ -454,30 +421,6 @@ class RunWaits(_Notice):
 
 
 CausedByPeer = WorkFailed | ReportIgnored | ReportRefused  # a peer can cause these at will
-Notice = (
-    Record
-    | CausedByPeer
-    | ReportDamaged
-    | AgentExcluded
-    | BrokerReady
-    | ModelChosen
-    | LinkUp
-    | LinkDown
-    | ShardUp
-    | ShardDown
-    | AggregatorUp
-    | AggregatorDown
-    | AggregatorExcluded
-    | SumRefused
-    | SubscriptionsRefused
-    | BrokerDrops
-    | ControlReceived
-    | DiskRemark
-    | ProcessFrozen
-    | RunWaits
-    | ModelsPublished
-    | ModelsNotPublished
-)
 Observer = Callable[[Notice], None]
 
 

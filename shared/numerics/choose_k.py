@@ -9,7 +9,7 @@ answer 1 where agents differ at all. scipy is imported inside of functions: agen
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,28 +23,6 @@ BETTER = 5  # a cloud of one noise level scores among the best 5 of 100 with a c
 MAX_CLUSTERS = 64
 MAX_ROWS = 256  # rotating n rows costs n^3, so of more rows a sample is tested
 FLOOR = 1e-12  # smaller shares of the whole are rounding errors
-
-
-def elbow(spreads: Mapping[int, float]) -> int:
-    """The K with the largest second difference J(K-1) - 2 J(K) + J(K+1), ties to the lowest.
-
-    Args:
-        spreads: the mean distance J for each K. Only a K with both neighbours can be chosen, so
-            never the least, never the largest.
-
-    Raises:
-        ValueError: no K has both neighbours.
-    """
-    inner = sorted(k for k in spreads if k - 1 in spreads and k + 1 in spreads)
-    if not inner:
-        raise ValueError(
-            f"J at {sorted(spreads)} has no second difference: give three numbers in a row"
-        )
-
-    def second_difference(k: int) -> float:
-        return spreads[k - 1] - 2 * spreads[k] + spreads[k + 1]
-
-    return max(inner, key=second_difference)
 
 
 @dataclass(frozen=True)

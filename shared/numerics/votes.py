@@ -1,7 +1,6 @@
 """Votes: losses of agents under two models, on data that they hold back from training. Pure.
 
 An agent that votes for itself (`Vote`) comes to the same verdict as the coordinator, so that it can act on it at once.
-`is_clearly_better` decides between models that may both be good: the one that is served, and the same after training at home.
 In a vote of the fleet each agent sends a mean difference and its variance, and `counted` has the outcome.
 """
 
@@ -19,7 +18,6 @@ VOTE = "vote"  # number of the report of an evaluation: the losses of the served
 LEAST = 5  # samples: with fewer the variance of a mean is a guess
 SURE = 2.33  # standard deviations: one-sided, 1 %
 LIMIT = 3.0  # times the median, the most that one agent counts in a decision of the fleet
-CLEAR = 1.64  # standard deviations: one-sided, 5 %
 MUCH = 0.5  # of the loss of a model that knows nothing
 LARGEST_LOSS = (
     1e50  # in place of larger losses and of those that are not finite; its square is finite
@@ -82,12 +80,6 @@ def difference(one: Errors, other: Errors) -> tuple[float, float]:
     """
     apart = _bounded(one) - _bounded(other)
     return float(apart.mean()), float(apart.var(ddof=1)) / len(apart)
-
-
-def is_clearly_better(other: Errors, served: Errors) -> bool:
-    """Whether errors of single samples (n,), n >= 2, are lower beyond chance."""
-    gain, variance = difference(served, other)
-    return gain > CLEAR * math.sqrt(variance)
 
 
 @dataclass(frozen=True)

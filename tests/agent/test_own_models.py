@@ -18,7 +18,6 @@ from covey.agent.kept.model_dir import ModelDir
 from covey.agent.kept.model_file import read_model
 from covey.agent.worker.predict import Predictor
 from covey.shared.numerics.mixture import in_words
-from covey.shared.numerics.votes import is_clearly_better
 from covey.shared.wire.messages import ReportContent
 from tests.agent.test_held_back import numbered, numbers
 from tests.agent.test_kept import BAD, GOOD, LAYOUT, perform, samples
@@ -65,17 +64,6 @@ def test_few_units_choose_nothing() -> None:
     assert not list(folds(replace(numbered(60), overlap=60), 3, "pi-1"))
     copies = take(numbered(24), np.arange(48) % 24)
     assert not list(folds(copies, 3, "pi-1"))
-
-
-@pytest.mark.parametrize(
-    ("right", "is_better"), [(0, False), (1, False), (2, False), (3, True), (10, True)]
-)
-def test_a_gain_that_may_be_chance_is_left_alone(right: int, *, is_better: bool) -> None:
-    served = np.ones(50)
-    other = np.ones(50)
-    other[:right] = 0
-    assert is_clearly_better(other, served) == is_better
-    assert not is_clearly_better(served, other)
 
 
 # -- the worker --------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import get_args
 
 import pytest
 
@@ -121,4 +120,6 @@ def test_a_notice_has_the_json_that_programs_read(notice: Notice, text: str) -> 
 
 
 def test_every_kind_of_notice_has_an_example() -> None:
-    assert {type(notice) for notice, _ in EXAMPLES} == set(get_args(Notice))
+    kinds = {kind for kind in vars(notices).values() if isinstance(kind, type)}
+    kinds = {kind for kind in kinds if issubclass(kind, Notice) and hasattr(kind, "event")}
+    assert {type(notice) for notice, _ in EXAMPLES} == kinds

@@ -15,7 +15,6 @@ from covey.shared.numerics.choose_k import (
     by_rotations,
     by_silhouette,
     dimensions,
-    elbow,
 )
 from covey.shared.numerics.clustering import Labels, Linkage, Matrix, agglomerative, euclidean
 
@@ -32,20 +31,6 @@ def planted(
 
 def matrix_of(points: Matrix) -> Matrix:
     return euclidean(list(points))
-
-
-# -- the largest second difference --------------------------------------------------------------------
-
-
-def test_the_elbow_is_where_the_fall_of_j_breaks_most() -> None:
-    assert elbow({1: 10.0, 2: 6.0, 3: 2.0, 4: 1.8, 5: 1.7}) == 3
-
-
-def test_the_elbow_goes_to_the_lowest_of_equals_and_needs_both_neighbours() -> None:
-    assert elbow({2: 4.0, 3: 2.0, 4: 1.0, 5: 0.0, 6: 0.0}) == 3
-    assert elbow({1: 100.0, 3: 9.0, 4: 8.0, 5: 7.5}) == 4  # 3 lacks its left neighbour
-    with pytest.raises(ValueError, match="three numbers in a row"):
-        elbow({2: 1.0, 3: 0.5})
 
 
 # -- silhouettes against chance -----------------------------------------------------------------------
