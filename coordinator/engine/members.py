@@ -175,12 +175,7 @@ class Members:
 
     def by_agent(self, fact: Callable[[Member], T | None]) -> dict[ClientId, T]:
         """A fact of all agents of whom it is known."""
-        found: dict[ClientId, T] = {}
-        for member in self:
-            value = fact(member)
-            if value is not None:
-                found[member.id] = value
-        return found
+        return {one.id: value for one in self if (value := fact(one)) is not None}
 
     @property
     def evaluation(self) -> dict[ClientId, Json]:

@@ -334,9 +334,7 @@ class RoundEngine:
             rules=self.rules,
             round=self.round,
             attempt=self.attempt,
-            known=self.known,
-            present=self.present,
-            quarantined=self.members.barred,
+            members=self.members,
             resting=self.resting.keys(),
         )
 
