@@ -126,7 +126,7 @@ class RoundEngine:
     @property
     def quarantined(self) -> Mapping[ClientId, str]:
         """Why each of some agents is not invited any more."""
-        return {one: self.members[one].quarantine or "" for one in self.members.barred}
+        return self.members.quarantined
 
     @property
     def expected(self) -> int:

@@ -61,7 +61,7 @@ class AgentTiming:
         if self.rule is None:
             return first_s
         members = filter(None, map(self._members.get, invited))
-        known = [own for member in members if (own := member.durations.get(phase))]
+        known = [own for member in members if (own := (member.durations or {}).get(phase))]
         if len(known) < KNOWN_SHARE * len(invited):
             return first_s
         durations = [seconds for own in known for seconds in own]
@@ -118,6 +118,6 @@ class AgentTiming:
             return {}
         durations: dict[str, dict[ClientId, list[float | None]]] = {}
         for member in self._members:
-            for phase, seconds in member.durations.items():
+            for phase, seconds in (member.durations or {}).items():
                 durations.setdefault(phase, {})[member.id] = list(seconds)
         return {"durations": durations, "drop_outs": [list(counts) for counts in self._drop_outs]}
