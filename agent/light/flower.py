@@ -178,7 +178,7 @@ class FlowerLoop:
     node: str = ""
 
     def client(self, seed: int = 0) -> Any:
-        """A new client. What it draws as it is made, its first model or which of its samples test, is the same each time."""
+        """A new client. It draws the same each time it is made: its first model, or which of its samples test."""
         seeded(seed)
         config = {"partition-id": 0} | node_config(self.node)
         argument: Any = str(config["partition-id"])
@@ -215,7 +215,9 @@ class FlowerLoop:
 
     def evaluate(self, state: State, features: npt.NDArray[Any]) -> NoReturn:
         """Refuse: a client gives figures (`judged`), not outputs."""
-        raise PublicError(f"task.model {self.name}: a client of Flower gives no outputs")
+        raise PublicError(
+            f"task.model {self.name}: a client of Flower gives no outputs to predict with; choose a model that does"
+        )
 
     def judged(self, state: State) -> Judged:
         """Loss, samples and metrics on the test data of the client."""

@@ -7,12 +7,11 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from covey.broker.programs.mosquitto import Mosquitto, find
 from covey.broker.programs.process import until_closed
 from covey.shared.errors import UserError
-from covey.shared.own_code import plugins
 from covey.shared.programs.child import stop_signals
 from covey.shared.storage import json_text
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     Broker = Mosquitto | EmbeddedBroker
 
 RELOAD_S = 1.0
+DAY_S = 86_400.0
 
 Show = Callable[[str], None]  # shows a line to the user
 
@@ -34,6 +34,7 @@ async def run(
     as_json: bool,
     until_stdin_closes: bool,
     websocket_port: int | None = None,
+    warnings: Callable[[], Sequence[str]] = list,
 ) -> str:
     """Run a broker until it is asked to stop.
 
@@ -43,6 +44,7 @@ async def run(
         as_json: print the address as a line of JSON.
         until_stdin_closes: stop at the end of standard input, too.
         websocket_port: for MQTT over websockets; 0: any free one; None: TCP alone.
+        warnings: what to show again every day, such as a certificate that ends.
 
     Returns:
         "", or how the broker ended by itself.
@@ -58,12 +60,13 @@ async def run(
     async with broker, AsyncExitStack() as stack:
         gateway: WebsocketGateway | None = None
         if websocket_port is not None:
-            door = plugins.door("websockets")
+            from covey.broker.programs.websocket_gateway import WebsocketGateway
+
             gateway = await stack.enter_async_context(
-                door.WebsocketGateway(broker.options, websocket_port, broker.url)
+                WebsocketGateway(broker.options, websocket_port, broker.url)
             )
         _show_address(broker, gateway, as_json=as_json)
-        ends: list[Coroutine[Any, Any, Any]] = [stop.wait()]
+        ends: list[Coroutine[Any, Any, Any]] = [stop.wait(), _warn_daily(warnings, show)]
         if until_stdin_closes:
             ends.append(until_closed(sys.stdin))
         if isinstance(broker, Mosquitto):
@@ -126,6 +129,14 @@ async def _reload_on_change(
             show(f"users are unchanged: {error}")
 
 
+async def _warn_daily(warnings: Callable[[], Sequence[str]], show: Show) -> None:
+    """A broker runs for months: what was fine at its start ends at some time. Runs until cancelled."""
+    while True:
+        await asyncio.sleep(DAY_S)
+        for warning in warnings():
+            show(warning)
+
+
 async def _report_messages(broker: Mosquitto) -> None:
     """Show what Mosquitto complains about. Runs until cancelled."""
     while True:
@@ -157,4 +168,6 @@ def available_broker(
         if find() is not None:
             return Mosquitto
         show(FALLBACK)
-    return cast("type[EmbeddedBroker]", plugins.door("embedded broker").EmbeddedBroker)
+    from covey.broker.programs.embedded import EmbeddedBroker
+
+    return EmbeddedBroker

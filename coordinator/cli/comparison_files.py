@@ -28,7 +28,6 @@ from covey.coordinator.compare.verdict import Verdict, standings, verdicts
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.record.records import finished, lines, scenario_digest
 from covey.shared.errors import UserError
-from covey.shared.own_code import plugins
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
@@ -139,7 +138,9 @@ def finished_rows(
         elif cell.name in known:
             rows.append(known[cell.name])
     if not rows:
-        raise UserError(f"{out}: no cell is finished, there is nothing to compare")
+        raise UserError(
+            f"{out}: no cell is finished, so there is nothing to compare; run some cells first"
+        )
     return with_same_columns(rows)
 
 
@@ -187,9 +188,11 @@ def _markdown(
 
 def _places(scenario: Scenario, out: Path) -> dict[str, Any]:
     """The machines that cells ran on, by the cell's name, for those that a cluster ran."""
+    from covey.coordinator.cluster.dask_cells import place_of
+
     places: dict[str, Any] = {}
     for cell in grid(scenario):
-        place = plugins.door("dask").place_of(out / cell.folder)
+        place = place_of(out / cell.folder)
         if place is not None:
             places[cell.name] = place
     return places

@@ -502,7 +502,12 @@ class RoundEngine:
         return self._settle(now)
 
     def _trouble(self, client: ClientId, kind: Kind, number: int, why: str = "") -> Actions:
-        """Count work that came to nothing; the agent may rest from now on."""
+        """Count work that came to nothing; the agent may rest from now on.
+
+        One that has not answered the roll call yet may still be on its way to the broker: it is not silent.
+        """
+        if kind == "silent" and client in self.members.unconfirmed:
+            return []
         trouble = self.members.note_trouble(client, kind, number, self.round, why)
         if trouble is None or self.round >= self.rules.rounds:
             return []

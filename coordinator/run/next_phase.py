@@ -31,8 +31,7 @@ def next_phase(
     phase: Phase | None
     sums = scenario.sums
     if sums is not None and sums.is_evaluating(state):
-        phase = sums.plan_evaluation(state, view)
-        return phase
+        return sums.plan_evaluation(state, view)
     if view.round < view.rounds:
         phase = scenario.method.plan(state, view)
     else:
@@ -40,8 +39,7 @@ def next_phase(
     is_trained = view.round > max(facts.evaluated, 0)
     if (phase is None or _evaluation_is_due(scenario, view)) and is_trained:
         if sums is not None:
-            phase = sums.plan_evaluation(state, view)
-            return phase
+            return sums.plan_evaluation(state, view)
         return Phase(EVALUATE, "all", ends_round=False, may_be_empty=True)
     if phase is None and 0 < len(facts.fleets) <= REFITS:
         agents = _judges(engine.members, facts.evaluated)

@@ -43,10 +43,10 @@ class Origin:
         if setup.split is not None and setup.split.keeps:
             raise UserError(
                 f"--from {self.folder}: {scenario.strategy.name} keeps a part of its models on the devices, where a new run "
-                "starts from nothing"
+                "starts from nothing; begin without --from"
             )
         fresh = strategy.init(setup)
-        state = Checkpoint(self.folder / "checkpoint").state(type(fresh))
+        state = Checkpoint(self.folder / "checkpoint").state(fresh)
         try:
             return strategy.continued(state, fresh)
         except ValueError as error:

@@ -89,7 +89,7 @@ class PrometheusCollector(Collector):
             free = shutil.disk_usage(service.run.folder).free
             yield self._one("covey_disk_free_bytes", "free on the disk of the run's folder", free)
         odd = [
-            ({"device": one.who, "kind": one.kind, "urgent": str(one.is_urgent).lower()}, 1)
+            ({"device": one.who, "kind": one.kind, "urgent": str(one.facts.is_urgent).lower()}, 1)
             for one in service.odd
         ]
         yield self._metric("covey_odd", "1 for each thing that `coordinator doctor` lists", odd)

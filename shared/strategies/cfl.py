@@ -53,12 +53,11 @@ from covey.shared.strategies.base import (
     SIGNATURE,
     ClientId,
     ClientState,
-    Fallback,
+    Facts,
     Job,
     Local,
     Models,
     Order,
-    OrderNumbers,
     Phase,
     Report,
     Reports,
@@ -67,6 +66,7 @@ from covey.shared.strategies.base import (
     Sums,
     View,
     trained_report,
+    without,
 )
 from covey.shared.strategies.bases.cut import (
     CARD_ASKED,
@@ -151,12 +151,10 @@ class CflState(Tested):
 class Cfl(ManyModels[CflState]):
     """Finds out by itself whether clusters are needed, and how many."""
 
-    client_fields = ("assign", "asked", "walks")
+    facts: ClassVar[Facts] = Facts(
+        individual=True, numbers={SIGNATURE: CARD_ASKED}, fallback=TO_THE_LAST_GOOD
+    )
 
-    individual: ClassVar[bool] = True
-    fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
-
-    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: CARD_ASKED}
     summary: ClassVar[str] = (
         "FedAvg that splits a cluster in two where its members' updates disagree"
     )
@@ -647,6 +645,9 @@ class Cfl(ManyModels[CflState]):
         in_order = sorted(walks.items())
         state = replace(state, walks=dict(in_order))
         return joined(state, arrived)
+
+    def forget(self, state: CflState, client: ClientId) -> CflState:
+        return replace(super().forget(state, client), walks=without(state.walks, client))
 
 
 def _next_split(state: CflState, split: int, cluster: int) -> int | None:

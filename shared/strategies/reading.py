@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -26,7 +25,7 @@ S = TypeVar("S")
 
 def is_whole(strategy: Strategy[Any], state: Any, phase: Phase, client: ClientId) -> bool:
     """Whether the fold gets the vectors of this client's report; known before the report comes."""
-    return strategy.individual or strategy.order(state, phase, client).whole
+    return strategy.facts.individual or strategy.order(state, phase, client).whole
 
 
 def bases_of(
@@ -55,7 +54,8 @@ def bases_of(
 
 def alternative(strategy: Strategy[Any], state: Any, client: ClientId) -> str:
     """The key of the model that a client compares with the one it is served; empty for none."""
-    return "" if strategy.fallback is None else strategy.fallback.alternative(state, client)
+    fallback = strategy.facts.fallback
+    return "" if fallback is None else fallback.alternative(state, client)
 
 
 def order_of_evaluation(
@@ -68,31 +68,6 @@ def order_of_evaluation(
         return served
     numbers = {**served.numbers, ALTERNATIVE: 1}
     return replace(served, models=(*served.models, key), numbers=numbers)
-
-
-def forgotten(strategy: Strategy[Any], state: S, client: ClientId) -> S:
-    """The state without anything about one client: if it comes back, it is a newcomer."""
-    changes: dict[str, Any] = {}
-    for name in strategy.client_fields:
-        known = getattr(state, name)
-        if client not in known:
-            continue
-        if isinstance(known, Mapping):
-            changes[name] = _without(known, client)
-        else:
-            changes[name] = tuple(one for one in known if one != client)
-    changed: S = replace(state, **changes) if changes else state  # type: ignore[type-var]
-    left: S = strategy.forget(changed, client)
-    return left
-
-
-def _without(known: Mapping[str, Any], client: ClientId) -> dict[str, Any]:
-    """Without a client, in mappings within the mapping too."""
-    return {
-        one: _without(value, client) if isinstance(value, Mapping) else value
-        for one, value in known.items()
-        if one != client
-    }
 
 
 def sums_of(

@@ -59,9 +59,9 @@ def _numbers_of(strategy: Strategy[Any], work: Work) -> Mapping[str, Expected]:
     """The numbers that an order of this phase may have."""
     if work.phase in (BOX, JOIN):  # which announce the work of another phase
         ahead = str(work.numbers.get(AHEAD))
-        return {**strategy.numbers_of(ahead), AHEAD: Expected(words=(ahead,))}
-    of_method = strategy.numbers_of(work.phase)
-    can_fall_back = strategy.fallback is not None and bool(work.evaluation.get("fallback"))
+        return {**strategy.facts.numbers_of(ahead), AHEAD: Expected(words=(ahead,))}
+    of_method = strategy.facts.numbers_of(work.phase)
+    can_fall_back = strategy.facts.fallback is not None and bool(work.evaluation.get("fallback"))
     if work.phase != EVALUATE:
         return of_method
     return {**of_method, **JUDGED, **({ALTERNATIVE: ASKED} if can_fall_back else {})}

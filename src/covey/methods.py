@@ -26,6 +26,7 @@ from covey.shared.strategies.base import (
     ClientState,
     Contrast,
     Expected,
+    Facts,
     Fallback,
     GradientCorrection,
     Job,
@@ -39,6 +40,7 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Schedule,
+    Sealed,
     Server,
     Settings,
     Setup,
@@ -54,6 +56,7 @@ from covey.shared.strategies.base import (
     View,
     factor_in,
     trained_report,
+    without,
 )
 from covey.shared.strategies.bases.cut import ClusteredOnce, Cut, Grouped, with_card, with_tree
 from covey.shared.strategies.bases.hard import START, Clustered, HardClustered, ManyModels, joined
@@ -92,6 +95,7 @@ __all__ = [
     "Cut",
     "DataError",
     "Expected",
+    "Facts",
     "Fallback",
     "GradientCorrection",
     "Grouped",
@@ -111,6 +115,7 @@ __all__ = [
     "Report",
     "Reports",
     "Schedule",
+    "Sealed",
     "Server",
     "Settings",
     "Setup",
@@ -142,4 +147,5 @@ __all__ = [
     "trained_report",
     "with_card",
     "with_tree",
+    "without",
 ]

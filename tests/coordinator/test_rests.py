@@ -20,6 +20,8 @@ from covey.coordinator.engine.events import (
     Folded,
     Joined,
     Left,
+    LinkBack,
+    LinkLost,
     Open,
     Planned,
     PlanPhase,
@@ -138,6 +140,24 @@ def test_a_laptop_that_sleeps_now_and_then_does_not_rest() -> None:
         assert "c" not in engine.present
         feed(engine, first.deadline + 11.0, Joined("c"))
         assert "c" in invited(round_of(engine)), "it is back"
+
+
+@pytest.mark.parametrize("why", ["the link was lost", "a restart"])
+def test_an_agent_that_has_not_answered_the_roll_call_yet_is_not_silent(why: str) -> None:
+    """Before: after a broker had moved, those who found it a second later than the others missed five rounds."""
+    engine = opened("a", "b", "c", rounds=60, quorum=2, grace_s=3.0)
+    if why == "a restart":
+        engine, _ = restarted(engine, now=0.0)
+        feed(engine, 0.0, LinkBack())
+    else:
+        feed(engine, 0.0, LinkLost(), LinkBack())
+    for number in (1, 2):
+        at = 4.0 * number
+        feed(engine, at - 3.0, Reported("a", number), Reported("b", number))
+        feed(engine, at, Joined("a"), Joined("b"), Tick(), Folded(), Planned(TRAIN))
+    assert engine.members.troubles() == {}
+    feed(engine, 8.5, Joined("c"))
+    assert "c" in invited(round_of(engine))
 
 
 def test_no_agent_rests_where_no_round_could_take_place_without_it() -> None:

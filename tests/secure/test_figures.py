@@ -15,7 +15,7 @@ from covey.shared.numerics.measures import derived
 from covey.shared.secure.integers import OutOfRangeError
 from covey.shared.strategies.base import Order
 from covey.shared.strategies.fedavg import FedAvg
-from covey.shared.strategies.secured.coordinator import Progress, Secured
+from covey.shared.strategies.secured.coordinator import Secured
 from covey.shared.strategies.secured.figures import BITS, FigureSlots
 from tests.secure.live import AGENTS, Devices, made, record, sums
 
@@ -161,7 +161,7 @@ def leave_out_of_evaluations(monkeypatch: pytest.MonkeyPatch, client: str) -> No
     honest = Secured._boxes
 
     def lied(self: Secured, state: Any, reports: Any) -> Any:
-        if Progress.of(state).evaluates:
+        if state.progress.evaluates:
             reports = [one for one in reports if one[0] != client]
         return honest(self, state, reports)
 
