@@ -35,7 +35,8 @@ class Attempts:
         self._silent = (
             0  # of these, those in a row in which no agent reported though some were awaited
         )
-        self._alike = RepeatedFailure(rules.alike_limit)  # of these
+        self._reason = ""  # that all agents of the newest one had in common
+        self._alike = 0  # of these, those in a row for that reason
 
     def __repr__(self) -> str:
         return f"<Attempts: {self.number} void>"
@@ -68,12 +69,16 @@ class Attempts:
         if self._silent == SILENT or (self._silent > SILENT and is_last):
             why = f"{why}; {NOBODY_REPORTS}"
         reason = failure or common_reason
-        is_hopeless = self._alike.note(reason)
+        is_same = reason == self._reason
+        self._reason = reason
+        self._alike = 0 if not reason else self._alike + 1 if is_same else 1
         if is_last:
             return why, f"{self._voids} attempts in a row came to nothing: {why}"
-        if is_hopeless:
-            times = self._alike_limit
-            return why, f"{times} attempts in a row failed for the same reason: {reason}"
+        if self._alike >= self._alike_limit:
+            return (
+                why,
+                f"{self._alike_limit} attempts in a row failed for the same reason: {reason}",
+            )
         return why, ""
 
     def succeeded(self) -> None:
@@ -81,40 +86,10 @@ class Attempts:
         self.number = 0
         self._voids = 0
         self._silent = 0
-        self._alike.forget()
+        self._alike = 0
 
 
 def _too_few(step: Step) -> str:
     """Why a step without its quorum is void."""
     came = len(step.reported)
     return f"{came} of {len(step.cohort)} invited agents reported, the quorum is {step.quorum}"
-
-
-class RepeatedFailure:
-    """How many attempts in a row have failed for the same reason.
-
-    Args:
-        limit: this many of them are enough.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._reason = ""
-        self._times = 0  # in a row; 0 if the newest attempt had no reason in common
-
-    def __repr__(self) -> str:
-        return f"<RepeatedFailure: {self._times} times {self._reason!r}>"
-
-    def note(self, reason: str) -> bool:
-        """Note the reason of an attempt that came to nothing, empty for none. True: it will not succeed."""
-        if reason and reason == self._reason:
-            self._times += 1
-        else:
-            self._reason = reason
-            self._times = 1 if reason else 0
-        return self._times >= self._limit
-
-    def forget(self) -> None:
-        """An attempt succeeded."""
-        self._reason = ""
-        self._times = 0

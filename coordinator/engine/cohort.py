@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Set
 from dataclasses import dataclass, replace
 
+from covey.coordinator.engine.members import Members
 from covey.coordinator.engine.rules import RoundRules
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
@@ -79,14 +80,12 @@ class CohortPool:
     rules: RoundRules
     round: int  # rounds folded before
     attempt: int  # void attempts before: each draws another cohort
-    known: Set[ClientId]
-    present: Set[ClientId]  # some of the known
-    quarantined: Set[ClientId]
+    members: Members
     resting: Set[ClientId] = frozenset()  # left out, except by a phase that names them (`members`)
 
     def trusted(self, clients: Set[ClientId]) -> set[ClientId]:
         """Those of them who are not in quarantine."""
-        return set(clients - self.quarantined)
+        return set(clients - self.members.barred)
 
     def admitted(self, clients: Set[ClientId]) -> set[ClientId]:
         """Those of them who may be invited yet: newcomers of the rules come after the last round."""
@@ -98,7 +97,8 @@ class CohortPool:
     @property
     def awake(self) -> Set[ClientId]:
         """Those present who do not rest."""
-        return self.present - self.resting if self.resting else self.present
+        present = self.members.present
+        return present - self.resting if self.resting else present
 
     def draw(self, phase: Phase, over_select: float = 1.0) -> Cohort | None:
         """The cohort of a phase among those present; None where too few of it are there.
@@ -122,13 +122,13 @@ class CohortPool:
     def _whole(self, phase: Phase) -> Cohort:
         """All whom the phase names and who are there."""
         needed = self._needed(phase)
-        present = needed & (self.awake if phase.cohort == "all" else self.present)
+        present = needed & (self.awake if phase.cohort == "all" else self.members.present)
         return Cohort(invited=sorted(present), spare=[], target=len(needed))
 
     def _sample(self, phase: Phase, over_select: float) -> Cohort:
         """A share of all known agents, from those of them who are there."""
         rules = self.rules
-        known = self.admitted(self.known)
+        known = self.admitted(self.members.known)
         purpose = phase.draw or phase.name
         order = invitation_order(known, rules.seed, self.round, self.attempt, purpose)
         awake = self.awake
@@ -141,7 +141,7 @@ class CohortPool:
     def _needed(self, phase: Phase) -> set[ClientId]:
         """The agents that a phase names instead of drawing some, whether they are online or not."""
         if phase.cohort == "all":
-            return self.admitted(self.known)
+            return self.admitted(self.members.known)
         if phase.cohort == "sample":
             participants = self.rules.participants
             assert participants is not None  # noqa: S101 - the caller has seen to it

@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
@@ -94,6 +94,8 @@ class KeptFacts:
 
 RENAMED = {"owns": "owners", "device": "devices"}
 COLUMNS = {one.name: RENAMED.get(one.name, one.name) for one in fields(KeptFacts)[1:]}
+_kept = attrgetter(*COLUMNS)
+NOTHING_KEPT = (None,) * len(COLUMNS)
 ONLY_IF_ANY = ("fallen", "owners")  # columns that a checkpoint leaves out where they are empty
 
 
@@ -116,7 +118,7 @@ class Member(KeptFacts):
     called: bool = False  # invited by this process: its training process has started before
     samples: tuple[int, int] | None = None  # of its newest status, for training and for tests
     cluster_shown: int | None = None  # in the published roster
-    durations: dict[str, Durations] = field(default_factory=dict)  # of its work, by phase
+    durations: dict[str, Durations] | None = None  # of its work, by phase
 
     def count_failure(self, round_: int, why: str) -> None:
         """The agent could not do its work in a round, counted from 1."""
@@ -125,6 +127,7 @@ class Member(KeptFacts):
 
     def took(self, phase: str, seconds: float | None) -> None:
         """How long its newest work of a phase took; None: the step closed before its end."""
+        self.durations = self.durations or {}
         self.durations.setdefault(phase, deque(maxlen=KEPT)).append(seconds)
 
 
@@ -175,12 +178,7 @@ class Members:
 
     def by_agent(self, fact: Callable[[Member], T | None]) -> dict[ClientId, T]:
         """A fact of all agents of whom it is known."""
-        found: dict[ClientId, T] = {}
-        for member in self:
-            value = fact(member)
-            if value is not None:
-                found[member.id] = value
-        return found
+        return {one.id: value for one in self if (value := fact(one)) is not None}
 
     @property
     def evaluation(self) -> dict[ClientId, Json]:
@@ -341,6 +339,11 @@ class Members:
             member.trouble = None
             self.troubled.discard(client)
 
+    @property
+    def quarantined(self) -> dict[ClientId, str]:
+        """Why each of some agents is not invited any more."""
+        return {client: self._by_id[client].quarantine or "" for client in self.barred}
+
     def troubles(self) -> dict[ClientId, Trouble]:
         """The agents whose newest work came to nothing."""
         troubles = ((client, self._by_id[client].trouble) for client in self.troubled)
@@ -382,8 +385,17 @@ class Members:
 
     def to_json(self) -> Json:
         """What the run's part of a checkpoint keeps, by column. Of the open step the spool knows who has reported."""
-        saved = {column: self.by_agent(attrgetter(name)) for name, column in COLUMNS.items()}
-        saved["accepted"] |= self.departed | self.by_agent(attrgetter("accepted_before"))
+        saved: dict[str, Json] = {column: {} for column in COLUMNS.values()}
+        saved["accepted"] |= self.departed
+        for member in self:
+            facts = _kept(member)
+            if facts == NOTHING_KEPT:  # of many agents: without a look at each fact
+                continue
+            for own, value in zip(saved.values(), facts, strict=True):
+                if value is not None:
+                    own[member.id] = value
+            if member.accepted_before is not None:
+                saved["accepted"][member.id] = member.accepted_before
         return {name: own for name, own in saved.items() if own or name not in ONLY_IF_ANY}
 
     def engine_json(self) -> Json:
@@ -392,8 +404,8 @@ class Members:
             "known": sorted(self.known),
             "present": sorted(self.present),
             "refused": self.refused,
-            "quarantined": self.by_agent(lambda one: one.quarantine),
-            "rests": self.by_agent(lambda one: one.trouble and asdict(one.trouble)),
+            "quarantined": self.quarantined,
+            "rests": {client: asdict(trouble) for client, trouble in self.troubles().items()},
         }
 
     @classmethod
@@ -414,7 +426,8 @@ class Members:
             members.troubled.add(client)
         for phase, durations in engine["timing"].get("durations", {}).items():
             for client, seconds in durations.items():
-                members.of(client).durations[phase] = deque(seconds, maxlen=KEPT)
+                for one in seconds:
+                    members.of(client).took(phase, one)
         accepted = run.get("accepted", {})
         members.departed = {one: step for one, step in accepted.items() if one not in members.known}
         for name, column in COLUMNS.items():

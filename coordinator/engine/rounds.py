@@ -126,7 +126,7 @@ class RoundEngine:
     @property
     def quarantined(self) -> Mapping[ClientId, str]:
         """Why each of some agents is not invited any more."""
-        return {one: self.members[one].quarantine or "" for one in self.members.barred}
+        return self.members.quarantined
 
     @property
     def expected(self) -> int:
@@ -334,9 +334,7 @@ class RoundEngine:
             rules=self.rules,
             round=self.round,
             attempt=self.attempt,
-            known=self.known,
-            present=self.present,
-            quarantined=self.members.barred,
+            members=self.members,
             resting=self.resting.keys(),
         )
 

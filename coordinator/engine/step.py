@@ -57,9 +57,7 @@ class Spare:
     def offer(self, client: ClientId) -> None:
         """The agent may be free now. An agent that is not one of these is left out."""
         place = self._places.get(client)
-        if place is None:
-            return
-        if place in self._in_heap:
+        if place is None or place in self._in_heap:
             return
         heapq.heappush(self._heap, place)
         self._in_heap.add(place)
@@ -68,14 +66,10 @@ class Spare:
         """The first agent that is among `free` and not among `busy`; None if there is none."""
         heap = self._heap
         while heap:
-            place = heap[0]
-            client = self._order[place]
-            is_free = client in free
-            is_busy = client in busy
-            if is_free and not is_busy:
+            client = self._order[heap[0]]
+            if client in free and client not in busy:
                 return client
-            heapq.heappop(heap)
-            self._in_heap.discard(place)
+            self._in_heap.discard(heapq.heappop(heap))
         return None
 
 

@@ -60,26 +60,14 @@ class AgentTiming:
         """
         if self.rule is None:
             return first_s
-        finished: list[float] = []
-        unfinished = 0
-        known = 0
-        for client in invited:
-            member = self._members.get(client)
-            durations = None if member is None else member.durations.get(phase)
-            if not durations:
-                continue
-            known += 1
-            for seconds in durations:
-                if seconds is None:
-                    unfinished += 1
-                else:
-                    finished.append(seconds)
-        if known < (KNOWN_SHARE * len(invited)):
+        members = filter(None, map(self._members.get, invited))
+        known = [own for member in members if (own := (member.durations or {}).get(phase))]
+        if len(known) < KNOWN_SHARE * len(invited):
             return first_s
-        deadline = self.rule.deadline_s(finished, unfinished)
-        if deadline is None:
-            return first_s
-        return deadline
+        durations = [seconds for own in known for seconds in own]
+        finished = [seconds for seconds in durations if seconds is not None]
+        deadline = self.rule.deadline_s(finished, len(durations) - len(finished))
+        return first_s if deadline is None else deadline
 
     @property
     def drop_out(self) -> float:
@@ -130,6 +118,6 @@ class AgentTiming:
             return {}
         durations: dict[str, dict[ClientId, list[float | None]]] = {}
         for member in self._members:
-            for phase, seconds in member.durations.items():
+            for phase, seconds in (member.durations or {}).items():
                 durations.setdefault(phase, {})[member.id] = list(seconds)
         return {"durations": durations, "drop_outs": [list(counts) for counts in self._drop_outs]}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import pytest
 
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.engine.events import Forget, Joined
-from covey.coordinator.engine.members import Member, Members
 from covey.coordinator.record.notices import AgentForgotten, PhaseFolded
 from covey.coordinator.run.result import result_of
 from covey.coordinator.run.run import Run
@@ -123,15 +122,6 @@ def test_nothing_in_the_memory_of_a_service_names_an_agent_that_was_forgotten(
     filled, left = clock.run(program())
     assert {"Members.listed", "Intake._refused", "Placement._homes"} <= filled
     assert left - KEPT.keys() == set()
-
-
-def test_an_agent_that_comes_back_is_new_but_for_its_accepted_step() -> None:
-    members = Members()
-    for one in fields(Member):
-        setattr(members.of(GONE), one.name, GONE if one.name == "id" else 7)
-    members.forget(GONE)
-    assert members.accepted(GONE) == 7
-    assert asdict(members.of(GONE)) == asdict(Member(GONE, accepted=7))
 
 
 def named_in(folder: Path, agent: str) -> set[str]:
