@@ -224,7 +224,7 @@ class Participant:
 
 
 class SimulatedParticipant(Participant):
-    """An agent of a simulated fleet. What it draws can be repeated, and both ends are on this machine."""
+    """An agent of a simulated fleet. Its draws can be repeated, and both ends are on this machine."""
 
     hurries = False
 

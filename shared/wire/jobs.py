@@ -41,7 +41,7 @@ class DeviceData:
 
 @_travels
 class FleetShare:
-    """What agent `index` has of the data of a simulated fleet, whose scenario is a file."""
+    """The share of agent `index` in the data of a simulated fleet, whose scenario is a file."""
 
     scenario: Path
     data_root: Path | None = None
@@ -104,7 +104,7 @@ class DataSummary:
 
 @_travels
 class ModelJudgement:
-    """What is decided on a model for the device's own use."""
+    """The decision on a model for the device's own use."""
 
     version: dict[str, Any]
     accepted: bool
@@ -149,7 +149,7 @@ class BadDisk:
 
 @_travels
 class Adopted:
-    """What is decided on models that were published for use; None: the device uses them already."""
+    """The decision on models that were published for use; None: the device uses them already."""
 
     kept: ModelJudgement | None
 

@@ -142,7 +142,7 @@ def test_models_whose_layers_cannot_be_batched_train_alone_to_the_same_bytes(tas
     start = initial(task, 3)[0]
     sizes = (6, 4)
     alone = [local.train(start, Drill(steps=1)).end for local in learners(task, sizes)]
-    works = [partial(local.train, start, steps=1) for local in learners(task, sizes)]
+    works = [partial(local.train, start, Drill(steps=1)) for local in learners(task, sizes)]
     batch = together(works, lambda _: pytest.fail("nothing to batch"))
     for one, other in zip(alone, batch, strict=True):
         assert one.tobytes() == other.end.tobytes()
