@@ -37,7 +37,6 @@ from covey.shared.wire.messages import OrderMessage
 from covey.shared.work.at_hand import shuffle
 from tests.kit.local_clients import local_driver
 from tests.kit.small_run import clients, rules, scenario
-from tests.methods import of_each_kind
 
 FLOWER = "flower:users_client:client_fn"
 SKLEARN = "sklearn:users_client:make_estimator"
@@ -133,7 +132,8 @@ def accuracy_of(folder: Path, model: str, method: str) -> float:
         "task": {"model": {"name": model}},
         "evaluation": {"deliver": "served"},
     }
-    scene = scenario(method, training={"epochs": 8, "lr": 0.5}, **sections)
+    epochs = 8 if model == FLOWER else 2
+    scene = scenario(method, training={"epochs": epochs, "lr": 0.5}, **sections)
     loop = loop_of(scene.task, ALLOWED)
     assert loop is not None
     begun = [start_of(loop, number) for number in range(scene.strategy.starts)]
@@ -159,11 +159,18 @@ def accuracy_of(folder: Path, model: str, method: str) -> float:
     return float(np.mean(shares))
 
 
-@pytest.mark.parametrize("method", of_each_kind("clients", OF_CLIENTS))
-def test_a_client_of_flower_trains_in_a_method_of_each_kind_that_is_named_for_it(
-    tmp_path: Path, method: str
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        (model, method)
+        for model, named in [(FLOWER, OF_CLIENTS), (SKLEARN, OF_LOOPS)]
+        for method in named
+    ],
+)
+def test_foreign_training_learns_in_every_method_that_is_named_for_it(
+    tmp_path: Path, model: str, method: str
 ) -> None:
-    assert accuracy_of(tmp_path, FLOWER, method) > 0.5, "four classes: chance is 0.25"
+    assert accuracy_of(tmp_path, model, method) > 0.5, "four classes: chance is 0.25"
 
 
 @pytest.mark.parametrize(
@@ -197,13 +204,6 @@ def test_each_seed_of_a_run_is_a_training_of_its_own() -> None:
         return start
 
     assert end(1) == end(1) != end(2)
-
-
-@pytest.mark.parametrize("method", of_each_kind("loops", OF_LOOPS))
-def test_an_estimator_trains_in_a_method_of_each_kind_that_is_named_for_it(
-    tmp_path: Path, method: str
-) -> None:
-    assert accuracy_of(tmp_path, SKLEARN, method) > 0.5, "four classes: chance is 0.25"
 
 
 @pytest.mark.parametrize(("model", "named_for"), [(FLOWER, OF_CLIENTS), (SKLEARN, OF_LOOPS)])

@@ -167,7 +167,7 @@ def test_the_votes_of_kin_under_secure_sums_are_those_without(
     for changes in (none, {"privacy": {"secure": {"clip": 100.0, "cap": 1000}}}):
         folder, kin = tmp_path / str(len(changes)), test_strategy_kin.scene(4, **changes)
         run = test_strategy_kin.complete(folder, test_strategy_kin.swapped, kin)
-        assert run.state.basis == "inputs"
+        assert getattr(run.state, "inner", run.state).basis == "inputs"
         votes.append(run.strategy.shown(run.state).notes["votes"]["inputs"])
     assert watch.check(tmp_path / "1") >= 5
     assert votes[0] == pytest.approx(votes[1], rel=1e-3)
