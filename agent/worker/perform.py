@@ -1,4 +1,4 @@
-"""The work of one order, from its files to its report. All that work on orders call it: a worker process for devices
+"""The work of one order, from its files to its report. It is called wherever orders are worked on: a worker process for devices
 and simulated agents, and the tests for their clients.
 
 The memory that belongs to a report is written before the report, and both before the answer.

@@ -4,7 +4,7 @@
 `covey.agent.worker.pool` is the other end). An error in a job becomes an answer and never ends the worker. The worker ends
 when its stdin closes or its parent ends.
 
-Imports that a kind of job needs wait for the first of them: most workers see two or three kinds.
+The modules behind a kind of job are imported with the first of them: most workers see two or three kinds.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def trained(task: Task, how: Any = None, **training: Any) -> list[list[TrainingR
 
     def works(locals_: list[TorchLocal]) -> list[Any]:
         return [
-            partial(local.train, start, **(how(index, start) if how else {}))
+            partial(local.train, start, Drill(**(how(index, start) if how else {})))
             for index, local in enumerate(locals_)
         ]
 
