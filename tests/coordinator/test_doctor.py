@@ -210,7 +210,7 @@ def with_empty_file(folder: Path) -> AgentStatus:
     path.write_text("temp,humidity,wind,load\n")
     seen = inspected(path, scenes(TASK)())
     made = session(FAULTY)
-    made.handle(Inspected("task", problem=seen["problem"]), 2.0)
+    made.handle(Inspected("task", problem=seen.problem), 2.0)
     return status(FAULTY, made)
 
 
