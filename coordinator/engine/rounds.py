@@ -49,6 +49,7 @@ from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.engine.step import Stage, Step
 from covey.coordinator.engine.timing import AgentTiming
 from covey.shared.programs.timers import earliest
+from covey.shared.sentences import counted
 from covey.shared.strategies.base import ClientId, Phase, View
 from covey.shared.strategies.phase_names import EVALUATE, TRAIN
 from covey.shared.wire.roll_call import extra_s
@@ -376,7 +377,7 @@ class RoundEngine:
         if apart:
             others = f" ({apart} more are in quarantine)"
         if there < rules.quorum:
-            return f"{there} agents are there{others}, rounds.quorum wants {rules.quorum}"
+            return f"{counted(there, 'agent')} online{others}, rounds.quorum is {rules.quorum}"
         if not self._enough_to_start():
             return f"{there} of {rules.start_agents} agents are there{others}"
         if self._not_before is not None:  # a plan found too few of them, or an attempt was void

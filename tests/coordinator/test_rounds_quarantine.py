@@ -151,6 +151,4 @@ def test_quarantine_and_declared_numbers_outlast_a_restart() -> None:
 def test_a_run_reports_that_it_waits_for_agents_in_quarantine() -> None:
     engine = opened("a", "b", quarantine_after=1, quorum=2)
     feed(engine, 1.0, VoteRefused("a", "lie"), Reported("b", 1))
-    assert (
-        engine.waits_for == "1 agents are there (1 more are in quarantine), rounds.quorum wants 2"
-    )
+    assert engine.waits_for == "1 agent online (1 more are in quarantine), rounds.quorum is 2"

@@ -301,7 +301,7 @@ def test_a_run_without_a_broker_ends_where_the_agents_that_it_waits_for_cannot_c
     ):
         in_process(tmp_path / "away", scene, participants=nothing)
     with pytest.raises(
-        GivenUpError, match=r"it cannot continue: 8 agents are there, rounds\.quorum wants 9"
+        GivenUpError, match=r"it cannot continue: 8 agents online, rounds\.quorum is 9"
     ):
         in_process(tmp_path / "few", scene, quorum=9)
 

@@ -149,7 +149,7 @@ def test_a_run_without_agents_names_its_federation_and_those_in_which_agents_wai
         return [row["why"] for row in fleet.rows if row["event"] == "waiting"]
 
     first, second, *_ = clock.run(program())
-    assert "0 agents are there" in first
+    assert "0 agents online" in first
     assert "this run is in federation 'default'" in first
     assert "agent start --federation default" in first
     assert "2 in 'pm25'" in second
@@ -524,7 +524,7 @@ def test_a_run_whose_agents_have_all_left_is_given_up_after_a_while_and_can_be_r
 
     why, ended, left, rounds = clock.run(program())
     assert why is not None
-    assert why.startswith("nothing could happen for 600 s: 0 agents are there")
+    assert why.startswith("nothing could happen for 600 s: 0 agents online")
     assert "; all agents have left; last heard: agent-0 at" in why
     assert 600.0 < ended < 700.0
     assert (left.state, left.given_up, rounds) == ("stopped", True, 2)
