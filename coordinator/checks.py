@@ -17,7 +17,7 @@ from covey.shared.candidate_names import CANDIDATES
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.vectors import Vector, blocks
-from covey.shared.numerics.votes import LEAST
+from covey.shared.numerics.votes import LEAST, VOTE
 from covey.shared.privacy.settings import LOCAL
 from covey.shared.scenario.columns import is_word
 from covey.shared.scenario.fleet_statistics import QUANTILE_LEVELS, asked_statistics
@@ -27,7 +27,6 @@ from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import LARGEST, Expected, Phase, Report, is_list, is_number
 from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import ReportContent
-from covey.shared.work.client import VOTE
 from covey.shared.work.judge import DELIVERED, GAIN, USES, WEIGHTS
 
 # of a vector: its square is still a float32, so training on it need not end in infinity

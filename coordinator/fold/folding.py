@@ -26,14 +26,13 @@ from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.mixture import FleetWeights
 from covey.shared.numerics.vectors import Vector
-from covey.shared.numerics.votes import Vote
+from covey.shared.numerics.votes import VOTE, Vote
 from covey.shared.own_code.faults import said
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy, Sums
 from covey.shared.strategies.reading import alternative, fold, is_whole, sums_of
 from covey.shared.strategies.sums import ExactSums, Terms, fair_terms
-from covey.shared.work.client import VOTE
 from covey.shared.work.judge import DELIVERED, GAIN, REPORTED, USES, WEIGHTS
 
 if TYPE_CHECKING:

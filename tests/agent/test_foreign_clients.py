@@ -32,8 +32,9 @@ from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Local, Training
 from covey.shared.strategies.registry import BUILT_IN
+from covey.shared.wire.jobs import DataSummary, DeviceData, InspectData
 from covey.shared.wire.messages import OrderMessage
-from covey.shared.work.client import shuffle
+from covey.shared.work.at_hand import shuffle
 from tests.kit.local_clients import local_driver
 from tests.kit.small_run import clients, rules, scenario
 
@@ -120,13 +121,9 @@ def task_of(model: str, **options: Any) -> Task:
 
 def described(model: str, **options: Any) -> Any:
     """What a device answers about its data."""
-    job = {
-        "job": "inspect",
-        "task": task_of(model, **options).model_dump(mode="json"),
-        "source": {"data": "partition-id=1"},
-        **replace(RULES, learner=model).to_wire(),
-    }
-    return answer(job)
+    task = task_of(model, **options).model_dump(mode="json")
+    source, rules = DeviceData(data="partition-id=1"), replace(RULES, learner=model).for_job()
+    return answer(InspectData(source=source, task=task, rules=rules))
 
 
 def accuracy_of(folder: Path, model: str, method: str) -> float:
@@ -245,12 +242,7 @@ def test_keys_that_need_the_samples_of_a_client_are_refused_by_name(
 
 def test_a_device_learns_from_a_trial_how_many_samples_its_client_has() -> None:
     count = len(clients()["agent-1"].y)
-    assert described(FLOWER) == {
-        "samples": count,
-        "test_samples": count,
-        "labels": [],
-        "problem": None,
-    }
+    assert described(FLOWER) == DataSummary(samples=count, test_samples=count)
 
 
 @pytest.mark.parametrize(
@@ -268,14 +260,14 @@ def test_a_mistake_of_a_client_has_a_reason_that_its_author_understands(
 ) -> None:
     found = described("flower:users_client:faulty", fault=fault)
     with pytest.raises(AssertionError, match=why):
-        raise AssertionError(found["problem"])
+        raise AssertionError(found.problem)
 
 
 def test_an_error_in_a_client_is_one_sentence_with_its_line_and_none_of_its_values_leave() -> None:
     found = described("flower:users_client:faulty", fault="raises")
     line = SOURCE.splitlines().index('            raise KeyError("a name of a patient")') + 1
-    assert found["problem"].endswith(f"fit failed with KeyError at users_client.py, line {line}")
-    assert f"line {line}: KeyError: 'a name of a patient'; correct it there" in found["detail"]
+    assert found.problem.endswith(f"fit failed with KeyError at users_client.py, line {line}")
+    assert f"line {line}: KeyError: 'a name of a patient'; correct it there" in found.detail
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,9 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.numerics.votes import Vote
 from covey.shared.seeds import generator
 from covey.shared.strategies.fedclust import FedClust
-from covey.shared.wire import frames
-from covey.shared.wire.codec import Codec
+from covey.shared.wire.codec import Codec, encode_model
+from covey.shared.wire.jobs import DeviceData, KeepPlace, Perform
 from covey.shared.wire.messages import ModelRef, ReportContent, digest
-from covey.shared.work.client import encode_model
 from tests.agent.orders import order
 from tests.agent.test_kept import BAD, GOOD, LAYOUT, TASK, perform, samples
 
@@ -82,7 +81,7 @@ def test_no_window_in_training_shares_rows_with_one_that_is_held_back() -> None:
 
 def answered(
     folder: Path, served: Vector, other: Vector, **of_order: Any
-) -> tuple[dict[str, Any], frames.Job, ModelDir]:
+) -> tuple[dict[str, Any], Any, ModelDir]:
     """The numbers of the report of an order with two models, the worker's answer, and the device's models."""
     folder.mkdir()
     refs: list[ModelRef] = []
@@ -101,21 +100,18 @@ def answered(
         **of_order,
     )
     models = ModelDir(folder / "models")
-    done = answer(
-        {
-            "job": "perform",
-            "source": {"data": str(samples(folder)), "label": None},
-            "client": "pi",
-            "order": message.to_bytes(),
-            "models": [str(folder / ref.key) for ref in refs],
-            "memory": "",
-            "durable": False,
-            "report_out": str(folder / "report"),
-            "memory_out": str(folder / "memory"),
-            "keep": {"folder": str(models.folder), "current": "", "accepted": "", "margin": 0.05},
-        }
+    job = Perform(
+        source=DeviceData(data=str(samples(folder))),
+        client="pi",
+        order=message.to_bytes(),
+        models=[folder / ref.key for ref in refs],
+        durable=False,
+        report_out=folder / "report",
+        memory_out=folder / "memory",
+        keep=KeepPlace(folder=models.folder, current="", accepted="", margin=0.05),
     )
-    assert done["failed"] is None
+    done = answer(job)
+    assert done.failed == ""
     report = ReportContent.from_bytes((folder / "report").read_bytes(), verified=True)
     return dict(report.numbers), done, models
 
@@ -131,7 +127,7 @@ def evaluated(folder: Path, served: Vector, other: Vector) -> tuple[dict[str, An
         numbers={"alternative": 1},
         evaluation={"tune_epochs": 0, "fallback": True},
     )
-    version = Version.from_json(done["kept"]["version"])
+    version = Version.from_json(done.kept.version)
     [kept] = read_model(models.folder / version.file).models
     return numbers, LAYOUT.vector(kept).tolist()
 

@@ -24,7 +24,7 @@ from covey.coordinator.serve.roster import Roster
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.errors import DecodeError
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import ClientId, Phase, Report, TrainingResult
+from covey.shared.strategies.base import AS_ORDERED, ClientId, Drill, Phase, Report, TrainingResult
 from covey.shared.strategies.fedclust import FedClust
 from covey.shared.wire.messages import ReportContent
 from tests import clock
@@ -57,9 +57,9 @@ SAMPLES = small_run.samples_of(clients())
 class Hostile(Softmax):
     """Its first training, which has a length of its own, is honest. Later ones go ten times as far, backwards."""
 
-    def train(self, start: Any, *arguments: Any, **options: Any) -> TrainingResult:
-        done = super().train(start, *arguments, **options)
-        if options.get("epochs") is not None:
+    def train(self, start: Any, drill: Drill = AS_ORDERED) -> TrainingResult:
+        done = super().train(start, drill)
+        if drill.epochs is not None:
             return done
         return replace(done, end=(start - 10 * (done.end - start)).astype(np.float32))
 

@@ -216,7 +216,7 @@ def test_an_agent_without_test_rows_shows_no_box_for_an_evaluation(
         with pytest.MonkeyPatch.context() as patch:
             if client == VICTIM:
                 patch.setattr(
-                    "covey.agent.worker.worker._Late.targets", lambda *_: np.zeros(0), raising=True
+                    "covey.agent.worker.participant.TestTargets.targets", lambda *_: np.zeros(0)
                 )
             return honest(self, run, client, order)
 

@@ -27,13 +27,13 @@ from covey.shared.disclosures import (
 )
 from covey.shared.errors import PublicError
 from covey.shared.numerics.figures import answers, baseline_figures, figures_of, kind_of
+from covey.shared.numerics.votes import VOTE
 from covey.shared.scenario.fleet_statistics import asked_statistics
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.phase_names import EVALUATE, MODES, MOMENTS, TRAIN
 from covey.shared.strategies.secured.phases import HEAD
 from covey.shared.wire.documents import AgentStatus, ModelInUse
 from covey.shared.wire.messages import Encoded, ReportContent
-from covey.shared.work.client import VOTE
 from covey.shared.work.judge import REPORTED
 
 TRUTHS = {
