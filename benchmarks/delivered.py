@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -41,10 +41,9 @@ from covey.agent.worker.sources import dataset
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.record.notices import ignore
 from covey.coordinator.run.options import RunOptions
-from covey.coordinator.simulate.driver import simulate
+from covey.coordinator.simulate.driver import simulate, source_of
 from covey.shared.scenario.load import from_mapping
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.wire.jobs import FleetShare
 
 OUT = Path(__file__).parent / "results" / "delivered.json"
 DEFAULTS = ("fedavg", "fedclust", "kin", "ifca")
@@ -171,10 +170,10 @@ def measured(cell: Cell, place: Place, pool: WorkerPool) -> dict[str, Any]:
         seconds = time.perf_counter() - began
         alone = _alone(cell.fleet, cell.seed if cell.fleet not in (*OWN, *FURTHER) else 0)
         if not alone:
-            file = folder / "scenario.yaml"
+            share = source_of(folder, root)
             wanted = ("boosting", "constant") if trees_for(scene.task) else ("constant",)
             for index in range(len(rows)):
-                data = dataset(FleetShare(scenario=file, data_root=root, index=index), scene.task)
+                data = dataset(replace(share, index=index), scene.task)
                 alone.append(of_device(data, scene.task, wanted))
     none = np.array([one["constant"] for one in alone])
     unit = float(none.mean()) if scene.task.classes is None else 0.0
