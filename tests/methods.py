@@ -162,7 +162,6 @@ def kind_of(method: str) -> tuple[object, ...]:
         this.individual,
         this.keeps_models,
         this.sealed is None,
-        this.fallback is None,
         bool(this.signature_phases),
         bool(this.order_numbers),
     )

@@ -97,7 +97,6 @@ def keep_of_order(
     client_state: ClientState,
     *,
     client: str,
-    held_back: Local | None,
     uses: Mapping[str, float],
     others: Mapping[str, Make],
     dataset: Dataset,
@@ -107,8 +106,7 @@ def keep_of_order(
     """Keep the model that an order gives this agent; None if it gives none.
 
     Args:
-        order, models, local, client_state, client, held_back: as `model_for_use` takes them; the state is the one after the
-            work.
+        order, models, local, client_state, client: as `model_for_use` takes them; the state is the one after the work.
         uses: what the judge chose, by candidate; empty: it was not asked.
         others: as `execute_order` takes them.
         dataset: the samples behind `local`.
@@ -118,20 +116,13 @@ def keep_of_order(
     work = order.work
     if work is None:
         return None
-    mixture = model_for_use(order, models, local, client_state, client=client, held_back=held_back)
+    mixture = model_for_use(order, models, local, client_state, client=client)
     if mixture is None:
         return None
     candidates: Mapping[str, Answerer] = {}
     if uses:
         candidates = candidates_for_use(
-            order,
-            models,
-            local,
-            client_state,
-            uses,
-            client=client,
-            held_back=held_back,
-            others=others,
+            order, models, local, client_state, uses, client=client, others=others
         )
     if not candidates:  # it has no judge
         uses = {}

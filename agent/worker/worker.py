@@ -498,9 +498,7 @@ def _work(
     content = cleared(content, work.phase, promises)
     frozen_once = getattr(local, "frozen_once", 0)
     judged = new if uses else memory
-    kept = _kept(
-        job, order, models, local, held_back=held_back, memory=judged, uses=uses, others=others
-    )
+    kept = _kept(job, order, models, local, memory=judged, uses=uses, others=others)
     if kept is not None:  # whether a status may have its figure
         kept["tells"] = NUMBERS_OF_EVALUATION["delivered"].leaves(promises)
     if has_judge(work) and is_last(work):
@@ -596,7 +594,6 @@ def _kept(
     models: Sequence[Any],
     local: Any,
     *,
-    held_back: Any,
     memory: ClientState,
     uses: Mapping[str, float],
     others: Mapping[str, Any],
@@ -616,7 +613,6 @@ def _kept(
             local,
             memory,
             client=job["client"],
-            held_back=held_back,
             uses=uses,
             others=others,
             dataset=source_of(job["source"]).dataset(task, order.work.round),
@@ -672,7 +668,7 @@ def _locals(
     task = task_of(work)
     data = source.dataset(task, work.round)
     held = None
-    if work.evaluation.get("fallback") or HOLD_BACK in work.numbers:
+    if HOLD_BACK in work.numbers:
         data, held = hold_back(data, work.seed, client)
     if work.phase == MOMENTS:
         return DataSurvey(data, task), None, ()

@@ -25,14 +25,12 @@ from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.mixture import FleetWeights
 from covey.shared.numerics.vectors import Vector
-from covey.shared.numerics.votes import Vote
 from covey.shared.own_code.faults import said
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy, Sums
-from covey.shared.strategies.reading import alternative, fold, is_whole, sums_of
+from covey.shared.strategies.reading import fold, is_whole, sums_of
 from covey.shared.strategies.sums import ExactSums, Terms, fair_terms
-from covey.shared.work.client import VOTE
 from covey.shared.work.judge import DELIVERED, GAIN, REPORTED, USES, WEIGHTS
 
 if TYPE_CHECKING:
@@ -54,7 +52,6 @@ class FoldOutcome:
     means: Means  # of the reporters, for the record
     scaling: Figures | None = None  # of the phase that finds moments: see `fleet_statistics`
     evaluation: Mapping[ClientId, Figures] = field(default_factory=dict)  # by mode
-    votes: Mapping[ClientId, Vote] = field(default_factory=dict)  # of the evaluation
     odd: Sequence[Figures] = ()  # devices whose moments differ, as `Odd.to_json` has them
     fleet: FleetWeights | None = None  # of the last evaluation; None: no agent has a judge
 
@@ -408,24 +405,12 @@ class Folding:
         return FoldOutcome(state, means, evaluation={client: {} for client in figures.agents})
 
     def _evaluated(self, reports: Reports, state: Any) -> FoldOutcome:
-        votes = {
-            client: Vote.from_wire(report.numbers[VOTE])
-            for client, report in reports
-            # a method without alternatives asks no agent
-            if VOTE in report.numbers and alternative(self._strategy, state, client)
-        }
         claims = {client: _rows_by_mode(report.numbers) for client, report in reports}
         evaluation = limits.fair_figures(claims, self._settings)
         means = self._means(
             [(client, replace(report, numbers=evaluation[client])) for client, report in reports]
         )
-        fallback = self._strategy.fallback
-        if votes and fallback is not None:
-            against = {client: vote.is_against for client, vote in votes.items()}
-            state = fallback.voted(state, against)
-        return FoldOutcome(
-            state, means, evaluation=evaluation, votes=votes, fleet=_fleet_of(reports)
-        )
+        return FoldOutcome(state, means, evaluation=evaluation, fleet=_fleet_of(reports))
 
     def _means(self, reports: Reports) -> Means:
         means = means_of(
@@ -501,7 +486,7 @@ def check_sums(reports: Sequence[Terms], sizes: Mapping[str, int], sums: Accumul
 
 def _rows_by_mode(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of an evaluation by mode; those of E-delivered have the weights of what the agent uses."""
-    modes = {mode: row for mode, row in numbers.items() if mode not in (VOTE, *REPORTED)}
+    modes = {mode: row for mode, row in numbers.items() if mode not in REPORTED}
     if DELIVERED in numbers:
         modes[DELIVERED] = {**numbers[DELIVERED], USES: numbers[USES]}
     return modes

@@ -217,8 +217,6 @@ class _Pricing:
                 evaluation = one
             else:
                 phases.append(one)
-        if scenario.evaluation.fallback and scenario.strategy.fallback is not None:
-            evaluation = replace(evaluation, down=(*evaluation.down, setup.layout.size))
         every = scenario.evaluation.every or scenario.rounds.count
         times = math.ceil(scenario.rounds.count / every)
         return [*phases, replace(evaluation, cohort="all", times=times)]

@@ -170,19 +170,6 @@ class AgentForgotten(_Notice):
 
 
 @dataclass(frozen=True)
-class AgentFellBack(_Notice):
-    """An agent is served another model, because that of its cluster was clearly worse on the samples that it holds back."""
-
-    event: ClassVar[str] = "fell_back"
-
-    agent: ClientId
-    round: int  # rounds that were over
-    left: int  # the cluster whose model it was
-    cluster: int  # where the agent is now; the same one if it was alone
-    why: str
-
-
-@dataclass(frozen=True)
 class RoundsStopped(_Notice):
     """The method needs no more rounds, although the scenario has some left."""
 
@@ -210,7 +197,6 @@ Record = (
     | AgentRests
     | AgentReleased
     | AgentForgotten
-    | AgentFellBack
     | RoundsStopped
     | LinesLost
 )

@@ -318,7 +318,6 @@ INCIDENTS = {
     "void": "steps that were drawn again",
     "set_aside": "reports set aside",
     "quarantined": "agents put in quarantine",
-    "fell_back": "agents that fell back to another model",
     "resting": "agents not invited for some rounds",
     "released": "agents released from quarantine",
     "forgotten": "agents removed by the operator",

@@ -26,7 +26,6 @@ from covey.shared.storage.files import replace_quickly
 from covey.shared.strategies.base import ClientId, Order, Phase, Setup, Training
 from covey.shared.strategies.part_local import model_of, with_own
 from covey.shared.strategies.phase_names import CARD, EVALUATE, MOMENTS
-from covey.shared.strategies.reading import order_of_evaluation
 from covey.shared.wire.brief_work import brief_of, shared_of
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.messages import (
@@ -348,8 +347,7 @@ class OrderBook:
         if phase.name == MOMENTS:
             return Order()
         if phase.name == EVALUATE and not phase.sizes:
-            fallback = self._scenario.evaluation.fallback
-            order = order_of_evaluation(self._strategy, state, client, fallback=fallback)
+            order = self._strategy.serve(state, client)
             order = replace(order, numbers={**order.numbers, **self._for_the_judge()})
         else:
             order = self._strategy.order(state, phase, client)

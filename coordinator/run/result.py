@@ -89,7 +89,6 @@ class RunResult:
     left_out: Sequence[str] = ()  # modes that the scenario's privacy does not allow
     stale: Mapping[ClientId, int] = field(default_factory=dict)  # see `_stale`
     failures: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState`
-    fell_back: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState.fallen`
     measure: str | None = None  # what models were chosen by; None: the usual one
     uses: Mapping[ClientId, Mapping[str, float]] = field(
         default_factory=dict
@@ -110,7 +109,6 @@ class RunResult:
             "left_out",
             "stale",
             "failures",
-            "fell_back",
             "origin",
             "measure",
             "uses",
@@ -188,7 +186,6 @@ def result_of(run: Run, truth: Truth | None, odd: Sequence[Odd] | None = None) -
         left_out=scenario.modes_left_out,
         stale=_stale(run, federated),
         failures=_failures(run),
-        fell_back=dict(sorted(run.facts.fallen.items())),
         measure=scenario.task.measure,
         uses={
             client: modes[DELIVERED][USES]

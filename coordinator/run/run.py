@@ -759,10 +759,7 @@ class Run:
         circumstances: Mapping[ClientId, Circumstances],
     ) -> None:
         """Make a fold the run's own."""
-        before = self.strategy.assignment(self.state)
         self.state = outcome.state
-        after = self.strategy.assignment(self.state)
-        self.facts.note_fallen(outcome.votes, before, after, self.engine.round)
         if self.privacy is not None:
             self.privacy.count_sums(phase, reports, self.state)
         note_outcome(
@@ -798,15 +795,10 @@ class Run:
         def keep() -> Effects:
             line = self._recorded(record)
             self.recorder.keep_sketches(folded.step, self.state, reports, self.setup.layout.size)
-            fallen = [
-                self._recorded(notices.AgentFellBack(client, **self.facts.fallen[client]))
-                for client, vote in folded.outcome.votes.items()
-                if vote.is_against
-            ]
             if folded.step.phase.is_evaluation:
                 self._keep_best()
             self._steps_over.append(close.step)
-            return [line, *fallen, *self.orders.orders_of(close.missing, self.state)]
+            return [line, *self.orders.orders_of(close.missing, self.state)]
 
         return [], ActionDone(events.Folded(), keep)
 

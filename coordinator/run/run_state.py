@@ -11,7 +11,6 @@ from covey.coordinator.fold.folding import FoldOutcome
 from covey.coordinator.record import records
 from covey.coordinator.run import early_stop
 from covey.shared.numerics.mixture import REFITS, FleetWeights
-from covey.shared.numerics.votes import Vote
 from covey.shared.scenario import simulated_agents
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Reports
@@ -66,9 +65,6 @@ class RunState:
 
     # Of each evaluation between rounds: the number of complete rounds, its figure, and the mean (`early_stop`).
     history: list[list[float]] = field(default_factory=list)
-
-    # Of each agent that fell back to another model, the newest time: round, left, cluster and why, as `AgentFellBack` has them.
-    fallen: dict[ClientId, Json] = field(default_factory=dict)
 
     # What was known of the fleet's weights after each phase of the last evaluation, newest last: see `judge`.
     fleets: list[Json] = field(default_factory=list)
@@ -126,7 +122,6 @@ class RunState:
             self.owners,
             self.evaluation,
             self.evaluated_in,
-            self.fallen,
             self.failures,
             self.tracked,
             self.devices,
@@ -141,20 +136,6 @@ class RunState:
         why = why[:MAX_FAILURE_CHARS]
         self.failures[client] = {"times": times, "round": round_, "why": why}
 
-    def note_fallen(
-        self, votes: Mapping[ClientId, Vote], before: Clusters, after: Clusters, round_: int
-    ) -> None:
-        """The agents whose votes were against the model of their cluster; clusters are those of all agents."""
-        for client, vote in votes.items():
-            if vote.is_against:
-                left, cluster = before[client], after[client]
-                self.fallen[client] = {
-                    "round": round_,
-                    "left": left,
-                    "cluster": cluster,
-                    "why": fell_back(vote, left, cluster),
-                }
-
     def to_json(self) -> Json:
         """The attributes as a checkpoint names them."""
         saved: Json = {}
@@ -162,7 +143,7 @@ class RunState:
             key = name
             if name == "clock" and value is None:
                 continue
-            if name in ("events", "fallen", "fleets", "odd", "owners", "trains_on") and not value:
+            if name in ("events", "fleets", "odd", "owners", "trains_on") and not value:
                 continue
             if name == "incarnation":
                 key = "again"
@@ -285,12 +266,3 @@ def best_so_far(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> di
     else:
         is_better = newest["mse"] <= best["mse"]
     return newest if is_better else best
-
-
-def fell_back(vote: Vote, left: int, cluster: int) -> str:
-    """Why an agent has another model than that of its cluster, without the agent's name."""
-    where = f"has left cluster {left} and trains alone, as cluster {cluster}"
-    if left == cluster:
-        where = f"has an earlier model of cluster {cluster}, which is its own, again"
-    losses = f"{vote.loss:.3g} under the model of its cluster, {vote.other:.3g} under the other"
-    return f"{where}: loss {losses}, on {vote.n} samples that it holds back"

@@ -324,7 +324,6 @@ class Roster:
         resting: Mapping[ClientId, Trouble] = NO_TROUBLE,
         evaluation: Mapping[ClientId, Mapping[str, Any]] = NOT_EVALUATED,
         *,
-        fallen: Mapping[ClientId, Mapping[str, Any]] = NOT_EVALUATED,
         over: bool = False,
         agents: Sequence[ClientId] | None = None,
     ) -> dict[ClientId, dict[str, Any]]:
@@ -335,7 +334,6 @@ class Roster:
             quarantined: why some agents are not invited.
             resting: why others are not invited for some rounds.
             evaluation: the figures of each agent.
-            fallen: of agents that fell back to another model, as `RunState.fallen`.
             over: the run is over. No agent works for it, whatever the newest status of an agent was.
             agents: of whom to make rows, in this order; one that is not known gets an empty row. None: of all.
         """
@@ -365,8 +363,6 @@ class Roster:
                 "version": status.version,
                 "refusals": dict(entry.refusals or {}),
             }
-            if agent in fallen:
-                row["fell_back"] = fallen[agent]["why"]
             if agent in resting:
                 row[resting[agent].kind] = resting[agent].words
             if status.model is not None:  # that the device uses itself

@@ -171,7 +171,6 @@ class RosterShow:
             run.engine.quarantined,
             run.engine.resting,
             run.facts.evaluation,
-            fallen=run.facts.fallen,
             over=run.engine.stage is Stage.DONE,
             agents=agents,
         )

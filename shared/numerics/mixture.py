@@ -26,17 +26,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.candidate_names import (
-    CANDIDATES,
-    COMMON,
-    HOME,
-    NEAR,
-    NONE,
-    OWN,
-    SERVED,
-    SOUP,
-    TREES,
-)
+from covey.shared.candidate_names import CANDIDATES, HOME, NEAR, NONE, SERVED, SOUP, TREES
 from covey.shared.numerics.figures import errors, kind_of, weighted_mean
 from covey.shared.numerics.units import means_of_units
 from covey.shared.numerics.votes import counted, difference
@@ -410,8 +400,6 @@ def in_words(weights: Weights) -> str:
 WORDS = {
     NONE: "constant",
     SERVED: "served",
-    COMMON: "common model",
-    OWN: "own model",
     NEAR: "neighbours",
     SOUP: "mean of the models",
     TREES: "trees",

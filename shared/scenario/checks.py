@@ -189,20 +189,6 @@ def _check_summed_figures(task: Task, rounds: Rounds, compare: Compare | None) -
             )
 
 
-def check_fallback(privacy: Privacy) -> None:
-    """ValueError where votes on held-back samples would release what the privacy account does not cover."""
-    if privacy.secure is not None:
-        raise ValueError(
-            "privacy.secure: with evaluation.fallback each agent sends two losses of its own; set evaluation.fallback to false"
-        )
-    if privacy.client is None and privacy.local is None:
-        return
-    raise ValueError(
-        "privacy: with evaluation.fallback agents send two losses on their training data without noise, and these decide who "
-        "trains which model; set evaluation.fallback to false"
-    )
-
-
 def check_figures(
     privacy: Privacy, rounds: Rounds, evaluation: Evaluation, compare: Compare | None
 ) -> None:

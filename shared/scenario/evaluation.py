@@ -95,12 +95,6 @@ class Evaluation(Section):
         description="Measure the test accuracy of each participant right after its training, in every round. E-best needs "
         "it. The default saves the time on the devices.",
     )
-    fallback: bool = Field(
-        default=False,
-        description="Agents hold back a tenth of their training samples, at least five, and compare on them, at each "
-        "evaluation, the model of their cluster with its last good one. If the cluster's is clearly worse they take the "
-        "other one, and train it alone from then on. For fedclust, pacfl, robust and cfl; needs evaluation.every.",
-    )
     weight: Literal["test", "total"] = Field(
         "test",
         description="Weights of agents in micro averages: their test samples, or all their samples.",
@@ -125,8 +119,6 @@ class Evaluation(Section):
         unused = {"every", "tune"}
         if self.weight == "test":  # devices weigh their figures themselves where these are summed
             unused.add("weight")
-        if not self.fallback:
-            unused.add("fallback")
         if self.deliver == "served":
             unused.add("deliver")
         return self.model_dump(mode="json", exclude=unused)

@@ -212,28 +212,6 @@ class Scenario(Section):
         return self
 
     @model_validator(mode="after")
-    def _check_fallback(self) -> Self:
-        if not self.evaluation.fallback:
-            return self
-        if not any(strategy.fallback is not None for strategy in self._strategies):
-            raise ValueError(
-                f"evaluation.fallback is for methods that form clusters once, and {self.strategy.name} does not; "
-                "set evaluation.fallback to false"
-            )
-        if self.evaluation.every == 0:
-            raise ValueError(
-                "evaluation.fallback needs evaluations between rounds; set evaluation.every, for example to 1"
-            )
-        if self.rounds.mode == "buffered":
-            raise ValueError(
-                "evaluation.fallback moves agents between clusters, and buffered rounds have reports under way to both; "
-                "set rounds.mode to synchronous"
-            )
-        if self.privacy is not None:
-            checks.check_fallback(self.privacy)
-        return self
-
-    @model_validator(mode="after")
     def _check_training_of_methods(self) -> Self:
         """Validate the merged training settings of each compared method now, not hours into the comparison."""
         for method in self._compared:
@@ -382,7 +360,7 @@ class Scenario(Section):
         return self._training_with(method.training)
 
     def evaluation_of(self, method: Method) -> Evaluation:
-        """The evaluation of a compared method: it is fine-tuned like all others, and falls back if it can."""
+        """The evaluation of a compared method: it is fine-tuned like all others."""
         common = self.tuning
         own = self.training_of(method)
         tune: dict[str, Any] = {}
@@ -390,9 +368,7 @@ class Scenario(Section):
             if getattr(own, key) != getattr(common, key):
                 tune[key] = getattr(common, key)
         tune |= self.evaluation.tune.model_dump()
-        fallback = self.evaluation.fallback and method.strategy.fallback is not None
-        changes = {"tune": Tune.model_validate(tune), "fallback": fallback}
-        return self.evaluation.model_copy(update=changes)
+        return self.evaluation.model_copy(update={"tune": Tune.model_validate(tune)})
 
     @property
     def modes_left_out(self) -> tuple[str, ...]:

@@ -78,7 +78,6 @@ from covey.shared.privacy.settings import SecureSettings
 from covey.shared.strategies.facets import NOT_BUFFERED
 from covey.shared.strategies.facets import Buffering as Buffering
 from covey.shared.strategies.facets import Exchange as Exchange
-from covey.shared.strategies.facets import Fallback as Fallback
 from covey.shared.strategies.facets import PrivacyFacet as PrivacyFacet
 from covey.shared.strategies.facets import Routes as Routes
 from covey.shared.strategies.facets import Sealed as Sealed
@@ -130,10 +129,6 @@ UNSEALED = "it needs single reports, or numbers of each"
 
 # why values that agents keep are not for methods that send gradients
 GRADIENTS = "agents send gradients and do not train: what they keep, or the threshold of anomalies, would stay as it is"
-
-ALTERNATIVE = (
-    "alternative"  # number of an order to evaluate: compare the last model with the others
-)
 
 # Number of an order: leave out of the training what the agent holds back for votes, a tenth of its samples.
 HOLD_BACK = "hold_back"
@@ -643,9 +638,6 @@ class Strategy(BaseModel, Generic[S]):
 
     # How the method takes part in secure sums; None: it cannot.
     sealed: ClassVar[Sealed | None] = None
-
-    # How clients leave a cluster that serves them badly (`evaluation.fallback`); None: they cannot.
-    fallback: ClassVar[Fallback | None] = None
 
     # Fields of the state that name clients: dicts by client id (of such dicts too), or tuples of ids. A client that is
     # forgotten leaves them; what it has changed in a shared model stays.

@@ -53,7 +53,6 @@ from covey.shared.strategies.base import (
     SIGNATURE,
     ClientId,
     ClientState,
-    Fallback,
     Job,
     Local,
     Models,
@@ -84,7 +83,6 @@ from covey.shared.strategies.bases.cut import (
     with_tests,
 )
 from covey.shared.strategies.bases.hard import (
-    TO_THE_LAST_GOOD,
     Features,
     ManyModels,
     by_membership,
@@ -154,7 +152,6 @@ class Cfl(ManyModels[CflState]):
     client_fields = ("assign", "asked", "walks")
 
     individual: ClassVar[bool] = True
-    fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
     order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: CARD_ASKED}
     summary: ClassVar[str] = (

@@ -1,4 +1,4 @@
-"""What buffered rounds, privacy and the fallback ask of a method: values that it has, or has not."""
+"""What buffered rounds and privacy ask of a method: values that it has, or has not."""
 
 from __future__ import annotations
 
@@ -89,15 +89,3 @@ class Sealed:
 
     # With which of an order's models training begins: agents let no two sums with other members begin with the same.
     begins: slice = field(default_factory=lambda: slice(None))
-
-
-@dataclass(frozen=True)
-class Fallback:
-    """How clients can leave a cluster that serves them badly (`evaluation.fallback`)."""
-
-    # (state, client): the key of the model that a client compares with the one it is served; empty for none
-    alternative: Callable[[Any, ClientId], str]
-
-    # (state, against): the state after an evaluation in which clients have compared the two
-    # models; `against` has whether a client is served the alternative
-    voted: Callable[[Any, Mapping[ClientId, bool]], Any]

@@ -38,7 +38,6 @@ from covey.shared.strategies.base import (
     Buffering,
     ClientId,
     ClientState,
-    Fallback,
     Job,
     Local,
     Order,
@@ -64,7 +63,7 @@ from covey.shared.strategies.bases.cut import (
     with_card,
     with_tree,
 )
-from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD
+from covey.shared.strategies.bases.hard import START
 from covey.shared.strategies.bases.soft import merged
 from covey.shared.strategies.bases.vote import voted_on
 from covey.shared.written import FIRST
@@ -95,8 +94,6 @@ class FedClust(ClusteredOnce[FedClustState]):
     client_fields = (*ClusteredOnce.client_fields, "signatures")
     height = "lambda"
     unit = "Euclidean distance"
-
-    fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
     order_numbers: ClassVar[OrderNumbers] = {
         SIGNATURE: {**CARD_ASKED, **LENGTHS},

@@ -44,7 +44,6 @@ from covey.shared.strategies.base import (
     ClientState,
     Exchange,
     Expected,
-    Fallback,
     Job,
     Local,
     Order,
@@ -69,7 +68,7 @@ from covey.shared.strategies.bases.cut import (
     with_card,
     with_tree,
 )
-from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD, joined
+from covey.shared.strategies.bases.hard import START, joined
 from covey.shared.strategies.bases.soft import merged
 from covey.shared.strategies.bases.vote import voted_on
 from covey.shared.written import FIRST
@@ -102,8 +101,6 @@ class Pacfl(ClusteredOnce[PacflState]):
     client_fields = (*ClusteredOnce.client_fields, "signatures", "labels", "weights")
     height = "beta"
     unit = "degrees"
-
-    fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
     order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: CARD_ASKED}
     summary: ClassVar[str] = (
@@ -397,8 +394,6 @@ class Pacfl(ClusteredOnce[PacflState]):
         """
         apart: list[float] = []
         weights: list[float] = []
-        if k in state.alone:
-            return math.inf
         for client, cluster in state.assign.items():
             if cluster == k:
                 weight = state.weights.get(client, 0.0)

@@ -39,7 +39,6 @@ from covey.shared.strategies.base import (
     TRAIN,
     ClientState,
     Exchange,
-    Fallback,
     Job,
     Local,
     Order,
@@ -59,13 +58,7 @@ from covey.shared.strategies.base import (
     trained_report,
 )
 from covey.shared.strategies.bases.cut import CARD_ASKED, ClusteredOnce, Cut, Grouped, with_card
-from covey.shared.strategies.bases.hard import (
-    START,
-    TO_THE_LAST_GOOD,
-    Features,
-    feature_span,
-    joined,
-)
+from covey.shared.strategies.bases.hard import START, Features, feature_span, joined
 from covey.shared.strategies.fedsgd import decayed
 from covey.shared.written import FIRST
 
@@ -93,7 +86,6 @@ class Robust(ClusteredOnce[RobustState]):
 
     individual: ClassVar[bool] = True
     sealed = None
-    fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
     order_numbers: ClassVar[OrderNumbers] = {
         SOLVE: {**CARD_ASKED, "epochs": A_COUNT},

@@ -39,14 +39,12 @@ from covey.shared.numerics.figures import (
     weighted_mean,
 )
 from covey.shared.numerics.vectors import Layout, Vector
-from covey.shared.numerics.votes import LEAST, Vote
 from covey.shared.own_code.plugins import door
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, noised
 from covey.shared.scenario.base import base_vector
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
-    ALTERNATIVE,
     EVALUATE,
     LAST_MODEL,
     MODEL,
@@ -82,7 +80,6 @@ from covey.shared.work.label_prior import Prior, prior_of, served, with_prior
 from covey.shared.work.order_settings import check_order, layout_of, settings_of, split_of, task_of
 
 ERROR_FEEDBACK = "codec/"
-VOTE = "vote"  # number of the report of an evaluation: the losses of the served model and its alternative
 MOST_WORDS = 1 << 18  # of a message of secure sums
 PRIVACY_LEDGER = "privacy/ledger"  # rows of (noise multiplier, sampling rate, steps), float64
 
@@ -153,7 +150,7 @@ def execute_order(
         client: the agent's id.
         clock: seconds, to measure the work.
         noise: hides signatures if the order asks for it; None: noise that cannot be repeated.
-        held_back: the samples on which the agent compares models; None: it has no vote.
+        held_back: the samples on which the agent compares models in a vote; None: it abstains.
         folds: the agent's training samples, each time with another part of them as test part; on these it judges what it
             can answer with.
         others: makes further candidates of the samples that train, by name.
@@ -224,7 +221,7 @@ def _job(
     training: Training,
     local: Local,
     client_state: ClientState,
-    held_back: Local | None,
+    held_back: Local | None = None,
 ) -> tuple[Job, Local, tuple[slice, Prior] | None]:
     """The order as the strategy gets it, the data that it trains on (whole models, or the part that travels), and the label
     prior that they have."""
@@ -438,13 +435,11 @@ def _with_privacy_account(
 def _evaluate(
     strategy: Strategy[Any], job: Job, local: Local, client_state: ClientState, *, work: Work
 ) -> Report:
-    """Figures in the modes E-server, E-tuned and E-last, those of the baseline, and the agent's vote if it is asked for."""
+    """Figures in the modes E-server, E-tuned and E-last, and those of the baseline."""
     evaluation = work.evaluation
-    mixture, vote = _served(strategy, job, local, client_state)
+    mixture = _served(strategy, job, local, client_state)
     on_whole = of_whole(local)
     numbers: dict[str, Any] = {"server": measure(mixture, on_whole)}
-    if vote is not None:
-        numbers[VOTE] = vote.to_wire()
     epochs = int(evaluation.get("tune_epochs", 0))
     if epochs > 0:
         numbers["tuned"] = measure(tuned(on_whole, mixture, epochs, job.split), on_whole)
@@ -465,7 +460,7 @@ def _judged(
     judging: _Judging,
 ) -> tuple[Report, ClientState]:
     """The same of the last evaluation, with what the agent answers with from then on."""
-    mixture, _ = _served(strategy, job, local, client_state)
+    mixture = _served(strategy, job, local, client_state)
     on_whole = of_whole(local)
     if isinstance(on_whole, Measured) or work.task.get("anomalies") is not None:
         report = _evaluate(strategy, job, local, client_state, work=work)
@@ -497,37 +492,12 @@ def serves_own(strategy: Strategy[Any]) -> bool:
     return type(strategy).personal not in (Strategy.personal, ManyModels.personal)
 
 
-def _served(
-    strategy: Strategy[Any], job: Job, local: Local, client_state: ClientState
-) -> tuple[Mixture, Vote | None]:
-    """The mixture of whole models that the order of an evaluation serves the agent, and the agent's vote.
-
-    An order with an alternative names it last. The agent takes it if its vote is against the other model: its test data
-    have no say in that.
-    """
+def _served(strategy: Strategy[Any], job: Job, local: Local, client_state: ClientState) -> Mixture:
+    """The mixture of whole models that the order of an evaluation serves the agent."""
     visible = seen_by_methods(client_state)
-    part = local if isinstance(local, PartLocal) else None
-    if part is not None:
-        visible = part.seen(visible)
-    if ALTERNATIVE not in job.numbers:
-        mixture = strategy.personal(job, local, visible)
-        return (mixture if part is None else part.whole_mixture(mixture)), None
-    *models, alternative = job.models
-    own = strategy.personal(replace(job, models=tuple(models)), local, visible)
-    if part is not None:
-        own = part.whole_mixture(own)
-        alternative = part.whole(alternative)
-    held_back = None if job.held_back is None else of_whole(job.held_back)
-    if held_back is None or len(own) != 1 or held_back.examples < LEAST:
-        return own, None
-    [(_, served)] = own
-    with np.errstate(all="ignore"):  # a vote counts losses that are not finite as very large
-        vote = Vote.of(
-            held_back.losses(served),
-            held_back.losses(alternative),
-            held_back.losses(np.zeros_like(served)),
-        )
-    return (((1.0, alternative),) if vote.is_against else own), vote
+    if not isinstance(local, PartLocal):
+        return strategy.personal(job, local, visible)
+    return local.whole_mixture(strategy.personal(job, cast(Local, local), local.seen(visible)))
 
 
 def measure(mixture: Mixture, local: Local) -> Figures:
@@ -557,7 +527,6 @@ def model_for_use(
     client_state: ClientState,
     *,
     client: str,
-    held_back: Local | None = None,
 ) -> Mixture | None:
     """The model that the agent can use for predictions after an order, as mode E-server would; None if it has none.
 
@@ -571,24 +540,16 @@ def model_for_use(
         local: the agent's data and training.
         client_state: the state that the work began with.
         client: the agent's id.
-        held_back: as `execute_order` takes it.
     """
     work = order.work
     if work is None:
         return None
     strategy, training = settings_of(work)
     job, local, prior = _job(
-        work,
-        client,
-        models,
-        training=training,
-        local=local,
-        client_state=client_state,
-        held_back=held_back,
+        work, client, models, training=training, local=local, client_state=client_state
     )
     if work.phase == EVALUATE:
-        mixture, _ = _served(strategy, job, local, client_state)
-        return served(mixture, prior)
+        return served(_served(strategy, job, local, client_state), prior)
     is_trained = work.phase == TRAIN and work.round > 0
     if serves_own(strategy) or not is_trained or len(job.models) != 1:
         return None
@@ -610,13 +571,12 @@ def candidates_for_use(
     wanted: Container[str],
     *,
     client: str,
-    held_back: Local | None = None,
     others: Mapping[str, Make] = MappingProxyType({}),
 ) -> dict[str, Candidate]:
     """What the judge of an agent has chosen, by name; empty if it has judged nothing.
 
     Args:
-        order, models, local, client, held_back, others: as `execute_order` takes them.
+        order, models, local, client, others: as `execute_order` takes them.
         client_state: the state that replaces the one with which the work began.
         wanted: names of candidates.
     """
@@ -625,15 +585,9 @@ def candidates_for_use(
         return {}
     strategy, training = settings_of(work)
     job, local, prior = _job(
-        work,
-        client,
-        models,
-        training=training,
-        local=local,
-        client_state=client_state,
-        held_back=held_back,
+        work, client, models, training=training, local=local, client_state=client_state
     )
-    mixture, _ = _served(strategy, job, local, client_state)
+    mixture = _served(strategy, job, local, client_state)
     known = Judgement.of_memory(client_state, mixture)
     if known is None:
         return {}

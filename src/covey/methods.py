@@ -26,7 +26,6 @@ from covey.shared.strategies.base import (
     ClientState,
     Contrast,
     Expected,
-    Fallback,
     GradientCorrection,
     Job,
     Local,

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from covey.coordinator.checks import VOTE_NUMBERS
 from covey.shared.disclosures import (
     ANY,
     FIGURES,
@@ -18,7 +17,6 @@ from covey.shared.disclosures import (
     REPORT,
     STATUS,
     VECTORS,
-    VOTED,
     DisclosureRow,
     Promise,
     cleared,
@@ -33,7 +31,6 @@ from covey.shared.strategies.phase_names import EVALUATE, MODES, MOMENTS, TRAIN
 from covey.shared.strategies.secured.phases import HEAD
 from covey.shared.wire.documents import AgentStatus, ModelInUse
 from covey.shared.wire.messages import Encoded, ReportContent
-from covey.shared.work.client import VOTE
 from covey.shared.work.judge import REPORTED
 
 TRUTHS = {
@@ -93,8 +90,7 @@ def test_each_figure_that_an_evaluation_can_produce_has_a_row() -> None:
         found |= figures_of(truth, answers(outputs, kind)).keys()
         found |= baseline_figures(truth, truth).keys()
     assert found == set(FIGURES)
-    assert set(NUMBERS_OF_EVALUATION) == {*MODES, VOTE, *REPORTED, HEAD}
-    assert set(VOTED) == set(VOTE_NUMBERS)
+    assert set(NUMBERS_OF_EVALUATION) == {*MODES, *REPORTED, HEAD}
 
 
 TASKS: list[dict[str, Any]] = [

@@ -31,7 +31,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "43b6585e730260fe",
+    "1593e2ef9dda275c",
 )  # the format number, and the digest of the fields that it stands for
 
 

@@ -272,7 +272,6 @@ class Secured(Strategy[Any]):
 
     # what others ask of the method itself
     client_fields = property(lambda self: self._own.client_fields)
-    fallback = property(lambda self: self._own.fallback)
     signature_phases = property(lambda self: self._own.signature_phases)
 
     @property
