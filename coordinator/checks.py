@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from covey.shared.candidate_names import CANDIDATES
+from covey.shared.candidate_names import CANDIDATES, DELIVERED, GAIN, USES, WEIGHTS
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.vectors import Vector, blocks
@@ -26,7 +26,6 @@ from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import LARGEST, Expected, Phase, Report, is_list, is_number
 from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import ReportContent
-from covey.shared.work.judge import DELIVERED, GAIN, USES, WEIGHTS
 
 # of a vector: its square is still a float32, so training on it need not end in infinity
 LARGEST_VALUE = 1e18

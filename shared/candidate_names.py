@@ -1,4 +1,6 @@
-"""The names of the candidates of a device, in their order. A module of its own: an idle agent reads them without numpy."""
+"""The names of the candidates of a device, in their order, and of what a report has of them. A module of its own: an idle agent
+reads them without numpy.
+"""
 
 from __future__ import annotations
 
@@ -10,3 +12,10 @@ SOUP = "soup"  # the mean of the parameters of the served model and those after 
 TREES = "trees"  # boosted trees on the agent's own table
 HOMES = (1, 5, 20)
 CANDIDATES = (NONE, SERVED, *(f"{HOME}{epochs}" for epochs in HOMES), NEAR, SOUP, TREES)
+
+# numbers of the report of an evaluation
+DELIVERED = "delivered"  # figures of what the agent uses
+WEIGHTS = "weights"  # of all its candidates, by name
+GAIN = "gain"  # over the served model, with its variance
+USES = "uses"  # the weights of what it uses
+REPORTED = (DELIVERED, WEIGHTS, GAIN, USES)

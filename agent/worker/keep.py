@@ -97,7 +97,6 @@ def keep_of_order(
     client_state: ClientState,
     *,
     client: str,
-    uses: Mapping[str, float],
     others: Mapping[str, Make],
     dataset: Dataset,
     place: KeepPlace,
@@ -107,7 +106,6 @@ def keep_of_order(
 
     Args:
         order, models, local, client_state, client: as `model_for_use` takes them; the state is the one after the work.
-        uses: what the judge chose, by candidate; empty: it was not asked.
         others: as `execute_order` takes them.
         dataset: the samples behind `local`.
         place: where kept models lie.
@@ -119,13 +117,9 @@ def keep_of_order(
     mixture = model_for_use(order, models, local, client_state, client=client)
     if mixture is None:
         return None
-    candidates: Mapping[str, Answerer] = {}
-    if uses:
-        candidates = candidates_for_use(
-            order, models, local, client_state, uses, client=client, others=others
-        )
-    if not candidates:  # it has no judge
-        uses = {}
+    uses, candidates = candidates_for_use(
+        order, models, local, client_state, client=client, others=others
+    )
     cluster = order.cluster if work.cluster is None else work.cluster
     version = Version(order.run, work.round, cluster, uses=in_words(uses) if uses else "")
     task = task_with_scaling(work.task, work.scaling)

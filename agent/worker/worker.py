@@ -419,7 +419,7 @@ def _work(
     from covey.shared.privacy.settings import AgentPrivacy, Budget, Trainings
     from covey.shared.wire.messages import device_name, is_base
     from covey.shared.work.client import PRIVACY_LEDGER, execute_order, simulated_noise
-    from covey.shared.work.judge import USES, forgotten, has_judge, is_last
+    from covey.shared.work.judge import forgotten, has_judge, is_last
     from covey.shared.work.order_settings import layout_of, settings_of, task_of
 
     work = order.work
@@ -494,11 +494,10 @@ def _work(
         ),
     }
     content = content.model_copy(update=circumstances)
-    uses = content.numbers.get(USES, {})
     content = cleared(content, work.phase, promises)
     frozen_once = getattr(local, "frozen_once", 0)
-    judged = new if uses else memory
-    kept = _kept(job, order, models, local, memory=judged, uses=uses, others=others)
+    judged = new if has_judge(work) else memory
+    kept = _kept(job, order, models, local, memory=judged, others=others)
     if kept is not None:  # whether a status may have its figure
         kept["tells"] = NUMBERS_OF_EVALUATION["delivered"].leaves(promises)
     if has_judge(work) and is_last(work):
@@ -595,7 +594,6 @@ def _kept(
     local: Any,
     *,
     memory: ClientState,
-    uses: Mapping[str, float],
     others: Mapping[str, Any],
 ) -> frames.Job | None:
     """Keep the model of an order for the device's own use. A failure is an answer: it must not cost the report."""
@@ -613,7 +611,6 @@ def _kept(
             local,
             memory,
             client=job["client"],
-            uses=uses,
             others=others,
             dataset=source_of(job["source"]).dataset(task, order.work.round),
             place=KeepPlace.of(job["keep"]),

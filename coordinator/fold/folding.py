@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from covey.coordinator.checks import check_vector
@@ -21,6 +22,7 @@ from covey.coordinator.disk.spool import Spool, SpooledVectors
 from covey.coordinator.fold import limits
 from covey.coordinator.fold.means import Means, means_of
 from covey.coordinator.fold.stale_reports import Began, fresh
+from covey.shared.candidate_names import DELIVERED, GAIN, REPORTED, USES, WEIGHTS
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.mixture import FleetWeights
@@ -31,7 +33,6 @@ from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy, Sums
 from covey.shared.strategies.reading import fold, is_whole, sums_of
 from covey.shared.strategies.sums import ExactSums, Terms, fair_terms
-from covey.shared.work.judge import DELIVERED, GAIN, REPORTED, USES, WEIGHTS
 
 if TYPE_CHECKING:
     from covey.coordinator.fold.private_sums import PrivateSums
@@ -402,7 +403,9 @@ class Folding:
         figures = self.scenario.sums.figures(state)
         means = Means(evaluation=figures.modes, by_cluster=figures.by_cluster or None)
         limits.check_json(means.to_json(), "its averages")
-        return FoldOutcome(state, means, evaluation={client: {} for client in figures.agents})
+        agents = sorted(chain(*figures.groups))
+        fleet = None if figures.fleet is None else FleetWeights(**figures.fleet)
+        return FoldOutcome(state, means, evaluation={client: {} for client in agents}, fleet=fleet)
 
     def _evaluated(self, reports: Reports, state: Any) -> FoldOutcome:
         claims = {client: _rows_by_mode(report.numbers) for client, report in reports}

@@ -30,6 +30,7 @@ from covey.coordinator.report.run_facts import (
 )
 from covey.coordinator.report.tables import (
     baseline,
+    has_judges,
     newcomers,
     own_models,
     participation,
@@ -61,7 +62,7 @@ def shown_modes(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         averages[f"newcomers_{mode}"] = figures
     if not result["never_trained"]:
         averages.pop("last_of_participants", None)  # it is E-last
-    if not result.get("uses"):
+    if not has_judges(result):
         averages.pop("delivered", None)  # it is E-server
         averages.pop("newcomers_delivered", None)
     shown = {}

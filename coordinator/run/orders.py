@@ -25,7 +25,7 @@ from covey.shared.seeds import generator
 from covey.shared.storage.files import replace_quickly
 from covey.shared.strategies.base import ClientId, Order, Phase, Setup, Training
 from covey.shared.strategies.part_local import model_of, with_own
-from covey.shared.strategies.phase_names import CARD, EVALUATE, MOMENTS
+from covey.shared.strategies.phase_names import AHEAD, CARD, EVALUATE, MOMENTS
 from covey.shared.wire.brief_work import brief_of, shared_of
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.messages import (
@@ -348,9 +348,10 @@ class OrderBook:
             return Order()
         if phase.name == EVALUATE and not phase.sizes:
             order = self._strategy.serve(state, client)
-            order = replace(order, numbers={**order.numbers, **self._for_the_judge()})
         else:
             order = self._strategy.order(state, phase, client)
+        if EVALUATE in (phase.name, order.numbers.get(AHEAD)):
+            order = replace(order, numbers={**order.numbers, **self._for_the_judge()})
         return with_own(order, self._setup, client, self._facts.owners)
 
     def _for_the_judge(self) -> dict[str, Any]:

@@ -18,13 +18,13 @@ from covey.coordinator.fold.means import KEPT_MODES, averages, by_mode, last_of_
 from covey.coordinator.record.records import counted, mbit_per_agent, one_device, sizes
 from covey.coordinator.run.oddities import at_the_end
 from covey.coordinator.run.run import Run
+from covey.shared.candidate_names import DELIVERED, USES
 from covey.shared.numerics import metrics
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
 from covey.shared.numerics.mixture import in_words
 from covey.shared.programs.version import version
 from covey.shared.storage.files import atomic_replace, model_file, write_atomically
 from covey.shared.strategies.base import ClientId
-from covey.shared.work.judge import DELIVERED, USES
 
 Figures = dict[str, Any]  # of one agent, by mode
 Truth = Mapping[ClientId, int]  # the true cluster of each agent

@@ -87,8 +87,7 @@ class Evaluation(Section):
         Deliver(),
         description="What a device uses after the run, mode E-delivered: a mixture of the answers of a constant, the served "
         "model, the same after 1, 5 and 20 epochs at home, the nearest training samples, the mean of these models, and trees "
-        "for tables, weighed out of fold on its training samples. served: what mode E-server measures; under privacy.secure by "
-        "default, and the only choice.",
+        "for tables, weighed out of fold on its training samples. served: what mode E-server measures.",
     )
     track: bool = Field(
         default=False,

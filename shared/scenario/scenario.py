@@ -127,18 +127,15 @@ class Scenario(Section):
     @model_validator(mode="before")
     @classmethod
     def _defaults_under_privacy(cls, data: Any) -> Any:
-        """Fine-tuning has no noise, and its figure is sent; what a device would choose for itself is in no secure sum."""
+        """Fine-tuning has no noise, and its figure is sent."""
         if not isinstance(data, Mapping):
             return data
         privacy, evaluation = data.get("privacy"), data.get("evaluation") or {}
         if not isinstance(privacy, Mapping) or not isinstance(evaluation, Mapping):
             return data
-        usual: dict[str, Any] = {}
-        if privacy.get("local") is not None:
-            usual["tune_epochs"] = 0
-        if privacy.get("secure") is not None:
-            usual["deliver"] = "served"
-        return {**data, "evaluation": {**usual, **evaluation}} if usual else data
+        if privacy.get("local") is None:
+            return data
+        return {**data, "evaluation": {"tune_epochs": 0, **evaluation}}
 
     # -- checks across sections ------------------------------------------------------------------------------------
 

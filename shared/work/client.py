@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -81,6 +81,7 @@ from covey.shared.work.order_settings import check_order, layout_of, settings_of
 
 ERROR_FEEDBACK = "codec/"
 MOST_WORDS = 1 << 18  # of a message of secure sums
+MESSAGES = 2  # of a secure sum, which follow the models of an order to evaluate
 PRIVACY_LEDGER = "privacy/ledger"  # rows of (noise multiplier, sampling rate, steps), float64
 
 
@@ -180,17 +181,17 @@ def execute_order(
         held_back=held_back,
     )
     started = clock()
-    if (work.privacy or {}).get("secure") and (job.phase not in OF_THE_RUN or _is_summed(work)):
-        if secure is None:
-            raise PublicError("secure sums: this agent has no keys for them")
-        evaluate = partial(_evaluate, strategy, work=work)
-        strategy = door("secure work").OnDevice(strategy, secure, work, models, evaluate)
-    elif _is_summed(work):
-        raise PublicError("an order to evaluate asks for a vector without secure sums")
     judging = None
     if has_judge(work):
         prepared = (replace(fold, local=with_prior(fold.local, prior)) for fold in folds)
         judging = _Judging(prepared, others, budget_s, clock)
+    if (work.privacy or {}).get("secure") and (job.phase not in OF_THE_RUN or _is_summed(work)):
+        if secure is None:
+            raise PublicError("secure sums: this agent has no keys for them")
+        evaluate = partial(_evaluated, strategy, work=work, judging=judging)
+        strategy = door("secure work").OnDevice(strategy, secure, work, models, evaluate)
+    elif _is_summed(work):
+        raise PublicError("an order to evaluate asks for a vector without secure sums")
     report, state = _run_phase(
         strategy, job, local, client_state=client_state, work=work, noise=noise, judging=judging
     )
@@ -222,9 +223,10 @@ def _job(
     local: Local,
     client_state: ClientState,
     held_back: Local | None = None,
+    for_use: bool = False,
 ) -> tuple[Job, Local, tuple[slice, Prior] | None]:
     """The order as the strategy gets it, the data that it trains on (whole models, or the part that travels), and the label
-    prior that they have."""
+    prior that they have. `for_use`: without the messages of a secure sum."""
     split = split_of(work)
     layout = layout_of(work)
     prior = prior_of(work, local, layout)
@@ -240,6 +242,8 @@ def _job(
         if held_back is not None:
             held_back = on_part(held_back, split, client_state, own, client)
         layout = split.shared
+    if for_use and _is_summed(work):
+        models = models[:-MESSAGES]
     job = Job(
         phase=work.phase,
         round=work.round,
@@ -286,15 +290,12 @@ def _run_phase(
             raise PublicError("the statistics of a fleet need data that can be summed")
         return Report({}, local.examples, local.statistics()), client_state
     if job.phase == EVALUATE and not _is_summed(work):
-        if judging is not None:
-            return _judged(
-                strategy, job, local, client_state=client_state, work=work, judging=judging
-            )
-        return _evaluate(strategy, job, local, client_state, work=work), client_state
-    if job.phase in (
-        *EXCHANGES,
-        EVALUATE,
-    ):  # they leave nothing of the order with the agent, as values that do not travel
+        return _evaluated(strategy, job, local, client_state, work=work, judging=judging)
+    if job.phase == EVALUATE:  # of its state what the judge keeps is new
+        report, after = strategy.work(job, local, client_state)
+        kept = {key: after[key] for key in after if key.startswith(MEMORY)}
+        return report, {**forgotten(client_state), **kept} if kept else client_state
+    if job.phase in EXCHANGES:  # they leave nothing of the order with the agent
         return strategy.work(job, local, client_state)[0], client_state
     track = bool(work.evaluation.get("track"))
     report, state = _train(strategy, job, local, client_state, track=track)
@@ -432,6 +433,21 @@ def _with_privacy_account(
 # -- phases of the run -------------------------------------------------------------------------------------------------
 
 
+def _evaluated(
+    strategy: Strategy[Any],
+    job: Job,
+    local: Local,
+    client_state: ClientState,
+    *,
+    work: Work,
+    judging: _Judging | None,
+) -> tuple[Report, ClientState]:
+    """The report of an evaluation, and the client state after it."""
+    if judging is None:
+        return _evaluate(strategy, job, local, client_state, work=work), client_state
+    return _judged(strategy, job, local, client_state=client_state, work=work, judging=judging)
+
+
 def _evaluate(
     strategy: Strategy[Any], job: Job, local: Local, client_state: ClientState, *, work: Work
 ) -> Report:
@@ -481,7 +497,7 @@ def _judged(
             clock=judging.clock,
         )
         state = {**forgotten(client_state), **known.to_memory()}
-    choice = known.choice(fleet, single=bool(work.evaluation["deliver"].get("single")))
+    choice = known.choice_after(work)
     if not candidates:
         candidates = made(on_whole, given, known.snapshots, choice.weights)
     return Report({}, local.examples, known.numbers(choice, candidates, fleet, on_whole)), state
@@ -546,7 +562,13 @@ def model_for_use(
         return None
     strategy, training = settings_of(work)
     job, local, prior = _job(
-        work, client, models, training=training, local=local, client_state=client_state
+        work,
+        client,
+        models,
+        training=training,
+        local=local,
+        client_state=client_state,
+        for_use=True,
     )
     if work.phase == EVALUATE:
         return served(_served(strategy, job, local, client_state), prior)
@@ -568,32 +590,39 @@ def candidates_for_use(
     models: Sequence[Vector],
     local: Local,
     client_state: ClientState,
-    wanted: Container[str],
     *,
     client: str,
     others: Mapping[str, Make] = MappingProxyType({}),
-) -> dict[str, Candidate]:
-    """What the judge of an agent has chosen, by name; empty if it has judged nothing.
+) -> tuple[Mapping[str, float], dict[str, Candidate]]:
+    """What the judge of an agent has chosen, the weights and the candidates by name; empty if it has judged nothing.
 
     Args:
         order, models, local, client, others: as `execute_order` takes them.
         client_state: the state that replaces the one with which the work began.
-        wanted: names of candidates.
     """
     work = order.work
-    if work is None:
-        return {}
+    if work is None or not has_judge(work):
+        return {}, {}
     strategy, training = settings_of(work)
     job, local, prior = _job(
-        work, client, models, training=training, local=local, client_state=client_state
+        work,
+        client,
+        models,
+        training=training,
+        local=local,
+        client_state=client_state,
+        for_use=True,
     )
     mixture = _served(strategy, job, local, client_state)
     known = Judgement.of_memory(client_state, mixture)
     if known is None:
-        return {}
+        return {}, {}
+    uses = known.choice_after(work).weights
     given = BeforeHome(mixture, task_of(work).outputs, split=job.split, others=others)
-    found = made(of_whole(local), given, known.snapshots, wanted)
-    return {name: with_models(one, partial(served, found=prior)) for name, one in found.items()}
+    found = made(of_whole(local), given, known.snapshots, uses)
+    return uses, {
+        name: with_models(one, partial(served, found=prior)) for name, one in found.items()
+    }
 
 
 # -- onto the wire -----------------------------------------------------------------------------------------------------

@@ -59,9 +59,13 @@ def _numbers_of(strategy: Strategy[Any], work: Work) -> Mapping[str, Expected]:
     """The numbers that an order of this phase may have."""
     if work.phase in (BOX, JOIN):  # which announce the work of another phase
         ahead = str(work.numbers.get(AHEAD))
-        return {**strategy.numbers_of(ahead), AHEAD: Expected(words=(ahead,))}
-    of_method = strategy.numbers_of(work.phase)
-    return {**of_method, **JUDGED} if work.phase == EVALUATE else of_method
+        return {**_of_phase(strategy, ahead), AHEAD: Expected(words=(ahead,))}
+    return _of_phase(strategy, work.phase)
+
+
+def _of_phase(strategy: Strategy[Any], phase: str) -> Mapping[str, Expected]:
+    of_method = strategy.numbers_of(phase)
+    return {**of_method, **JUDGED} if phase == EVALUATE else of_method
 
 
 @lru_cache(KEPT)

@@ -80,7 +80,7 @@ def test_the_state_of_secure_sums_names_no_agent_that_was_forgotten(tmp_path: Pa
         "blamed": both,
         "standing": {"0": {"bound": both, "members": both}},
         "ends": [{"cluster": "0", "reported": both}],
-        "figures": vars(SummedFigures(agents=both)),
+        "figures": vars(SummedFigures(groups=[both])),
     }
     run.state = replace(Progress.of(run.state), **named).inside(run.state)
     assert traces(run.state, GONE) == {"SecuredSingle.secure"}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
+from covey.shared.candidate_names import REPORTED
 from covey.shared.disclosures import (
     ANY,
     FIGURES,
@@ -31,7 +32,6 @@ from covey.shared.strategies.phase_names import EVALUATE, MODES, MOMENTS, TRAIN
 from covey.shared.strategies.secured.phases import HEAD
 from covey.shared.wire.documents import AgentStatus, ModelInUse
 from covey.shared.wire.messages import Encoded, ReportContent
-from covey.shared.work.judge import REPORTED
 
 TRUTHS = {
     "classes": np.array([0, 1, 1, 2]),

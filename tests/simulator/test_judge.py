@@ -14,13 +14,14 @@ from covey.coordinator.record.records import lines
 from covey.coordinator.run.result import result_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
+from covey.shared.candidate_names import DELIVERED, REPORTED
 from covey.shared.numerics.mixture import REFITS
 from covey.shared.scenario.evaluation import Evaluation
 from covey.shared.strategies.base import ClientId, Fold
 from covey.shared.strategies.phase_names import EVALUATE
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.work.client import decode_named, execute_order, seen_by_methods, simulated_noise
-from covey.shared.work.judge import DELIVERED, MEMORY, REPORTED
+from covey.shared.work.judge import MEMORY
 from tests.bowl import Softmax
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients
