@@ -107,7 +107,7 @@ def measure(setting: str, seed: int, agents: int, rounds: int) -> Measured:
         fleet.pool = Delayed(people, seed)
         async with fleet:
             run = await fleet.serve(observer=keep)
-        figures = run.facts.evaluation.values()
+        figures = run.members.evaluation.values()
         return statistics.fmean([one["server"]["accuracy"] for one in figures])
 
     with tempfile.TemporaryDirectory() as name:

@@ -201,7 +201,7 @@ def close(mode: str, number: int, folder: Path) -> dict[str, Any]:
     effects: list[Effect] = []
     for place in range(number):
         client = f"agent-{place:05d}"
-        run.samples[client] = (10, 0)
+        run.members.of(client).samples = (10, 0)
         effects += run.handle(Joined(client), 0.0)
     orders = [effect for effect in effects if isinstance(effect, SendOrder) and effect.order.work]
     accept_s = 0.0

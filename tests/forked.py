@@ -209,6 +209,8 @@ def become(start: Start) -> str:
     tempfile.tempdir = None  # it is looked up once
     os.chdir(start.cwd)
     sys.path[0] = str(Path.cwd())
+    paths = map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    sys.path[1:1] = [path for path in paths if path not in sys.path]
     module, *sys.argv[1:] = start.command
     np.random.seed()  # Python's own generator does so by itself
     return module

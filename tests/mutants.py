@@ -186,7 +186,7 @@ MUTANTS = (
     Mutant(
         "patience from restart",
         "coordinator/engine/rounds.py",
-        'engine.pace.postpone(now - snapshot["now"])  # no coordinator was there',
+        'pace.postpone(now - snapshot["now"])  # no coordinator was there',
         "pass",
         "tests/coordinator/test_buffered_rounds.py::test_a_restarted_engine_has_the_same_orders_buffers_and_line",
     ),
@@ -262,8 +262,8 @@ MUTANTS = (
     ),
     Mutant(
         "leaves not cleared at roll",
-        "coordinator/engine/presence.py",
-        "self.leaving.clear()  # the roll call decides",
+        "coordinator/engine/members.py",
+        "self._by_id[client].leaves_at = None  # the roll call decides",
         "pass",
         "tests/coordinator/test_rounds_recovery.py::test_an_agent_that_leaves_again_during_a_roll_call_is_gone_at_its_new_time",
     ),

@@ -7,7 +7,7 @@ Of one marked `console run, refused` the last command must end with an error.
 A block marked `text printed` or `yaml printed` holds lines that the commands before it print, in this order; `...` in a
 line stands for any characters. The broker's usual ports become free ones, and the home folder a new one.
 
-Our programs are forks of the server of `tests.forked`, but on pages that install code or have it on the path.
+Our programs are forks of the server of `tests.forked`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from tests.processes import free_port
 from tests.test_docs import PAGES, ROOT
 
 USUAL_PORTS = ("1883", "8883")
-WITH_CODE = ("from-flower.md", "your-own-method.md")
 REFUSED = 77  # of a block whose last command was refused
 LIMIT_S = 420.0  # for all commands of one block
+WIDTH = 80  # of the reader's terminal; no table is wider
 INTERVAL_S = 0.02  # of the looks after a program
 # `pip install ./folder` reaches no index, takes the setuptools that are here, and leaves this environment as it is
 OFFLINE_PIP = {
@@ -122,7 +122,7 @@ def in_own_folder(folder: Path) -> dict[str, str]:
         "HOME": str(folder / "home"),
         "PATH": os.pathsep.join([str(folder / "bin"), programs, os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join(paths),
-        "COLUMNS": "140",
+        "COLUMNS": str(WIDTH),
     }
 
 
@@ -220,7 +220,7 @@ def test_the_sessions_of_a_page_run(
     log.touch()
     output: tuple[str, ...] = ()  # of the last commands
     with ExitStack() as stack:
-        if page.name not in WITH_CODE and sys.platform == "linux":
+        if sys.platform == "linux":
             stack.enter_context(stand_ins(tmp_path))
         for step in steps(text):
             match step:
@@ -233,6 +233,7 @@ def test_the_sessions_of_a_page_run(
                         stack.callback(ended, started(line, tmp_path, log))
                 case Commands(lines):
                     output = stripped(run(lines, tmp_path, log, is_refused=step.is_refused))
+                    assert [line for line in in_tables(output) if len(line) > WIDTH] == []
                 case Printed(lines):
                     assert_printed(lines, output)
 
@@ -258,6 +259,28 @@ def run(lines: tuple[str, ...], folder: Path, log: Path, *, is_refused: bool = F
     expected = REFUSED if is_refused else 0
     assert done.returncode == expected, f"{done.stdout}\n{log.read_text('utf-8')[-3000:]}"
     return done.stdout
+
+
+BOX = "│┃─━"  # of tables
+
+
+def in_tables(output: Sequence[str]) -> list[str]:
+    """The lines of tables, with a frame or with a rule below the heads."""
+    found: list[str] = []
+    is_below = False
+    for line in output:
+        has_rule = len(line) > 1 and set(line) <= {*BOX, " "} and "─" in line
+        is_below = has_rule or (is_below and "  " in line)
+        if is_below or any(sign in line for sign in BOX):
+            found.append(line)
+    return found
+
+
+def test_the_lines_of_a_table_are_found_with_and_without_a_frame() -> None:
+    framed = ["┏━━━┓", "┃ a ┃", "│ 1 │"]
+    bare = [" ─── ── ", " 1    2"]
+    assert in_tables(["said", *framed, "done"]) == framed
+    assert in_tables(["said", *bare, "done: two words"]) == bare
 
 
 def assert_printed(lines: Sequence[str], output: Sequence[str]) -> None:

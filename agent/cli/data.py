@@ -42,7 +42,7 @@ def check(
     also: Annotated[
         list[str] | None,
         typer.Option(
-            help="with --propose: data of another device of the same fleet; repeatable",
+            help="with --propose: data of another device of the same fleet, or its description; repeatable",
             show_default=False,
         ),
     ] = None,

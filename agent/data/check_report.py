@@ -18,6 +18,7 @@ from covey.agent.data_place import place_of
 from covey.shared.errors import DataError, UserError
 from covey.shared.numerics.split import TensorsOfRole
 from covey.shared.programs.terminal import Terminal
+from covey.shared.proposal.description import is_description
 from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.task import Task
@@ -133,8 +134,9 @@ def show_proposal(
     asked = [*words, *([] if target is None else [target])]
     descriptions = describe_all(sources, asked)
     if as_json:
-        for description in descriptions:
-            print(description.model_dump_json())
+        for source, description in zip(sources, descriptions, strict=True):
+            if not is_description(source):
+                print(description.model_dump_json())
         return
     proposal = propose(descriptions, target=target)
     print(proposal.to_yaml(), end="")

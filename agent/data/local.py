@@ -97,7 +97,7 @@ def _filled(values: Array, column: TableColumn, task: Task) -> Array:
     imputed = task.impute
     if not isinstance(imputed, dict) or column.name not in imputed:
         raise PublicError(
-            f"missing cells in column {column.name!r}, and task.impute has no value for it"
+            f"missing cells in column {column.name!r}, and task.impute has no value for it; fill the cells, or add one to task.impute"
         )
     filled = values.copy()
     filled[missing] = imputed[column.name]
@@ -353,7 +353,7 @@ class DataOfLocal(ABC):
 
     def _last_inputs(self, model: Vector, features: Array) -> Float32:
         raise PublicError(
-            "the method feddbe needs a model with a last layer, and the training is a loop of the user's own"
+            "the method feddbe needs a model with a last layer, and the training is a loop of the user's own; choose another method"
         )
 
     def _weights(self, of_method: Float32 | None) -> Float32 | None:

@@ -40,6 +40,8 @@ from covey.shared.proposal.description import (
     ImageFacts,
     Kind,
     SeriesFacts,
+    is_description,
+    read_description,
 )
 
 # -- whether the rows of a table are series of measurements over time ------------------------------
@@ -199,19 +201,22 @@ def describe_all(sources: Sequence[str], words: Collection[str] = ()) -> list[Da
     """Describe the data of several devices. What stands for a missing cell on one of them does so on all.
 
     Args:
-        sources: the data of each device.
+        sources: the data of each device, or what a device has described.
         words: as for `describe`.
 
     Raises:
         DataError: the data cannot be read.
     """
-    found = [describe(data, words) for data in sources]
+    found = [
+        read_description(Path(one)) if is_description(one) else describe(one, words)
+        for one in sources
+    ]
     marks = dict.fromkeys(mark for one in found for mark in one.read.missing)
     return [
         one
-        if {*one.read.missing} == {*marks} or one.kind != "table"
-        else describe(one.source, words, marks)
-        for one in found
+        if {*one.read.missing} == {*marks} or one.kind != "table" or is_description(source)
+        else describe(source, words, marks)
+        for source, one in zip(sources, found, strict=True)
     ]
 
 

@@ -161,7 +161,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PLAUSIBLE_YEARS = (1990, 2100)  # of times as numbers: 1700000000 is a time, 3 is none
 WRITTEN_YEARS = (1700, 2100)  # of dates as eight digits or more
 FACTORS = (1, 1e3, 1e6, 1e9)  # numbers count seconds, milliseconds, microseconds or nanoseconds
-COMPACT = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}  # digits -> form
+COMPACT = {6: "%Y%m", 8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}  # digits -> form
 LEAST_DIGITS = 4  # of a date
 MAX_LENGTH = 48
 MONTHS = (
@@ -175,6 +175,13 @@ CLOCK = re.compile(
     r"(?:\s*(?:(?P<offset>[+-]\d\d:?\d\d|[+-]\d\d(?!\d))|[A-Z]{1,5}\b))?(?:\[[\w/+-]+\])?(?=\s|$)"
 )
 YEAR_FIRST = re.compile(r"(\d{4})([-/.])(\d{1,2})(?:\2(\d{1,2}))?")
+MONTH_FIRST = re.compile(r"(\d{1,2})[-/](\d{4})")
+MONTHS_OF = {"q": 3, "h": 6, "m": 1}  # a quarter, a half and a month of a year, as 2024Q3
+PARTS_OF_YEARS = (
+    re.compile(r"(?P<y>\d{4})[\s/:-]?(?P<of>[qhm])(?P<part>\d{1,2})"),
+    re.compile(r"(?P<of>[qhm])(?P<part>\d{1,2})[\s/-](?P<y>\d{4})"),
+    re.compile(r"(?P<part>\d)(?P<of>[qh])[\s/-]?(?P<y>\d{4})"),
+)
 NAMED_MONTHS = (
     re.compile(r"(?P<m>[a-z]{3,9})\.?[\s-](?P<d>\d{1,2})(?:st|nd|rd|th)?,?[\s-]\s*(?P<y>\d{4}|\d\d)"),
     re.compile(r"(?P<d>\d{1,2})(?:st|nd|rd|th)?\.?[\s/-]*(?P<m>[a-z]{3,9})\.?,?[\s/-]*(?P<y>\d{4}|\d\d)"),
@@ -225,7 +232,7 @@ def moment_in_form(text: str, form: str) -> datetime | None:
 
 
 def moment_written(text: str) -> datetime | None:
-    """A point in time with one reading: ISO 8601, year and month, or a month by its English name; None for others.
+    """A point in time with one reading: ISO 8601, a month or quarter of a year, or a month by its English name; None for others.
 
     The clock counts as written: a zone at its end has no effect.
     """
@@ -272,7 +279,12 @@ def _day_written(text: str) -> datetime | None:
     if found := YEAR_FIRST.fullmatch(text):
         year, _, month, day = found.groups()
         return _day(int(year), int(month), int(day or 1))
+    if found := MONTH_FIRST.fullmatch(text):
+        return _day(int(found[2]), int(found[1]), 1)
     lower = " ".join(WEEKDAYS.sub("", text).lower().split())
+    for form in PARTS_OF_YEARS:
+        if (found := form.fullmatch(lower)) and int(found["y"]) in range(*WRITTEN_YEARS):
+            return _day(int(found["y"]), MONTHS_OF[found["of"]] * (int(found["part"]) - 1) + 1, 1)
     for form in NAMED_MONTHS:
         if (found := form.fullmatch(lower)) is None:
             continue

@@ -177,8 +177,9 @@ class FlowerLoop:
     options: Mapping[str, Any]
     node: str = ""
 
-    def client(self) -> Any:
-        """A new client."""
+    def client(self, seed: int = 0) -> Any:
+        """A new client. It draws the same each time it is made: its first model, or which of its samples test."""
+        seeded(seed)
         config = {"partition-id": 0} | node_config(self.node)
         argument: Any = str(config["partition-id"])
         with own_code(f"task.model {self.name}: client_fn"):
@@ -189,7 +190,7 @@ class FlowerLoop:
 
     def start(self, seed: int) -> State:
         """See `Loop.start`."""
-        return named(self._parameters(self.client(), seed))
+        return named(self._parameters(self.client(seed)))
 
     def train(
         self, state: State, data: Any, settings: OrderedTraining
@@ -214,7 +215,9 @@ class FlowerLoop:
 
     def evaluate(self, state: State, features: npt.NDArray[Any]) -> NoReturn:
         """Refuse: a client gives figures (`judged`), not outputs."""
-        raise PublicError(f"task.model {self.name}: a client of Flower gives no outputs")
+        raise PublicError(
+            f"task.model {self.name}: a client of Flower gives no outputs to predict with; choose a model that does"
+        )
 
     def judged(self, state: State) -> Judged:
         """Loss, samples and metrics on the test data of the client."""
@@ -230,8 +233,7 @@ class FlowerLoop:
             f"task.model {self.name}: evaluate returned {_kinds(found)}; expected the loss, the number of samples and metrics"
         )
 
-    def _parameters(self, client: Any, seed: int) -> Arrays:
-        seeded(seed)
+    def _parameters(self, client: Any) -> Arrays:
         with own_code(f"task.model {self.name}: get_parameters"):
             found = client.get_parameters(dict(self.options))
         if not isinstance(found, list | tuple):
@@ -242,7 +244,7 @@ class FlowerLoop:
 
     def _like_its_own(self, client: Any, state: State) -> Arrays:
         """The values of a model (float32) in the types that the client has, such as int64 for a count of batches."""
-        own = self._parameters(client, 0)
+        own = self._parameters(client)
         arrays: Arrays = []
         for value, like in zip(state.values(), own, strict=True):
             whole = np.rint(value) if like.dtype.kind in "iu" else value

@@ -7,7 +7,7 @@ import contextlib
 import ipaddress
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -136,6 +136,7 @@ def up(
             limits=Limits(agents, max_packet, None if memory is None else memory * MIB),
             websocket_hosts=tuple(websocket_host or ()),
         )
+        expiring: Callable[[], Sequence[str]] = list
         if home is not None:
             if users or tls_cert or tls_ca:
                 raise UserError(
@@ -145,13 +146,12 @@ def up(
             options = folder.options(
                 options, host=host, port=port, keeps_retained=kind.keeps_retained
             )
-            for warning in folder.warnings():
-                show(warning)
+            expiring = folder.warnings
         if data and not kind.keeps_retained:
             raise UserError(
                 f"--data {data}: the embedded broker keeps nothing on disk; omit it, or install mosquitto"
             )
-        for warning in warnings(options):
+        for warning in (*expiring(), *warnings(options)):
             show(warning)
         running = run(
             kind(options),
@@ -159,6 +159,7 @@ def up(
             as_json=as_json,
             until_stdin_closes=until_stdin_closes,
             websocket_port=websocket_port,
+            warnings=expiring,
         )
         problem = asyncio.run(running)
         if problem:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Broker = Mosquitto | EmbeddedBroker
 
 RELOAD_S = 1.0
+DAY_S = 86_400.0
 
 Show = Callable[[str], None]  # shows a line to the user
 
@@ -34,6 +35,7 @@ async def run(
     as_json: bool,
     until_stdin_closes: bool,
     websocket_port: int | None = None,
+    warnings: Callable[[], Sequence[str]] = list,
 ) -> str:
     """Run a broker until it is asked to stop.
 
@@ -43,6 +45,7 @@ async def run(
         as_json: print the address as a line of JSON.
         until_stdin_closes: stop at the end of standard input, too.
         websocket_port: for MQTT over websockets; 0: any free one; None: TCP alone.
+        warnings: what to show again every day, such as a certificate that ends.
 
     Returns:
         "", or how the broker ended by itself.
@@ -63,7 +66,7 @@ async def run(
                 door.WebsocketGateway(broker.options, websocket_port, broker.url)
             )
         _show_address(broker, gateway, as_json=as_json)
-        ends: list[Coroutine[Any, Any, Any]] = [stop.wait()]
+        ends: list[Coroutine[Any, Any, Any]] = [stop.wait(), _warn_daily(warnings, show)]
         if until_stdin_closes:
             ends.append(until_closed(sys.stdin))
         if isinstance(broker, Mosquitto):
@@ -124,6 +127,14 @@ async def _reload_on_change(
             broker.reload()
         except UserError as error:
             show(f"users are unchanged: {error}")
+
+
+async def _warn_daily(warnings: Callable[[], Sequence[str]], show: Show) -> None:
+    """A broker runs for months: what was fine at its start ends at some time. Runs until cancelled."""
+    while True:
+        await asyncio.sleep(DAY_S)
+        for warning in warnings():
+            show(warning)
 
 
 async def _report_messages(broker: Mosquitto) -> None:

@@ -76,7 +76,6 @@ log = logging.getLogger(__name__)
 
 Observing = Callable[[Cell], AbstractContextManager[Observer]]
 SENTENCE_WIDTH = 80  # of the sentences above a short table
-TABLE_WIDTH = 160  # columns of text at least, so that no column of a table is lost
 
 
 @with_connection(BROKER_OF_A_RUN, several=True)
@@ -264,7 +263,7 @@ def show(scenario: Scenario, rows: Sequence[ComparisonRow], console: Console | N
         show_words(console, alone, results_table)
         return
     for words in (*tables(scenario, found), *standings(scenario, rows)):
-        show_words(console, words, comparison_table, min_width=TABLE_WIDTH)
+        show_words(console, words, comparison_table)
 
 
 # -- running cells -------------------------------------------------------------------------------------------------

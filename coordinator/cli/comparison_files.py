@@ -139,7 +139,9 @@ def finished_rows(
         elif cell.name in known:
             rows.append(known[cell.name])
     if not rows:
-        raise UserError(f"{out}: no cell is finished, there is nothing to compare")
+        raise UserError(
+            f"{out}: no cell is finished, so there is nothing to compare; run some cells first"
+        )
     return with_same_columns(rows)
 
 

@@ -181,7 +181,9 @@ def _has_effect(
     if control.command == "stop" and asked:
         return is_over
     if is_over:
-        raise UserError("no coordinator is running in this federation")
+        raise UserError(
+            "no coordinator is running in this federation; start one with `coordinator run`"
+        )
     if control.command == "pause":
         return status.state == "paused"
     return control.command == "resume" and status.state != "paused"

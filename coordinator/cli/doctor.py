@@ -76,7 +76,7 @@ def of_folder(folder: Path) -> list[Odd]:
         return read_odd(read_roster(folder).odd)
     except FileNotFoundError:
         raise UserError(
-            f"{folder}: it has no result and no roster; is it a run's folder?"
+            f"{folder}: no result.json and no roster.json in it; expected the folder of a run"
         ) from None
     except DecodeError as error:
         raise UserError(f"{roster_file(folder)}: {error}") from None

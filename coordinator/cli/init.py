@@ -20,13 +20,12 @@ from covey.coordinator.doctor.odd import Odd
 from covey.shared.errors import UserError
 from covey.shared.programs.child import environment, python
 from covey.shared.proposal.choices import Proposal
-from covey.shared.proposal.description import DataDescription, read_description
+from covey.shared.proposal.description import DataDescription, is_description, read_description
 from covey.shared.proposal.proposal import propose
 from covey.shared.scenario.task import Task
 from covey.shared.sentences import printable_lines
 from covey.shared.storage.files import write_atomically
 
-DESCRIPTION_SUFFIX = ".json"
 FAILURE_MARK = "error: "
 
 
@@ -156,25 +155,20 @@ def described(sources: Sequence[str], words: Sequence[str] = ()) -> list[DataDes
         sources: data, or files with its description.
         words: columns whose words are listed, whatever they are.
     """
-    files = [source for source in sources if _is_description(source)]
-    data = [source for source in sources if source not in files]
-    found: dict[str, DataDescription] = {}
-    for source in files:
-        found[source] = read_description(Path(source))
+    found = {source: read_description(Path(source)) for source in sources if is_description(source)}
+    data = [source for source in sources if source not in found]
     if data:
-        found |= zip(data, _described_by_agent(data, words), strict=True)
+        found |= zip(data, _described_by_agent(data, words, also=[*found]), strict=True)
     return [found[source] for source in sources]
 
 
-def _is_description(source: str) -> bool:
-    return source.endswith(DESCRIPTION_SUFFIX) and Path(source).is_file()
-
-
-def _described_by_agent(data: Sequence[str], words: Sequence[str]) -> list[DataDescription]:
-    """One program describes them all. UserError with its message if it fails."""
+def _described_by_agent(
+    data: Sequence[str], words: Sequence[str], also: Sequence[str]
+) -> list[DataDescription]:
+    """One program describes them all, with what it finds in the descriptions of others. UserError with its message if it fails."""
     first, *others = data
     options = ["--propose", "--json", "--data", first]
-    for other in others:
+    for other in (*others, *also):
         options += ["--also", other]
     for name in words:
         options += ["--words", name]

@@ -25,10 +25,7 @@ def out() -> Terminal:
     """The terminal for tables and progress. Its library is imported now: commands that print lines start without it."""
     from covey.shared.programs.terminal import Terminal
 
-    terminal = Terminal()
-    if not terminal.is_terminal:
-        terminal.width = 120  # a pipe or a file has no width of its own
-    return terminal
+    return Terminal()
 
 
 ScenarioFile = Annotated[

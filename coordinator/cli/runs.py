@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -15,13 +14,14 @@ import typer
 from covey.coordinator.cli.options import out, show_line
 from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.deploy.registry import federations, needed, registry, run_folders
+from covey.coordinator.report.odd_list import moment
 from covey.coordinator.run.folder import alone_in
 from covey.coordinator.view.printed import json_line, show
 from covey.coordinator.view.state import dashboard_state
 from covey.coordinator.view.table import NONE, Column, Table
 from covey.shared.cli import Json
 from covey.shared.errors import UserError
-from covey.shared.numerics.measures import MEASURES
+from covey.shared.numerics.measures import MEASURES, measured
 from covey.shared.sentences import counted
 from covey.shared.storage.files import folder_lock
 
@@ -185,7 +185,7 @@ def table(found: Sequence[RunLine], runs: Path) -> Table:
     """A line for each run."""
     columns = [
         *map(Column, ("run", "method", "state")),
-        *[Column(one, is_number=True) for one in ("rounds", "agents", "mean figure", "MB")],
+        *[Column(one, is_number=True) for one in ("rounds", "mean figure")],
         *map(Column, ("changed", "published")),
     ]
     title = f"{runs}: {counted(len(found), 'run')}"
@@ -193,22 +193,13 @@ def table(found: Sequence[RunLine], runs: Path) -> Table:
 
 
 def _cells(one: RunLine) -> list[str]:
-    figure = NONE
-    if one.figure is not None:
-        measure = MEASURES[one.measure]
-        figure = (
-            f"{measure.label} {measure.text(one.figure)}{' %' if measure.unit == 'in %' else ''}"
-        )
-    changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.changed))
     return [
         one.title,
         one.method,
         one.state,
         f"{one.rounds_done}/{one.rounds}",
-        str(one.agents or NONE),
-        figure,
-        f"{one.bytes / MEGABYTE:.1f}",
-        changed,
+        NONE if one.figure is None else measured(MEASURES[one.measure], one.figure),
+        moment(one.changed),
         ", ".join(one.published),
     ]
 

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from covey.coordinator.cli.options import READERS, ensure_role, out, show_line
-from covey.coordinator.dashboard.folder_reader import plan_of
 from covey.coordinator.record.records import newest_privacy
 from covey.coordinator.record.roster_files import read_roster, roster_file
 from covey.coordinator.report.roster import STYLES, is_left, roster_table, status_lines
@@ -24,7 +22,6 @@ from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.mqtt.retained import until_quiet, why_not_up
-from covey.shared.numerics.measures import is_regression
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 from covey.shared.wire.framing import Document
 from covey.shared.wire.roster_view import RosterView
@@ -48,10 +45,10 @@ def status(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List a fleet's agents: who is online and since when, the version each one uses, and why one is excluded.
+    """List a fleet's agents: their state and since when, the version in use, and what is wrong.
 
-    That is the agents' own word at the broker, so no coordinator needs to run. Columns such as cluster and figure come from
-    the run at work; between runs they are marked as those of the last one.
+    That is the agents' own word at the broker, so no coordinator needs to run. --json has all that is known of each one:
+    cluster, samples, figures, certificate, free disk; what is odd about it stands in `coordinator doctor`.
 
     With --watch, show the rounds instead, as they end: figures by cluster, reports, faults, and the time that is left.
     """
@@ -71,13 +68,7 @@ def status(
     for line in status_lines(seen):
         show_line(line)
     roster = seen["roster"]
-    show(
-        out(),
-        roster_table(
-            roster, seen.get("devices"), regression=seen["regression"], left=is_left(seen)
-        ),
-        STYLES,
-    )
+    show(out(), roster_table(roster, seen.get("devices"), left=is_left(seen)), STYLES)
     counts = [f"{reason}: {count}" for reason, count in roster["refusals"].items()]
     show_line(f"refused messages: {', '.join(counts) or 'none'}")
 
@@ -114,7 +105,6 @@ def from_folder(folder: Path) -> dict[str, Any]:
         "written": written,
         "finished": finished,
         "privacy": newest_privacy(folder),
-        "regression": _is_regression(folder),
     }
 
 
@@ -174,16 +164,7 @@ async def from_broker(url: BrokerUrl, federation: str) -> dict[str, Any]:
         "roster": _dumped(found or RosterMessage()),
         "devices": devices,
         "privacy": account,
-        "regression": status is not None and status.task is not None and is_regression(status.task),
     }
-
-
-def _is_regression(folder: Path) -> bool:
-    """Whether the scenario of a run's folder has values as targets."""
-    try:
-        return bool(plan_of(yaml.safe_load((folder / "scenario.yaml").read_bytes())).regression)
-    except (OSError, yaml.YAMLError):
-        return False
 
 
 def _dumped(document: Document | None) -> dict[str, Any] | None:

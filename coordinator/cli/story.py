@@ -154,7 +154,7 @@ def _records(path: Path) -> Iterator[Mapping[str, Any]]:
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
-        raise UserError(f"{path}: no audit log is here; is this a run's folder?") from None
+        raise UserError(f"{path}: no audit.jsonl in it; expected the folder of a run") from None
     for number, line in enumerate(lines, 1):
         if not line.endswith(b"\n"):
             return  # a power cut can leave an incomplete last line

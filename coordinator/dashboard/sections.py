@@ -26,6 +26,7 @@ from covey.coordinator.view.axes import (
 from covey.coordinator.view.state import DashboardState, Points
 from covey.coordinator.view.svg import LegendEntry, Panel, panel, swatch
 from covey.coordinator.view.table import NONE, Table
+from covey.coordinator.view.theme import other
 from covey.coordinator.view.words import away_words, bytes_text, duration_text, trouble_words
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure, plain
 from covey.shared.sentences import counted
@@ -33,9 +34,10 @@ from covey.shared.sentences import counted
 DESK = plots.Size(520, 220)  # of the first chart
 PHONE = plots.Size(svg.WIDTH, 230)  # of the same in a narrow window
 SMALL = (plots.Size(svg.WIDTH, 170),)  # of the others
-MISSING = 1  # the colour of reports that did not come
+MISSING = other(3)  # the colour of reports that did not come
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 LARGEST = 1e30  # value that is drawn
+ONE_PHASE = "The broker keeps the newest phase only. The run's folder has the curves."
 LARGE_FLEET = 10_000  # agents from which a tile has room for one number alone
 
 
@@ -199,7 +201,24 @@ def _figures(state: DashboardState) -> Chart:
     def words(figure: float) -> str:
         return _figure(measure, figure / measure.scale)
 
+    places = {x for one in series for x, _ in _drawable(one.points)}
+    if len(places) == 1:
+        return _bars(f"{title}, after round {places.pop():g}", series, measure, words)
     return _lines(title, series, axis, words=words, empty=empty, sizes=(DESK, PHONE), heading="h2")
+
+
+def _bars(
+    title: str, series: Sequence[plots.Series], measure: Measure, words: Callable[[float], str]
+) -> Chart:
+    """The newest figures of a single evaluation: dots over rounds would show no course."""
+    rows = [
+        plots.Bar(one.label, figure, words(figure), one.number)
+        for one in series
+        for _, figure in _drawable(one.points)[-1:]
+    ]
+    axis = figure_axis(measure, [row.value for row in rows], zero=True)
+    panels = [plots.bars(title, rows, axis, size.width) for size in (DESK, PHONE)]
+    return Chart(title, panels, heading="h2")
 
 
 def _number(cluster: str) -> int:
@@ -210,12 +229,12 @@ def _number(cluster: str) -> int:
 def _loss(state: DashboardState) -> Chart:
     empty = "No training round yet."
     if state.rounds_done:
-        empty = "The broker keeps the newest phase only. The run's folder has the curves."
+        empty = ONE_PHASE
 
     def axis(losses: Sequence[float]) -> Axis:
         return from_zero(losses, "loss, mean over samples")
 
-    series = [plots.Series("loss", 0, state.loss)]
+    series = [plots.Series("loss", other(0), state.loss)]
     return _lines("Training loss", series, axis, words=lambda loss: f"{loss:.3g}", empty=empty)
 
 
@@ -227,8 +246,8 @@ def _traffic(state: DashboardState) -> Chart:
         return [(x, count / scale) for x, count in points]
 
     series = [
-        plots.Series("to agents", 0, scaled(state.sent)),
-        plots.Series("from agents", 4, scaled(state.received)),
+        plots.Series("to agents", other(0), scaled(state.sent)),
+        plots.Series("from agents", other(2), scaled(state.received)),
     ]
 
     def words(count: float) -> str:
@@ -261,6 +280,9 @@ def _lines(
             by_round.setdefault(x, []).append(f"{one.label} {words(value)}")
     if not by_round:
         return Chart(title, empty=empty, heading=heading)
+    if len(by_round) == 1:  # a single dot shows no course
+        [(x, newest)] = by_round.items()
+        return Chart(title, empty=f"After round {x:g}: {', '.join(newest)}.", heading=heading)
     values = [(x, f"after round {x:g}: {', '.join(by_round[x])}") for x in sorted(by_round)]
     rounds = _rounds(by_round)
     y = axis([value for one in series for _, value in one.points])
@@ -293,6 +315,10 @@ def _reports(state: DashboardState) -> Chart:
     title = "Reports of each phase"
     if not state.bars:
         return Chart(title, empty="No phase is over yet.")
+    if len(state.bars) == 1:
+        [bar] = state.bars
+        of_all = f"{bar.reported} of {counted(bar.reported + bar.missing, 'agent')} reported"
+        return Chart(title, empty=f"{bar.phase}, after round {bar.round}: {of_all}. {ONE_PHASE}")
     stacks = []
     values = []
     for place, bar in enumerate(state.bars, start=1):

@@ -49,7 +49,7 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
             name=name,
         )
         figure = early_stop.figure_after(
-            run.scenario, run.facts.history, run.facts.evaluation, version.round, run.engine.round
+            run.scenario, run.facts.history, run.members.evaluation, version.round, run.engine.round
         )
         serial = published.serial
         before = published.before.all_devices

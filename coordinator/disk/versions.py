@@ -174,9 +174,13 @@ def _check_clusters(
         )
     for model in models:
         if not np.isfinite(model).all():
-            raise UserError(f"{place}: a model has values that are not finite: it diverged")
+            raise UserError(
+                f"{place}: a model has values that are not finite: it diverged; publish an earlier round, such as RUN@best"
+            )
     if max(assignment.values(), default=0) >= len(models):
-        raise UserError(f"{place}: an agent is in a cluster that has no model; files are missing")
+        raise UserError(
+            f"{place}: an agent is in a cluster that has no model; restore the missing files from a copy"
+        )
 
 
 def read_start(folder: Path) -> tuple[np.ndarray, Layout]:

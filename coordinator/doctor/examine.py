@@ -48,17 +48,13 @@ def examine(facts: Facts) -> list[Odd]:
 
 def _with_one_cause(found: Sequence[Odd]) -> list[Odd]:
     """Without what another entry of the same device explains: figures of wrong data, one kind found in two ways."""
-    causes = {"target", "unit", "scale", "copy", "swap", "constant", "missing"}
-    explained = {device for odd in found if odd.kind in causes for device in odd.devices}
-    first: dict[tuple[str, ...], set[str]] = {}
+    explained = {device for odd in found if odd.facts.explains for device in odd.devices}
+    named: set[tuple[tuple[str, ...], str]] = set()
     kept: list[Odd] = []
     for odd in found:
-        follows = odd.kind in ("figure", "drift", "no model")
-        if follows and explained.issuperset(odd.devices):
+        if odd.facts.follows and explained.issuperset(odd.devices):
             continue
-        kinds = first.setdefault(odd.devices, set())
-        is_again = odd.kind in kinds and odd.kind in ("target", "unit", "copy", "figure")
-        kinds.add(odd.kind)
-        if not is_again:
+        if not (odd.facts.once and (odd.devices, odd.kind) in named):
             kept.append(odd)
+        named.add((odd.devices, odd.kind))
     return kept

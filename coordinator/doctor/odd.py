@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self, get_args
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Self
 
 from covey.shared.sentences import some
 
-# In the order of the list: what harms all devices first, then what explains other oddities, last what may wait.
 Kind = Literal[
     "broker",
     "twin id",
@@ -35,14 +34,48 @@ Kind = Literal[
     "link",
     "version",
 ]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-# of the data and of figures: they are found when reports come, and hold until the next ones
-OF_REPORTS: frozenset[Kind] = frozenset(
-    {
-        "target", "unit", "scale", "copy", "swap", "constant", "missing", "drift", "figure", "no model"
-    }
-)  # fmt: skip
-PAGES: frozenset[Kind] = frozenset({"broker", "certificate", "disk", "target"})  # may not wait
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindFacts:
+    """What is true of all that is odd in one way."""
+
+    is_urgent: bool = False  # it may not wait
+    of_run: bool = False  # a run finds it, and no device states it between runs
+    explains: bool = False  # wrong data: the odd figures of the same devices follow from it
+    follows: bool = False  # from wrong data, where there is some
+    once: bool = False  # it is found in two ways: the first one counts
+
+
+DATA = KindFacts(of_run=True, explains=True)
+KINDS: Mapping[
+    Kind, KindFacts
+] = {  # in the order of the list: what harms all devices first, last what may wait
+    "broker": KindFacts(is_urgent=True),
+    "twin id": KindFacts(),
+    "certificate": KindFacts(is_urgent=True),
+    "disk": KindFacts(is_urgent=True),
+    "clock": KindFacts(),
+    "federation": KindFacts(),
+    "target": replace(DATA, is_urgent=True, once=True),
+    "unit": replace(DATA, once=True),
+    "scale": DATA,
+    "copy": replace(DATA, once=True),
+    "swap": DATA,
+    "constant": DATA,
+    "missing": DATA,
+    "reports": KindFacts(of_run=True),
+    "excluded": KindFacts(),
+    "work": KindFacts(of_run=True),
+    "drift": KindFacts(of_run=True, follows=True),
+    "figure": KindFacts(of_run=True, follows=True, once=True),
+    "no model": KindFacts(of_run=True, follows=True),
+    "publication": KindFacts(),
+    "silent": KindFacts(),
+    "offline": KindFacts(),
+    "link": KindFacts(),
+    "version": KindFacts(),
+}
 BROKER = "broker"  # in the place of a device
 COORDINATOR = "coordinator"
 MAX_NAMES = 3  # of devices in a line
@@ -79,8 +112,8 @@ class Odd:
         return f"{self.who}: {self.what}; next: {self.next}"
 
     @property
-    def is_urgent(self) -> bool:
-        return self.kind in PAGES
+    def facts(self) -> KindFacts:
+        return KINDS[self.kind]
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "devices": list(self.devices)}
@@ -96,8 +129,12 @@ class Odd:
                 "next": str(command),
                 "since": int() | float() | None as since,
                 "weight": int() | float() as weight,
-            } if kind in KINDS and devices and all(isinstance(one, str) for one in devices):
-                return cls(tuple(devices), kind, what, next=command, since=since, weight=weight)
+            } if devices and all(isinstance(one, str) for one in devices):
+                for known in KINDS:
+                    if known == kind:
+                        return cls(
+                            tuple(devices), known, what, next=command, since=since, weight=weight
+                        )
         raise ValueError("expected devices, kind, what, next, since and weight")
 
 

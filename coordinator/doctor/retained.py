@@ -7,11 +7,9 @@ from dataclasses import replace
 
 from covey.coordinator.doctor.devices import Broker, Seen
 from covey.coordinator.doctor.examine import Facts, examine
-from covey.coordinator.doctor.odd import OF_REPORTS, Odd, read_odd
+from covey.coordinator.doctor.odd import Odd, read_odd
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, RosterMessage
-
-LAST_RUN = (*OF_REPORTS, "reports", "work")  # kinds that no status shows between runs
 
 
 def of_retained(
@@ -55,4 +53,4 @@ def of_retained(
 
 def _remembered(known: Sequence[Odd]) -> list[Odd]:
     """Of a coordinator's list, all that no device states itself, marked as of the last run."""
-    return [replace(one, what=f"{one.what} (last run)") for one in known if one.kind in LAST_RUN]
+    return [replace(one, what=f"{one.what} (last run)") for one in known if one.facts.of_run]

@@ -24,12 +24,13 @@ class Attempts:
 
     Args:
         rules: how many of them are too many.
+        number: of them, before a restart.
     """
 
-    def __init__(self, rules: RoundRules) -> None:
+    def __init__(self, rules: RoundRules, number: int = 0) -> None:
         self._limit = rules.void_limit
         self._alike_limit = rules.alike_limit
-        self.number = 0  # void attempts at the coming phase: each draws another cohort
+        self.number = number  # void attempts at the coming phase: each draws another cohort
         self._voids = 0  # of these, those since the start of this process
         self._silent = (
             0  # of these, those in a row in which no agent reported though some were awaited

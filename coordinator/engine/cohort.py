@@ -82,7 +82,7 @@ class CohortPool:
     known: Set[ClientId]
     present: Set[ClientId]  # some of the known
     quarantined: Set[ClientId]
-    resting: Set[ClientId] = frozenset()  # left out, except by a phase that names them (`rests`)
+    resting: Set[ClientId] = frozenset()  # left out, except by a phase that names them (`members`)
 
     def trusted(self, clients: Set[ClientId]) -> set[ClientId]:
         """Those of them who are not in quarantine."""

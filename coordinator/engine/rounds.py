@@ -11,7 +11,7 @@ The rules of a step:
 - A vanished agent's slot is refilled during the first half of the deadline, where an agent is free.
 - An agent that is silent until a step closes is asked whether it is there. It has left if it does not answer within
   `rollcall_s`: an agent that cannot announce its end costs one deadline, not one per round. One that answers and stays silent
-  rests for some rounds, and so does one that cannot do its work (`rests`).
+  rests for some rounds, and so does one that cannot do its work (`members`).
 - A client whose reports were refused in `quarantine_after` steps is not invited any more until it is released. While a
   step is open, a refused report leaves its slot vacant as a failed one does.
 - A report that cannot be read when its step is closed opens the step again, with a deadline of its own.
@@ -28,7 +28,7 @@ The others:
   that starts again with the coordinator has `start_wait_s`, as at its first start.
 - A client that the operator has forgotten is not known any more, and its report of an open step does not count.
 - Newcomers of the rules take part in nothing before the last round was folded; from then on they are agents like others.
-- An agent whose work came to nothing several times in a row rests for some rounds (`rests`). After the last round no agent rests.
+- An agent whose work came to nothing several times in a row rests for some rounds (`members`). After the last round no agent rests.
 - Rounds may be buffered: then they are folds of single agents' reports (`pace`), between which nothing else is open.
 - What a peer does wrong is an `Ignored` action; what we do wrong is an exception.
 """
@@ -43,9 +43,8 @@ from typing import Any, Self
 from covey.coordinator.engine import events
 from covey.coordinator.engine.attempts import Attempts
 from covey.coordinator.engine.cohort import Cohort, CohortPool, cohort_size, invitation_order
+from covey.coordinator.engine.members import Kind, Members, Trouble
 from covey.coordinator.engine.pace import Pace
-from covey.coordinator.engine.presence import Presence
-from covey.coordinator.engine.rests import Kind, Rests, Trouble
 from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.engine.step import Stage, Step
 from covey.coordinator.engine.timing import AgentTiming
@@ -57,32 +56,47 @@ from covey.shared.wire.roll_call import extra_s
 Actions = list[events.Action]
 
 NEVER_REFUSED = (0, 0)
+NEW: Mapping[str, Any] = {"round": 0, "number": 0, "attempt": 0, "started": False, "paused": False}
+NOTHING: Mapping[str, Any] = {}
 ASK_AGAIN_S = 1.0  # after a plan for which too few agents were there
 
 
 class RoundEngine:
-    """Feed it events with the time they happened; carry out the actions it returns, in order."""
+    """Feed it events with the time they happened; carry out the actions it returns, in order.
 
-    def __init__(self, rules: RoundRules, now: float = 0.0) -> None:
+    Args:
+        rules: of the run.
+        now: the time.
+        members: the agents; None: a run without any yet.
+        saved: what `snapshot` returned, of the engine itself.
+        step: the open step of that snapshot.
+        pace: of that snapshot.
+    """
+
+    def __init__(
+        self,
+        rules: RoundRules,
+        now: float = 0.0,
+        members: Members | None = None,
+        *,
+        saved: Mapping[str, Any] = NEW,
+        step: Step | None = None,
+        pace: Pace | None = None,
+    ) -> None:
         self.rules = rules
-        self.stage = Stage.GATHERING
-        self.round = 0  # rounds folded; it only grows
-        self.number = 0  # of the newest step; never reused
-        self.step: Step | None = None  # there is one while OPEN or FOLDING, and only then
-        self.pace = Pace()  # orders and reports of buffered rounds
-        self.attempts = Attempts(rules)  # at the coming phase
-        # steps with a refused report, and the last of these steps, by client
-        self.refused: dict[ClientId, tuple[int, int]] = {}
-        self.quarantined: dict[ClientId, str] = {}  # known; why each is not invited any more
-        self.presence = Presence(self.quarantined.keys())
-        self.rests = Rests()  # agents whose newest work came to nothing
-        self.timing = AgentTiming(rules.deadline, over_selects=rules.auto_over_select)
-        # those invited since the start of this process: their training processes have started before
-        self._called: set[ClientId] = set()
+        self.members = members = members or Members()
+        self.stage = Stage.GATHERING if step is None else Stage.OPEN
+        self.round: int = saved["round"]  # rounds folded; it only grows
+        self.number: int = saved["number"]  # of the newest step; never reused
+        self.step = step  # there is one while OPEN or FOLDING, and only then
+        self.pace = pace or Pace()  # orders and reports of buffered rounds
+        self.attempts = Attempts(rules, saved["attempt"])  # at the coming phase
+        drop_outs = saved.get("timing", {}).get("drop_outs", ())
+        self.timing = AgentTiming(members, rules, drop_outs)
         self._not_before: float | None = None  # no plan is asked for before this time
         self.now = now  # of the newest event
-        self.paused = False  # by the operator: no phase opens
-        self.started = False  # a plan was asked for: `start_agents` does not matter any more
+        self.paused: bool = saved["paused"]  # by the operator: no phase opens
+        self.started: bool = saved["started"]  # a plan was asked for, with `start_agents` or later
         self._link_lost_at: float | None = None  # while the link is down no time passes
         self._start_is_overdue = False  # the time to wait for a full start is over
         self._gather_until: float | None = None  # then the start is overdue
@@ -102,12 +116,17 @@ class RoundEngine:
     @property
     def known(self) -> set[ClientId]:
         """All agents ever seen and not forgotten."""
-        return self.presence.known
+        return self.members.known
 
     @property
     def present(self) -> set[ClientId]:
         """Some of the known: who can be invited."""
-        return self.presence.present
+        return self.members.present
+
+    @property
+    def quarantined(self) -> Mapping[ClientId, str]:
+        """Why each of some agents is not invited any more."""
+        return {one: self.members[one].quarantine or "" for one in self.members.barred}
 
     @property
     def expected(self) -> int:
@@ -120,8 +139,8 @@ class RoundEngine:
         if self._link_lost_at is not None or self.stage is Stage.DONE:
             return None
         times: list[float | None] = [
-            self.presence.rollcall_until,
-            self.presence.next_leaves_at,
+            self.members.rollcall_until,
+            self.members.next_leaves_at,
             self._not_before,
             self._gather_until,
         ]
@@ -187,11 +206,9 @@ class RoundEngine:
     # -- who is there ------------------------------------------------------------------------------
 
     def _joined(self, client: ClientId, now: float) -> Actions:
-        if client not in self.present or client in self.presence.leaving:
-            self.rests.returned(client)
         if self.rules.is_buffered and client not in self.known:
             self.pace.line_up([client])
-        self.presence.join(client)
+        self.members.join(client)
         if self.step is not None:
             self.step.came(client)
         return self._settle(now)
@@ -201,9 +218,9 @@ class RoundEngine:
             return []
         absence_s = self.rules.absence_s
         if absence_s > 0 and client in self.present:
-            self.presence.leave_at(now + absence_s, [client])
+            self.members.leave_at(now + absence_s, [client])
             return []
-        self.presence.leave(client)
+        self.members.leave(client)
         self._gone([client])
         return self._settle(now)
 
@@ -224,7 +241,7 @@ class RoundEngine:
             self._postpone(now - self._link_lost_at)
         self._link_lost_at = None
         # a large fleet spreads its answers
-        self.presence.call_roll(now + self.rules.rollcall_s + extra_s(self.expected))
+        self.members.call_roll(now + self.rules.rollcall_s + extra_s(self.expected))
         return self._settle(now)
 
     def _postpone(self, seconds: float) -> None:
@@ -241,12 +258,7 @@ class RoundEngine:
         if self._link_lost_at is not None:
             return []
         expired = self._expire(now)
-        unheard: list[ClientId] = []
-        if _is_past(self.presence.rollcall_until, now):
-            unheard += self.presence.end_rollcall()
-        unheard += self.presence.end_absences(now)
-        self._gone(unheard)
-        self.rests.unheard(unheard)
+        self._gone(self.members.end_absences(now))
         if _is_past(self._gather_until, now):
             self._gather_until = None
             self._start_is_overdue = True
@@ -266,29 +278,22 @@ class RoundEngine:
         self.pace.line_up(overdue)
         if not silent:
             return rested
-        self.presence.leave_at(now + self.rules.rollcall_s, silent)
+        self.members.leave_at(now + self.rules.rollcall_s, silent)
         return [events.Ask(tuple(silent)), *rested]
 
     def _release(self, event: events.Event, client: ClientId, now: float) -> Actions:
-        if client not in self.quarantined:
+        if client not in self.members.barred:
             return [events.Ignored(event, f"{client} is not in quarantine")]
-        del self.quarantined[client]
-        self.presence.unbar(client)
+        self.members.unbar(client)
         if self.step is not None:
             self.step.free.offer(client)
-        self.refused.pop(client, None)
         return [events.Released(client), *self._settle(now)]
 
     def _forget(self, event: events.Event, client: ClientId, now: float) -> Actions:
         if client not in self.known:
             return [events.Ignored(event, f"{client} is not known")]
-        self.presence.forget(client)
-        self.timing.forget(client)
-        self.rests.forget(client)
+        self.members.forget(client)
         self.pace.forget(client)
-        self.quarantined.pop(client, None)
-        self.refused.pop(client, None)
-        self._called.discard(client)
         if self.step is not None:
             self.step.forget(client)
         return [events.Forgotten(client), *self._settle(now)]
@@ -331,7 +336,7 @@ class RoundEngine:
             attempt=self.attempt,
             known=self.known,
             present=self.present,
-            quarantined=self.quarantined.keys(),
+            quarantined=self.members.barred,
             resting=self.resting.keys(),
         )
 
@@ -340,16 +345,18 @@ class RoundEngine:
         """The agents that are not invited for some rounds; none where a round could not take place without them."""
         if self.round >= self.rules.rounds:
             return {}
-        resting = self.rests.at(self.round)
+        resting = {
+            client: one for client, one in self.members.troubles().items() if one.until > self.round
+        }
         if resting and len(self._awake(resting.keys())) < self.rules.quorum:
             return {}
         return resting
 
     def _awake(self, resting: Set[ClientId]) -> set[ClientId]:
-        return self.presence.trusted - self.rules.newcomers - resting
+        return self.members.trusted - self.rules.newcomers - resting
 
     def _enough_to_start(self) -> bool:
-        there = len(self.presence.trusted)
+        there = len(self.members.trusted)
         if there < self.rules.quorum:
             return False
         if self.started or self._start_is_overdue:
@@ -360,12 +367,12 @@ class RoundEngine:
     def waits_for(self) -> str | None:
         """Why no phase opens, in words; None while one is open or nothing is missing."""
         if self.stage is Stage.STREAMING and not self.paused:
-            is_alone = not self.pace.orders and not self.presence.trusted
+            is_alone = not self.pace.orders and not self.members.trusted
             return "no agent is there" if is_alone else None
         if not self._may_plan():
             return None
         rules = self.rules
-        there = len(self.presence.trusted)
+        there = len(self.members.trusted)
         apart = len(self.present) - there
         others = ""
         if apart:
@@ -405,14 +412,16 @@ class RoundEngine:
         """Open a step for this cohort, and whatever follows from that at once."""
         self.number += 1
         allowance_s = 0.0
-        if not self._called.issuperset(cohort.invited):
+        invited = [self.members[client] for client in cohort.invited]
+        if not all(member.called for member in invited):
             allowance_s = self.rules.first_work_s
-        self._called |= set(cohort.invited)
+        for member in invited:
+            member.called = True
         limit_s = self.timing.deadline_s(phase.name, cohort.invited, self.rules.deadline_s)
         self.step = Step(
             number=self.number,
             phase=phase,
-            cohort=cohort.invited,
+            cohort=dict.fromkeys(cohort.invited, now),
             spare=cohort.spare,
             target=cohort.target,
             quorum=cohort.quorum,
@@ -421,7 +430,7 @@ class RoundEngine:
             allowance_s=allowance_s,
             over_select=over_select,
             adapted_s=None if self.rules.deadline is None else limit_s,
-            suspects=self.rests.suspects,
+            suspects=self.members.suspects,
         )
         self.step.look_around(self.present)
         self.stage = Stage.OPEN
@@ -445,7 +454,7 @@ class RoundEngine:
             self.pace.came(event, now)
         else:
             self._open_step().report_came(client, now)
-        self.rests.reported(client)
+        self.members.reported(client)
         return self._settle(now)
 
     def _reported_together(self, clients: Collection[ClientId], number: int, now: float) -> Actions:
@@ -457,7 +466,7 @@ class RoundEngine:
         step = self._open_step()
         for client in clients:
             step.report_came(client, now)
-            self.rests.reported(client)
+            self.members.reported(client)
         return self._settle(now)
 
     def _unreadable(self, clients: Collection[ClientId], number: int, now: float) -> Actions:
@@ -495,8 +504,13 @@ class RoundEngine:
         return self._settle(now)
 
     def _trouble(self, client: ClientId, kind: Kind, number: int, why: str = "") -> Actions:
-        """Count work that came to nothing; the agent may rest from now on."""
-        trouble = self.rests.note(client, kind, number, self.round, why)
+        """Count work that came to nothing; the agent may rest from now on.
+
+        One that has not answered the roll call yet may still be on its way to the broker: it is not silent.
+        """
+        if kind == "silent" and client in self.members.unconfirmed:
+            return []
+        trouble = self.members.note_trouble(client, kind, number, self.round, why)
         if trouble is None or self.round >= self.rules.rounds:
             return []
         return [events.Rested(client, kind, trouble.times, trouble.until, trouble.words)]
@@ -519,26 +533,26 @@ class RoundEngine:
         if order is not None:
             return order.step
         step = self.step
-        if step is not None and step.was_invited(client):
+        if step is not None and client in step.cohort:
             return step.number
         # it owes no report: the refused one has come again, while others got orders with new numbers
-        _, newest = self.refused.get(client, (0, self.number))
-        return newest
+        member = self.members.get(client)
+        return self.number if member is None or member.refused is None else member.refused[1]
 
     def _blame(self, client: ClientId, why: str, number: int) -> Actions:
         """Count a report of the step with this number against the client: once per step."""
-        if client in self.quarantined:
+        member = self.members.of(client)
+        if member.quarantine is not None:
             return []
-        count, last = self.refused.get(client, NEVER_REFUSED)
+        count, last = member.refused or NEVER_REFUSED
         if count and last == number:
             return []
         count += 1
-        self.refused[client] = (count, number)
+        member.refused = (count, number)
         limit = self.rules.quarantine_after
         if limit is None or count < limit:
             return []
-        self.quarantined[client] = why
-        self.presence.bar(client)
+        self.members.bar(client, why)
         return [events.Quarantined(client, count, why)]
 
     def _set_aside(self, reasons: Mapping[ClientId, str], now: float) -> Actions:
@@ -565,15 +579,15 @@ class RoundEngine:
     def refusal(self, client: ClientId, number: int) -> str:
         """Why a report cannot count; empty where it can."""
         if self.pace.is_at_work(client, number):
-            return f"{client} is in quarantine" if client in self.quarantined else ""
+            return f"{client} is in quarantine" if client in self.members.barred else ""
         step = self.step
         if step is None or self.stage is not Stage.OPEN:
             return f"report is for step {number}, none is open"
         if number != step.number:
             return f"report is for step {number}, open is {step.number}"
-        if client in self.quarantined:
+        if client in self.members.barred:
             return f"{client} is in quarantine"
-        if not step.was_invited(client):
+        if client not in step.cohort:
             return f"{client} was not invited to step {number}"
         if client in step.reported:
             return f"{client} has reported step {number} before"
@@ -584,7 +598,7 @@ class RoundEngine:
         step = self.step
         if step is None or self.stage is not Stage.OPEN:
             return self._gather(now)
-        trusted = self.presence.trusted
+        trusted = self.members.trusted
         if not step.is_over(self.rules, trusted, now):
             invited = step.refill(trusted, now)
             return [events.Invite(step.number, client) for client in invited]
@@ -602,9 +616,9 @@ class RoundEngine:
         if step.has_target or not step.awaited or not step.is_late(self.rules, now):
             return []
         silent = sorted(step.awaited)
-        self.presence.leave_at(now + self.rules.rollcall_s, silent)
+        self.members.leave_at(now + self.rules.rollcall_s, silent)
         asked: Actions = [events.Ask(tuple(silent))]
-        if self.presence.trusted <= step.awaited:
+        if self.members.trusted <= step.awaited:
             return asked  # no agent reported: none of them is to blame
         for client in silent:
             asked += self._trouble(client, "silent", step.number)
@@ -612,7 +626,7 @@ class RoundEngine:
 
     def _close(self, step: Step) -> events.Close:
         self.stage = Stage.FOLDING
-        missing = sorted(set(step.cohort) - step.reported)
+        missing = sorted(step.cohort.keys() - step.reported)
         return events.Close(step.number, tuple(sorted(step.reported)), tuple(missing))
 
     def _void(self, step: Step, now: float, failure: str = "") -> Actions:
@@ -683,7 +697,7 @@ class RoundEngine:
         self.number += 1
         step = Step.of(self.number, pace.phase, sorted(pace.failed), now)
         step.reported.clear()
-        step.reasons.update(pace.failed)
+        step.failed.update(pace.failed)
         pace.forgive()
         return self._void(step, now)
 
@@ -708,12 +722,12 @@ class RoundEngine:
 
     def _at_work(self) -> int:
         """Agents that take up places."""
-        return len(self.pace.orders.keys() & self.presence.trusted)
+        return len(self.pace.orders.keys() & self.members.trusted)
 
     def _fill(self, now: float) -> Actions:
         """Orders for the first of the line who could begin to work now, as many as places are free."""
         rules = self.rules
-        able = self.presence.trusted
+        able = self.members.trusted
         apart = [rules.newcomers, self.resting.keys()]
         if self.step is not None:
             apart.append(self.step.awaited)
@@ -726,9 +740,9 @@ class RoundEngine:
         for client in list(islice(could_begin, max(self._places() - self._at_work(), 0))):
             self.number += 1
             deadline = now + rules.deadline_s
-            if client not in self._called:
+            if not self.members[client].called:
                 deadline += rules.first_work_s
-            self._called.add(client)
+            self.members[client].called = True
             self.pace.give(client, self.number, now, deadline)
             orders.append((client, self.number))
         return [events.Give(tuple(orders))] if orders else []
@@ -738,7 +752,7 @@ class RoundEngine:
         rules = self.rules
         if rules.concurrent is not None:
             return rules.concurrent
-        trusted = self.known - rules.newcomers - self.quarantined.keys()
+        trusted = self.known - rules.newcomers - self.members.barred
         return cohort_size(len(trusted), rules.participation, rules.agents)
 
     # -- a restart ---------------------------------------------------------------------------------
@@ -753,14 +767,10 @@ class RoundEngine:
             "number": self.number,
             "attempt": self.attempt,
             "step": None if self.step is None else self.step.to_json(),
-            "known": sorted(self.known),
-            "present": sorted(self.present),
-            "refused": dict(self.refused),
-            "quarantined": dict(self.quarantined),
             "started": self.started,
             "paused": self.paused,
             "timing": self.timing.to_json(),
-            "rests": self.rests.to_json(),
+            **self.members.engine_json(),
         }
         if self.rules.is_buffered:
             saved["stream"] = self.pace.to_json()
@@ -775,6 +785,8 @@ class RoundEngine:
         reported: Collection[ClientId],
         now: float,
         lost: Collection[int] = (),
+        *,
+        run: Mapping[str, Any] = NOTHING,
     ) -> tuple[Self, Actions]:
         """The engine as it was, and what follows at once. The deadline of an open step starts again.
 
@@ -784,30 +796,19 @@ class RoundEngine:
             reported: agents whose reports of the open step are in the spool.
             now: the time.
             lost: buffered rounds: orders whose reports waited and are not in the spool any more.
+            run: the run's part of the checkpoint, with what it knows of the agents.
         """
-        engine = cls(rules, now)
-        engine.round = snapshot["round"]
-        engine.number = snapshot["number"]
-        engine.attempts.number = snapshot["attempt"]
-        engine.quarantined.update(snapshot.get("quarantined", {}))
-        engine.presence.restore(snapshot["known"], snapshot["present"])
-        for client, (count, last) in snapshot.get("refused", {}).items():
-            engine.refused[client] = (count, last)
-        engine.started = snapshot["started"]
-        engine.paused = snapshot["paused"]
-        engine.timing.restore(snapshot.get("timing", {}))
-        engine.rests.restore(snapshot.get("rests", {}), snapshot["known"])
-        saved_step = snapshot["step"]
-        if saved_step is not None:
-            engine.step = Step.from_json(saved_step, reported, now, rules)
-            engine.step.suspects = engine.rests.suspects
-            engine.step.look_around(engine.present)
-            engine.stage = Stage.OPEN
+        members = Members.from_json(snapshot, run)
+        step = pace = None
+        if snapshot["step"] is not None:
+            step = Step.from_json(snapshot["step"], reported, now, rules=rules, members=members)
         if rules.is_buffered:
-            engine.pace = Pace.from_json(snapshot["stream"], lost)
-            engine.pace.postpone(now - snapshot["now"])  # no coordinator was there
-            engine.pace.line_up(sorted(engine.known))
-        engine.presence.rollcall_until = engine._gather_until
+            pace = Pace.from_json(snapshot["stream"], lost)
+            pace.postpone(now - snapshot["now"])  # no coordinator was there
+            pace.line_up(sorted(members.known))
+        engine = cls(rules, now, members, saved=snapshot, step=step, pace=pace)
+        if engine._gather_until is not None:
+            members.call_roll(engine._gather_until)
         return engine, engine.handle(events.LinkBack(), now)
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from covey.coordinator.engine.members import Members
 from covey.coordinator.engine.rules import RoundRules
 from covey.shared.strategies.base import ClientId, Expected, Phase
 
@@ -63,7 +64,7 @@ class Spare:
         heapq.heappush(self._heap, place)
         self._in_heap.add(place)
 
-    def first(self, free: Set[ClientId], busy: Set[ClientId]) -> ClientId | None:
+    def first(self, free: Set[ClientId], busy: Collection[ClientId]) -> ClientId | None:
         """The first agent that is among `free` and not among `busy`; None if there is none."""
         heap = self._heap
         while heap:
@@ -88,7 +89,7 @@ class Step:
 
     number: int  # never used for another step
     phase: Phase
-    cohort: list[ClientId]  # invited, in the order of the invitations; none but the forgotten leave
+    cohort: dict[ClientId, float]  # invited, in this order, and when; none but the forgotten leave
     spare: list[ClientId]  # who could be invited in place of another, in this order
     target: int  # with this many reports the step closes
     quorum: int  # with fewer the step is void
@@ -97,8 +98,7 @@ class Step:
     quorum_at: float | None = None  # when the quorum was reached; None before
     latest: float | None = None  # when the newest report came; None before the first
     reported: set[ClientId] = field(default_factory=set)  # some of the cohort
-    failed: set[ClientId] = field(default_factory=set)  # others of the cohort
-    reasons: dict[ClientId, str] = field(default_factory=dict)  # why some of them failed
+    failed: dict[ClientId, str] = field(default_factory=dict)  # others, and why; empty: not stated
     allowance_s: float = 0.0  # that this step may take longer than others
     over_select: float = 1.0  # invited agents per needed report
     adapted_s: float | None = None  # the limit that adapts to durations; None: that of the rules
@@ -107,14 +107,9 @@ class Step:
     suspects: frozenset[ClientId] = frozenset()  # whose work always came to nothing
     awaited: set[ClientId] = field(default_factory=set)  # the rest of the cohort, if present
     free: Spare = field(init=False)  # those of `spare` who may be invited
-    _invited: set[ClientId] = field(init=False)  # the cohort
-    _invited_at: dict[ClientId, float] = field(init=False)  # those who were invited later
-    _durations: list[float] = field(init=False)  # of reports that came, ascending
+    _durations: list[float] = field(default_factory=list)  # of reports that came, ascending
 
     def __post_init__(self) -> None:
-        self._invited = set(self.cohort)
-        self._invited_at = {}
-        self._durations = []
         self.free = Spare(self.spare)
 
     @classmethod
@@ -123,7 +118,7 @@ class Step:
         return cls(
             number=number,
             phase=phase,
-            cohort=list(clients),
+            cohort=dict.fromkeys(clients, now),
             spare=[],
             target=len(clients),
             quorum=1,
@@ -131,13 +126,9 @@ class Step:
             reported=set(clients),
         )
 
-    def was_invited(self, client: ClientId) -> bool:
-        """Whether the agent is in the cohort."""
-        return client in self._invited
-
     def owes_report(self, client: ClientId) -> bool:
         """Whether the agent is in the cohort and has not reported."""
-        return client in self._invited and client not in self.reported
+        return client in self.cohort and client not in self.reported
 
     @property
     def has_target(self) -> bool:
@@ -149,19 +140,13 @@ class Step:
 
     def look_around(self, present: Set[ClientId]) -> None:
         """These agents are there when the step opens."""
-        there = self._invited & present
-        there -= self.reported
-        there -= self.failed
-        self.awaited = there
+        there = self.cohort.keys() & present
+        self.awaited = there - self.reported - self.failed.keys()
 
     def came(self, client: ClientId) -> None:
         """An agent is there, perhaps again: it can answer, or it can be invited."""
         self.free.offer(client)
-        if client not in self._invited:
-            return
-        has_reported = client in self.reported
-        has_failed = client in self.failed
-        if not has_reported and not has_failed:
+        if self.owes_report(client) and client not in self.failed:
             self.awaited.add(client)
 
     def went(self, client: ClientId) -> None:
@@ -170,21 +155,17 @@ class Step:
 
     def invite(self, client: ClientId, now: float) -> None:
         """A spare agent that is present takes a vacant slot."""
-        self.cohort.append(client)
-        self._invited.add(client)
-        self._invited_at[client] = now
+        self.cohort[client] = now
         self.awaited.add(client)
 
     def report_came(self, client: ClientId, now: float) -> None:
         """Count a report; one that comes after a failure replaces it."""
         self.reported.add(client)
-        self.failed.discard(client)
-        self.reasons.pop(client, None)
+        self.failed.pop(client, None)
         self.awaited.discard(client)
         self.latest = now
-        invited_at = self._invited_at.get(client, self.opened)
-        self.took[client] = now - invited_at
-        insort(self._durations, now - invited_at)
+        self.took[client] = now - self.cohort[client]
+        insort(self._durations, self.took[client])
         if not self.has_quorum:
             return
         if self.quorum_at is None:
@@ -193,45 +174,47 @@ class Step:
     @property
     def common_reason(self) -> str:
         """Why all agents that did not report could not do the work, if all of them give one reason."""
-        silent = self._invited - self.reported
-        if self.reasons.keys() != silent:
+        reasons = self.reasons
+        if reasons.keys() != self.cohort.keys() - self.reported:
             return ""
-        return common_reason(self.reasons)
+        return common_reason(reasons)
+
+    @property
+    def reasons(self) -> dict[ClientId, str]:
+        """Why agents failed, of those who state it."""
+        return {client: why for client, why in self.failed.items() if why}
 
     def has_failed(self, client: ClientId, why: str = "") -> None:
         """The agent cannot do the work, for this reason, or its report was refused."""
-        if why:
-            self.reasons[client] = why
-        self.failed.add(client)
+        self.failed[client] = why or self.failed.get(client, "")
         self.awaited.discard(client)
 
     def reports_lost(self, clients: Collection[ClientId], present: Set[ClientId]) -> None:
         """These reports cannot be read any more; their agents are expected to send them again."""
         self.reported.difference_update(clients)
-        self.awaited |= (self._invited & present).intersection(clients)
+        self.awaited |= self.cohort.keys() & present & set(clients)
         if not self.has_quorum:
             self.quorum_at = None
 
     def set_aside(self, clients: Collection[ClientId]) -> None:
         """These reports do not count: their slots are vacant, as if their agents had failed."""
         self.reported.difference_update(clients)
-        self.failed.update(clients)
+        self.failed |= dict.fromkeys(clients, "")
         self.awaited.difference_update(clients)
 
     def forget(self, client: ClientId) -> None:
         """The agent leaves the step: its slot is vacant, and its report does not count."""
-        for clients in (self.cohort, self.spare):
-            if client in clients:
-                clients.remove(client)
+        self.spare = [one for one in self.spare if one != client]
         self.free = Spare(self.spare)
-        self.reasons.pop(client, None)
-        self.took.pop(client, None)  # or it would be learned when the step is over
         self.suspects -= {client}
-        self._invited.discard(client)
-        self._invited_at.pop(client, None)
-        self.reported.discard(client)
-        self.failed.discard(client)
-        self.awaited.discard(client)
+        for index in (self.reported, self.awaited):
+            index.discard(client)
+        for facts in (
+            self.cohort,
+            self.failed,
+            self.took,
+        ):  # or it would be learned when the step is over
+            facts.pop(client, None)
         if not self.has_quorum:
             self.quorum_at = None
 
@@ -243,8 +226,8 @@ class Step:
             self.quorum_at += seconds
         if self.latest is not None:
             self.latest += seconds
-        for client in self._invited_at:
-            self._invited_at[client] += seconds
+        for client in self.cohort:
+            self.cohort[client] += seconds
 
     def grace_end(self, rules: RoundRules) -> float | None:
         """When the rest is waited for no longer; None before the quorum is there, or without such a rule."""
@@ -305,14 +288,14 @@ class Step:
         """
         if now >= self.opened + (self.deadline - self.opened) / 2:
             return None
-        return self.free.first(trusted, self._invited)
+        return self.free.first(trusted, self.cohort)
 
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint keeps. Reports are in the spool, and times start again after a restart."""
         saved = {
             "number": self.number,
             "phase": asdict(self.phase),
-            "cohort": self.cohort,
+            "cohort": list(self.cohort),
             "spare": self.spare,
             "target": self.target,
             "quorum": self.quorum,
@@ -326,7 +309,13 @@ class Step:
 
     @classmethod
     def from_json(
-        cls, saved: Mapping[str, Any], reported: Collection[ClientId], now: float, rules: RoundRules
+        cls,
+        saved: Mapping[str, Any],
+        reported: Collection[ClientId],
+        now: float,
+        *,
+        rules: RoundRules,
+        members: Members,
     ) -> Step:
         """The step as it was, with the reports that the spool has. It opens again now.
 
@@ -334,39 +323,38 @@ class Step:
             saved: as `to_json` made it.
             reported: the agents whose reports are in the spool.
             now: the time.
-            rules: of the run, for what an older checkpoint does not hold.
+            rules: of the run.
+            members: who is present, and who is suspected.
         """
         adapted_s: float | None = saved.get("adapted_s")
         limit_s = rules.deadline_s
         if adapted_s is not None:
             limit_s = adapted_s
         deadline = now + limit_s
-        cohort: list[ClientId] = list(saved["cohort"])
-        spare: list[ClientId] = list(saved["spare"])
-        phase = phase_from_json(saved["phase"])
-        over_select = saved.get("over_select", rules.over_select)
+        cohort: dict[ClientId, float] = dict.fromkeys(saved["cohort"], now)
+        reasons = saved["reasons"]
         step = cls(
             number=saved["number"],
-            phase=phase,
+            phase=phase_from_json(saved["phase"]),
             cohort=cohort,
-            spare=spare,
+            spare=list(saved["spare"]),
             target=saved["target"],
             quorum=saved["quorum"],
             opened=now,
             deadline=deadline,
-            reported=set(reported) & set(cohort),
-            over_select=over_select,
+            reported=cohort.keys() & set(reported),
+            over_select=saved["over_select"],
             adapted_s=adapted_s,
             was_resumed=True,
+            suspects=members.suspects,
         )
-        step.failed = set(saved["failed"]) - step.reported
-        step.reasons.update(saved.get("reasons", {}))
-        for client in step.reported:
-            step.reasons.pop(client, None)
+        failed = set(saved["failed"]) - step.reported
+        step.failed = {client: reasons.get(client, "") for client in failed}
         if step.reported:
             step.latest = now
             if step.has_quorum:
                 step.quorum_at = now
+        step.look_around(members.present)
         return step
 
 

@@ -12,22 +12,20 @@ A step that a restart interrupted teaches nothing: the times of its reports are 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from covey.coordinator.engine.rules import DeadlineRule
+from covey.coordinator.engine.members import Members
+from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.engine.step import Step
 from covey.shared.strategies.base import ClientId
 
-KEPT = 5  # newest durations of an agent in a phase
 DECIMALS = 3  # of a duration: milliseconds are enough, and keep the checkpoint small
 KNOWN_SHARE = 0.5  # of the invited agents: with fewer, the first deadline holds
 NEWEST_STEPS = 20  # whose drop-outs count
 UNDECIDED = 0.9  # of the share so far, for agents that a step did not wait for
 MAX_DROP_OUT = 0.5  # so that a round invites at most twice as many agents as it needs
 
-Durations = deque[float | None]  # seconds; None: the step closed while the agent was at work
-AgentDurations = dict[ClientId, Durations]
 DropOuts = tuple[float, float]  # of a step: invited agents, and how many of them dropped out
 
 
@@ -35,18 +33,22 @@ class AgentTiming:
     """What the steps of a run have shown about the time and the reliability of its agents.
 
     Args:
-        rule: of the deadlines; None: all are the same.
-        over_selects: whether rounds invite more agents when agents drop out.
+        members: the agents, with the durations of their work.
+        rules: of the run; without a rule for deadlines all are the same.
+        drop_outs: of earlier steps, as a checkpoint has them.
     """
 
-    def __init__(self, rule: DeadlineRule | None = None, *, over_selects: bool = False) -> None:
-        self.rule = rule
-        self.over_selects = over_selects
-        self._durations: dict[str, AgentDurations] = {}  # by phase
+    def __init__(
+        self, members: Members, rules: RoundRules, drop_outs: Iterable[Sequence[float]] = ()
+    ) -> None:
+        self.rule = rules.deadline
+        self.over_selects = rules.auto_over_select
+        self._members = members
         self._drop_outs: deque[DropOuts] = deque(maxlen=NEWEST_STEPS)  # of the newest steps
+        self._drop_outs += [(invited, dropped) for invited, dropped in drop_outs]
 
     def __repr__(self) -> str:
-        return f"<Timing: phases {list(self._durations)}, drop-out {self.drop_out:.2f}>"
+        return f"<AgentTiming: {self.rule}, drop-out {self.drop_out:.2f}>"
 
     def deadline_s(self, phase: str, invited: Collection[ClientId], first_s: float) -> float:
         """How long a step may take, in seconds.
@@ -61,9 +63,9 @@ class AgentTiming:
         finished: list[float] = []
         unfinished = 0
         known = 0
-        of_phase = self._durations.get(phase, {})
         for client in invited:
-            durations = of_phase.get(client)
+            member = self._members.get(client)
+            durations = None if member is None else member.durations.get(phase)
             if not durations:
                 continue
             known += 1
@@ -107,14 +109,11 @@ class AgentTiming:
             self._learn_drop_outs(step)
 
     def _learn_durations(self, step: Step) -> None:
-        of_phase = self._durations.setdefault(step.phase.name, {})
-        newest: dict[ClientId, float | None] = {}
-        for client in step.awaited:
-            newest[client] = None
+        phase = step.phase.name
+        for client in step.awaited - step.took.keys():
+            self._members[client].took(phase, None)
         for client, seconds in step.took.items():
-            newest[client] = round(seconds, DECIMALS)
-        for client, duration in newest.items():
-            of_phase.setdefault(client, deque(maxlen=KEPT)).append(duration)
+            self._members[client].took(phase, round(seconds, DECIMALS))
 
     def _learn_drop_outs(self, step: Step) -> None:
         invited = len(step.cohort)
@@ -125,24 +124,12 @@ class AgentTiming:
             dropped = known + min(max((UNDECIDED * self.drop_out * invited) - known, 0.0), at_work)
         self._drop_outs.append((float(invited), dropped))
 
-    def forget(self, client: ClientId) -> None:
-        """The operator has removed this agent."""
-        for of_phase in self._durations.values():
-            of_phase.pop(client, None)
-
     def to_json(self) -> dict[str, Any]:
-        """What a checkpoint keeps; empty where nothing was learned."""
+        """What a checkpoint keeps, the durations of all agents included; empty where nothing was learned."""
         if self.rule is None and not self.over_selects:
             return {}
         durations: dict[str, dict[ClientId, list[float | None]]] = {}
-        for phase, of_phase in self._durations.items():
-            durations[phase] = {client: list(kept) for client, kept in of_phase.items()}
+        for member in self._members:
+            for phase, seconds in member.durations.items():
+                durations.setdefault(phase, {})[member.id] = list(seconds)
         return {"durations": durations, "drop_outs": [list(counts) for counts in self._drop_outs]}
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint."""
-        for phase, lists in saved.get("durations", {}).items():
-            of_phase = {client: deque(kept, maxlen=KEPT) for client, kept in lists.items()}
-            self._durations[phase] = of_phase
-        for invited, dropped in saved.get("drop_outs", ()):
-            self._drop_outs.append((invited, dropped))

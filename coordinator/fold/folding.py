@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.coordinator.checks import check_vector
 from covey.coordinator.disk.spool import Spool, SpooledVectors
+from covey.coordinator.engine.members import Members
 from covey.coordinator.fold import limits
 from covey.coordinator.fold.means import Means, means_of
 from covey.coordinator.fold.stale_reports import Began, fresh
@@ -109,7 +110,7 @@ class Folding:
         number: of the step.
         phase: of the step.
         newcomers: agents that came after the last round.
-        trained: agents that a training round has drawn so far.
+        members: the agents, of whom some were drawn by a training round.
         usual: the usual norm of a step in the run so far, by name of the vector.
         privacy: makes the sums of a run with a `privacy` section.
         parameters: P, the values at the front of a model that are trained; None: all.
@@ -123,7 +124,7 @@ class Folding:
         phase: Phase,
         *,
         newcomers: Collection[ClientId] = (),
-        trained: Collection[ClientId] = (),
+        members: Members | None = None,
         usual: Mapping[str, float] | None = None,
         privacy: PrivateSums | None = None,
         parameters: int | None = None,
@@ -137,7 +138,7 @@ class Folding:
         self._strategy: Strategy[Any] = scenario.method
         self._settings = scenario.aggregation
         self._newcomers = newcomers
-        self._trained = trained
+        self._members = members or Members()
         self._usual = usual or {}
         self._privacy = privacy
         self._parameters = parameters
@@ -421,7 +422,7 @@ class Folding:
             self.phase.name,
             self.scenario.evaluation.weight,
             newcomers=self._newcomers,
-            drawn=self._trained,
+            drawn=self._members.trained,
             share=self._settings.max_samples.share,
         )
         limits.check_json(means.to_json(), "its averages")

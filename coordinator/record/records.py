@@ -132,7 +132,9 @@ def finished(folder: Path) -> Row:
     try:
         text = path.read_bytes()
     except FileNotFoundError:
-        raise UserError(f"{folder}: no result.json is here; has the run been finished?") from None
+        raise UserError(
+            f"{folder}: no result.json in it: the run is not finished, or this is not a run's folder"
+        ) from None
     return _row(text, str(path), *RESULT)
 
 

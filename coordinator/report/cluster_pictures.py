@@ -18,7 +18,7 @@ from covey.coordinator.view import svg
 from covey.coordinator.view.axes import Axis, from_zero
 from covey.coordinator.view.plots import BOTTOM, colour_entry, horizontal_axis, mark
 from covey.coordinator.view.svg import Drawing, LegendEntry
-from covey.coordinator.view.theme import fill, stroke
+from covey.coordinator.view.theme import fill, other, stroke
 from covey.shared.numerics.clustering import Linkage, Matrix
 from covey.shared.strategies.base import ClientId, Proximity
 from covey.shared.strategies.phase_names import TRAIN
@@ -138,7 +138,7 @@ def count_grid(title: str, counts: Mapping[tuple[int, int], int]) -> svg.Panel:
             x = left + width * column
             count = counts.get((cluster, group), 0)
             shade = f"{0.5 * count / most:.2f}"
-            cell = svg.rectangle(x + 1, y + 1, width - 2, CELL - 2, fill(0))
+            cell = svg.rectangle(x + 1, y + 1, width - 2, CELL - 2, fill(None))
             parts.append(svg.element("g", cell, fill_opacity=shade))
             parts.append(svg.words(x + width / 2, y + CELL / 2 + 4, str(count), None, "middle"))
     height = top + CELL * len(clusters) + 8
@@ -200,7 +200,7 @@ def _tree(shown: DistanceMap, axis: Axis, top: float) -> Markup:
         parts.append(svg.element("path", d=svg.path(corners), class_="ink"))
     if shown.cut is not None:
         x = 4 + (TREE - 4) * axis.share(shown.cut)
-        parts.append(svg.line(x, top, x, top + MAP, "line s1", stroke_dasharray="5 4"))
+        parts.append(svg.line(x, top, x, top + MAP, "ink", stroke_dasharray="5 4"))
         parts.append(svg.words(x + 3, 14, "cut", "tick"))
     return svg.joined(parts)
 
@@ -377,13 +377,18 @@ def proximity_map(run: Curves, proximity: Proximity) -> Drawing:
     clusters = [run.clusters.get(client) for client in clients]
     strips: list[tuple[str, Sequence[int | None]]] = [("cluster", clusters)]
     if run.truth:
-        strips.append(("group", [run.truth.get(client) for client in clients]))
+        strips.append(
+            (
+                "group",
+                [other(run.truth[client]) if client in run.truth else None for client in clients],
+            )
+        )
     cells = proximity.distances[np.ix_(order, order)]
     shown = DistanceMap("", cells, tree, proximity.cut, proximity.unit, strips, clients)
     found = {cluster for cluster in clusters if cluster is not None}
     legend = [colour_entry(cluster, f"C: cluster {cluster}") for cluster in sorted(found)]
     for group in sorted(set(run.truth.values())):
-        legend.append(colour_entry(group, f"G: group {group}"))
+        legend.append(colour_entry(other(group), f"G: group {group}"))
     return Drawing([distance_map(shown)], legend)
 
 

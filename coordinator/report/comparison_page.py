@@ -61,7 +61,8 @@ def comparison_page(scenario: Scenario, folder: Path, cells: Sequence[ShownCell]
     runs = curves_of_cells(cells)
     measure = measure_of(section(scenario), scenario.task)
     drawn = pictures_of_splits(scenario, cells, runs)
-    remarks = [verdict.sentence for verdict in verdicts(scenario, rows)]
+    lead = [verdict.sentence for verdict in verdicts(scenario, rows)]
+    remarks: list[str] = []
     missing = [shown for shown in cells if shown.row is None]
     if missing:
         count = f"{len(cells) - len(missing)} of {len(cells)} cells are finished"
@@ -80,6 +81,7 @@ def comparison_page(scenario: Scenario, folder: Path, cells: Sequence[ShownCell]
         title=scenario.name,
         subtitle=_subtitle(scenario, folder, cells),
         kind="comparison",
+        lead=lead,
         tiles=_tiles(scenario, cells),
         tables=shown_tables,
         remarks=remarks,

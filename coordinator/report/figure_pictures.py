@@ -10,6 +10,7 @@ from covey.coordinator.report.curves import Curves, Points, TreeCut
 from covey.coordinator.view.axes import Axis, around, figure_axis, from_zero, rounds_axis, shown
 from covey.coordinator.view.plots import Bar, Series, Strip, bars, legend_of, lines, strips
 from covey.coordinator.view.svg import Drawing, Panel
+from covey.coordinator.view.theme import other
 from covey.coordinator.view.words import MODE_TITLES
 from covey.shared.numerics.measures import PERCENT, Measure, plain
 
@@ -17,7 +18,6 @@ from covey.shared.numerics.measures import PERCENT, Measure, plain
 CURVES = {mode: title for mode, title in MODE_TITLES.items() if mode != "delivered"}
 MIN_CUTS = 3  # runs at different cuts that make a curve
 MIN_POINTS = 2  # evaluations that make a line
-CLUSTERS = 7  # the colour of their number
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ def _line_panels(
     for mode, title in CURVES.items():
         series = []
         for number, group in enumerate(groups):
-            one = series_of(number, group.label, [points(run, mode) for run in group.runs], measure)
+            of_mode = [points(run, mode) for run in group.runs]
+            one = series_of(other(number), group.label, of_mode, measure)
             series.append(one)
         if any(one.points for one in series):
             by_mode[title] = series
@@ -112,7 +113,7 @@ def _line_panels(
     if len(groups) == 1 and len(groups[0].runs) == 1:
         modes = []
         for number, (title, [alone]) in enumerate(by_mode.items()):
-            modes.append(replace(alone, label=title, number=number))
+            modes.append(replace(alone, label=title, number=other(number)))
         panel = lines("", modes, x, y)
         return Drawing([panel], legend_of(modes))
     panels = []
@@ -155,7 +156,7 @@ def extent(series: Sequence[Series]) -> list[float]:
 def _final_panels(groups: Sequence[RunGroup], measure: Measure) -> Drawing:
     """The figures of the only evaluation: bars of single runs, dots of seeds with their mean."""
     found: dict[str, list[tuple[int, RunGroup, list[float]]]] = {}  # by mode: number, group, values
-    for mode, title in MODE_TITLES.items():
+    for mode, title in sorted(MODE_TITLES.items(), key=lambda one: one[0] != "delivered"):
         of_mode = []
         for number, group in enumerate(groups):
             values = []
@@ -198,7 +199,7 @@ def _final_bars(
     for title, of_mode in found.items():
         for number, group, (value,) in of_mode:
             text = f"{value:.2f}" if measure.scale == PERCENT else plain(value)
-            bar = Bar(title if alone else group.label, value, text, number)
+            bar = Bar(title if alone else group.label, value, text, other(number))
             rows.setdefault("" if alone else title, []).append(bar)
     values: list[float] = []
     for of_panel in rows.values():
@@ -217,7 +218,7 @@ def _final_dots(
     rows = []
     for number, group, values in of_mode:
         dots = [(value, f"seed {run.seed}") for run, value in zip(group.runs, values, strict=False)]
-        rows.append(Strip(group.label, dots, number, fmean(values)))
+        rows.append(Strip(group.label, dots, other(number), fmean(values)))
     everything: list[float] = []
     for _, _, values in of_mode:
         everything.extend(values)
@@ -242,14 +243,14 @@ def _of_cuts(groups: Sequence[RunGroup], measure: Measure) -> Iterator[Picture]:
             if mean is not None:
                 points.append((quantile, shown(measure, mean)))
         if points:
-            series.append(Series(title, number, points))
+            series.append(Series(title, other(number), points))
     series.extend(_runs_without_cut(runs, quantiles, measure, len(CURVES)))
     x = around(quantiles, "cut, as a quantile of all distances", floor=0.0, ceiling=1.0)
     y = figure_axis(measure, extent(series))
     clusters = []
     for quantile in quantiles:
         clusters.append((quantile, fmean([cut.clusters for cut in cuts[quantile]])))
-    counted = Series("clusters", CLUSTERS, clusters)
+    counted = Series("clusters", None, clusters)
     of_clusters = from_zero([count for _, count in clusters], "clusters", whole=True)
     upper = lines(f"{measure.label}, mean over agents", series, x, y)
     lower = lines("clusters found", [counted], x, of_clusters)
@@ -268,7 +269,7 @@ def _runs_without_cut(
             _, newest = served[-1]
             height = shown(measure, newest)
             points = [(quantiles[0], height), (quantiles[-1], height)]
-            yield Series(f"{run.label}, E-server", number, points)
+            yield Series(f"{run.label}, E-server", other(number), points)
             number += 1
 
 

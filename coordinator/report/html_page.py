@@ -14,6 +14,7 @@ from importlib import resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from covey.coordinator.doctor.odd import Odd
 from covey.coordinator.report.figure_pictures import Picture
 from covey.coordinator.view import theme
 from covey.coordinator.view.svg import panel, swatch
@@ -107,6 +108,7 @@ class Tile:
 
     figure: str
     label: str
+    decides: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,12 +138,14 @@ class Page:
     title: str
     subtitle: str
     kind: str  # "run" or "comparison"
+    lead: Sequence[str]  # the sentences to read if nothing else is read
     tiles: Sequence[Tile]
     tables: Sequence[Table]
     remarks: Sequence[str]
     terms: Sequence[GlossaryTerm]
     pictures: Sequence[Picture]
     sections: Sequence[PageSection]
+    odd: Sequence[Odd] | None = None  # what is odd about the devices; None: not known
 
 
 def html(page: Page) -> str:

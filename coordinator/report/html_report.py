@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from covey.coordinator.doctor.odd import read_odd
 from covey.coordinator.report.curves import Curves
 from covey.coordinator.report.figure_pictures import Picture, RunGroup
 from covey.coordinator.report.html_page import (
@@ -32,6 +33,7 @@ from covey.coordinator.report.tables import (
     baseline,
     has_judges,
     newcomers,
+    none_evaluated,
     own_models,
     participation,
     results,
@@ -43,7 +45,7 @@ from covey.coordinator.view.svg import document
 from covey.coordinator.view.table import NONE, Column, Table, columns_of, numbers
 from covey.coordinator.view.words import MODE_TITLES, epsilons
 from covey.shared.errors import UserError
-from covey.shared.numerics.measures import MEASURES, Measure
+from covey.shared.numerics.measures import MEASURES, Measure, measured
 from covey.shared.sentences import counted
 from covey.shared.storage.files import write_atomically
 
@@ -366,6 +368,7 @@ def page(runs: Sequence[Curves], folders: Sequence[Path]) -> str:
         title=f"{_common_name(found)}: {len(runs)} runs",
         subtitle=table.title,
         kind="run",
+        lead=(),
         tiles=(),
         tables=[table],
         remarks=(),
@@ -408,40 +411,55 @@ def _page_of_one(run: Curves, facts: RunFacts) -> Page:
     seed = result["seed"]
     ended = moment(facts.ended)
     words = [method, counted(agents, "agent"), f"seed {seed}", ended]
-    remarks = [_stop(result), newcomers(result)]
-    for sentences in (
-        baseline(result),
-        own_models(result),
-        used(result),
-        participation(result),
-        unevaluated(result),
-    ):
+    stop = _stop(result)
+    remarks = [newcomers(result)]
+    for sentences in (own_models(result), used(result), participation(result), unevaluated(result)):
         remarks.extend(sentences.splitlines())
+    lead = [_lead(result, run.measure), baseline(result), stop]
     modes = shown_modes(result)
     return Page(
         title=str(result["name"]),
         subtitle=" · ".join(words),
         kind="run",
+        lead=[sentence for sentence in lead if sentence],
         tiles=_tiles(result, run.measure),
         tables=[figures_by_mode(result)],
         remarks=[remark for remark in remarks if remark],
         terms=terms(modes, has_groups=_has_groups([result])),
         pictures=drawn([run]),
         sections=[_section("", run, facts)],
+        odd=read_odd(result.get("odd", ())),
     )
 
 
-def _tiles(result: Result, measure: Measure) -> list[Tile]:
-    """The figures that matter most: macro averages by mode, clusters, rounds, traffic, time."""
-    tiles = []
+def _deciding(result: Result, measure: Measure) -> tuple[str, float] | None:
+    """The mode that devices use and its mean over the agents; None without an evaluated agent."""
     shown = shown_modes(result)
-    for mode, title in MODE_TITLES.items():
-        if mode not in shown:
-            continue
-        figure = result["accuracy"].get(mode, {}).get(measure.name, {}).get("macro")
-        if figure is not None:
-            label = f"{title}, {measure.title}, mean over agents"
-            tiles.append(Tile(measure.text(figure), label))
+    mode = "delivered" if "delivered" in shown else "server"
+    figure = shown.get(mode, {}).get(measure.name, {}).get("macro")
+    return None if figure is None else (MODE_TITLES[mode], figure)
+
+
+def _lead(result: Result, measure: Measure) -> str:
+    """The run in a sentence: the figure of what devices use, next to no model."""
+    found = _deciding(result, measure)
+    if found is None:
+        return none_evaluated(result)
+    title, figure = found
+    clusters = f", {counted(result['clusters'], 'cluster')}" if result["clusters"] else ""
+    sentence = f"{result['method']}{clusters}: {title} {measured(measure, figure)}"
+    constant = result["accuracy"].get("baseline", {}).get(measure.name, {}).get("macro")
+    if constant is not None:
+        sentence += f", one constant answer on each device {measured(measure, constant)}"
+    return f"{sentence} (mean over {counted(result['agents'], 'agent')})."
+
+
+def _tiles(result: Result, measure: Measure) -> list[Tile]:
+    """The figures that matter most: that of what devices use, clusters, rounds, traffic, time."""
+    tiles = []
+    if (found := _deciding(result, measure)) is not None:
+        title, figure = found
+        tiles.append(Tile(measure.text(figure), f"{title}, {measure.title}", decides=True))
     clusters = result["clusters"]
     if clusters:
         label = "cluster" if clusters == 1 else "clusters"
@@ -454,8 +472,7 @@ def _tiles(result: Result, measure: Measure) -> list[Tile]:
     if sent["wire_up"]:
         total = (sent["wire_up"] + sent["wire_down"]) / 1e6
         tiles.append(Tile(f"{total:.2f}", "MB on the wire"))
-    seconds = result["seconds"]
-    tiles.append(Tile(f"{seconds:.1f}", "seconds"))
+    tiles.append(Tile(f"{result['seconds']:.1f}", "seconds"))
     spent = epsilons(result.get("privacy"))
     if spent:
         tiles.append(Tile("ε", spent))

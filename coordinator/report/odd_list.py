@@ -35,4 +35,4 @@ def moment(seconds: float | None) -> str:
         return NONE
     then = time.localtime(seconds)
     is_today = then[:3] == time.localtime()[:3]
-    return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", then)
+    return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M", then)

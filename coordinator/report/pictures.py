@@ -22,11 +22,12 @@ from covey.coordinator.report.figure_pictures import (
 from covey.coordinator.view import plots
 from covey.coordinator.view.axes import columns_axis, figure_axis, from_zero, rounds_axis, shown
 from covey.coordinator.view.svg import Drawing, Panel
+from covey.coordinator.view.theme import other
 from covey.shared.numerics.measures import MEASURES, Measure
 from covey.shared.sentences import counted
 
 MAX_PANELS = 6  # runs that get panels of their own
-MISSING = 7  # the colour of agents that did not report
+MISSING = other(3)  # the colour of agents that did not report
 
 
 def pictures(groups: Sequence[RunGroup], *, by_seed: bool = False) -> list[Picture]:
@@ -55,8 +56,9 @@ def _of_rounds(groups: Sequence[RunGroup]) -> Iterator[Picture]:
     no_scale = MEASURES["loss"]
     series = []
     for number, group in enumerate(groups):
-        one = series_of(number, group.label, [run.loss for run in group.runs], no_scale)
-        series.append(one)
+        series.append(
+            series_of(other(number), group.label, [run.loss for run in group.runs], no_scale)
+        )
     places: list[float] = []
     for one in series:
         places.extend(x for x, _ in one.points)
@@ -71,7 +73,7 @@ def _of_rounds(groups: Sequence[RunGroup]) -> Iterator[Picture]:
     if attended and len(runs) <= MAX_PANELS:
         panels = [_attendance(run, alone=len(runs) == 1) for run in attended]
         legend = [
-            plots.colour_entry(0, "reported"),
+            plots.colour_entry(None, "reported"),
             plots.colour_entry(MISSING, "invited, did not report"),
         ]
         yield Picture("attendance", "Agents of each training round", Drawing(panels, legend))
@@ -81,7 +83,7 @@ def _attendance(run: Curves, *, alone: bool) -> Panel:
     stacks = []
     most = 0
     for one in run.attendance:
-        reported = (one.reported, 0, "reported")
+        reported = (one.reported, None, "reported")
         stacks.append(
             plots.StackedColumn(one.round, [reported, (one.missing, MISSING, "did not report")])
         )
@@ -137,7 +139,8 @@ def _agents(runs: Sequence[Curves], measure: Measure) -> Drawing:
         for cluster, own in sorted(dots.items(), key=_none_first):
             mean = fmean(value for value, _ in own)
             label = run.label if cluster is None else f"cluster {cluster}"
-            rows.append(plots.Strip(label, own, number if cluster is None else cluster, mean))
+            colour = other(number) if cluster is None else cluster
+            rows.append(plots.Strip(label, own, colour, mean))
     values: list[float] = []
     for row in rows:
         values.extend(value for value, _ in row.dots)

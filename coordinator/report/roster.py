@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
-from covey.coordinator.doctor.devices import megabytes
 from covey.coordinator.report.odd_list import moment
 from covey.coordinator.view.devices import is_between_runs, rows_now
 from covey.coordinator.view.state import PRESENT, STATE_WORDS, agent_state, reason
 from covey.coordinator.view.table import NONE, Column, Table
 from covey.coordinator.view.words import epsilons
-from covey.shared.numerics.measures import MEASURES, Measure, main_measure, measured
 from covey.shared.sentences import counted, some
 
 RUN_CHARACTERS = 8  # of a run's id, for a model that no publication has named
@@ -23,29 +20,7 @@ STYLES = {
     "silent": "red",
     "failing": "red",
 }
-COLUMNS = (
-    "agent",
-    "state",
-    "online since",
-    "cluster",
-    "last seen",
-    "train / test",
-    "classes",
-    "figure",
-    "version in use",
-    "its figure",
-    "rejected",
-    "certificate",
-    "disk free",
-    "refusals",
-    "reason",
-)
-OF_THE_LAST_RUN = (
-    "cluster",
-    "last seen",
-    "figure",
-    "refusals",
-)  # between runs: no device states them
+COLUMNS = ("agent", "state", "since", "version in use", "what is wrong")  # `--json` has all else
 
 
 def status_lines(seen: Mapping[str, Any]) -> list[str]:
@@ -66,9 +41,7 @@ def status_lines(seen: Mapping[str, Any]) -> list[str]:
         state = ", ".join(word for word in words if word)
         lines.append(f"{status['name']}: {state}")
     if is_left(seen):
-        lines.append(
-            "no coordinator is running: agents state this themselves, but for the columns of the last run"
-        )
+        lines.append("no coordinator is running: this is what the agents state themselves")
     expelled = [
         agent for agent, one in seen.get("devices", {}).items() if one["state"] == "expelled"
     ]
@@ -83,93 +56,52 @@ def is_left(seen: Mapping[str, Any]) -> bool:
 
 
 def roster_table(
-    roster: Mapping[str, Any],
-    devices: Mapping[str, Any] | None = None,
-    *,
-    regression: bool = False,
-    left: bool = False,
+    roster: Mapping[str, Any], devices: Mapping[str, Any] | None = None, *, left: bool = False
 ) -> Table:
     """A line for each member of the fleet. A column that is empty for all of them is left out.
 
     Args:
         roster: a `RosterMessage` as JSON.
         devices: the devices' own word, as `Device.to_json` has it; None: it is not known.
-        regression: it has no classes, and the figure of each agent.
         left: an earlier coordinator has left the roster.
     """
     agents = roster["agents"]
     if devices is not None:
         agents = rows_now(agents, devices, between_runs=left)
-    measure = main_measure(regression=True) if regression else None
-    titles = [
-        (measure.label if title == "figure" and measure else title)
-        + (" (last run)" if left and title in OF_THE_LAST_RUN else "")
-        for title in COLUMNS
-    ]
-    rows = [_cells(agent, row, measure) for agent, row in agents.items()]
+    rows = [_cells(agent, row) for agent, row in agents.items()]
     run = f"run {roster['run']}: " if roster["run"] and not left else ""
     title = f"{run}{counted(len(agents), 'agent')}"
-    return Table(title, [Column(one) for one in titles], rows).without_empty_columns()
+    return Table(title, [Column(one) for one in COLUMNS], rows).without_empty_columns()
 
 
-def _cells(agent: str, row: Mapping[str, Any], measure: Measure | None) -> list[str]:
-    """The cells of one agent, in the order of `COLUMNS`."""
-    counts = [f"{reason} {count}" for reason, count in row["refusals"].items()]
-    cluster = row["cluster"]
-    figure = row.get("figure")
-    return [
-        agent,
-        _state(row),
-        moment(row.get("since")),
-        NONE if cluster is None else str(cluster),
-        moment(row["seen"]),
-        f"{row['samples']} / {row['test_samples']}",
-        str(row["labels"]) if measure is None else "",
-        measure.text(figure) if measure is not None and figure is not None else "",
-        _model(row.get("model")),
-        _own_figure(row.get("model")),
-        _rejected(row.get("model")),
-        _until(row.get("certificate")),
-        "" if row.get("disk_free") is None else megabytes(row["disk_free"]),
-        ", ".join(counts),
-        reason(row) or row.get("refused") or _refused(row.get("model")),
-    ]
+def _cells(agent: str, row: Mapping[str, Any]) -> list[str]:
+    """The cells of one agent, in the order of `COLUMNS`. Of one that is away, the time is when it was heard last."""
+    since = row.get("since") if row.get("online") and row.get("since") else row["seen"]
+    return [agent, _state(row), moment(since), _model(row.get("model")), _wrong(row)]
+
+
+def _wrong(row: Mapping[str, Any]) -> str:
+    """What is wrong with an agent: why it takes no part, else why its report or the model for it was refused."""
+    counts = ", ".join(f"{reason} {count}" for reason, count in row["refusals"].items())
+    model = row.get("model") or {}
+    if why := reason(row) or row.get("refused") or _refused(model):
+        return str(why)
+    if failures := model.get("hook_failures"):
+        return f"its command for a new model failed {counted(failures, 'time')}"
+    return f"refused messages: {counts}" if counts else ""
 
 
 def _model(model: Mapping[str, Any] | None) -> str:
     """The model that a device uses itself."""
-    if not model:
+    if not model or not model["run"]:
         return NONE
-    words: list[str] = []
-    if model["run"]:
-        words.append(model.get("name") or f"{model['run'][:RUN_CHARACTERS]}@{model['round']}")
-    if model["hook_failures"]:
-        words.append(f"command failed {model['hook_failures']} times")
-    return ", ".join(words) or NONE
+    return model.get("name") or f"{model['run'][:RUN_CHARACTERS]}@{model['round']}"
 
 
-def _own_figure(model: Mapping[str, Any] | None) -> str:
-    """The figure of the model in use on the device's own test data, as the device states it."""
-    measure = MEASURES.get((model or {}).get("measure", ""))
-    if model is None or measure is None or model.get("figure") is None:
-        return ""
-    return measured(measure, model["figure"])
-
-
-def _until(seconds: float | None) -> str:
-    """The day on which a certificate ends."""
-    return "" if seconds is None else time.strftime("%Y-%m-%d", time.localtime(seconds))
-
-
-def _refused(model: Mapping[str, Any] | None) -> str:
+def _refused(model: Mapping[str, Any]) -> str:
     """The newest decision of a device, if it kept its model."""
-    note = model["note"] if model and "note" in model else ""
+    note = str(model.get("note") or "")
     return "" if note.startswith("in use") else note
-
-
-def _rejected(model: Mapping[str, Any] | None) -> str:
-    """How often a device kept its model instead of a new one."""
-    return str(model["rejected"]) if model and model["rejected"] else ""
 
 
 def _state(row: Mapping[str, Any]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any, Literal
 
+from covey.coordinator.engine.members import Members
+from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.run.run_state import RunState
 from covey.shared.candidate_names import DELIVERED
 from covey.shared.numerics.mixture import REFITS
@@ -14,14 +16,15 @@ from covey.shared.strategies.phase_names import EVALUATE, MOMENTS
 
 
 def next_phase(
-    scenario: Scenario, state: Any, facts: RunState, view: View, newcomers: Set[ClientId]
+    scenario: Scenario, state: Any, facts: RunState, *, engine: RoundEngine, view: View
 ) -> Phase | None:
     """The next phase; None where the run is complete.
 
     Args:
         state: the strategy's.
-        view: what the engine shows of the run: rounds, and who is present.
-        newcomers: agents that take part in nothing before the last round.
+        facts: the run's memory.
+        engine: knows the agents, and those of them that take part in nothing before the last round.
+        view: what it shows of the run: rounds, and who is present.
     """
     if scenario.task.asks_fleet_for and facts.scaling is None:
         return Phase(MOMENTS, "all", ends_round=False)
@@ -32,12 +35,12 @@ def next_phase(
     if view.round < view.rounds:
         phase = scenario.method.plan(state, view)
     else:
-        phase = _entry(scenario, state, view, newcomers)
+        phase = _entry(scenario, state, view, engine.rules.newcomers)
     is_trained = view.round > max(facts.evaluated, 0)
     if (phase is None or _evaluation_is_due(scenario, view)) and is_trained:
         return _evaluation(scenario, state, view)
     if phase is None and 0 < len(facts.fleets) <= REFITS:
-        return _evaluation(scenario, state, view, _judges(facts))
+        return _evaluation(scenario, state, view, _judges(engine.members, facts.evaluated))
     return phase
 
 
@@ -54,13 +57,14 @@ def _evaluation(
     return phase
 
 
-def _judges(facts: RunState) -> tuple[ClientId, ...]:
+def _judges(members: Members, evaluated: int) -> tuple[ClientId, ...]:
     """The agents that have answered the last evaluation: these get the fleet's weights."""
-    return tuple(
-        client
-        for client, modes in sorted(facts.evaluation.items())
-        if DELIVERED in modes and facts.evaluated_in[client] == facts.evaluated
-    )
+    judges = [
+        one.id
+        for one in members
+        if one.evaluation and DELIVERED in one.evaluation and one.evaluated_in == evaluated
+    ]
+    return tuple(sorted(judges))
 
 
 def _evaluation_is_due(scenario: Scenario, view: View) -> bool:

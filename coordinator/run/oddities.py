@@ -16,7 +16,7 @@ from covey.shared.candidate_names import DELIVERED, USES
 
 def of_reports(run: Run) -> Facts:
     """The newest evaluation of each agent, and what the sums of its data have shown. Under secure sums there is neither."""
-    evaluation = {agent: by_mode(numbers) for agent, numbers in run.facts.evaluation.items()}
+    evaluation = {agent: by_mode(numbers) for agent, numbers in run.members.evaluation.items()}
     weights = {
         agent: modes[DELIVERED][USES]
         for agent, modes in evaluation.items()
@@ -34,13 +34,15 @@ def at_the_end(run: Run, left_out: Mapping[str, str]) -> list[Odd]:
     """
     known = [excluded(agent, why) for agent, why in sorted(left_out.items())]
     rows: dict[str, dict[str, Any]] = {}
-    for agent, why in run.engine.quarantined.items():
-        rows.setdefault(agent, {})["quarantined"] = why
-    for agent, why in run.orders.refused.items():
-        rows.setdefault(agent, {})["set_aside"] = f"its newest report was refused: {why}"
-    for agent, failure in run.facts.failures.items():
-        if failure["round"] > run.facts.trained.get(agent, -1) + 1:
-            rows.setdefault(agent, {})["failing"] = failure["why"]
+    for one in run.members:
+        row = rows[one.id] = {}
+        if one.quarantine is not None:
+            row["quarantined"] = one.quarantine
+        if one.refusal:
+            row["set_aside"] = f"its newest report was refused: {one.refusal}"
+        trained = -1 if one.trained is None else one.trained
+        if one.failures and one.failures["round"] > trained + 1:
+            row["failing"] = one.failures["why"]
     for agent, row in sorted(rows.items()):
         known += reports_of(agent, row)
     facts = of_reports(run)

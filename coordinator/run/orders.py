@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.disk.space import Room
+from covey.coordinator.engine.members import MAX_FAILURE_CHARS
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.step import Stage, Step
 from covey.coordinator.run.effects import DropModel, SendModel, SendOrder
 from covey.coordinator.run.own_orders import OwnOrders, version_key
-from covey.coordinator.run.run_state import MAX_FAILURE_CHARS, RunState
+from covey.coordinator.run.run_state import RunState
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.mixture import FleetWeights
 from covey.shared.numerics.vectors import Vector
@@ -67,15 +68,13 @@ class OrderBook:
         self._setup = setup
         self._strategy = scenario.method
         self._engine = engine
+        self._members = engine.members
         self._facts = facts
         self._room = room
         self._folder = folder / "outgoing"
         self._folder.mkdir(parents=True, exist_ok=True)
         self._models: dict[str, SendModel] = {}  # by key: those that orders of this state name
         self._step = 0  # the step of the works below
-        self.readers: set[ClientId] = set()  # agents that read orders with a `brief`
-        # why the newest report of an agent was refused, until one is accepted
-        self.refused: dict[ClientId, str] = {}
         self.shared: SendModel | None = None  # what all orders of the newest step share
         self._works: dict[Addressed, Work] = {}  # of the open step, the newest of each kind
         self._state: Any = None  # the newest
@@ -101,7 +100,7 @@ class OrderBook:
         if own is not None and not self._is_asked_first(client):
             number = own.step
             work = self.own.works[number]
-            brief = self._brief_of_own(number, work) if client in self.readers else None
+            brief = self._brief_of_own(number, work) if client in self._members.readers else None
             message = self._message(
                 client, number, number - 1, cluster=work.cluster, work=work, brief=brief
             )
@@ -116,7 +115,7 @@ class OrderBook:
             if step.owes_report(client) and client not in step.failed:
                 number = step.number
                 asked = self._work(client, step, state)
-        if asked is not None and client in self.readers:
+        if asked is not None and client in self._members.readers:
             brief = self._brief(asked, number)
         cluster = self._clusters(state).get(client)
         return SendOrder(
@@ -139,7 +138,7 @@ class OrderBook:
             run=self._facts.run,
             serial=self._serial,
             step=number,
-            accepted=self._facts.accepted.get(client, 0),
+            accepted=self._members.accepted(client),
             closed=closed,
             again=self._facts.incarnation,
             cluster=cluster,
@@ -151,10 +150,11 @@ class OrderBook:
 
     def _why_refused(self, client: ClientId) -> str:
         """Why reports of this agent do not count, for its owner; empty if they do."""
-        why = self._engine.quarantined.get(client)
-        if why is None:
-            return self.refused.get(client, "")
-        return f"this agent is in quarantine, until `coordinator lab release {client}`: {why}"[
+        member = self._members.get(client)
+        if member is None or member.quarantine is None:
+            return "" if member is None else member.refusal
+        release = f"`coordinator lab release {client}`"
+        return f"this agent is in quarantine, until {release}: {member.quarantine}"[
             :MAX_FAILURE_CHARS
         ]
 
@@ -216,11 +216,9 @@ class OrderBook:
         self._newest.clear()
         self._newest_settings.clear()
 
-    def forget(self, client: ClientId) -> None:
-        """Nothing of this agent is known any more; if it comes back, its status states again what it reads."""
-        self.readers.discard(client)
-        self.refused.pop(client, None)
-        self._state, self._assigned = None, {}  # they are of a state that knows it
+    def forget_clusters(self) -> None:
+        """An agent is not known any more, and the newest state knows it."""
+        self._state, self._assigned = None, {}
 
     def file_of(self, key: str) -> Path:
         """The file with the encoded model behind a key that an order of the open step names. It stays until the next fold."""
@@ -352,7 +350,9 @@ class OrderBook:
             order = self._strategy.order(state, phase, client)
         if EVALUATE in (phase.name, order.numbers.get(AHEAD)):
             order = replace(order, numbers={**order.numbers, **self._for_the_judge()})
-        return with_own(order, self._setup, client, self._facts.owners)
+        member = self._members.get(client)
+        owns = member is not None and member.owns is not None
+        return with_own(order, self._setup, owns=owns)
 
     def _for_the_judge(self) -> dict[str, Any]:
         """What the last evaluation states for the judge on a device; empty for any other evaluation."""
@@ -403,7 +403,7 @@ class OrderBook:
             work = self._work_with(phase, order, models)
             self._newest[kind] = work
             self._newest_settings.pop(kind, None)
-        if self.readers:
+        if self._members.readers:
             self._share(kind, number, work)
         self.own.keep(
             number, work, self._message(client, number, number - 1, cluster=work.cluster, work=work)

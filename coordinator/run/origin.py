@@ -43,7 +43,7 @@ class Origin:
         if setup.split is not None and setup.split.keeps:
             raise UserError(
                 f"--from {self.folder}: {scenario.strategy.name} keeps a part of its models on the devices, where a new run "
-                "starts from nothing"
+                "starts from nothing; begin without --from"
             )
         fresh = strategy.init(setup)
         state = Checkpoint(self.folder / "checkpoint").state(type(fresh))

@@ -43,11 +43,11 @@ FIGURES: tuple[str, ...] = (
 def per_agent(run: Run) -> dict[ClientId, Figures]:
     """Every agent's figures by mode, E-best where it was tracked."""
     figures: dict[ClientId, Figures] = {}
-    tracked = run.facts.tracked
-    for client, numbers in sorted(run.facts.evaluation.items()):
+    for client, numbers in sorted(run.members.evaluation.items()):
         modes = by_mode(numbers)
-        if client in tracked:
-            modes["best"] = tracked[client]
+        tracked = run.members[client].tracked
+        if tracked is not None:
+            modes["best"] = tracked
         figures[client] = modes
     return figures
 
@@ -137,7 +137,7 @@ def result_of(run: Run, truth: Truth | None, odd: Sequence[Odd] | None = None) -
     facts = run.facts
     late = engine.rules.newcomers
     federated = engine.known - late
-    trained = facts.trained
+    trained = run.members.trained
     never_trained = federated - trained.keys()
     assignment = _assignment(run)
     agreement = _agreement(assignment, truth or {})
@@ -149,7 +149,7 @@ def result_of(run: Run, truth: Truth | None, odd: Sequence[Odd] | None = None) -
     if run.privacy is not None:
         spent = run.privacy.spent()
     seconds = round(run.seconds, 3)
-    devices = facts.devices.values()
+    devices = run.members.by_agent(lambda one: one.device)
     return RunResult(
         name=scenario.name,
         method=strategy.name,
@@ -171,8 +171,8 @@ def result_of(run: Run, truth: Truth | None, odd: Sequence[Odd] | None = None) -
         bytes=_bytes(run.traffic),
         mbit_per_agent=mbit_per_agent(run.traffic, federation_size),
         seconds=seconds,
-        device=one_device(devices),
-        devices=counted(facts.devices),
+        device=one_device(devices.values()),
+        devices=counted(devices),
         versions=versions(),
         notes=dict(strategy.shown(run.state).notes),
         privacy=spent,
@@ -180,16 +180,16 @@ def result_of(run: Run, truth: Truth | None, odd: Sequence[Odd] | None = None) -
         unevaluated=_unevaluated(run, federated),
         kept_back=[
             client
-            for client, modes in sorted(facts.evaluation.items())
+            for client, modes in sorted(run.members.evaluation.items())
             if not modes and not scenario.is_summed
         ],
         left_out=scenario.modes_left_out,
         stale=_stale(run, federated),
-        failures=_failures(run),
+        failures=dict(sorted(run.members.by_agent(lambda one: one.failures).items())),
         measure=scenario.task.measure,
         uses={
             client: modes[DELIVERED][USES]
-            for client, modes in sorted(run.facts.evaluation.items())
+            for client, modes in sorted(run.members.evaluation.items())
             if DELIVERED in modes
         },
         worse_than_none=worse_than_none(run)[0],
@@ -202,7 +202,7 @@ def worse_than_none(run: Run) -> tuple[list[ClientId], int]:
     """The agents where the constant is better than the served model, by their test rows; and how many have both figures."""
     measure = run.scenario.task.main_measure
     worse, compared = [], 0
-    for client, modes in sorted(run.facts.evaluation.items()):
+    for client, modes in sorted(run.members.evaluation.items()):
         served, constant = modes.get("server", {}), modes.get("baseline", {})
         if measure.name not in constant:
             continue
@@ -228,26 +228,18 @@ def _number_of_clusters(run: Run, assignment: Mapping[ClientId, int]) -> int:
 
 def _unevaluated(run: Run, federated: Set[ClientId]) -> list[ClientId]:
     """The agents that never reported an evaluation."""
-    return sorted(federated - run.facts.evaluation.keys())
-
-
-def _failures(run: Run) -> dict[ClientId, Figures]:
-    return dict(sorted(run.facts.failures.items()))
+    return sorted(federated - run.members.evaluation.keys())
 
 
 def _stale(run: Run, federated: Set[ClientId]) -> dict[ClientId, int]:
     """The agents whose newest figures are not of the last evaluation, with the rounds that were over when they were."""
-    facts = run.facts
-    newest = facts.evaluated
-    evaluated = sorted(facts.evaluated_in)
-    stale: dict[ClientId, int] = {}
-    for client in evaluated:
-        if client not in federated:
-            continue
-        rounds = facts.evaluated_in[client]
-        if rounds < newest:
-            stale[client] = rounds
-    return stale
+    newest = run.facts.evaluated
+    evaluated_in = run.members.by_agent(lambda one: one.evaluated_in)
+    return {
+        client: rounds
+        for client, rounds in sorted(evaluated_in.items())
+        if client in federated and rounds < newest
+    }
 
 
 def _accuracy(run: Run) -> dict[str, Any]:
@@ -256,7 +248,7 @@ def _accuracy(run: Run) -> dict[str, Any]:
         found = run.scenario.sums.figures(run.state)
         return {} if found is None else dict(found.modes)
     late = run.engine.rules.newcomers
-    trained = run.facts.trained
+    trained = run.members.trained
     weight = run.scenario.evaluation.weight
     share = run.scenario.aggregation.max_samples.share
     train = _train_samples(run)
@@ -288,7 +280,7 @@ def _newcomers(run: Run) -> dict[str, Any]:
 
 
 def _train_samples(run: Run) -> dict[ClientId, int]:
-    return {client: train for client, (train, _) in run.samples.items()}
+    return {client: train for client, (train, _) in run.members.samples.items()}
 
 
 @dataclass(frozen=True)
@@ -359,21 +351,21 @@ def _write_table(path: Path, run: Run, truth: Truth | None) -> None:
 
     clusters = run.strategy.assignment(run.state)
     by_agent = per_agent(run)
-    facts = run.facts
     kept = FIGURES
     if run.scenario.task.classes is None:
         kept += SHOWN_OF_REGRESSION
     rows: list[dict[str, Any]] = []
     for client in sorted(run.engine.known):
-        train, test = run.samples.get(client, UNKNOWN_SAMPLES)
+        member = run.members[client]
+        train, test = member.samples or UNKNOWN_SAMPLES
         row: dict[str, Any] = {
             "agent": client,
             "samples": train,
             "test_samples": test,
             "cluster": clusters.get(client),
             "truth": truth.get(client) if truth else None,
-            "last_round": facts.trained.get(client),
-            "device": facts.devices.get(client),
+            "last_round": member.trained,
+            "device": member.device,
         }
         modes = by_agent.get(client, {})
         for mode in KEPT_MODES:

@@ -125,4 +125,4 @@ def _check_agents(path: str, rows: Indices, fleet: Fleet) -> None:
         raise UserError(f"{path}: {what}; 0 to {federated - 1} may be named")
     for number, row in enumerate(rows):
         if len(set(row)) < len(row):
-            raise UserError(f"{path}: round {number} names an agent twice")
+            raise UserError(f"{path}: round {number} names an agent twice; name it once")

@@ -29,6 +29,7 @@ from covey.coordinator.disk.space import Room
 from covey.coordinator.disk.spool import Circumstances, Spool
 from covey.coordinator.disk.versions import BEST, ModelVersion, save_version
 from covey.coordinator.engine import events
+from covey.coordinator.engine.members import MAX_FAILURE_CHARS
 from covey.coordinator.engine.pace import Pace
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import RoundRules
@@ -55,7 +56,7 @@ from covey.coordinator.run.next_phase import next_phase
 from covey.coordinator.run.orders import OrderBook
 from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.own_orders import lost_orders
-from covey.coordinator.run.run_state import MAX_FAILURE_CHARS, AcceptedSteps, RunState, note_outcome
+from covey.coordinator.run.run_state import RunState, note_outcome
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.fleet_statistics import resolved
@@ -105,8 +106,6 @@ class ActionDone:
     keep: Callable[[], Effects] = _nothing
 
 
-UNKNOWN_SAMPLES = (None, None)
-TrainAndTest = tuple[int, int]  # numbers of samples
 Performed = tuple[Effects, ActionDone | None]
 
 
@@ -128,6 +127,7 @@ class Run:
         self.setup = setup
         self.strategy = scenario.method
         self.engine = engine
+        self.members = engine.members
         self.facts = facts
         room = Room(folder)
         self.room = room
@@ -142,11 +142,9 @@ class Run:
         )
         self.state: Any = None  # the strategy's; its arrays are mapped from the checkpoint
         self.traffic: Counter[str] = Counter(facts.traffic)  # totals of values and bytes
-        self.samples: dict[ClientId, TrainAndTest] = {}  # from agents' statuses
         self.privacy: PrivateSums | None = None  # None without a `privacy` section
         self._began = time.monotonic()  # of this session
         self._waits_to_save = False  # within `one_checkpoint`
-        self.accepted = AcceptedSteps(facts.accepted)
         self._has_changed = False  # since the newest checkpoint, in a way that must be in the next
         self._steps_over: list[int] = []  # leave the spool once the checkpoint has their end
         self.log: Journal[Arrival] | None = None  # of buffered rounds
@@ -233,7 +231,9 @@ class Run:
             without |= lost_orders(
                 folder / "outgoing", Pace.from_json(saved_engine["stream"], ()), spool
             )
-        engine, actions = RoundEngine.restore(rules, saved_engine, reported, now, without)
+        engine, actions = RoundEngine.restore(
+            rules, saved_engine, reported, now, without, run=saved["run"]
+        )
         this = cls(folder, scenario, setup, engine=engine, facts=facts, audit_key=audit_key)
         if this.log is not None:
             restarted = Restarted(number, tuple(reported), tuple(sorted(without)))
@@ -249,7 +249,7 @@ class Run:
             if sums:
                 restore_sums(this.folding, this.spool, this.state)
         for client in reported:
-            this.accepted.note(client, number)
+            this.members.accept(client, number)
         if this.privacy is not None and reported:  # the checkpoint may be older than these reports
             name = open_step["phase"]["name"]
             for client, report in this.spool.reports(number, reported):
@@ -342,7 +342,8 @@ class Run:
             train_samples=self.samples_of(client),
             base=self.orders.base,
         )
-        self.orders.refused.pop(client, None)
+        member = self.members.of(client)
+        member.refusal = ""
         self.spool.keep(
             number,
             client,
@@ -354,7 +355,7 @@ class Run:
         reported = events.Reported(client, number)
         if is_own:
             self.spool.kept.add(number)
-            self.facts.accepted[client] = number
+            member.accepted = number
             keys = self.orders.own.keys_of(number)
             reported = stale_reports.reported(
                 self.strategy,
@@ -367,7 +368,7 @@ class Run:
             )
         else:
             self._folding.add(client, checked, self.state)
-            self.accepted.note(client, number)
+            self.members.accept(client, number)
         self.audit.note("accept", agent=client, step=number, report=content_digest.hex())
         if self.privacy is not None:
             self.privacy.enter(phase.name, number, client, checked)
@@ -388,7 +389,7 @@ class Run:
             number,
             phase,
             newcomers=self.engine.rules.newcomers,
-            trained=self.facts.trained,
+            members=self.members,
             usual=self.facts.usual,
             privacy=self.privacy,
             parameters=self.setup.layout.parameters,
@@ -413,8 +414,8 @@ class Run:
         fleet = self.scenario.fleet
         if fleet is not None and fleet.drift is not None:
             return None
-        train_samples, _ = self.samples.get(client, UNKNOWN_SAMPLES)
-        return train_samples
+        samples = self.members.of(client).samples
+        return None if samples is None else samples[0]
 
     def _own_phase(self, client: ClientId) -> Phase:
         """The phase of one agent's own order: a round's training, or a newcomer's entry."""
@@ -427,8 +428,8 @@ class Run:
     ) -> Effects:
         """What follows from reports, given by their digests, whose sum lies in the spool."""
         for client, content_digest in reports.items():
-            self.accepted.note(client, step)
-            self.orders.refused.pop(client, None)
+            self.members.accept(client, step)
+            self.members[client].refusal = ""
             self.audit.note("accept", agent=client, step=step, report=content_digest.hex())
         effects = self.handle(events.ReportedTogether(tuple(reports), step), now)
         return [*effects, *self.orders.orders_of(reports, self.state)]
@@ -437,9 +438,10 @@ class Run:
         """An agent reports that it could not do its work."""
         self.audit.blame("failed", client, f"step {step}: {why}")
         # perhaps the values that it keeps are lost: the next order brings initial ones
-        self.facts.owners.pop(client, None)
+        member = self.members.of(client)
+        member.owns = None
         # people count from one; after the last round agents are evaluated
-        self.facts.count_failure(client, min(self.engine.round + 1, self.engine.rules.rounds), why)
+        member.count_failure(min(self.engine.round + 1, self.engine.rules.rounds), why)
         effects = self.handle(events.Failed(client, step, why), now)
         return [*effects, Announce(notices.WorkFailed(client, step, why)), self.order_of(client)]
 
@@ -456,7 +458,8 @@ class Run:
         shown = Announce(notices.ReportRefused(client, why))
         if error.reason == "other run":
             return [shown]
-        self.orders.refused[client] = why[:MAX_FAILURE_CHARS]  # its next orders tell the agent
+        # its next orders tell the agent
+        self.members.of(client).refusal = why[:MAX_FAILURE_CHARS]
         effects: Effects = []
         if error.reason not in HONEST_REFUSALS:
             effects = self.handle(events.VoteRefused(client, why), now)
@@ -543,7 +546,7 @@ class Run:
         stopped = self._stop_early(view.round, view.rounds)
         if stopped:
             view = self.engine.end_rounds()
-        phase = next_phase(self.scenario, self.state, self.facts, view, self.engine.rules.newcomers)
+        phase = next_phase(self.scenario, self.state, self.facts, engine=self.engine, view=view)
         return stopped, ActionDone(events.Planned(phase, self._buffer_sizes(phase)))
 
     def _buffer_sizes(self, phase: Phase | None) -> Mapping[int, int] | None:
@@ -584,9 +587,8 @@ class Run:
         return [line, self.order_of(client)]
 
     def _forgotten(self, client: ClientId) -> Effects:
-        """Forget all about an agent but its newest accepted step, which orders repeat should it come back."""
-        self.facts.forget(client)
-        self.samples.pop(client, None)
+        """The engine has forgotten the agent: no report, model or list of the run has it any more."""
+        self.facts.odd = [one for one in self.facts.odd if client not in one["devices"]]
         if self.folding is not None:
             self.folding.remove(client)
             self.folding.is_direct = True  # an aggregator's sum may have its report
@@ -594,9 +596,8 @@ class Run:
         own_steps = () if step is None else (step.number,)
         for number in {*own_steps, *self.spool.kept}:
             self.spool.discard(number, client)
-        self.accepted.settle(client)
         self.state = forgotten(self.strategy, self.state, client)
-        self.orders.forget(client)
+        self.orders.forget_clusters()
         self.audit.note("forget", agent=client)
         return [self._recorded(notices.AgentForgotten(client, self.engine.round))]
 
@@ -688,7 +689,7 @@ class Run:
         step, why, round_ = void.step, void.why, self.engine.round
         self._count_up(step, self.spool.who(step))
         self.audit.note("void", round=round_, step=step, why=why)
-        self.accepted.settle_all()
+        self.members.settle()
         self.folding = None
         self._steps_over.append(step)
         line = self._recorded(notices.RoundVoid(round_, step, why))
@@ -764,8 +765,9 @@ class Run:
             self.privacy.count_sums(phase, reports, self.state)
         note_outcome(
             self.facts,
+            self.members,
             self.scenario,
-            phase,
+            phase=phase,
             round_=self.engine.round,
             reports=reports,
             outcome=outcome,
@@ -774,7 +776,8 @@ class Run:
         # members of a secure sum have the same orders: each time what does not travel is among them
         is_told_once = self.setup.rest is not None and not self.scenario.is_summed
         if is_told_once and phase.name not in (MOMENTS, EVALUATE):
-            self.facts.owners |= dict.fromkeys([client for client, _ in reports], self.engine.round)
+            for client, _ in reports:
+                self.members.of(client).owns = self.engine.round
 
     def _folded(self, folded: FoldedStep, reports: Reports) -> Performed:
         """The state has the reports. Once the engine knows it, record and checkpoint follow, and the spool is emptied."""
@@ -790,7 +793,7 @@ class Run:
         self.recorder.note_fold(folded.step, close)
         self.folding = None
         self.orders.forget_models()
-        self.accepted.settle_all()
+        self.members.settle()
 
         def keep() -> Effects:
             line = self._recorded(record)
@@ -806,7 +809,7 @@ class Run:
         """Accepted reports are gone from the spool. Their agents keep them until the step is closed."""
         effects: Effects = []
         for client, why in unreadable.items():
-            self.accepted.take_back(client)
+            self.members.take_back(client)
             damage = f"the accepted report of step {step} cannot be read ({why})"
             notice = notices.ReportDamaged(f"{damage}; {client} is asked for it again")
             effects.append(Announce(notice))
@@ -851,9 +854,8 @@ class Run:
         facts.traffic = dict(self.traffic)
         self.room.write(self.audit.sync)
         facts.audit = asdict(self.audit.head)
-        saved = facts.to_json()
+        saved = facts.to_json() | self.members.to_json()
         saved["seconds"] = self.seconds
-        saved["accepted"] = self.accepted.of_closed_steps()
         checkpoint = {
             "scenario": records.scenario_digest(self.scenario),
             "engine": self.engine.snapshot(),

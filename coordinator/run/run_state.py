@@ -1,4 +1,4 @@
-"""What a run remembers besides the engine's step and the strategy's state: `RunState` is a part of its checkpoint."""
+"""What a run remembers besides its agents, the engine's step and the strategy's state: `RunState` is a part of its checkpoint."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from covey.coordinator.disk.spool import Circumstances
+from covey.coordinator.engine.members import COLUMNS, Members
 from covey.coordinator.fold.folding import FoldOutcome
 from covey.coordinator.record import records
 from covey.coordinator.run import early_stop
@@ -18,9 +19,7 @@ from covey.shared.strategies.phase_names import TRAIN
 
 Json = dict[str, Any]
 Figures = dict[str, float]
-Steps = dict[ClientId, int]
 Clusters = Mapping[ClientId, int]  # of agents
-MAX_FAILURE_CHARS = 500  # that are kept of an agent's reason
 
 
 @dataclass
@@ -46,20 +45,6 @@ class RunState:
     # before, or if it asks for none.
     scaling: Json | None = None
 
-    # The newest step whose report was accepted, by agent. In a checkpoint only folded steps count: the spool knows
-    # the reports of the open step, also after a kill.
-    accepted: Steps = field(default_factory=dict)
-
-    # The newest training round of each agent that was drawn for one; the others are missing.
-    trained: Steps = field(default_factory=dict)
-
-    # The agents that have values of their own since a report was folded: their orders need not bring the initial ones.
-    # Empty where the whole model travels.
-    owners: Steps = field(default_factory=dict)
-
-    # The figures of each agent's newest evaluation, by mode.
-    evaluation: dict[ClientId, Json] = field(default_factory=dict)
-
     # The finished run that this one continues, and its rounds; empty where it continues none.
     origin: Json = field(default_factory=dict)
 
@@ -69,24 +54,11 @@ class RunState:
     # What was known of the fleet's weights after each phase of the last evaluation, newest last: see `judge`.
     fleets: list[Json] = field(default_factory=list)
 
-    # How many rounds were over at each agent's newest evaluation.
-    evaluated_in: Steps = field(default_factory=dict)
-
-    # Of each agent that could not do the work of an order: how many times, and the round (from 1) and the reason of the
-    # newest time.
-    failures: dict[ClientId, Json] = field(default_factory=dict)
-
-    # The best test figures of each agent right after its local training, where they are tracked.
-    tracked: dict[ClientId, Figures] = field(default_factory=dict)
-
     # Totals of values and bytes sent, as the run's counter had them when the checkpoint was written.
     traffic: dict[str, int] = field(default_factory=dict)
 
     # The median norm of the newest steps, by name of the vector: what a report of a small cohort is compared with.
     usual: Figures = field(default_factory=dict)
-
-    # The kind of device that each agent has computed on so far, or `records.MIXED`.
-    devices: dict[ClientId, str] = field(default_factory=dict)
 
     # Why the method ended the rounds before their number was reached; empty where it has not.
     stopped: str = ""
@@ -115,27 +87,6 @@ class RunState:
         stated = self.fleets[:REFITS]
         return FleetWeights(**stated[-1]) if stated else None
 
-    def forget(self, client: ClientId) -> None:
-        """Forget all about an agent but its newest accepted step, which orders repeat should it come back."""
-        of_agents: tuple[dict[ClientId, Any], ...] = (
-            self.trained,
-            self.owners,
-            self.evaluation,
-            self.evaluated_in,
-            self.failures,
-            self.tracked,
-            self.devices,
-        )
-        for kept in of_agents:
-            kept.pop(client, None)
-        self.odd = [one for one in self.odd if client not in one["devices"]]
-
-    def count_failure(self, client: ClientId, round_: int, why: str) -> None:
-        """An agent could not do its work in a round, counted from 1."""
-        times = self.failures[client]["times"] + 1 if client in self.failures else 1
-        why = why[:MAX_FAILURE_CHARS]
-        self.failures[client] = {"times": times, "round": round_, "why": why}
-
     def to_json(self) -> Json:
         """The attributes as a checkpoint names them."""
         saved: Json = {}
@@ -143,7 +94,7 @@ class RunState:
             key = name
             if name == "clock" and value is None:
                 continue
-            if name in ("events", "fleets", "odd", "owners", "trains_on") and not value:
+            if name in ("events", "fleets", "odd", "trains_on") and not value:
                 continue
             if name == "incarnation":
                 key = "again"
@@ -152,55 +103,19 @@ class RunState:
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> RunState:
-        """The state as a checkpoint has it. Raises TypeError for keys that this version does not know."""
-        named = dict(saved)
+        """The state as a checkpoint has it, beside its agents. Raises TypeError for keys that this version does not know."""
+        named = {key: value for key, value in saved.items() if key not in COLUMNS.values()}
         if "again" in named:
             named["incarnation"] = named.pop("again")
         return cls(**named)
 
 
-class AcceptedSteps:
-    """What the run has accepted. Until a step is over, it can be taken back.
-
-    Args:
-        steps: by agent, as the run's state has them; changed in place.
-    """
-
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
-        # of those who reported the open step: the newest step accepted before it
-        self._before: Steps = {}
-
-    def __repr__(self) -> str:
-        return f"<AcceptedSteps: in the open step of {sorted(self._before)}>"
-
-    def note(self, client: ClientId, step: int) -> None:
-        """The report lies in the spool. The checkpoint learns of it with the fold: until then the spool knows."""
-        self._before.setdefault(client, self._steps.get(client, 0))
-        self._steps[client] = step
-
-    def take_back(self, client: ClientId) -> None:
-        """The report of the open step is gone, and must come again."""
-        self._steps[client] = self._before.pop(client, 0)
-
-    def settle(self, client: ClientId) -> None:
-        """Take back nothing of this agent any more."""
-        self._before.pop(client, None)
-
-    def settle_all(self) -> None:
-        """The step is over."""
-        self._before.clear()
-
-    def of_closed_steps(self) -> Steps:
-        """For a checkpoint: of the open step the spool knows who has reported, also after a kill."""
-        return self._steps | self._before
-
-
 def note_outcome(
     facts: RunState,
+    members: Members,
     scenario: Scenario,
-    phase: Phase,
     *,
+    phase: Phase,
     round_: int,
     reports: Reports,
     outcome: FoldOutcome,
@@ -210,6 +125,7 @@ def note_outcome(
 
     Args:
         facts: the run's memory; changed in place.
+        members: its agents; changed in place.
         scenario: of the run.
         phase: that was folded.
         round_: how many rounds were complete before it.
@@ -222,7 +138,6 @@ def note_outcome(
     weighs_again = phase.is_evaluation and facts.evaluated == round_  # with the fleet's weights
     if phase.is_evaluation:
         facts.evaluated = round_
-        facts.evaluation |= outcome.evaluation
         if not weighs_again:
             facts.fleets = []
             newcomers = simulated_agents.newcomers(scenario)
@@ -236,18 +151,21 @@ def note_outcome(
             facts.fleets.append(asdict(outcome.fleet))
         elif facts.fleets:  # nobody has reported
             facts.fleets.append(facts.fleets[-1])
-        facts.evaluated_in |= dict.fromkeys(outcome.evaluation, round_)
-    if phase.name == TRAIN:
-        facts.trained |= dict.fromkeys([client for client, _ in reports], round_)
+        for client, figures in outcome.evaluation.items():
+            member = members.of(client)
+            member.evaluation, member.evaluated_in = figures, round_
     for client, report in reports:
-        numbers = report.numbers
-        if "track" in numbers:  # of any phase that trains
-            facts.tracked[client] = best_so_far(facts.tracked.get(client), numbers)
+        member = members.of(client)
+        if phase.name == TRAIN:
+            member.trained = round_
+        if "track" in report.numbers:  # of any phase that trains
+            member.tracked = best_so_far(member.tracked, report.numbers)
     if weighs_again:
         return  # nothing was computed
     for client, one in circumstances.items():
-        is_same = facts.devices.get(client, one.device) == one.device
-        facts.devices[client] = one.device if is_same else records.MIXED
+        member = members.of(client)
+        is_same = member.device in (None, one.device)
+        member.device = one.device if is_same else records.MIXED
 
 
 def best_so_far(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> dict[str, float]:

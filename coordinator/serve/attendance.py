@@ -104,10 +104,10 @@ def _seen(
     events = desk.roster.seen(status, retained=retained, epoch=epoch, now=time.time())
     # a restarted agent has not counted its samples yet, and may report what it finished before
     if any(isinstance(event, Joined) for event in events):
-        desk.run.samples[agent] = (status.samples, status.test_samples)
+        members = desk.run.members
+        members.of(agent).samples = (status.samples, status.test_samples)
         # its program may have changed
-        readers = desk.run.orders.readers
-        (readers.add if status.brief else readers.discard)(agent)
+        (members.readers.add if status.brief else members.readers.discard)(agent)
     if status.problem and status.online:
         observe_peer(desk, AgentExcluded(agent, status.problem), now)
     is_here = status.online and not retained
@@ -202,7 +202,7 @@ class Connections:
         self._aggregators.retained_is_unknown(shard)
         with while_the_run_works(desk):
             desired = desk.run.desired()
-        accepted = desk.run.facts.accepted
+        accepted = desk.run.members.accepted
         if desk.shards == 1:
             return desk.postponed.keep_idle(desired, accepted)
         orders: list[Effect] = []

@@ -130,9 +130,8 @@ class Intake:
         After a restart the roster is empty, but the run knows its agents. All of them answer the roll call at once, and
         their retained statuses come as well. If they counted as unknown, many would be dropped.
         """
-        if agent in self._roster.entries:
-            return False
-        return agent not in self._run.engine.known
+        members = self._run.members
+        return agent not in members.listed and agent not in members.known
 
     def _read(self, agent: str, payload: bytes, retained: bool, shard: int) -> StatusQueued | None:
         status = AgentStatus.from_bytes(payload)
@@ -146,9 +145,8 @@ class Intake:
         sender = status.agent
         if sender != agent:
             raise DecodeError("other sender", f"status of {sender} on the topic of {agent}")
-        entries = self._roster.entries
-        is_full = len(entries) >= MAX_AGENTS
-        if is_full and agent not in entries:
+        listed = self._run.members.listed
+        if len(listed) >= MAX_AGENTS and agent not in listed:
             raise DecodeError("too many agents", f"{agent} would be one more than {MAX_AGENTS}")
         if not self._placement.admits(status, shard, retained=retained, wall=time.time()):
             if online and not retained:
@@ -268,7 +266,7 @@ class Intake:
 
     def report_taken(self, report: Arrived, *, is_refused: bool) -> None:
         """This report waits no longer. A refused one is not read again."""
-        if is_refused and report.client in self._roster.entries:
+        if is_refused and report.client in self._run.members.listed:
             self._refused[report.client] = report.digest
         if self._reports[report.client] > 1:
             self._reports[report.client] -= 1
@@ -283,13 +281,10 @@ class Intake:
         """Forget reports that stopped arriving, and the limits of agents that left the roster."""
         self._parts.expire(now)
         rates = self._rates
-        entries = self._roster.entries
-        in_the_roster = len(entries)
-        in_the_run = len(self._run.engine.known)
-        known = max(in_the_roster, in_the_run)
-        if len(rates) > 2 * known:
-            rates.keep(entries.keys())
-        self._placement.tidy(entries.keys())
+        members = self._run.members
+        if len(rates) > 2 * max(len(members.listed), len(members.known)):
+            rates.keep(members.listed)
+        self._placement.tidy(members.listed)
 
     def forget(self, agent: str) -> None:
         """Drop the statuses of this agent that wait, its reports and its limits."""

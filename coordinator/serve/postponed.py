@@ -6,7 +6,7 @@ all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from covey.coordinator.run.effects import Effect, SendOrder
 from covey.shared.strategies.base import ClientId
@@ -28,7 +28,7 @@ class PostponedOrders:
         return len(self._agents)
 
     def keep_idle(
-        self, effects: Sequence[Effect], accepted: Mapping[ClientId, int]
+        self, effects: Sequence[Effect], accepted: Callable[[ClientId], int]
     ) -> list[Effect]:
         """Postpone the orders without work, and return all other effects.
 
@@ -36,7 +36,7 @@ class PostponedOrders:
 
         Args:
             effects: with the orders.
-            accepted: the newest accepted step of each agent that has one.
+            accepted: the newest accepted step of an agent.
         """
         urgent: list[Effect] = []
         idle: list[ClientId] = []
@@ -45,7 +45,7 @@ class PostponedOrders:
                 idle.append(effect.client)
             else:
                 urgent.append(effect)
-        idle.sort(key=lambda client: accepted.get(client, 0), reverse=True)
+        idle.sort(key=lambda client: accepted(client), reverse=True)
         for client in idle:
             self._agents[client] = None
         return urgent

@@ -57,12 +57,12 @@ class PrometheusCollector(Collector):
                 "failed": len(step.failed),
             }
         yield self._by("covey_step_agents", "agents of the open step", "what", of_step)
-        entries = list(dict(service.roster.entries).values())
+        entries = list(service.roster.entries.values())
         agents = {
             "online": sum(entry.status.online for entry in entries),
             "takes_part": sum(entry.here for entry in entries),
             "stays_out": sum(entry.status.problem is not None for entry in entries),
-            "in_quarantine": len(engine.quarantined),
+            "in_quarantine": len(engine.members.barred),
             "known": len(engine.known),
         }
         yield self._by("covey_agents", "agents", "what", agents)
@@ -89,7 +89,7 @@ class PrometheusCollector(Collector):
             free = shutil.disk_usage(service.run.folder).free
             yield self._one("covey_disk_free_bytes", "free on the disk of the run's folder", free)
         odd = [
-            ({"device": one.who, "kind": one.kind, "urgent": str(one.is_urgent).lower()}, 1)
+            ({"device": one.who, "kind": one.kind, "urgent": str(one.facts.is_urgent).lower()}, 1)
             for one in service.odd
         ]
         yield self._metric("covey_odd", "1 for each thing that `coordinator doctor` lists", odd)

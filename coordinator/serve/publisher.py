@@ -133,7 +133,7 @@ def ask(desk: Desk, agent: str) -> None:
 
     It is published as offline: if it lives, it answers at once; if not, this stays retained.
     """
-    entry = desk.roster.entries.get(agent)
+    entry = desk.roster.entry(agent)
     if entry is None or not entry.status.online:
         return
     question = AgentStatus(agent=agent, session=entry.status.session, online=False, problem=ASKED)

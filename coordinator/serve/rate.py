@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import Any
 
 from covey.shared.mqtt.throttle import Bucket
 from covey.shared.strategies.base import ClientId
@@ -38,27 +37,29 @@ class _Limits:
         return self.content.take(size, now)
 
 
+@dataclass(slots=True)
+class _OfAgent:
+    """The buckets of one agent."""
+
+    statuses: Bucket
+    parts: _Limits
+
+
 class Rates:
     """The buckets of all agents, and one that unknown agents share."""
 
     def __init__(self, part_bytes: int) -> None:
         self._part_bytes = part_bytes
-        self._statuses: dict[ClientId, Bucket] = {}  # by agent, of those that the roster knows
-        self._parts: dict[ClientId, _Limits] = {}  # by agent
+        self._agents: dict[ClientId, _OfAgent] = {}
         self._unknown: _Limits | None = None  # shared by unknown agents; None: none came
 
     def status(self, agent: str, now: float) -> bool:
         """Whether this agent's next status may be read."""
-        bucket = self._statuses.get(agent)
-        if bucket is None:
-            per_s, burst = STATUSES
-            bucket = Bucket(per_s, burst, at=now)
-            self._statuses[agent] = bucket
-        return bucket.take(1, now)
+        return self._of(agent, now).statuses.take(1, now)
 
     def status_at(self, agent: str) -> float:
         """When the next status of an agent may be read that has sent too many."""
-        return self._statuses[agent].ready_at(1)
+        return self._agents[agent].statuses.ready_at(1)
 
     def stranger(self, size: int, now: float) -> bool:
         """Whether a status of this many bytes may be read, from an agent that the roster does not know."""
@@ -70,7 +71,7 @@ class Rates:
 
     def part(self, agent: str, size: int, largest_report: int, now: float) -> bool:
         """Whether this agent's next part of a report may be read. Sizes in bytes."""
-        own = self._parts_of(agent, now)
+        own = self._of(agent, now).parts
         report_in_parts = largest_report / self._part_bytes
         parts_of_report = math.ceil(report_in_parts)
         of_two_reports = 2 * parts_of_report
@@ -83,35 +84,26 @@ class Rates:
         _resize(own.content, content_bytes)
         return own.take(size, now)
 
-    def _parts_of(self, agent: str, now: float) -> _Limits:
-        known = self._parts.get(agent)
-        if known is not None:
-            return known
-        # `part` gives them their sizes
-        own = _Limits(Bucket(1, 1, at=now), Bucket(1, 1, at=now))
-        self._parts[agent] = own
+    def _of(self, agent: str, now: float) -> _OfAgent:
+        own = self._agents.get(agent)
+        if own is None:
+            # `part` gives those for parts their sizes
+            parts = _Limits(Bucket(1, 1, at=now), Bucket(1, 1, at=now))
+            own = self._agents[agent] = _OfAgent(Bucket(*STATUSES, at=now), parts)
         return own
 
     def __len__(self) -> int:
         """Agents that have buckets."""
-        of_statuses = self._statuses.keys()
-        of_parts = self._parts.keys()
-        return len(of_statuses | of_parts)
+        return len(self._agents)
 
     def forget(self, agent: ClientId) -> None:
         """Its next message has full buckets."""
-        self._statuses.pop(agent, None)
-        self._parts.pop(agent, None)
+        self._agents.pop(agent, None)
 
     def keep(self, agents: Set[ClientId]) -> None:
         """Forget all others."""
-        _keep(self._statuses, agents)
-        _keep(self._parts, agents)
-
-
-def _keep(buckets: dict[str, Any], agents: Set[str]) -> None:
-    for agent in buckets.keys() - agents:
-        del buckets[agent]
+        for agent in self._agents.keys() - agents:
+            del self._agents[agent]
 
 
 def _resize(bucket: Bucket, burst: float) -> None:

@@ -10,11 +10,10 @@ import heapq
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from covey.coordinator.engine.events import Joined, Left
-from covey.coordinator.engine.rests import Trouble
+from covey.coordinator.engine.members import Members, RosterEntry, Trouble
 from covey.shared.candidate_names import DELIVERED
 from covey.shared.numerics.measures import shown_measure
 from covey.shared.sentences import some
@@ -120,29 +119,12 @@ class RosterPages:
         return page
 
 
-NO_AGENTS: Mapping[ClientId, str] = {}
-NO_TROUBLE: Mapping[ClientId, Trouble] = {}
-NOT_EVALUATED: Mapping[ClientId, Mapping[str, Any]] = {}
 NO_LABELS: list[str] = []  # one for all agents: it never changes
 NO_COUNTS: dict[str, int] = {}
+NO_TROUBLE: Mapping[ClientId, Trouble] = {}
 MAX_UNKNOWN = 1000  # kept of those that never fitted
 MAX_PROBLEM_CHARS = 500  # characters of it that are kept
 MAX_NAMED = 3  # excluded agents in a sentence
-
-
-@dataclass(slots=True)
-class RosterEntry:
-    """What the coordinator knows about one agent."""
-
-    status: AgentStatus
-    seen: float | None  # its last live message, in seconds since the epoch; None: none so far
-    labels: int  # how many
-    here: bool = False  # online, and its data fits: the engine counts it as present
-    member: bool = False  # it was `here` at least once; it never becomes False again
-    refusals: Counter[str] | None = None  # None: none; most agents have none
-    failure: str | None = None  # why its newest report without work holds none
-    failures: int = 0  # reports without work in a row; 0 after a report with work
-    lost: bool = False  # it went without a goodbye
 
 
 class Roster:
@@ -151,11 +133,14 @@ class Roster:
     Args:
         task_digest: of the run's task.
         page_agents: how many agents a page of the published roster holds.
+        members: the agents of the run, and of those that do not fit it; None: none yet.
     """
 
-    def __init__(self, task_digest: str, page_agents: int = PAGE_AGENTS) -> None:
+    def __init__(
+        self, task_digest: str, page_agents: int = PAGE_AGENTS, members: Members | None = None
+    ) -> None:
         self.task_digest = task_digest
-        self.entries: dict[ClientId, RosterEntry] = {}
+        self.members = members or Members()
         self._unknown: OrderedDict[ClientId, None] = (
             OrderedDict()
         )  # those that never fitted, least recently seen first
@@ -163,11 +148,21 @@ class Roster:
         self.forgotten = 0  # agents that never fitted and made room for others
         self.refusals: Counter[str] = Counter()  # all refused messages, by reason
 
+    def entry(self, agent: ClientId) -> RosterEntry | None:
+        """What the statuses of an agent have shown; None before there was one."""
+        member = self.members.get(agent)
+        return None if member is None else member.entry
+
+    @property
+    def entries(self) -> dict[ClientId, RosterEntry]:
+        """The same of all agents that have sent one."""
+        return self.members.by_agent(lambda one: one.entry)
+
     def seen(
         self, status: AgentStatus, *, retained: bool, epoch: str, now: float
     ) -> list[Joined | Left]:
         """What a status changes. The last will of an older session changes nothing."""
-        entry = self.entries.get(status.agent)
+        entry = self.entry(status.agent)
         if (
             entry is not None
             and not status.online
@@ -183,7 +178,9 @@ class Roster:
         was_will = not status.serial
         status = _slim(status)
         if entry is None:
-            entry = self.entries[status.agent] = RosterEntry(status, None, labels)
+            entry = RosterEntry(status, None, labels)
+            self.members.of(status.agent).entry = entry
+            self.members.listed.add(status.agent)
         if not status.online:  # a last will has nothing else; the broker's `revoke` adds a reason
             gone = {
                 "online": False,
@@ -210,7 +207,7 @@ class Roster:
         """The broker of these agents is lost: they count as offline until they are seen again."""
         left: list[Left] = []
         for agent in agents:
-            entry = self.entries.get(agent)
+            entry = self.entry(agent)
             if entry is None:
                 continue
             entry.lost = entry.status.online
@@ -223,7 +220,7 @@ class Roster:
 
     def is_expelled(self, agent: ClientId) -> bool:
         """Whether its credentials were revoked. Until it comes back under the same name, nothing is retained for it."""
-        entry = self.entries.get(agent)
+        entry = self.entry(agent)
         if entry is None or entry.status.online:
             return False
         return entry.status.problem == EXPELLED
@@ -252,41 +249,42 @@ class Roster:
         return f"all agents have left; last heard: {some(heard, MAX_NAMED)}"
 
     def trouble(
-        self, quarantined: Mapping[ClientId, str], resting: Mapping[ClientId, Trouble]
+        self, resting: Mapping[ClientId, Trouble]
     ) -> tuple[dict[ClientId, AgentStatus], dict[ClientId, dict[str, Any]]]:
         """The newest status of each agent, as a last will if it was lost, and of each what its reports had to suffer."""
         statuses: dict[ClientId, AgentStatus] = {}
         rows: dict[ClientId, dict[str, Any]] = {}
         for agent, entry in self.entries.items():
             status = entry.status
+            quarantine = self.members[agent].quarantine
             statuses[agent] = status.model_copy(update={"serial": 0}) if entry.lost else status
             row = rows[agent] = {"seen": entry.seen, "failures": entry.failures}
             if entry.failures:
                 row["failed"] = entry.failure
             if entry.refusals:
                 row["refusals"] = dict(entry.refusals)
-            if agent in quarantined:
-                row["quarantined"] = quarantined[agent]
+            if quarantine is not None:
+                row["quarantined"] = quarantine
             if agent in resting:
                 row[resting[agent].kind] = resting[agent].words
         return statuses, rows
 
     def forget(self, agent: ClientId) -> None:
         """Drop an agent: its next status makes it a newcomer."""
-        self.entries.pop(agent, None)
+        self.members.forget(agent)
         self._unknown.pop(agent, None)
         self.pages.drop(agent)
 
     def _remember(self, agent: ClientId, entry: RosterEntry) -> None:
         """Members stay. Of the others, whose names cost nothing to invent, only the most recently seen stay."""
-        entry.member = entry.member or entry.here
+        entry.member = entry.member or entry.here or agent in self.members.known
         self._unknown.pop(agent, None)
         if entry.member:
             return
         self._unknown[agent] = None
         if len(self._unknown) > MAX_UNKNOWN:
             oldest, _ = self._unknown.popitem(last=False)
-            del self.entries[oldest]
+            self.members.forget(oldest)
             self.pages.drop(oldest)
             self.forgotten += 1
 
@@ -294,15 +292,15 @@ class Roster:
         """Count a message that was dropped, also against its sender where it is known."""
         self.refusals[reason] += 1
         self.pages.touch_first()
-        if agent is not None and agent in self.entries:
-            entry = self.entries[agent]
+        entry = None if agent is None else self.entry(agent)
+        if agent is not None and entry is not None:
             entry.refusals = entry.refusals or Counter()
             entry.refusals[reason] += 1
             self.pages.touch(agent)
 
     def failed(self, agent: ClientId, why: str) -> None:
         """Keep why an agent did not do the work of an order: its device may refuse it."""
-        entry = self.entries.get(agent)
+        entry = self.entry(agent)
         if entry is not None:
             entry.failure = why
             entry.failures += 1
@@ -310,7 +308,7 @@ class Roster:
 
     def reported(self, agent: ClientId, now: float, *, worked: bool) -> None:
         """A whole report came, with work in it or with the reason why there is none."""
-        entry = self.entries.get(agent)
+        entry = self.entry(agent)
         if entry is None:
             return
         entry.seen = now
@@ -321,44 +319,41 @@ class Roster:
     def rows(
         self,
         clusters: Mapping[ClientId, int],
-        quarantined: Mapping[ClientId, str] = NO_AGENTS,
         resting: Mapping[ClientId, Trouble] = NO_TROUBLE,
-        evaluation: Mapping[ClientId, Mapping[str, Any]] = NOT_EVALUATED,
         *,
         over: bool = False,
         agents: Sequence[ClientId] | None = None,
     ) -> dict[ClientId, dict[str, Any]]:
-        """The roster for `coordinator status`, by agent; `evaluation` holds the figures of each by mode.
+        """The roster for `coordinator status`, by agent.
 
         Args:
             clusters: the cluster of each agent that has one.
-            quarantined: why some agents are not invited.
-            resting: why others are not invited for some rounds.
-            evaluation: the figures of each agent.
+            resting: why some agents are not invited for some rounds.
             over: the run is over. No agent works for it, whatever the newest status of an agent was.
             agents: of whom to make rows, in this order; one that is not known gets an empty row. None: of all.
         """
         if agents is None:
-            agents = sorted(self.entries)
+            agents = sorted(self.members.listed)
         rows: dict[ClientId, dict[str, Any]] = {}
         for agent in agents:
-            entry = self.entries.get(agent)
-            if entry is None:
+            member = self.members.get(agent)
+            if member is None or member.entry is None:
                 rows[agent] = {}
                 continue
+            entry = member.entry
             status = entry.status
             row: dict[str, Any] = {
                 "online": status.online,
-                "takes_part": entry.here and agent not in quarantined,
+                "takes_part": entry.here and member.quarantine is None,
                 "cluster": clusters.get(agent),
-                "figure": _figure(evaluation.get(agent)),
+                "figure": _figure(member.evaluation),
                 "seen": None if entry.seen is None else round(entry.seen, 3),
                 "samples": status.samples,
                 "test_samples": status.test_samples,
                 "labels": entry.labels,
                 "busy": status.busy and not over,
                 "problem": status.problem,
-                "quarantined": quarantined.get(agent),
+                "quarantined": member.quarantine,
                 "failed": entry.failure,
                 "failures": entry.failures,
                 "version": status.version,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from covey.coordinator.doctor.devices import Broker, Seen
 from covey.coordinator.doctor.examine import Facts, examine
 from covey.coordinator.doctor.odd import Odd
-from covey.coordinator.engine.rests import Trouble
+from covey.coordinator.engine.members import Trouble
 from covey.coordinator.engine.step import Stage
 from covey.coordinator.record.notices import PhaseFolded
 from covey.coordinator.record.roster_files import roster_file
@@ -50,10 +50,8 @@ class RosterShow:
         self._roster = roster
         self.due: float | None = None
         self._shown: dict[int, int] = {}  # hashes of the pages as they were published
-        self._clusters: Mapping[ClientId, int] = {}  # as they were published
-        self._quarantined: Mapping[ClientId, str] = {}
-        self._resting: Mapping[ClientId, Trouble] = {}
-        self._evaluated: set[ClientId] = set()  # agents whose figures may have changed
+        # why agents are not invited, as it was published
+        self._apart: Mapping[ClientId, tuple[str | None, Trouble | None]] = {}
         self._has_folded = False  # since the newest look at the clusters
         self._pause_s = ROSTER_EVERY_S  # before the next publication
         self._of_reports: list[Odd] = []  # found in data and figures
@@ -75,18 +73,13 @@ class RosterShow:
     def folded(self, phase: PhaseFolded, now: float) -> None:
         """A fold may have changed clusters and figures."""
         self._has_folded = True
-        self._evaluated.update(phase.reported)
+        self._roster.pages.touch_all(phase.reported)
         self.changed(now)
-
-    def forget(self, agent: ClientId) -> None:
-        """Its row is gone, which the roster has noted."""
-        self._evaluated.discard(agent)
-        self._clusters = {one: own for one, own in self._clusters.items() if one != agent}
 
     def lost(self, now: float) -> None:
         """A broker may have forgotten every page: publish all of them again."""
         self._shown.clear()
-        self._roster.pages.touch_all(self._roster.entries)
+        self._roster.pages.touch_all(self._roster.members.listed)
         self.changed(now)
 
     def publish(self, now: float) -> list[Effect]:
@@ -118,7 +111,7 @@ class RosterShow:
         pages = self._roster.pages
         pages.touch_first()
         if self._run.engine.stage is Stage.DONE:  # no agent is busy any more
-            pages.touch_all(self._roster.entries)
+            pages.touch_all(self._roster.members.listed)
         pages.take_changes()
         effects: list[Effect] = []
         while pages.is_stale:
@@ -129,28 +122,27 @@ class RosterShow:
         """Find the agents whose rows have changed because of the run."""
         run = self._run
         pages = self._roster.pages
-        quarantined = dict(run.engine.quarantined)
-        pages.touch_all(quarantined.keys() ^ self._quarantined.keys())
-        self._quarantined = quarantined
-        resting = dict(run.engine.resting)
-        pages.touch_all(agent for agent, _ in resting.items() ^ self._resting.items())
-        self._resting = resting
+        resting = run.engine.resting
+        apart = {
+            agent: (run.members[agent].quarantine, resting.get(agent))
+            for agent in run.members.barred | resting.keys()
+        }
+        pages.touch_all(agent for agent, _ in apart.items() ^ self._apart.items())
+        self._apart = apart
         if not self._has_folded:
             return
         self._has_folded = False
         self._of_reports = examine(of_reports(run))
-        pages.touch_all(self._evaluated)
-        self._evaluated.clear()
-        clusters = dict(run.strategy.assignment(run.state))
-        # of all agents, but only after a fold
-        moved = clusters.items() ^ self._clusters.items()
-        pages.touch_all(agent for agent, _ in moved)
-        self._clusters = clusters
+        clusters = run.strategy.assignment(run.state)
+        for member in run.members:  # all of them, but only after a fold
+            cluster = clusters.get(member.id)
+            if cluster != member.cluster_shown:
+                member.cluster_shown = cluster
+                pages.touch_all([member.id])
 
     def odd(self) -> list[Odd]:
         """The list of all that is odd about the fleet now."""
-        engine = self._run.engine
-        statuses, rows = self._roster.trouble(engine.quarantined, engine.resting)
+        statuses, rows = self._roster.trouble(self._run.engine.resting)
         free = None
         with contextlib.suppress(OSError):  # the folder was moved away, or its disk is gone
             free = shutil.disk_usage(self._run.folder).free
@@ -168,9 +160,7 @@ class RosterShow:
         run = self._run
         rows = self._roster.rows(
             run.strategy.assignment(run.state),
-            run.engine.quarantined,
             run.engine.resting,
-            run.facts.evaluation,
             over=run.engine.stage is Stage.DONE,
             agents=agents,
         )

@@ -146,7 +146,7 @@ class Service:
         self.scenario = run.scenario
         self.topics = topics = Topics(self.scenario.federation)
         page = page_agents(self.scenario.wire.part_bytes)
-        self.roster = roster = Roster(self.scenario.task.digest, page)
+        self.roster = roster = Roster(self.scenario.task.digest, page, run.members)
         self.last_phase: PhaseFolded | None = None  # None before the first
         self.last_evaluation: Mapping[str, Any] = {}  # averages by mode, of the newest evaluation
         self._shards = shards_of(link)
@@ -363,7 +363,7 @@ class Service:
             return
         reason, waited_s = shown
         elsewhere = desk.elsewhere
-        if not self.roster.entries and not self._is_deaf and not elsewhere.has_looked:
+        if not self.run.members.listed and not self._is_deaf and not elsewhere.has_looked:
             elsewhere.has_looked = elsewhere.looks = True
             desk.timers.set(LOOKED, now + LOOK_S)
             desk.effects.append(Look([EVERY_STATUS]))
@@ -545,7 +545,6 @@ class Service:
         desk.postponed.drop(agent)
         self.aggregators.forget()
         publisher.forget(desk, agent)
-        desk.show.forget(agent)
         desk.show.publish_at(now)
         return effects
 

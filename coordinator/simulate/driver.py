@@ -164,7 +164,7 @@ def _started(
 def _fleet_of(scenario: Scenario) -> Fleet:
     if scenario.fleet is None:
         raise UserError(
-            f"{scenario.name} has no section fleet: without a broker there are no agents to train"
+            f"{scenario.name} has no section fleet: without a broker there are no agents to train; add the section, or name a broker"
         )
     return scenario.fleet
 

@@ -70,7 +70,7 @@ class Replay:
 
         Raises GivenUpError where the record ends before the run does: it was stopped, or given up.
         """
-        self.run.samples |= samples
+        self.run.members.note_samples(samples)
         for place, arrival in enumerate(arrivals):
             if isinstance(arrival.event, Restarted):
                 self._hand_in(arrival.event)
@@ -138,7 +138,7 @@ class Replay:
             now=self._now,
             lost=restarted.lost,
         )
-        self.run.samples |= before.samples
+        self.run.members.note_samples(before.members.samples)
         self.run.spool.durable = False
         self.run.orders.own.durable = False
         self.run.orders.evaluates_busy = before.orders.evaluates_busy

@@ -95,7 +95,7 @@ class Driver(Generic[C]):
 
         Raises GivenUpError where the run was given up or cannot continue.
         """
-        self.run.samples |= samples
+        self.run.members.note_samples(samples)
         joined = [
             effect
             for client in sorted(samples)

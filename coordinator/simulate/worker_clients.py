@@ -49,7 +49,7 @@ class WorkerClients:
         for client in sources:
             place = self._folder / client
             place.mkdir(parents=True, exist_ok=True)
-            self.settle(run, client, run.facts.accepted.get(client, 0))
+            self.settle(run, client, run.members.accepted(client))
             for left in (*place.glob(f"{PENDING}*"), *place.glob(f"{REPORT}*")):
                 left.unlink(missing_ok=True)  # by a process that was killed
 
@@ -90,7 +90,7 @@ class WorkerClients:
             self._drop(client, step)
             return
         pending = self._file(client, PENDING, step)
-        if run.facts.accepted.get(client) == step and pending.exists():
+        if run.members.accepted(client) == step and pending.exists():
             pending.replace(self._memory_file(client, step))
         self._remove(client, step)
         wait(self._jobs[client].values())  # one of them may begin with an older memory
@@ -136,7 +136,7 @@ class WorkerClients:
 
     def _newest_memory(self, run: Run, client: ClientId) -> int | None:
         """The step of the newest memory that came with an accepted report."""
-        accepted = run.facts.accepted.get(client, 0)
+        accepted = run.members.accepted(client)
         return max([step for step in self._memories(client) if step <= accepted], default=None)
 
     def _memories(self, client: ClientId) -> list[int]:

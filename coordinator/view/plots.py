@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from covey.coordinator.view import svg
 from covey.coordinator.view.axes import Axis
-from covey.coordinator.view.theme import COLOURS, fill, stroke
+from covey.coordinator.view.theme import COLOURS, fill, other, stroke
 from covey.shared.numerics.measures import plain
 
 TOP = 24.0  # above a plot: the label of its vertical axis
@@ -162,13 +162,14 @@ def _stroke(one: Series) -> str:
 def _mark(x: float, y: float, one: Series) -> Markup:
     if one.number is None:
         return mark(x, y, 0, "ink")
-    return mark(x, y, one.number, fill(one.number))
+    return mark(x, y, max(one.number, other(one.number)), fill(one.number))
 
 
 def dashes(series: int | None) -> str | None:
     """The dashes of a series' line; None for an unbroken one."""
     if series is None:
         return None
+    series = max(series, other(series))
     shift = series // COLOURS  # colours repeat: the same colour has other dashes
     return DASHES[(series + shift) % len(DASHES)]
 
@@ -271,11 +272,11 @@ def _stride(axis: Axis, width: float) -> int:
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def bars(title: str, rows: Sequence[Bar], axis: Axis) -> svg.Panel:
+def bars(title: str, rows: Sequence[Bar], axis: Axis, width: float = svg.WIDTH) -> svg.Panel:
     """Horizontal bars from zero, each with its words at its end."""
     longest = max(len(row.words) for row in rows)
     left = _label_width([row.label for row in rows])
-    right = svg.WIDTH - RIGHT - svg.LETTER * longest
+    right = width - RIGHT - svg.LETTER * longest
     parts = [_row_grid(axis, left, right, len(rows))]
     for place, row in enumerate(rows):
         top = ROW * place + 4
@@ -283,8 +284,8 @@ def bars(title: str, rows: Sequence[Bar], axis: Axis) -> svg.Panel:
         parts.append(_row_label(row.label, left, top))
         parts.append(svg.rectangle(left, top + 2, end - left, ROW - 10, fill(row.colour)))
         parts.append(svg.words(end + 5, top + 14, row.words))
-    described = ", ".join(f"{row.label}: {row.words}" for row in rows)
-    return svg.Panel(title, _rows_height(len(rows)), svg.joined(parts), f"{title}: {described}")
+    described = f"{title}: {', '.join(f'{row.label}: {row.words}' for row in rows)}"
+    return svg.Panel(title, _rows_height(len(rows)), svg.joined(parts), described, width=width)
 
 
 def strips(title: str, rows: Sequence[Strip], axis: Axis) -> svg.Panel:

@@ -95,26 +95,16 @@ def show(console: Console, table: Table, styles: Styles = NO_STYLES) -> None:
         console.print(_block(table.headers, row, styles), highlight=False)
 
 
-def show_words(
-    console: Console,
-    words: Table,
-    build: Callable[[Table], rich.table.Table],
-    *,
-    min_width: int = 0,
-) -> None:
+def show_words(console: Console, words: Table, build: Callable[[Table], rich.table.Table]) -> None:
     """Print a table of words. On a terminal that is too narrow for it, print its columns in several tables.
 
     Args:
         console: where to print
         words: the table; its first column names the lines, and is repeated
         build: makes the table to print, `results_table` or `comparison_table`
-        min_width: how wide a file or a pipe is at least; a terminal has a width of its own
     """
-    width = console.width
-    if not console.is_terminal:
-        width = max(width, min_width)
-    for part in divided(console, words, build, width):
-        console.print(part, width=max(width, _width(console, part)), crop=False)
+    for part in divided(console, words, build, console.width):
+        console.print(part, width=max(console.width, _width(console, part)), crop=False)
 
 
 def divided(

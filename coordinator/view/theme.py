@@ -1,7 +1,8 @@
 """The style sheet of all pages, and the colour of each series and cluster. Pure, without libraries.
 
 A page puts `css()` into its one `<style>` element. SVG and HTML name colours by class: `f0` to `f7` fill, `s0` to
-`s7` stroke; `fn` and `sn` are grey. The classes follow the reader's theme, light or dark.
+`s7` stroke; `fn` and `sn` are grey. The classes follow the reader's theme, light or dark. Clusters take the colours from
+the first one on, methods and all else from the end: they share none where both are few.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ def chosen_css() -> str:
         f':root[data-theme="light"] {{ {light} color-scheme: light; }}\n'
         f':root[data-theme="dark"] {{ {dark} color-scheme: dark; }}\n'
     )
+
+
+def other(number: int) -> int:
+    """The number of the colour of a method, a mode or a planted group: counted down from the last but one, as the last is
+    nearly grey. The inverse of itself."""
+    return -2 - number
 
 
 def fill(number: int | None) -> str:

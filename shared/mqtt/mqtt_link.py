@@ -410,7 +410,10 @@ class MqttLink:
         if isinstance(error, MqttConnectError):
             answer_code = getattr(error.rc, "value", None)
             if answer_code in AUTH_FAILURE_CODES:
-                return "; it does not accept this user and password; check them, or enroll again"
+                return (
+                    "; it does not accept this user and password: a user enrolled just now waits a second for the "
+                    "broker to read its users, else check them, or enroll again"
+                )
         if str(error).startswith(NO_WEBSOCKET):
             return f"; no MQTT over websockets answers at {self.url.path}, check port and path"
         if str(error) not in (NO_ANSWER, TIMED_OUT):

@@ -104,12 +104,22 @@ class DataDescription(Section):
     classes: tuple[str, ...] = ()  # names of its classes, in the order that its format fixes
     groups: int = 0  # natural clients, such as people, that its samples belong to
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether a column of words has numbers among them."""
+        return any(column.kind == "word" and column.numbers for column in self.columns)
+
     def column(self, name: str) -> ColumnFacts | None:
         """The column of this name."""
         for column in self.columns:
             if column.name == name:
                 return column
         return None
+
+
+def is_description(source: str) -> bool:
+    """Whether a source of data is such a description, which a device has written."""
+    return source.endswith(".json") and Path(source).is_file()
 
 
 def read_description(path: Path) -> DataDescription:

@@ -74,7 +74,9 @@ def _add_arrays(
     """The task of devices that all hold arrays."""
     _check_alike(devices)
     for wish in wishes:
-        raise UserError(f"--target {wish}: {devices[0].source} is no table; omit the option")
+        raise UserError(
+            f"--target {wish}: {devices[0].source} is not a table, so no column of it can be the target; omit --target"
+        )
     _task_of_arrays(devices, proposal)
 
 

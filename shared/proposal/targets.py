@@ -46,7 +46,7 @@ def find_target(columns: Sequence[FleetColumn], last: Sequence[str], wish: str |
     column = next(one for one in columns if one.name == name)
     if column.absent:
         raise UserError(
-            f"the target {name!r} is no column of {some(column.absent)}; add it there, or choose "
+            f"the target {name!r} is not a column of {some(column.absent)}; add it there, or choose "
             "another one with --target"
         )
     try:

@@ -228,9 +228,14 @@ def _notation(devices: Sequence[DataDescription], proposal: Proposal) -> Choice 
         for unit in device.read.units:
             units.setdefault(unit, []).append(device.source)
         proposal.differences += [f"{device.source}: {remark}" for remark in device.remarks]
-    kinds += [
-        f"{mark!r} stands for a missing cell on {some(where)}" for mark, where in marks.items()
-    ]
+    for mark, where in marks.items():
+        kinds.append(f"{mark!r} stands for a missing cell on {some(where)}")
+        earlier = [one.source for one in devices if mark not in one.read.missing and one.is_mixed]
+        if earlier:
+            proposal.differences.append(
+                f"{some(earlier)}: described without {mark!r}, which stands for a missing cell elsewhere; describe it again "
+                "with agent check --propose --json --also DESCRIPTION, that of another device"
+            )
     kinds += [f"numbers with {unit} on {some(where)}" for unit, where in units.items()]
     forms: dict[str, list[str]] = {}
     encodings: dict[str, list[str]] = {}

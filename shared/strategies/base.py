@@ -736,7 +736,7 @@ class Strategy(BaseModel, Generic[S]):
             ValueError: the method cannot be continued, with the reason.
         """
         raise ValueError(
-            f"{_name_of(self)} keeps a part of its models on the devices, where a new run starts from nothing"
+            f"{_name_of(self)} keeps a part of its models on the devices, where a new run starts from nothing; begin without --from"
         )
 
     def plan(self, state: S, view: View) -> Phase:

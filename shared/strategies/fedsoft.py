@@ -373,7 +373,12 @@ class FedSoft(Strategy[FedSoftState]):
         """
         rates = self._weights(state, k, clients)
         return _first(
-            state.seed, state.round, k, tuple(clients), tuple(rates), self._per_cluster(state)
+            state.seed,
+            state.round,
+            k,
+            clients=tuple(clients),
+            rates=tuple(rates),
+            count=self._per_cluster(state),
         )
 
     def _per_cluster(self, state: FedSoftState) -> int:

@@ -10,7 +10,7 @@ Each training of an order begins with the kept values of the one before. Trainin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -71,9 +71,9 @@ def divided(setup: Setup, split: Split | None, strategy: Strategy[Any]) -> Setup
     )
 
 
-def with_own(order: Order, setup: Setup, client: ClientId, owners: Collection[ClientId]) -> Order:
-    """The order with the initial values of what does not travel, unless the client is among the owners of such values."""
-    if setup.rest is None or client in owners:
+def with_own(order: Order, setup: Setup, *, owns: bool) -> Order:
+    """The order with the initial values of what does not travel, unless its client has values of its own."""
+    if setup.rest is None or owns:
         return order
     own = () if setup.own is None else (OWN,)
     base = () if setup.base is None else (BASE,)

@@ -169,7 +169,7 @@ def models(folder: Path, monkeypatch: pytest.MonkeyPatch, *, brief: bool) -> Any
 
     def watched(self: OrderBook, client: str, state: Any) -> Any:
         if not brief:
-            self.readers.clear()
+            self._members.readers.clear()
         sent = make(self, client, state)
         seen.append(sent.order.brief is not None)
         return sent

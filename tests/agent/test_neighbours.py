@@ -74,10 +74,10 @@ def test_features_are_what_the_last_layer_reads_in_both_learners(tmp_path: Path)
 
 def test_a_device_that_differs_from_the_others_gains_from_its_own_samples(tmp_path: Path) -> None:
     files = {f"pi-{i}": table(tmp_path / str(i), i, is_turned=i == 3) for i in range(4)}
-    scene = scenes(DOCUMENT)(strategy={"name": "fedavg"})
+    scene = scenes(DOCUMENT)(strategy={"name": "fedavg"}, evaluation={"deliver": {}})
     run = devices(tmp_path / "run", scene, files)
     figures = result_of(run, None).to_json()["accuracy"]
-    turned = run.facts.evaluation["pi-3"]
+    turned = run.members.evaluation["pi-3"]
     assert turned["server"]["accuracy"] < 0.5
     assert turned["delivered"]["accuracy"] > 0.8
     assert figures["delivered"]["agents"] == 4

@@ -13,6 +13,7 @@ from covey.agent.data.check import load_local
 from covey.agent.data.check_report import show
 from covey.agent.data.describe import found_notation
 from covey.agent.data.proposal_data import describe, describe_all
+from covey.coordinator.cli.init import described
 from covey.shared.errors import DataError, UserError
 from covey.shared.proposal.choices import Proposal
 from covey.shared.proposal.proposal import checked, propose
@@ -236,19 +237,39 @@ def test_marks_of_missing_cells_do_not_make_words_of_numbers(
     assert len(load_local(source, task=task).features)
 
 
-def test_a_mark_that_one_device_shows_is_one_on_all_devices(tmp_path: Path) -> None:
-    sources = [
+def with_marks(folder: Path) -> list[str]:
+    """Tables of three devices, of which the first shows by its numbers that ERR stands for a missing cell."""
+    return [
         table(
-            tmp_path, f"{device}.csv", "hp,a,y",
+            folder, f"{device}.csv", "hp,a,y",
             *(f"{'ERR' if row % every == 1 else 5 + row % 9},{noise(row)},{row % 2}" for row in range(ROWS)),
         )
         for device, every in enumerate((8, ROWS, 3))
     ]  # fmt: skip
+
+
+def test_a_mark_that_one_device_shows_is_one_on_all_devices(tmp_path: Path) -> None:
+    sources = with_marks(tmp_path)
     proposal = propose(describe_all(sources))
     task = task_of(proposal)
     assert (task.read.missing, task.columns, proposal.remarks()) == (("ERR",), ("hp", "a"), [])
     for source in sources:
         assert len(load_local(source, task=task).features)
+
+
+def test_a_mark_in_a_description_is_one_in_the_tables_that_are_read_with_it(tmp_path: Path) -> None:
+    first, *others = with_marks(tmp_path)
+    elsewhere = tmp_path / "0.json"
+    elsewhere.write_text(describe(first).model_dump_json(), "utf-8")
+    proposal = propose(described([others[0], str(elsewhere), others[1]]))
+    task = task_of(proposal)
+    assert (task.read.missing, task.columns, proposal.remarks()) == (("ERR",), ("hp", "a"), [])
+
+
+def test_a_description_from_before_a_mark_was_known_is_asked_for_again(tmp_path: Path) -> None:
+    remarks = propose([describe(source) for source in with_marks(tmp_path)]).remarks()
+    assert "2.csv: described without 'ERR'" in "".join(remarks)
+    assert "agent check --propose --json --also DESCRIPTION" in "".join(remarks)
 
 
 def test_a_limit_of_detection_is_no_missing_cell(tmp_path: Path) -> None:

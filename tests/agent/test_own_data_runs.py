@@ -58,7 +58,7 @@ def flats(folder: Path, device: int, rows: int = 40) -> Path:
 
 def tuned(run: Run, figure: str) -> float:
     """The mean of a figure in mode E-tuned over the devices."""
-    figures = [numbers["tuned"][figure] for numbers in run.facts.evaluation.values()]
+    figures = [numbers["tuned"][figure] for numbers in run.members.evaluation.values()]
     assert len(figures) == 3
     return float(np.mean(figures))
 

@@ -218,5 +218,5 @@ def test_methods_that_average_and_compare_models_train_a_loop(
 
     driver = local_driver(tmp_path, scene, setup, rules(scene), local_for)
     run = driver.complete({client: (len(one.targets),) * 2 for client, one in people.items()})
-    shares = [figures["server"]["accuracy"] for figures in run.facts.evaluation.values()]
+    shares = [figures["server"]["accuracy"] for figures in run.members.evaluation.values()]
     assert np.mean(shares) > 0.7, "four classes: chance is 0.25"

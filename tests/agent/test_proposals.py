@@ -348,7 +348,7 @@ def test_a_target_that_a_device_lacks_is_refused(tmp_path: Path) -> None:
     sources = [
         table(tmp_path, f"{i}.csv", header, *rows) for i, header in enumerate(("a,y", "a,b"))
     ]
-    with pytest.raises(UserError, match=r"the target 'y' is no column of .*1\.csv"):
+    with pytest.raises(UserError, match=r"the target 'y' is not a column of .*1\.csv"):
         proposed(*sources)
 
 

@@ -97,5 +97,5 @@ def test_a_folder_of_mixed_sizes_from_files_to_figures(tmp_path: Path, method: s
     files = {f"device-{i}": photos(tmp_path, i) for i in range(3)}
     assert load_local(files["device-0"], task=scene.task).shape == (1, 8, 8)
     run = devices(tmp_path / "run", scene, files)
-    accuracies = [figures["tuned"]["accuracy"] for figures in run.facts.evaluation.values()]
+    accuracies = [figures["tuned"]["accuracy"] for figures in run.members.evaluation.values()]
     assert np.mean(accuracies) > 0.8

@@ -206,6 +206,6 @@ def test_windows_over_series_from_files_to_figures(tmp_path: Path, method: str) 
     files = {f"device-{i}": recording(tmp_path, i) for i in range(3)}
     assert load_local(files["device-0"], task=scene.task).features.shape[1:] == (2, 12)
     run = devices(tmp_path / "run", scene, files)
-    accuracies = [figures["tuned"]["accuracy"] for figures in run.facts.evaluation.values()]
+    accuracies = [figures["tuned"]["accuracy"] for figures in run.members.evaluation.values()]
     assert len(accuracies) == 3
     assert np.mean(accuracies) > 0.8

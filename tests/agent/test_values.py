@@ -127,13 +127,28 @@ def test_a_point_in_time_has_many_spellings(cell: object) -> None:
         ("Jan 1 2000", datetime(2000, 1, 1)),
         ("19580329", datetime(1958, 3, 29)),
         ("2016-12-31 23:59:60", datetime(2017, 1, 1)),
+        ("2024Q3", datetime(2024, 7, 1)),
+        ("2024-q3", datetime(2024, 7, 1)),
+        ("2024 Q3", datetime(2024, 7, 1)),
+        ("Q3/2024", datetime(2024, 7, 1)),
+        ("3Q2024", datetime(2024, 7, 1)),
+        ("2024M03", datetime(2024, 3, 1)),
+        ("H2 2024", datetime(2024, 7, 1)),
+        ("03/2024", datetime(2024, 3, 1)),
+        (202403, datetime(2024, 3, 1)),
+        ("2024-W05", datetime(2024, 1, 29)),
+        ("2024Q5", None),
+        ("2024-Q0", None),
+        ("4711Q3", None),
+        ("13/2024", None),
+        (202413, None),
         ("03/04/2025", None),
         ("Route 2025", None),
         ("May 5", None),
         ("2025-13", None),
     ],
 )
-def test_a_date_counts_if_it_has_one_reading(cell: str, moment: datetime | None) -> None:
+def test_a_date_counts_if_it_has_one_reading(cell: str | int, moment: datetime | None) -> None:
     assert moment_of(cell) == moment
 
 

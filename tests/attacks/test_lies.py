@@ -85,7 +85,7 @@ def joined(folder: Path, scene: Any) -> tuple[Run, dict[ClientId, Any]]:
     """A run with everybody there, and who they are."""
     people = clients(scene=scene)
     run = begun(folder, scene, name="r")
-    run.samples |= dict.fromkeys(people, (24, 24))
+    run.members.note_samples(dict.fromkeys(people, (24, 24)))
     for client in people:
         run.handle(Joined(client), 0.0)
     return run, people
@@ -130,12 +130,12 @@ def test_a_bad_report_that_lies_accepted_ends_no_resume_and_names_its_sender(
         spooled.file_of(tmp_path, step), liar, {"numbers": {"track": {"n": 3, "accuracy": "boom"}}}
     )
     run, effects = Run.resume(tmp_path, scene, setup(scene), rules=rules(scene), now=0.0)
-    run.samples |= dict.fromkeys(people, (24, 24))
+    run.members.note_samples(dict.fromkeys(people, (24, 24)))
     last = next(order for order in asked(run) if order.client == orders[-1].client)
     effects += run.receive(last.client, honest(run, people, last).to_bytes(), 0.0)
     assert announced(effects, "set_aside") == [liar]
     assert run.engine.round == 1
-    assert run.engine.refused == {liar: (1, step)}
+    assert run.engine.members.refused == {liar: (1, step)}
     rows = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert [row["agent"] for row in rows if row["event"] == "set_aside"] == [liar]
     assert liar not in next(row for row in rows if row["event"] == "phase")["reported"]
@@ -159,7 +159,7 @@ def test_a_fold_that_fails_for_all_is_a_void_attempt_with_a_reason(
     voids = [notice.to_json() for notice in notices if isinstance(notice, RoundVoid)]
     assert run.engine.round == 0
     assert [row["why"] for row in voids] == ["the fold failed: ArithmeticError: nothing goes"]
-    assert run.engine.refused == {}
+    assert run.engine.members.refused == {}
 
 
 def test_a_model_that_is_not_finite_is_no_model(tmp_path: Path, monkeypatch: Any) -> None:
@@ -212,7 +212,7 @@ def final(
         aggregation={"refuse_beyond": None, **aggregation},
     )
     run, people = joined(folder, scene)
-    run.samples["agent-3"] = (10**15, 24)
+    run.members.of("agent-3").samples = (10**15, 24)
     states: dict[ClientId, Any] = {}
     while run.engine.round == 0:
         for order in asked(run):
@@ -311,5 +311,5 @@ def test_an_agent_refused_in_three_steps_is_quarantined_over_a_resume_until_it_i
     for order in asked(run):
         run.receive(order.client, honest(run, people, order).to_bytes(), 0.0)
     assert "agent-3" in {order.client for order in asked(run)}
-    assert run.engine.refused == {}
+    assert run.engine.members.refused == {}
     write_all(run, None)

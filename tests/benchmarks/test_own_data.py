@@ -74,7 +74,7 @@ def scenario(name: str) -> Scenario:
 def tuned(folder: Path, scene: Scenario, files: Mapping[str, Path]) -> dict[str, float]:
     """The mean figures of mode E-tuned over the devices."""
     run = devices(folder, scene, files)
-    found = [numbers["tuned"] for numbers in run.facts.evaluation.values()]
+    found = [numbers["tuned"] for numbers in run.members.evaluation.values()]
     assert len(found) == len(files)
     return {name: float(np.mean([one[name] for one in found])) for name in found[0]}
 

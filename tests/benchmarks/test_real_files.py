@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.real_files import RECORD, alone, facts_of, page
+from benchmarks.real_files import RECORD, alone, counts, facts_of, page
 from benchmarks.real_files_side import devices_of
 from covey.agent.data.proposal_data import describe_all
 from covey.shared.proposal.proposal import propose
 
 
-def test_the_page_shows_the_record() -> None:
-    assert page(json.loads(RECORD.read_text())) in RECORD.with_suffix(".md").read_text("utf-8")
+def test_the_page_shows_the_record_and_counts_over_it() -> None:
+    record = json.loads(RECORD.read_text())
+    text = RECORD.with_suffix(".md").read_text("utf-8")
+    for shown in (page(record), *counts(record)):
+        assert shown in text
 
 
 def test_a_file_becomes_devices_that_scikit_learn_trains_on(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import flower_page
 from benchmarks.superclasses import with_columns
 from covey.coordinator.cli.comparison_files import known_rows
 from covey.shared.scenario.scenario import Scenario
@@ -56,6 +57,25 @@ def test_the_page_shows_columns_of_the_record(name: str, columns: str, shown: st
         : 1 + next((i for i, row in enumerate(whole[1:]) if row == whole[0]), len(whole))
     ]
     assert rows(shown) == [[row[place] for place in places] for row in first_table]
+
+
+def test_the_seconds_of_the_page_for_users_of_flower_are_those_of_a_run_of_that_page() -> None:
+    record = json.loads((PUBLISHED.parent / "flower_page.json").read_text())
+    parts = ", ".join(
+        f"{name} {record['seconds'][part]:.0f}"
+        for name, part in [
+            ("clone", "clone"),
+            ("environment", "environment"),
+            ("installation", "install"),
+            ("page", "page"),
+        ]
+    )
+    assert record["page"] == flower_page.PAGE
+    assert f"[the page](../../{record['page']})" in BOOKS
+    assert (
+        f"{record['seconds']['all']:.0f} s from the clone to the table of FedClust ({parts})"
+        in BOOKS
+    )
 
 
 def rows(table: str) -> list[list[str]]:

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import json
 import signal
 import socket
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from covey.broker.cli.program import app
 from covey.broker.limits import MAX_PACKET_BYTES, Limits
 from covey.broker.programs import process
+from covey.broker.programs import run as broker_run
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto, answers
 from covey.broker.programs.options import BrokerOptions
@@ -258,3 +260,16 @@ def _alive(pid: str) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_what_ends_while_a_broker_runs_is_shown_every_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: a certificate that would end was named at the start alone, and a broker runs for months."""
+    monkeypatch.setattr(broker_run, "DAY_S", 0.001)
+    found, shown = iter([[], ["it ends in 13 days"], ["it ends in 12 days"]]), list[str]()
+
+    async def days() -> None:
+        with contextlib.suppress(StopIteration, RuntimeError):
+            await broker_run._warn_daily(lambda: next(found), shown.append)
+
+    asyncio.run(days())
+    assert shown == ["it ends in 13 days", "it ends in 12 days"]

@@ -126,7 +126,7 @@ class Ended:
         """Each client's test loss in mode E-server."""
         return {
             client: numbers["server"]["loss"]
-            for client, numbers in self.run.facts.evaluation.items()
+            for client, numbers in self.run.members.evaluation.items()
         }
 
     @property

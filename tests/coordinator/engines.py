@@ -47,15 +47,18 @@ def feed(engine: RoundEngine, now: float, *events: Event) -> list[Action]:
 
 def check_what_is_kept(engine: RoundEngine) -> None:
     """The engine keeps some sets up to date, so that no event costs a look at the whole fleet: counting gives the same."""
-    presence = engine.presence
+    members = engine.members
     trusted = engine.present - engine.quarantined.keys()
-    assert presence.trusted == trusted
-    assert presence.next_leaves_at == min(presence.leaving.values(), default=None)
+    assert members.trusted == trusted
+    assert members.barred == members.by_agent(lambda one: one.quarantine).keys()
+    assert members.troubled == members.by_agent(lambda one: one.trouble).keys()
+    leaving = members.by_agent(lambda one: one.leaves_at)
+    assert members.next_leaves_at == min(leaving.values(), default=None)
     step = engine.step
     if step is None:
         return
     invited = set(step.cohort)
-    assert step.awaited == (invited & engine.present) - step.reported - step.failed
+    assert step.awaited == (invited & engine.present) - step.reported - step.failed.keys()
     free = [client for client in step.spare if client in trusted - invited]
     assert step.free.first(trusted, invited) == next(iter(free), None)
 

@@ -103,7 +103,7 @@ def test_a_run_that_stops_after_the_cards_trains_and_tests_nothing_and_has_the_g
         rows = list(records.lines(folder))
         assert [row["phase"] for row in rows if row["event"] == "phase"] == ["signature"]
         assert [*run.state.assign.values()] == groups
-        assert run.facts.evaluation == {}
+        assert run.members.evaluation == {}
 
 
 def test_the_distances_of_the_cards_are_drawn_and_forget_an_agent(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_reports_of_another_number_are_no_malice_and_their_agent_learns_why(tmp_
     why = DecodeError("format", "the sender of this report speaks format 0")
     for _ in range(10):
         effects = run.refused(client, why, 0.0)
-    assert client not in run.engine.refused, "it counts towards a quarantine"
+    assert client not in run.engine.members.refused, "it counts towards a quarantine"
     assert orders_in(effects)[client].refused == str(why)
 
 
@@ -127,5 +127,5 @@ def test_an_agent_learns_of_a_refusal_until_a_report_is_accepted_and_of_its_quar
     assert "the loss is nan" in orders_in(effects)[client].refused
     run.accept(client, report_of(run, client, orders[client]), 0.0)
     assert run.order_of(client).order.refused == ""
-    run.engine.quarantined[client] = "fields: wrong"
+    run.members.bar(client, "fields: wrong")
     assert f"coordinator lab release {client}`: fields: wrong" in run.order_of(client).order.refused

@@ -74,7 +74,7 @@ def test_a_run_on_a_base_has_the_bytes_of_one_that_sends_the_same_values(
         }.items()
     )
     assert fingerprint(on_base) == fingerprint(plain)
-    assert on_base.facts.evaluation == plain.facts.evaluation
+    assert on_base.members.evaluation == plain.members.evaluation
 
 
 def test_in_buffered_rounds_each_agent_gets_the_base_with_its_first_order(tmp_path: Path) -> None:
@@ -123,8 +123,10 @@ def test_bases_that_were_used_last_are_kept_as_far_as_there_is_room(tmp_path: Pa
 def test_an_owner_bounds_the_size_of_a_base(tmp_path: Path) -> None:
     scene = scene_of(frozen(tmp_path), rounds={"participation": 1.0})
     run = small_run.begun(tmp_path / "run", scene)
-    run.samples |= samples_of(clients(scene=scene))
-    effects = [effect for client in run.samples for effect in run.handle(Joined(client), 0.0)]
+    run.members.note_samples(samples_of(clients(scene=scene)))
+    effects = [
+        effect for client in run.members.samples for effect in run.handle(Joined(client), 0.0)
+    ]
     [order, *_] = [effect.order for effect in effects if isinstance(effect, SendOrder)]
     assert OwnersRules(Policy(), NO_CODE).refuses(order, "agent-0") is None
     assert order.work is not None

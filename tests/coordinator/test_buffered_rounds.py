@@ -316,7 +316,7 @@ def test_a_report_that_comes_again_counts_once_though_others_got_orders() -> Non
     assert engine.number > newest
     feed(engine, 2.0, VoteRefused(liar, "not finite"))
     assert engine.quarantined == {}
-    assert engine.refused[liar][0] == 1
+    assert engine.members.refused[liar][0] == 1
 
 
 def test_refused_reports_of_two_orders_count_twice() -> None:

@@ -46,14 +46,31 @@ def values(html: str) -> list[str]:
 
 def test_a_chart_has_the_figures_of_all_agents_and_of_each_cluster() -> None:
     figures = {"0": {"accuracy": 0.25}, "12": {"accuracy": 0.75}}
-    made = drawn(phase(1), phase(1, evaluated=0.5, by_cluster=figures))["chart-figure"]
+    before, newest = phase(1, evaluated=0.25), phase(2, evaluated=0.5, by_cluster=figures)
+    made = drawn(phase(1), before, newest)["chart-figure"]
     shown = words(made)
     assert shown.startswith("Accuracy by cluster accuracy in %")
     assert "all agents 50.0 %" in shown
     assert "cluster 0 25.0 %" in shown
     assert "cluster 12 75.0 %" in shown
-    assert values(made) == ["after round 1: all agents 50.0 %, cluster 0 25.0 %, cluster 12 75.0 %"]
+    assert values(made)[1:] == [
+        "after round 2: all agents 50.0 %, cluster 0 25.0 %, cluster 12 75.0 %"
+    ]
     assert len(drawings(made)) == 2, "one for a desk, one for a phone"
+
+
+def test_a_run_of_which_the_broker_keeps_one_phase_has_bars_and_sentences_and_no_single_dots() -> (
+    None
+):
+    figures = {"0": {"accuracy": 0.25}, "1": {"accuracy": 0.75}}
+    made = drawn(phase(9, evaluated=0.5, by_cluster=figures))
+    shown = words(made["chart-figure"])
+    assert shown.startswith("Accuracy by cluster, after round 9")
+    assert "cluster 0 25.0 %" in shown
+    assert len(drawings(made["chart-figure"])) == 2
+    others = [made[name] for name in ("chart-loss", "chart-reports", "chart-traffic")]
+    assert [len(drawings(other)) for other in others] == [0, 0, 0]
+    assert "After round 9: to agents" in words(made["chart-traffic"])
 
 
 def test_the_first_tile_has_the_figure_and_its_change() -> None:

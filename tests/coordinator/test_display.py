@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from covey.coordinator.report.roster import roster_table, status_lines
 from covey.coordinator.report.run_facts import device_words
 from covey.coordinator.report.tables import labels, results
 from covey.coordinator.view.printed import divided, framed, results_table, show, show_words
-from covey.coordinator.view.words import epsilons, sizes_text
+from covey.coordinator.view.words import epsilons
 from covey.shared.wire.documents import RosterMessage
 
 ODD = "[/odd]/one.csv [red]:smile:"
@@ -126,7 +125,7 @@ def test_a_pause_is_shown_with_the_command_to_resume() -> None:
 def test_the_roster_prints_names_and_problems_without_interpreting_markup() -> None:
     plain, text = console()
     plain.print(framed(roster_table({"run": ODD, "agents": {ODD: ROW}})))
-    assert text.getvalue().count(ODD) == 4  # title, agent, refusals, problem
+    assert text.getvalue().count(ODD) == 3  # title, agent, problem
 
 
 FINE = {**ROW, "problem": None, "takes_part": True, "refusals": {}, "samples": 120}
@@ -139,8 +138,7 @@ def test_the_roster_names_an_agent_that_fails_and_why_and_has_no_empty_columns()
     shown = text.getvalue()
     assert "failing" in shown
     assert "failed 5 times in a row, the last time: no such file" in shown
-    assert "refusals" not in shown
-    assert "cluster" not in shown
+    assert "version in use" not in shown
 
 
 def test_a_roster_that_is_too_wide_for_the_terminal_becomes_a_block_for_each_agent() -> None:
@@ -174,9 +172,7 @@ STATUS = {
     "rounds": 2,
     "phase": "train",
 }
-LEFT = (
-    "no coordinator is running: agents state this themselves, but for the columns of the last run"
-)
+LEFT = "no coordinator is running: this is what the agents state themselves"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +203,7 @@ def test_a_roster_from_a_folder_shows_its_time_and_whether_the_run_is_finished(
 
 def test_an_agent_last_seen_on_another_day_is_shown_with_the_date() -> None:
     now = time.time()
-    for seen, wanted in ((now, "%H:%M:%S"), (now - 3 * 86400, "%Y-%m-%d %H:%M:%S")):
+    for seen, wanted in ((now, "%H:%M:%S"), (now - 3 * 86400, "%Y-%m-%d %H:%M")):
         plain, text = console()
         plain.print(framed(roster_table({"run": "r", "agents": {"a": {**ROW, "seen": seen}}})))
         assert f" {time.strftime(wanted, time.localtime(seen))} " in text.getvalue()
@@ -331,33 +327,47 @@ def test_one_is_not_many() -> None:
     assert device_words({"devices": counts, "versions": {}}) == "CPU (1 agent), GPU (2 agents)"
 
 
-def test_the_roster_of_a_regression_has_figures_and_no_classes() -> None:
-    plain, text = console()
-    model = {"run": "c0ffee1234", "round": 59, "rejected": 43, "hook_failures": 0}
-    row = {**FINE, "figure": 19.838, "labels": 0, "model": model}
-    plain.print(framed(roster_table({"run": "r", "agents": {"pi-1": row}}, regression=True)))
-    heading, line = [one for one in text.getvalue().splitlines() if "RMSE" in one or "pi-1" in one]
-    assert "classes" not in heading
-    assert "rejected" in heading
-    assert "19.84" in line
-    assert "c0ffee12@59" in line
+FULL = {
+    **FINE,
+    "samples": 12000,
+    "test_samples": 3000,
+    "labels": 10,
+    "cluster": 3,
+    "seen": 1.7e9,
+    "since": 1.7e9,
+    "figure": 19.838,
+    "certificate": 1.9e9,
+    "disk_free": 10**9,
+    "refusals": {"bad index": 17},
+    "failed": "step 7 moved the model by 1e+06; is the learning rate too large for this data?",
+    "failures": 5,
+    "model": {"run": "c0ffee1234", "round": 59, "name": "candidate-july", "rejected": 43}
+    | {"note": "rejected: RMSE 81.2 is worse than 71.6 of the model in use", "hook_failures": 3},
+}
+
+
+def test_the_roster_fits_80_columns_whatever_is_known_of_an_agent() -> None:
+    names = ["gateway-berlin-12", "gw-2"]
+    for known in (set(FULL), {"model"}, {"failed", "failures"}, {"refusals"}, {"since"}):
+        row = {**FINE, **{name: FULL[name] for name in known}}
+        narrow, text = console(width=80)
+        show(narrow, roster_table({"run": "r", "agents": dict.fromkeys(names, row)}))
+        lines = text.getvalue().splitlines()
+        assert max(map(len, lines)) <= 80
+        assert any("state" in line and "since" in line for line in lines), lines  # a table still
 
 
 @pytest.mark.parametrize(
-    ("sizes", "words"),
+    ("known", "words"),
     [
-        ([], ""),
-        ([5, 5, 10], "5+5+10"),
-        ([10], "1 of 10 agents"),
-        ([1], "1 of 1 agent"),
-        (range(3, 103), "100 of 3 to 102 agents"),
-        ([1] * 10_000, "10000 of 1 agent"),
+        ({"failed", "failures", "model"}, "failed 5 times in a row"),
+        ({"model", "refusals"}, "rejected: RMSE 81.2"),
+        ({"refusals"}, "refused messages: bad index 17"),
+        ({"certificate", "disk_free"}, ""),
     ],
 )
-def test_the_sizes_of_many_clusters_fit_a_line(sizes: Sequence[int], words: str) -> None:
-    by_cluster = {str(cluster): size for cluster, size in enumerate(sizes)}
-    assert sizes_text(by_cluster) == words
-    plain, text = console()
-    with ProgressBar(plain, 3) as progress:
-        progress(replace(PHASE, cluster_sizes=by_cluster))
-    assert words in text.getvalue()
+def test_the_row_of_an_agent_has_what_matters_most_about_it(known: set[str], words: str) -> None:
+    row = {**FINE, "test_samples": 9, **{name: FULL[name] for name in known}}
+    table = roster_table({"run": "r", "agents": {"pi-1": row, "pi-2": FULL}})
+    assert table.rows[0][-1].startswith(words)
+    assert bool(table.rows[0][-1]) == bool(words)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -27,7 +27,8 @@ from covey.coordinator.deploy.uptake import RetainedFleet
 from covey.coordinator.doctor import columns, devices, examine, figures
 from covey.coordinator.doctor.devices import Broker, Seen
 from covey.coordinator.doctor.examine import Facts
-from covey.coordinator.doctor.odd import KINDS, Odd, ranked, read_odd
+from covey.coordinator.doctor.odd import KINDS, Kind, Odd, ranked, read_odd
+from covey.coordinator.engine.events import Forget
 from covey.coordinator.report.odd_list import odd_table
 from covey.coordinator.run.oddities import at_the_end
 from covey.shared.mqtt.duplicate_ids import session_id
@@ -80,7 +81,7 @@ def in_init(files: Mapping[str, Path]) -> list[Odd]:
 
 
 def in_a_run(folder: Path, files: Mapping[str, Path]) -> list[Odd]:
-    run = run_of(folder / "run", scenes(TASK)(), files)
+    run = run_of(folder / "run", scenes(TASK)(rounds={"count": 1}), files)
     return read_odd([one.to_json() for one in at_the_end(run, {})])
 
 
@@ -445,5 +446,10 @@ def test_the_table_fits_a_narrow_terminal_and_names_the_next_command() -> None:
 def test_what_was_found_in_a_device_is_forgotten_with_it(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", scenes(TASK)(), gateways(tmp_path, {3: scaled(LOAD, 1000)}))
     assert [one["devices"] for one in run.facts.odd] == [[FAULTY]]
-    run.facts.forget(FAULTY)
+    run.handle(Forget(FAULTY), 0.0)
     assert run.facts.odd == []
+
+
+def test_every_kind_has_its_facts_and_its_place_in_the_list() -> None:
+    assert tuple(KINDS) == get_args(Kind)
+    assert not [name for name, facts in KINDS.items() if facts.explains and facts.follows]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.engine.events import Forget, Joined
+from covey.coordinator.engine.members import Member, Members
 from covey.coordinator.record.notices import AgentForgotten, PhaseFolded
 from covey.coordinator.run.result import result_of
 from covey.coordinator.run.run import Run
@@ -35,8 +36,7 @@ from tests.kit.traces import fill, is_in_text, traces
 
 GONE = "agent-1"
 KEPT = {
-    "RunState.accepted": "an order repeats it, should the agent come back with the report",
-    "AcceptedSteps._steps": "the same mapping",
+    "Members.departed": "an order repeats it, should the agent come back with the report",
     **dict.fromkeys(
         (f"PhaseFolded.{one.name}" for one in fields(PhaseFolded)),
         "the newest line of rounds.jsonl",
@@ -46,7 +46,7 @@ KEPT = {
     ),
     "Publish.messages": "the newest line of rounds.jsonl, on its way",
     "Journal.newest": "the newest line of a file of the history",
-    "Rules.newcomers": "agents of the scenario, which the operator wrote",
+    "RoundRules.newcomers": "agents of the scenario, which the operator wrote",
     "Ledger.sums": "what was released of an agent cannot be taken back",
     "Ledger.signatures": "as above",
     "Ledger.local": "as above",
@@ -95,10 +95,9 @@ def test_nothing_in_the_memory_of_a_run_names_an_agent_that_was_forgotten(
 ) -> None:
     run = run_of(tmp_path, kind)
     filled = fill(run, GONE)
-    assert {"RunState.failures", "Presence.known", "Rests.troubles"} <= filled
+    assert {"Members._by_id", "Members.troubled"} <= filled
     run.handle(Forget(GONE), 1.0)
     assert traces(run, GONE) - KEPT.keys() == set()
-    assert GONE in run.facts.accepted
 
 
 def test_nothing_in_the_memory_of_a_service_names_an_agent_that_was_forgotten(
@@ -121,8 +120,17 @@ def test_nothing_in_the_memory_of_a_service_names_an_agent_that_was_forgotten(
             return filled, left | traces(fleet.service, GONE)
 
     filled, left = clock.run(program())
-    assert {"Roster.entries", "Intake._refused", "Placement._homes"} <= filled
+    assert {"Members.listed", "Intake._refused", "Placement._homes"} <= filled
     assert left - KEPT.keys() == set()
+
+
+def test_an_agent_that_comes_back_is_new_but_for_its_accepted_step() -> None:
+    members = Members()
+    for one in fields(Member):
+        setattr(members.of(GONE), one.name, GONE if one.name == "id" else 7)
+    members.forget(GONE)
+    assert members.accepted(GONE) == 7
+    assert asdict(members.of(GONE)) == asdict(Member(GONE, accepted=7))
 
 
 def named_in(folder: Path, agent: str) -> set[str]:

@@ -82,13 +82,13 @@ def test_an_agent_holds_the_model_of_its_latest_training_in_whichever_phase(
         if LAST_MODEL in client_state
     }
     if method == "perfedavg":  # it steps by hand
-        assert set(held) == set(driver.run.facts.trained)
+        assert set(held) == set(driver.run.members.trained)
         return
     assert set(held) == set(latest)
     for client, ends in latest.items():
         assert any(np.array_equal(held[client], end) for end in ends), client
     if method in BEFORE_THE_ROUNDS:
-        assert set(held) == driver.run.engine.known > set(driver.run.facts.trained)
+        assert set(held) == driver.run.engine.known > set(driver.run.members.trained)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedclust"])
@@ -97,13 +97,13 @@ def test_the_record_scores_agents_that_no_round_has_drawn(tmp_path: Path, method
     run = driver.run
     result = result_of(run, None)
     accuracy = result.accuracy
-    undrawn = sorted(run.engine.known - set(run.facts.trained))
+    undrawn = sorted(run.engine.known - set(run.members.trained))
     assert result.never_trained == undrawn != []
     assert accuracy["last_of_undrawn"]["agents"] == len(undrawn)
     mode = (
         "last" if method == "fedclust" else "server"
     )  # FedAvg's have trained in no phase: E-server stands in
-    figures = [run.facts.evaluation[client][mode]["accuracy"] for client in undrawn]
+    figures = [run.members.evaluation[client][mode]["accuracy"] for client in undrawn]
     assert accuracy["last_of_undrawn"]["accuracy"]["macro"] == pytest.approx(np.mean(figures))
     [line] = [one for one in records.lines(tmp_path) if one["phase"] == "evaluate"][-1:]
     assert line["undrawn"] == accuracy["last_of_undrawn"]

@@ -52,7 +52,10 @@ def typed(*words: object) -> Any:
     return json.loads(done.stdout)
 
 
-def test_runs_are_listed_with_what_they_have_done_the_newest_first(runs: Path) -> None:
+def test_runs_are_listed_with_what_they_have_done_the_newest_first(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(runs)
     published(runs, ("b", (), "summer"), ("d", ("pi-1",), ""))
     (runs / "c" / "result.json").unlink()
     lines = typed("ls", runs)["runs"]
@@ -77,8 +80,10 @@ def test_runs_are_listed_with_what_they_have_done_the_newest_first(runs: Path) -
     with folder_lock(runs / "c", "unused"):
         again = {line["title"]: line["state"] for line in typed("ls", runs)["runs"]}
     assert again["c"] == "running"
-    shown = CliRunner().invoke(app, ["ls", str(runs)]).stdout
+    shown = CliRunner().invoke(app, ["ls", "."]).stdout
     assert "5 runs" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "changed" in shown.splitlines()[2], "a table, and no blocks"
     assert "2/2" in shown
     missing = CliRunner().invoke(app, ["ls", str(runs / "nowhere")])
     assert missing.exit_code == 2

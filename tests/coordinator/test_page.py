@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html import unescape
 from pathlib import Path
@@ -10,6 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from covey.coordinator.doctor.odd import Odd
 from covey.coordinator.record.records import finished
 from covey.coordinator.report.html_report import classes_table, drawn, page, write_pictures
 from covey.coordinator.report.run_facts import facts_of
@@ -20,6 +22,7 @@ from covey.coordinator.view.plots import Strip, horizontal_axis, strips
 from covey.coordinator.view.svg import document
 from covey.shared.errors import UserError
 from covey.shared.numerics.clustering import agglomerative
+from covey.shared.numerics.measures import MEASURES
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.task import Task
 from tests.coordinator.pages import HOSTILE, PLANTED, as_regression, page_of, read, rename, run
@@ -107,6 +110,37 @@ def test_a_page_of_one_run_has_figures_units_origin_and_the_command(tmp_path: Pa
         f"numpy {np.__version__}",
     ):
         assert words in made
+
+
+def test_a_page_begins_with_the_sentence_the_deciding_figure_and_what_is_odd(
+    tmp_path: Path,
+) -> None:
+    folder = run(tmp_path / "run", "fedclust")
+    first, _, rest = page_of(folder).partition('<div class="pictures">')
+    result = finished(folder)
+    figure = MEASURES["accuracy"].text(result["accuracy"]["delivered"]["accuracy"]["macro"])
+    assert f"E-delivered accuracy {figure} %" in first.split('class="lead">')[1]
+    assert first.count(' decides"><b>') == 1
+    assert f' decides"><b>{figure}</b><span>E-delivered' in first
+    assert "<table" not in first
+    assert "E-tuned" not in first
+    assert "Results" in rest
+
+    odd = [one.to_json() for one in (Odd(("agent-3",), "scale", "too large", "look there"),)]
+    (folder / "result.json").write_text(json.dumps({**result, "odd": odd}))
+    first = page_of(folder).partition('<div class="pictures">')[0]
+    assert "<b>agent-3</b> too large." in first
+
+
+def test_clusters_and_methods_share_no_colour(tmp_path: Path) -> None:
+    methods = [run(tmp_path / name, name) for name in ("fedclust", "fedavg")]
+    found = {picture.name: picture for picture in drawn(read(*methods))}
+
+    def colours(name: str) -> set[str]:
+        return set(re.findall(r'"(?:line )?[fs](\d)"', str(found[name].drawing)))
+
+    assert colours("clusters") >= {"0", "1"}
+    assert not colours("clusters") & (colours("accuracy") | colours("loss"))
 
 
 def test_a_page_shows_which_rows_of_a_device_test(tmp_path: Path) -> None:

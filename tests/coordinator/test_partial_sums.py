@@ -38,7 +38,7 @@ def opened(folder: Path, method: str = "fedavg", **sections: Any) -> tuple[Run, 
     run = begun(folder, scene)
     effects: list[Effect] = []
     for client in clients():
-        run.samples[client] = (24, 24)
+        run.members.of(client).samples = (24, 24)
         effects += run.handle(Joined(client), 0.0)
     return run, {
         effect.client: effect.order
@@ -120,7 +120,7 @@ def test_a_killed_coordinator_continues_with_the_sums_that_it_accepted(tmp_path:
     again, effects = Run.resume(
         tmp_path / "killed", scene, setup(scene), rules=rules(scene), now=0.0
     )
-    again.samples |= dict.fromkeys(clients(), (24, 24))
+    again.members.note_samples(dict.fromkeys(clients(), (24, 24)))
     for client in clients():
         effects += again.handle(Joined(client), 0.0)
     assert again.engine.step is not None
@@ -171,7 +171,8 @@ def test_a_report_that_must_be_taken_out_or_weighed_again_is_asked_for_with_all_
         run, orders = opened(
             tmp_path / way, aggregation={"max_samples": {"times_median": 2.0, **cap}}
         )
-        run.samples.clear()
+        for member in run.members:
+            member.samples = None
         reports = reports_of(run, orders)
         liar = "agent-5"
         if lie == "absurd values":
@@ -233,7 +234,7 @@ def test_refusals_are_those_of_the_coordinator_and_a_bad_report_is_not_folded(
     notices = [effect.notice for effect in effects if isinstance(effect, Announce)]
     assert [one for one in notices if isinstance(one, ReportRefused)] == expected
     assert len(expected) == len(bad)
-    assert run.engine.refused.keys() == single.engine.refused.keys()
+    assert run.engine.members.refused.keys() == single.engine.members.refused.keys()
 
 
 def test_failures_and_unasked_reports_reach_the_engine(tmp_path: Path) -> None:
@@ -248,8 +249,8 @@ def test_failures_and_unasked_reports_reach_the_engine(tmp_path: Path) -> None:
     assert partial.ignored == ["stranger"]
     take(run, partial)
     assert run.engine.step is not None
-    assert run.engine.step.failed == {"agent-0"}
-    assert run.facts.failures["agent-0"]["why"] == "no data"
+    assert run.engine.step.failed.keys() == {"agent-0"}
+    assert run.members.by_agent(lambda one: one.failures)["agent-0"]["why"] == "no data"
 
 
 def test_a_sum_waits_for_others_and_is_offered_until_it_is_settled(tmp_path: Path) -> None:
@@ -398,7 +399,7 @@ def test_an_aggregator_speaks_only_of_agents_of_its_own_broker(tmp_path: Path) -
     assert content is not None
     elsewhere = AggregatorAgents(lambda client: False, lambda client: 24)
     assert accept_sum(run, content, PartialSum.from_bytes(content), elsewhere, 0.0) == []
-    assert not run.facts.failures
+    assert not run.members.by_agent(lambda one: one.failures)
 
 
 @pytest.mark.parametrize(

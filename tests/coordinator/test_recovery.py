@@ -72,7 +72,7 @@ def half_reported(
     run = Run.start(folder, scene, setup(scene), rules=laws, run="r1", now=0.0)
     effects: list[Effect] = []
     for client in clients():
-        run.samples[client] = (24, 24)
+        run.members.of(client).samples = (24, 24)
         effects += run.handle(Joined(client), 0.0)
     orders = orders_in(effects)
     for client in sorted(orders)[:4]:
@@ -83,7 +83,7 @@ def half_reported(
 def resumed(folder: Path) -> tuple[Run, list[Effect]]:
     scene = scenario("fedavg", rounds=ALL)
     run, effects = Run.resume(folder, scene, setup(scene), rules=rules(scene), now=0.0)
-    run.samples |= dict.fromkeys(clients(), (24, 24))
+    run.members.note_samples(dict.fromkeys(clients(), (24, 24)))
     return run, effects
 
 

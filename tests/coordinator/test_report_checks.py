@@ -94,7 +94,7 @@ def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(
     refused = answered = 0
     client_states: dict[ClientId, ClientState] = {}
     run = begun(tmp_path, scene, name="r")
-    run.samples |= dict.fromkeys(people, (24, 24))
+    run.members.note_samples(dict.fromkeys(people, (24, 24)))
     for client in people:
         run.handle(Joined(client), 0.0)
     while run.engine.stage.value != "finished":
@@ -131,7 +131,7 @@ def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(
         answered += 1
         if answered % RESUMED_AFTER == 0:
             run, _ = Run.resume(tmp_path, scene, setup(scene), rules=rules(scene), now=0.0)
-            run.samples |= dict.fromkeys(people, (24, 24))
+            run.members.note_samples(dict.fromkeys(people, (24, 24)))
     assert refused > 3
     assert json.loads(json.dumps(write_all(run, dict.fromkeys(people, 0))))["rounds"] == 2
     assert all(np.isfinite(model).all() for model in run.strategy.clusters(run.state))

@@ -20,6 +20,8 @@ from covey.coordinator.engine.events import (
     Folded,
     Joined,
     Left,
+    LinkBack,
+    LinkLost,
     Open,
     Planned,
     PlanPhase,
@@ -90,8 +92,8 @@ def test_work_that_comes_to_nothing_k_times_in_a_row_is_ordered_again_after_2_to
     engine = opened("a", "b", "c", rounds=60)
     missed = rounds_without(engine, "c", 30, **{trouble: "c"})
     assert missed == [*range(2, 5), *range(6, 13), *range(14, 29)]
-    assert engine.rests.troubles["c"].times == 5
-    assert engine.rests.troubles["c"].until - 29 == 16, "no rest is longer"
+    assert engine.members.troubles()["c"].times == 5
+    assert engine.members.troubles()["c"].until - 29 == 16, "no rest is longer"
 
 
 def test_a_rest_is_announced_with_its_reason_and_ends_with_a_report() -> None:
@@ -102,7 +104,7 @@ def test_a_rest_is_announced_with_its_reason_and_ends_with_a_report() -> None:
     assert Rested("c", "failing", 2, 5, why) in actions
     assert invited(actions) == ("a", "b")
     assert rounds_without(engine, "c", 9) == [0, 1, 2]
-    assert engine.rests.troubles == {}
+    assert engine.members.troubles() == {}
 
 
 def test_a_rest_survives_a_restart() -> None:
@@ -138,6 +140,24 @@ def test_a_laptop_that_sleeps_now_and_then_does_not_rest() -> None:
         assert "c" not in engine.present
         feed(engine, first.deadline + 11.0, Joined("c"))
         assert "c" in invited(round_of(engine)), "it is back"
+
+
+@pytest.mark.parametrize("why", ["the link was lost", "a restart"])
+def test_an_agent_that_has_not_answered_the_roll_call_yet_is_not_silent(why: str) -> None:
+    """Before: after a broker had moved, those who found it a second later than the others missed five rounds."""
+    engine = opened("a", "b", "c", rounds=60, quorum=2, grace_s=3.0)
+    if why == "a restart":
+        engine, _ = restarted(engine, now=0.0)
+        feed(engine, 0.0, LinkBack())
+    else:
+        feed(engine, 0.0, LinkLost(), LinkBack())
+    for number in (1, 2):
+        at = 4.0 * number
+        feed(engine, at - 3.0, Reported("a", number), Reported("b", number))
+        feed(engine, at, Joined("a"), Joined("b"), Tick(), Folded(), Planned(TRAIN))
+    assert engine.members.troubles() == {}
+    feed(engine, 8.5, Joined("c"))
+    assert "c" in invited(round_of(engine))
 
 
 def test_no_agent_rests_where_no_round_could_take_place_without_it() -> None:
@@ -189,7 +209,7 @@ def test_a_step_without_reports_is_no_agents_fault() -> None:
         feed(engine, engine.step.deadline, Tick(), Joined("a"), Joined("b"))
         assert engine.wake_at is not None
         feed(engine, engine.wake_at, Tick(), Planned(TRAIN))
-    assert engine.rests.troubles == {}
+    assert engine.members.troubles() == {}
 
 
 def test_the_wait_for_further_reports_follows_those_that_came() -> None:
@@ -312,7 +332,7 @@ def test_the_record_the_status_and_the_dashboard_show_who_is_silent(tmp_path: Pa
         epoch="e",
         now=0.0,
     )
-    rows = roster.rows({}, resting={"agent-3": run.engine.rests.troubles["agent-3"]})
+    rows = roster.rows({}, resting={"agent-3": run.engine.members.troubles()["agent-3"]})
     assert agent_state(rows["agent-3"]) == "silent"
     assert "online, but no report came in time" in reason(rows["agent-3"])
     paper = Console(width=200, record=True, file=StringIO())

@@ -57,7 +57,7 @@ def test_refusals_count_once_per_step() -> None:
         )
         == []
     )
-    assert engine.refused == {"a": (1, 1)}
+    assert engine.members.refused == {"a": (1, 1)}
     assert engine.quarantined == {}
 
 
@@ -91,7 +91,7 @@ def test_a_released_client_is_invited_again_and_starts_from_zero() -> None:
     engine = opened("a", "b", quarantine_after=1, rounds=9)
     engine.handle(VoteRefused("a", "lie"), 1.0)
     assert engine.handle(Release("a"), 2.0) == [Released("a")]
-    assert engine.refused == {}
+    assert engine.members.refused == {}
     feed(engine, 2.0, Reported("b", 1))
     fold(engine)
     assert set(cohort(engine)) == {"a", "b"}
@@ -126,7 +126,7 @@ def test_a_failed_fold_without_a_guilty_agent_is_void_with_its_reason() -> None:
     assert engine.handle(FoldFailed("no sound state"), 2.0) == [
         Void(1, "no sound state", ("a", "b"))
     ]
-    assert engine.refused == {}
+    assert engine.members.refused == {}
 
 
 def test_nothing_can_be_set_aside_while_nothing_is_folded() -> None:
@@ -141,7 +141,7 @@ def test_quarantine_and_declared_numbers_outlast_a_restart() -> None:
     saved = json.loads(json.dumps(engine.snapshot()))
     again, _ = RoundEngine.restore(RoundRules(quarantine_after=1, start_agents=2), saved, [], 5.0)
     assert again.quarantined == {"a": "lie"}
-    assert again.refused == {"a": (1, 1)}
+    assert again.members.refused == {"a": (1, 1)}
     assert again.step is not None
     assert again.step.phase.numbers == phase.numbers
     feed(again, 6.0, Joined("a"), Joined("b"), Reported("b", 1))

@@ -24,7 +24,7 @@ from covey.coordinator.engine.events import (
     Unreadable,
     Void,
 )
-from covey.coordinator.engine.presence import Presence
+from covey.coordinator.engine.members import Members
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import RoundRules
 from covey.shared.strategies.base import Phase, View
@@ -163,7 +163,7 @@ def test_a_second_roll_call_starts_the_time_again() -> None:
 
 
 def test_an_agent_that_leaves_again_during_a_roll_call_is_gone_at_its_new_time() -> None:
-    presence = Presence()
+    presence = Members()
     presence.join("a")
     presence.leave_at(5.0, ["a"])
     presence.call_roll(10.0)

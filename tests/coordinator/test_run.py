@@ -44,7 +44,7 @@ def opened(folder: Path, **sections: Any) -> tuple[Run, dict[ClientId, Any]]:
     run = begun(folder, scene)
     effects: list[Effect] = []
     for client in clients():
-        run.samples[client] = (24, 24)
+        run.members.of(client).samples = (24, 24)
         effects += run.handle(Joined(client), 0.0)
     return run, {effect.client: effect.order for effect in effects if isinstance(effect, SendOrder)}
 
@@ -84,7 +84,7 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
     client_states: dict[ClientId, ClientState] = {}
     folder = tmp_path / "killed"
     run = begun(folder, scene, name="in-process", newcomers=newcomers)
-    run.samples |= dict.fromkeys(people, (24, 24))
+    run.members.note_samples(dict.fromkeys(people, (24, 24)))
     for client in people:
         run.handle(Joined(client), 0.0)
     kills = 0
@@ -108,7 +108,7 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
         run, _ = Run.resume(
             folder, scene, setup(scene), rules=settings, now=0.0
         )  # the old one is never asked again
-        run.samples |= dict.fromkeys(people, (24, 24))
+        run.members.note_samples(dict.fromkeys(people, (24, 24)))
         kills += 1
     assert kills > 12
     assert fingerprint(run) == fingerprint(undisturbed)
@@ -293,7 +293,7 @@ def test_a_line_and_the_result_mean_the_same_by_e_last(tmp_path: Path) -> None:
     """Half of the agents have not trained after the first round; who never did is measured on what it would use."""
     run = in_process(tmp_path, scenario("fedavg", evaluation={"every": 1}, rounds={"count": 1}))
     [line] = [one for one in records.lines(tmp_path) if one["phase"] == "evaluate"]
-    assert len(run.facts.trained) == 4
+    assert len(run.members.trained) == 4
     assert line["evaluation"]["last"] == result_of(run, None).accuracy["last"]
     assert line["evaluation"]["last"]["agents"] == 8
 

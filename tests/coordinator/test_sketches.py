@@ -113,7 +113,7 @@ def killed_everywhere(folder: Path, scene: Any) -> None:
     run = begun(folder, scene, name=IN_PROCESS)
     first: list[Effect] = []
     while True:
-        run.samples |= known
+        run.members.note_samples(known)
         effects = [*first, *run.desired()]
         for client in known:
             effects += run.handle(Joined(client), 0.0)

@@ -66,7 +66,7 @@ def test_a_method_trains_what_is_shared_and_kept_and_leaves_the_rest_as_it_was(
     assert len({last["out.bias"].tobytes() for last in lasts}) == 8
     for model in run.models:
         assert np.array_equal(tensors(run, model)["out.bias"], start["out.bias"])
-    assert all(np.isfinite(one["tuned"]["loss"]) for one in run.facts.evaluation.values())
+    assert all(np.isfinite(one["tuned"]["loss"]) for one in run.members.evaluation.values())
 
 
 @pytest.mark.parametrize("method", ["fesem", "fedrep"])
@@ -78,7 +78,7 @@ def test_over_a_misbehaving_broker_a_split_run_has_the_bytes_of_the_run_without_
     calm, _ = ended(tmp_path / "calm", scene)
     wired = over_the_wire(tmp_path / "wire", scene, duplicate=0.2, reorder=0.2)
     assert fingerprint(wired) == fingerprint(calm)
-    assert wired.facts.evaluation == calm.facts.evaluation  # kept values survived as well
+    assert wired.members.evaluation == calm.members.evaluation  # kept values survived as well
 
 
 def test_shared_values_alone_travel_and_all_others_once(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_fedper_is_fedavg_that_keeps_its_last_layer(tmp_path: Path) -> None:
     by_method, others = ended(tmp_path / "method", scene_of("fedrep-fedper", {}))
     assert fingerprint(by_task) == fingerprint(by_method)
     trained = [client for client, state in states.items() if LAST_MODEL in state]
-    assert len(trained) == len(by_task.facts.owners) == 7
+    assert len(trained) == len(by_task.members.by_agent(lambda one: one.owns)) == 7
     for client in trained:
         assert np.array_equal(states[client][LAST_MODEL], others[client][LAST_MODEL])
 
@@ -123,7 +123,7 @@ def test_the_head_of_fedrep_trains_before_or_after_the_body_and_that_of_fedbabu_
     for state in states.values():
         head = layout.named(state[LAST_MODEL])["out.weight"]
         assert np.array_equal(head, layout.named(starts[0])["out.weight"])
-    figures = run.facts.evaluation.values()
+    figures = run.members.evaluation.values()
     assert all(one["tuned"]["loss"] < one["server"]["loss"] for one in figures)
 
 
@@ -134,7 +134,7 @@ def test_a_part_of_a_model_can_be_the_base_of_a_difference(
     tmp_path: Path, wire: dict[str, Any]
 ) -> None:
     run, _ = ended(tmp_path, scene_of("fedclust", BOTH, wire={"delta": True, **wire}))
-    assert len(run.facts.evaluation) == 8
+    assert len(run.members.evaluation) == 8
     assert all(np.isfinite(model).all() for model in run.models)
 
 
@@ -168,8 +168,8 @@ def test_buffered_rounds_take_any_split(tmp_path: Path, method: str) -> None:
         assert (["0", "own"], ["0"]) in seen
     assert (["0"], ["0"]) in seen
     assert run.engine.round == 4
-    assert len(run.facts.evaluation) == 8
-    assert set(run.facts.owners) <= set(clients())
+    assert len(run.members.evaluation) == 8
+    assert set(run.members.by_agent(lambda one: one.owns)) <= set(clients())
 
 
 def test_an_agent_that_has_lost_what_it_kept_gets_initial_values_again(tmp_path: Path) -> None:
@@ -194,8 +194,8 @@ def test_an_agent_that_has_lost_what_it_kept_gets_initial_values_again(tmp_path:
         driver.complete(samples_of(people))
     run = driver.run
     run.failed("agent-3", run.engine.number, failures[0], 0.0)
-    assert "agent-3" not in run.facts.owners
-    assert "agent-4" in run.facts.owners
+    assert "agent-3" not in run.members.by_agent(lambda one: one.owns)
+    assert "agent-4" in run.members.by_agent(lambda one: one.owns)
 
 
 def test_exported_models_are_whole(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from covey.coordinator.engine.events import (
     Reported,
     Tick,
 )
+from covey.coordinator.engine.members import KEPT
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import DeadlineRule
-from covey.coordinator.engine.timing import KEPT, AgentTiming
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.shared.scenario.scenario import Scenario
@@ -141,9 +141,8 @@ def test_a_silent_agent_does_not_stretch_the_deadlines_forever() -> None:
 
 
 def test_durations_count_for_their_phase_and_their_agents_alone() -> None:
-    timing = AgentTiming(RULE)
     engine = engine_of()
-    engine.timing = timing
+    timing = engine.timing
     begin(engine, 0.0)
     end(engine, 0.0, dict.fromkeys(AGENTS, 8.0))
     assert timing.deadline_s("train", AGENTS, 30.0) == 12.0
@@ -153,7 +152,7 @@ def test_durations_count_for_their_phase_and_their_agents_alone() -> None:
     assert timing.deadline_s("train", [*strangers, "a", "b"], 30.0) == 30.0  # less than half
     assert timing.deadline_s("train", [*strangers, "a", "b", "c"], 30.0) == 12.0
     for client in AGENTS:
-        timing.forget(client)
+        engine.members.forget(client)
     assert timing.deadline_s("train", AGENTS, 30.0) == 30.0
 
 
@@ -233,7 +232,7 @@ def test_a_killed_coordinator_decides_as_an_undisturbed_one() -> None:
         took = {client: 4.0 + ord(client) % 7 for client in able}
         now = end(engine, now, took)
     again, _ = restarted(engine, now=1000.0)
-    again.presence.rollcall_until = None
+    again.members.rollcall_until = None
     assert json.dumps(again.timing.to_json()) == json.dumps(engine.timing.to_json())
     begin(engine, now)
     begin(again, 1000.0)

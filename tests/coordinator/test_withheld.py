@@ -21,7 +21,7 @@ from tests.kit import small_run
 def finished(folder: Path, worse: int) -> Run:
     """A run of eight agents, on a number of which the constant is better."""
     run = small_run.in_process(folder, small_run.scenario("fedavg"))
-    for number, modes in enumerate(dict(sorted(run.facts.evaluation.items())).values()):
+    for number, modes in enumerate(dict(sorted(run.members.evaluation.items())).values()):
         better = 1.0 if number < worse else 0.0
         modes["baseline"] = {**modes["server"], "accuracy": better}
     write_models(run)
@@ -59,5 +59,5 @@ def test_models_that_are_worse_than_none_on_most_devices_are_withheld(
 
 def test_a_device_whose_served_model_diverged_counts_as_worse(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", 0)
-    run.facts.evaluation["agent-7"]["server"] = {"n": 3, "diverged": True}
+    run.members.evaluation["agent-7"]["server"] = {"n": 3, "diverged": True}
     assert worse_than_none(run) == (["agent-7"], 8)

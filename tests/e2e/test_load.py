@@ -24,14 +24,14 @@ NOISE = 3000
 KINDS = {"order", "model", "report", "status", "metrics", "roster"}
 
 
-def test_a_hundred_agents_with_twenty_parts_each_on_a_stock_mosquitto(tmp_path: Path) -> None:
-    port, agents = free_port(), 100
+def test_fifty_agents_with_forty_parts_each_on_a_stock_mosquitto(tmp_path: Path) -> None:
+    port, agents = free_port(), 50
     sections: dict[str, Any] = {
         "fleet": {"agents": agents, "partition": {"name": "iid"}, "faults": {}},
         "training": {"epochs": 1},
         "task": {
-            "model": {"name": "mlp", "options": {"hidden": 66}}
-        },  # 4 960 values: 20 parts of 1 KiB
+            "model": {"name": "mlp", "options": {"hidden": 133}}
+        },  # 9 985 values: 40 parts of 1 KiB
         "rounds": {
             "count": 1,
             "participation": 1.0,

@@ -20,15 +20,17 @@ from tests.processes import ROOT, Program, result, rows
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
 SMALL = {  # the same scenario with few agents and one round
     "fmnist_fedclust": [
-        "fleet.agents=6",
+        "fleet.agents=4",
         "rounds.participation=0.5",
         "training.epochs=1",
-        "fleet.limit=3000",
+        "fleet.limit=800",
+        "evaluation.deliver=served",
     ],
     "writers_fesem": [
         "fleet.agents=8",
         "fleet.partition.populations={hsf0: 4, hsf4: 4}",
         "training.epochs=1",
+        "evaluation.deliver=served",
     ],
     "har_people": ["training.epochs=1", "rounds.participation=0.1", "evaluation.deliver=served"],
 }

@@ -60,7 +60,7 @@ class Course:
         self.people, self.memories = clients(scene=self.scene), {}
         run = begun(self.folder / "run", self.scene, name="r")
         run.spool.durable = False
-        run.samples |= dict.fromkeys(self.people, (24, 24))
+        run.members.note_samples(dict.fromkeys(self.people, (24, 24)))
         for client in self.people:
             run.handle(Joined(client), 0.0)
         return run
@@ -140,7 +140,7 @@ def report_target() -> Target:
             except BaseException:
                 course.run = None  # the next input begins a new run
                 raise
-            if run.facts.accepted.get(client) == order.step:
+            if run.members.accepted(client) == order.step:
                 course.memories[client] = kept
                 course.lies = 0
             return "honest" if truth else ""

@@ -39,7 +39,7 @@ class LocalClients:
     def report(self, run: Run, client: ClientId, order: OrderMessage) -> bytes:
         """Train on this client's data."""
         # a coordinator that was killed may have accepted the last report, and the client not know of it
-        self.settle(run, client, run.facts.accepted.get(client, 0))
+        self.settle(run, client, run.members.accepted(client))
         return self.work(run, client, order).to_bytes()
 
     def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
@@ -68,7 +68,7 @@ class LocalClients:
     def settle(self, run: Run, client: ClientId, step: int) -> None:
         """Keep the memory of accepted work."""
         kept = self._kept.pop(client, None)
-        if kept is not None and run.facts.accepted.get(client) == step:
+        if kept is not None and run.members.accepted(client) == step:
             self.memories[client] = kept
 
 

@@ -131,7 +131,7 @@ def play(seed: int, folder: Path) -> Chaos:
                     lambda: Run.resume(folder, scene, setup, rules=rules, now=0.0)
                 )
                 for client in people:  # what came with an accepted report is theirs
-                    clients.settle(run, client, run.facts.accepted.get(client, 0))
+                    clients.settle(run, client, run.members.accepted(client))
             except Exception as error:
                 chaos.failures.append(f"the run ended: {type(error).__name__}: {error}")
                 break

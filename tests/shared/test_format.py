@@ -17,6 +17,7 @@ from pydantic import BaseModel
 import covey.shared.scenario
 import covey.shared.wire
 from covey.agent.device.outbox_state import State
+from covey.coordinator.engine.members import Member
 from covey.coordinator.run.run_state import RunState
 from covey.shared.errors import DecodeError
 from covey.shared.programs import version as versions
@@ -31,7 +32,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "1593e2ef9dda275c",
+    "ce70f704cd1d93cf",
 )  # the format number, and the digest of the fields that it stands for
 
 
@@ -50,7 +51,7 @@ def models(package: ModuleType) -> Iterator[type[BaseModel]]:
 
 def states() -> Iterator[type[Any]]:
     """The dataclasses of checkpoints and of an agent's folder, those of every method included."""
-    yield from (State, RunState)
+    yield from (State, RunState, Member)
     for method in METHODS:
         scene = scenario(method)
         yield type(scene.method.init(setup(scene)))

@@ -127,6 +127,6 @@ def test_a_run_serves_lower_losses_with_the_prior(tmp_path: Path, method: str) -
     for setting in ("off", "on"):
         plan = scenario(method, task={"label_prior": setting}, rounds={"participation": 1.0})
         run = in_process(tmp_path / setting, plan)
-        figures = run.facts.evaluation.values()
+        figures = run.members.evaluation.values()
         losses.append(np.mean([figure["server"]["loss"] for figure in figures]))
     assert losses[1] < losses[0]

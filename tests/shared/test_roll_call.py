@@ -65,7 +65,7 @@ def test_a_large_fleet_has_more_time_to_answer() -> None:
         for number in range(agents):
             engine.handle(Joined(f"agent-{number}"), 0.0)
         engine.handle(LinkBack(), 100.0)
-        assert engine.presence.rollcall_until == 110.0 + extra_s(agents)
+        assert engine.members.rollcall_until == 110.0 + extra_s(agents)
     assert extra_s(3) == 0.0
     assert extra_s(3000) == 2.5
 

@@ -19,6 +19,7 @@ from tests.methods import LAYERED, METHODS, NORMED, OPTIONS
 registry: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
 MEMBERS: tuple[type[Strategy[Any]], ...] = tuple(BUILT_IN.values())
 NAMES = list(BUILT_IN)
+ROUNDS = 4  # in the last of them a newcomer answers that was asked before
 CASES = [{"name": name, **options} for name in NAMES for options in OPTIONS.get(name, [{}])]
 every = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
 
@@ -53,12 +54,12 @@ def a_run(
     return Run(strategy, setup, locals_, {"c6": 1, "c7": 2}, lossy, shuffle)
 
 
-LOOKED_AT = (0, 1, 5)  # rounds
+LOOKED_AT = (0, 1, ROUNDS)
 _played: dict[str, tuple[Run, list[Any]]] = {}
 
 
 def played(case: dict[str, Any]) -> tuple[Run, list[Any]]:
-    """The usual run of a case after five rounds, and its states after some of them: made once, for all tests that only look."""
+    """The usual run of a case and its states after some of them: made once, for all tests that only look."""
     key = json.dumps(case)
     if key not in _played:
         run = a_run(case)
@@ -69,7 +70,7 @@ def played(case: dict[str, Any]) -> tuple[Run, list[Any]]:
 
 @every
 def test_the_order_of_arrival_does_not_change_a_byte(case: dict[str, Any]) -> None:
-    first, other = played(case)[0], a_run(case, shuffle=1).rounds(5)
+    first, other = played(case)[0], a_run(case, shuffle=1).rounds(ROUNDS)
     assert fingerprint(other.state) == fingerprint(first.state)
     assert fingerprint(sorted(other.client_states.items())) == fingerprint(
         sorted(first.client_states.items())
@@ -88,7 +89,7 @@ def test_another_seed_makes_another_run(case: dict[str, Any]) -> None:
 
 @every
 def test_a_run_lowers_every_agents_loss(case: dict[str, Any]) -> None:
-    end = a_run(case, participation=1.0).rounds(5)
+    end = a_run(case, participation=1.0).rounds(ROUNDS)
     for client in ("c0", "c3", "c5"):
         mixture = end.personal(client)
         assert sum(weight for weight, _ in mixture) == pytest.approx(1.0)

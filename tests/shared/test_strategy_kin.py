@@ -116,7 +116,7 @@ def test_a_fleet_without_shift_has_the_bytes_of_fedavg(
         for plan in (scene(6, participation), scenario("fedavg", rounds=rounds))
     ]
     assert fingerprint(runs[0]) == fingerprint(runs[1])
-    assert runs[0].facts.evaluation == runs[1].facts.evaluation
+    assert runs[0].members.evaluation == runs[1].members.evaluation
     assert phases(tmp_path / "kin") == ["signature"]
     [why] = sentences(tmp_path / "kin")
     assert why == "kin: no shift found between the data of 8 agents: one model, this run is FedAvg"
@@ -172,7 +172,7 @@ def test_groups_are_found_confirmed_by_a_vote_and_trained_apart(tmp_path: Path) 
     )
     outcome = run.state.outcomes["inputs"]
     assert outcome["voters"] == outcome["better"] == 8
-    served = [figures["server"]["accuracy"] for figures in run.facts.evaluation.values()]
+    served = [figures["server"]["accuracy"] for figures in run.members.evaluation.values()]
     assert min(served) > 0.8
 
 

@@ -271,7 +271,7 @@ class Judge:
         lineage = self._lineages.setdefault(run.folder, Lineage())
         is_first = True  # checkpoint of this life
         note, save, take = run.audit.note, run._save, run._take
-        take_back, discard = run.accepted.take_back, run.spool.discard
+        take_back, discard = run.members.take_back, run.spool.discard
         note_resume = run.recorder.note_resume
 
         def noted(event: str, **about: Any) -> None:
@@ -315,7 +315,7 @@ class Judge:
         run._save = saved  # type: ignore[method-assign]
         run._take = taken  # type: ignore[method-assign]
         run.recorder.note_resume = resumed  # type: ignore[assignment, method-assign]
-        run.accepted.take_back = taken_back  # type: ignore[method-assign]
+        run.members.take_back = taken_back  # type: ignore[method-assign]
         run.spool.discard = discarded  # type: ignore[method-assign]
 
     def _begins(self, run: Run, lineage: Lineage) -> None:

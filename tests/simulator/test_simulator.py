@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import methods
 from tests.simulator.flaws import FOUND, without
 from tests.simulator.plan import KINDS, Fault, Plan, plan
 from tests.simulator.shrink import shrunk
@@ -155,15 +156,11 @@ def test_a_plan_shrinks_to_the_fault_that_it_needs() -> None:
     assert simplest == Plan(1, "fedavg", "hasty", 1, False, (Fault("copy folder", 2.0, 3.0),))
 
 
-@pytest.mark.parametrize("seed", ["12"])
-def test_a_seed_has_one_history_in_any_process_and_under_any_hash_seed(seed: str) -> None:
-    def story(hash_seed: str) -> str:
-        command = [sys.executable, "-m", "tests.simulator", "--seed", seed]
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        return subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
-        ).stdout
-
-    first = story("0")
-    assert "\nhistory " in first
-    assert story("1") == first
+def test_a_seed_has_one_history_in_any_process_and_under_any_hash_seed() -> None:
+    """This process has a hash seed of its own, but by chance."""
+    command = [sys.executable, "-m", "tests.simulator", "--seed", "12"]
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    story = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
+    ).stdout
+    assert f"\nhistory {play(plan(12, sorted(methods.METHODS))).digest}\n" in story
