@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from covey.shared.errors import UserError, install
@@ -18,20 +17,8 @@ TORCH = "torch"
 NUMPY = "numpy"
 
 
-@dataclass(frozen=True)
-class BuiltIn:
-    """A learner of our own."""
-
-    reference: str  # module:name of the object that implements `Learner`
-    models: (
-        tuple[str, ...] | None
-    )  # the built-in models that it trains; None: all, and a user's own
-
-
-BUILT_IN: Mapping[str, BuiltIn] = {
-    TORCH: BuiltIn("covey.agent.training.torch_learner:LEARNER", None),
-    NUMPY: BuiltIn("covey.agent.light.numpy_learner:LEARNER", ("linear", "mlp")),
-}
+# learners of our own -> the built-in models that they train; None: all, and a user's own
+BUILT_IN: Mapping[str, tuple[str, ...] | None] = {TORCH: None, NUMPY: ("linear", "mlp")}
 
 
 def learner_name(wish: str | None) -> str:
@@ -72,11 +59,11 @@ def cannot_train(learner: str, task: Mapping[str, Any]) -> str | None:
         )
     if framework_of(name) == "flower":
         return f"task.model {name!r}: start the agent with --learner {name}, since its client loads its own data"
-    built_in = BUILT_IN[learner]
-    if built_in.models is None or name not in BUILT_IN_MODELS:
+    trained = BUILT_IN[learner]
+    if trained is None or name not in BUILT_IN_MODELS:
         return None
-    known = " and ".join(built_in.models)
-    if name not in built_in.models:
+    known = " and ".join(trained)
+    if name not in trained:
         return (
             f"task.model {name!r}: the learner of this device ({learner}) trains {known} only; choose one of "
             "these models, or start the agent with --learner torch"

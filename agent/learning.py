@@ -1,19 +1,14 @@
-"""What a worker needs of a learner, and how it finds the one that its device chose.
+"""What a worker needs of a learner.
 
 This module imports no numpy and no torch: a learner loads its own libraries.
 """
 
 from __future__ import annotations
 
-import importlib
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
-from covey.agent.learner_choice import BUILT_IN
-from covey.agent.own_code import loop_of
 from covey.shared.errors import PublicError
-from covey.shared.own_code.consent import AllowedCode, framework_of
-from covey.shared.own_code.plugins import door
 from covey.shared.sentences import some
 
 if TYPE_CHECKING:
@@ -24,6 +19,7 @@ if TYPE_CHECKING:
     from covey.agent.kept.privacy_account import DeviceAccount
     from covey.agent.policy import OwnersRules
     from covey.shared.numerics.vectors import Layout
+    from covey.shared.own_code.consent import AllowedCode
     from covey.shared.privacy.noise import Noise
     from covey.shared.privacy.settings import Budget, LocalPrivacy
     from covey.shared.scenario.task import Task
@@ -78,8 +74,8 @@ def check_layout(own: Layout, theirs: Layout) -> None:
     )
 
 
-class Learner(Protocol):
-    """Trains a task's models on a device's data."""
+class Library(Protocol):
+    """What a learner computes with."""
 
     def prepare(self, threads: int = 1) -> None:
         """Load the libraries and set them up for a worker process, with this number of threads."""
@@ -94,6 +90,10 @@ class Learner(Protocol):
         Raises:
             PublicError: the learner cannot compute on this kind of device here.
         """
+
+
+class Learner(Library, Protocol):
+    """Trains a task's models on a device's data."""
 
     def layout(self, task: Task, allowed: AllowedCode) -> Layout:
         """The layout of the task's model.
@@ -127,31 +127,3 @@ class Learner(Protocol):
             PublicError: the learner does not train this model, or its layout is another one.
             DataError: there are no training samples.
         """
-
-
-def load_learner(name: str) -> Learner:
-    """The learner of this name. That of another framework is bare: what it trains comes with the task (`learner_for`)."""
-    if framework_of(name):
-        return cast(Learner, _loops().BARE)
-    module_name, _, attribute = BUILT_IN[name].reference.partition(":")
-    module: Any = importlib.import_module(module_name)
-    return cast(Learner, getattr(module, attribute))
-
-
-def learner_for(task: Task, rules: OwnersRules) -> Learner:
-    """What trains a task's model: the loop that a model of the user's own brings, or the learner that the device chose.
-
-    Raises:
-        UserError: the model cannot be imported or made.
-        ConsentError: the model is not built in, and the rules do not allow it.
-    """
-    loop = loop_of(task, rules.allowed)
-    if loop is None:
-        return load_learner(rules.learner)
-    if framework_of(task.model.name) == "flower":
-        return cast(Learner, door("flower clients").FlowerLearner(loop))
-    return cast(Learner, _loops().LoopLearner(loop))
-
-
-def _loops() -> Any:
-    return importlib.import_module("covey.agent.light.own_loop")

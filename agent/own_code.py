@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
-from covey.shared.errors import CoveyError, PublicError, UserError
+from covey.shared.errors import CoveyError, UserError
 from covey.shared.own_code import faults, plugins
-from covey.shared.own_code.consent import BUILT_IN_MODELS, AllowedCode, code_of, framework_of
+from covey.shared.own_code.consent import AllowedCode, code_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-    from covey.shared.scenario.task import Task
 
 State = Mapping[str, "npt.NDArray[Any]"]  # the values of a model by name
 
@@ -43,40 +41,6 @@ class Loop(Protocol):
 
     def evaluate(self, state: State, features: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The outputs for features (n, *task.features): logits (n, classes), or values (n, 1) of a regression."""
-
-
-def loop_of(task: Task, allowed: AllowedCode) -> Loop | None:
-    """The task's model if it is a client or an estimator of another framework, or a class with `start`, `train` and
-    `evaluate`; None for modules of torch.
-
-    Raises:
-        UserError: it cannot be imported or made.
-        ConsentError: the model is not built in, and `allowed` does not name it.
-    """
-    name = task.model.name
-    if name in BUILT_IN_MODELS:
-        return None
-    builder = users_builder(name, allowed)
-    match framework_of(name):
-        case "flower":
-            clients = plugins.door("flower clients")
-            return cast(Loop, clients.FlowerLoop(builder, name, task.model.options))
-        case "sklearn":
-            estimators = plugins.door("estimators")
-            return cast(Loop, estimators.EstimatorLoop(builder, name, task, task.model.options))
-    if not all(callable(getattr(builder, part, None)) for part in ("start", "train", "evaluate")):
-        return None
-    if task.model.adapters is not None:
-        raise PublicError(
-            f"task.model.adapters: adapters are for modules of torch, and {name} trains by a loop of its own; remove them"
-        )
-    try:
-        return cast(Loop, builder(task.features, task.outputs, **task.model.options))
-    except (Exception, SystemExit) as error:  # the user's code, or options that it does not know
-        raise UserError(
-            f"task.model {name!r} with features {list(task.features)} and options {task.model.options}: "
-            f"{faults.said(error)}"
-        ) from error
 
 
 def users_builder(name: str, allowed: AllowedCode) -> Any:

@@ -159,7 +159,7 @@ def measured(cell: Cell, place: Place, pool: WorkerPool) -> dict[str, Any]:
     """The mean over agents of each mode, of the constant and of trees; how far E-delivered is ahead of these two, with standard
     errors over agents; agents that use no model; clusters; seconds of processors."""
     scene = scenario(cell, place)
-    in_numpy = scene.task.model.name in (BUILT_IN[NUMPY].models or ())
+    in_numpy = scene.task.model.name in (BUILT_IN[NUMPY] or ())
     os.environ["COVEY_LEARNER"] = NUMPY if in_numpy else "torch"
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:

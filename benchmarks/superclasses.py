@@ -31,8 +31,8 @@ from safetensors.numpy import load_file
 from scipy.optimize import linear_sum_assignment
 
 from covey.agent.data import Dataset, fit, load
-from covey.agent.learning import learner_for
 from covey.agent.policy import NO_CODE_RULES
+from covey.agent.worker.learners import learner_for
 from covey.coordinator.compare.rows import ComparisonRow
 from covey.coordinator.compare.summaries import summaries
 from covey.coordinator.compare.tables import tables
@@ -196,7 +196,7 @@ def figures(run: Path, data: Dataset, major: float) -> dict[str, float | None]:
     """The figures of a finished run, by the names in COLUMNS."""
     scenario = load_without_files(run / "scenario.yaml")
     method = scenario.method
-    state = Checkpoint(run / "checkpoint").state(type(method.init(started(run, scenario))))
+    state = Checkpoint(run / "checkpoint").state(method.init(started(run, scenario)))
     assert scenario.fleet is not None
     agents = scenario.fleet.agents
     shares = mixtures(major, agents).tolist()

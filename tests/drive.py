@@ -172,7 +172,7 @@ class Run:
     def job(self, phase: str, client: ClientId, order: Order) -> Job:
         models = tuple(self.strategy.model(self.state, key) for key in order.models)
         numbers = msgpack.unpackb(msgpack.packb(dict(order.numbers)))
-        undeclared = numbers.keys() - self.strategy.numbers_of(phase)
+        undeclared = numbers.keys() - self.strategy.facts.numbers_of(phase)
         assert not undeclared, f"agents refuse {undeclared} in the phase {phase}"
         training = self.setup.training.in_round(self.round, self.setup.rounds)
         plain = (numbers, order.cluster, self.part.layout, training)

@@ -159,11 +159,11 @@ def kind_of(method: str) -> tuple[object, ...]:
     base = this.__mro__[this.__mro__.index(Strategy) - 1]
     return (
         base if base.__module__ != this.__module__ else Strategy,
-        this.individual,
-        this.keeps_models,
-        this.sealed is None,
-        bool(this.signature_phases),
-        bool(this.order_numbers),
+        this.facts.individual,
+        this.facts.keeps,
+        this.facts.sealed is None,
+        bool(this.facts.signatures),
+        bool(this.facts.numbers),
     )
 
 

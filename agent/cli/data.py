@@ -82,7 +82,7 @@ def _parts_of_model(scenario: Path) -> Sequence[TensorsOfRole]:
         UserError: the model has no such part, or cannot be built here.
     """
     from covey.agent.learner_choice import learner_name
-    from covey.agent.learning import load_learner
+    from covey.agent.worker.learners import load_learner
     from covey.shared.scenario.load import load_without_files
     from covey.shared.strategies.base import Strategy
     from covey.shared.work.order_settings import split_by

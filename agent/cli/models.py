@@ -19,8 +19,8 @@ from covey.shared.errors import UserError
 
 if TYPE_CHECKING:
     from covey.agent.policy import OwnersRules
-    from covey.agent.training.predict import Predictor
-    from covey.agent.training.serve import Models
+    from covey.agent.worker.predict import Predictor
+    from covey.agent.worker.serve import Models
 
 NO_MODEL = (
     "no model is better than the constant for the samples of this device: the answers are its most frequent class, or the mean "
@@ -96,8 +96,8 @@ def predict(
 
     Prints a table with the columns row, prediction and, for classes, probability. Images have the column file too.
     """
-    from covey.agent.training.predict import as_csv, as_json_lines
-    from covey.agent.training.serve import Models
+    from covey.agent.worker.predict import as_csv, as_json_lines
+    from covey.agent.worker.serve import Models
     from covey.shared.sentences import printable_lines
     from covey.shared.storage import json_text
     from covey.shared.storage.files import write_atomically
@@ -173,7 +173,7 @@ def _watch(
     folder: Path, out: Path, models: Models, text_for: Callable[[Path, Predictor], str], suffix: str
 ) -> None:
     """Predict each new file of a folder. One that does not fit is named, and the others follow."""
-    from covey.agent.training.predict import seen, whole
+    from covey.agent.worker.predict import seen, whole
     from covey.shared.errors import CoveyError
     from covey.shared.storage.files import write_atomically
 
@@ -244,7 +244,7 @@ def serve(
     """
     import threading
 
-    from covey.agent.training.serve import Models, PredictionServer
+    from covey.agent.worker.serve import Models, PredictionServer
 
     if discovery and not topic:
         raise UserError("--discovery announces the sensor of a topic; name it with --topic")
@@ -266,7 +266,7 @@ def _serve_mqtt(
     import asyncio
     import secrets
 
-    from covey.agent.training.serve_mqtt import ServeTopics, serve
+    from covey.agent.worker.serve_mqtt import ServeTopics, serve
     from covey.shared.mqtt.mqtt_link import MqttLink
 
     place = ServeTopics(topic, agent, discovery)

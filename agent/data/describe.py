@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from covey.agent.data.cells import BadCells, Cells
 from covey.agent.data.notation import FALLBACK, FoundNotation, encoding_of, is_utf8, notation_of
-from covey.agent.data.table_rows import open_table
+from covey.agent.data.table_files import open_table
 from covey.agent.data.values import Value, moment_counted, spelled, value_of
 from covey.agent.data_place import text_of
 from covey.shared.errors import DataError

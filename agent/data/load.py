@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 from covey.agent.data.arrays import load_function, load_installed, load_npz
 from covey.agent.data.dataset import Dataset
@@ -61,17 +60,23 @@ def _check_no_database(path: Path) -> None:
 def _table(
     path: Path, label: str | None, test: Path | None = None, task: Task | None = None
 ) -> Dataset:
-    return cast(Dataset, plugins.door("tables").load_table(path, label, test, task))
+    from covey.agent.data.tables import load_table
+
+    return load_table(path, label, test, task)
 
 
 def is_image_folder(folder: Path) -> bool:
     """Whether a folder has one folder of images for each class."""
-    return bool(plugins.door("images").image_folders(folder).train)
+    from covey.agent.data.images import image_folders
+
+    return bool(image_folders(folder).train)
 
 
 def is_sound_folder(folder: Path) -> bool:
     """Whether a folder has one folder of sounds for each class."""
-    return bool(plugins.door("sounds").sound_folders(folder).train)
+    from covey.agent.data.sounds import sound_folders
+
+    return bool(sound_folders(folder).train)
 
 
 def load(
@@ -115,9 +120,10 @@ def load(
 def _file(path: Path, label: str | None, task: Task | None) -> Dataset:
     """One file, by its name. DataError for a name of no known kind."""
     if path.suffix.lower() == ".parquet" and (task is None or not task.has_own_columns):
-        images = plugins.door("parquet images")
-        if images.image_column(path) is not None:
-            return cast(Dataset, images.load_image_column(path, label, task))
+        from covey.agent.data.parquet_images import image_column, load_image_column
+
+        if image_column(path) is not None:
+            return load_image_column(path, label, task)
     if path.suffix.lower() in TABLES:
         return _table(path, label, task=task)
     if path.suffix.lower() == ".npz":
@@ -147,9 +153,13 @@ def _folder(folder: Path, label: str | None, task: Task | None) -> Dataset:
             public=f"the data folder holds {len(files)} files; expected one, or train and test",
         )
     if is_image_folder(folder):
-        return cast(Dataset, plugins.door("images").load_image_folder(folder, task))
+        from covey.agent.data.images import load_image_folder
+
+        return load_image_folder(folder, task)
     if is_sound_folder(folder):
-        return cast(Dataset, plugins.door("sounds").load_sound_folder(folder, task))
+        from covey.agent.data.sounds import load_sound_folder
+
+        return load_sound_folder(folder, task)
     _check_not_published(folder)
     seen = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
     raise DataError(

@@ -27,7 +27,7 @@ from covey.agent.data.describe import (
 from covey.agent.data.images import ImageHeader, ImageSource, image_folders, read_header
 from covey.agent.data.load import has_images, load, tables_at
 from covey.agent.data.parquet_images import encoded_images, image_column, read_rows
-from covey.agent.data.table_rows import open_table
+from covey.agent.data.table_files import open_table
 from covey.agent.data.values import moment_of, number_written, plain_number, spelled, value_of
 from covey.agent.data_place import place_of
 from covey.shared.errors import DataError

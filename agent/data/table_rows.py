@@ -6,7 +6,7 @@ import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -16,9 +16,7 @@ from covey.agent.data.cells import BadCell, BadCells, Cells
 from covey.agent.data.limits import check_size, unpacked_limit
 from covey.agent.data.notation import encoding_of, named_separator, plain, separator_of
 from covey.agent.data.values import number_written
-from covey.agent.data_place import GrowingFolder, SqlitePath
 from covey.shared.errors import DataError, install
-from covey.shared.own_code.plugins import door
 from covey.shared.scenario.columns import LABEL_NAMES, Notation
 from covey.shared.sentences import some
 
@@ -26,7 +24,6 @@ BLOCK_ROWS = 4096
 MAX_NAMES = 8  # in a message
 MAX_COLUMNS = 4096
 ROW_BYTES = 64  # of a row's number and label, as Python's own objects
-USUAL = Notation()
 VALUE_BYTES = 8  # of a feature: float32, twice while its blocks are put together
 
 
@@ -56,35 +53,6 @@ class TableFile:
         raise NotImplementedError
 
 
-@contextmanager
-def open_table(
-    path: Path, names: Sequence[str] = (), least: int = 2, notation: Notation = USUAL
-) -> Iterator[TableFile]:
-    """A `.csv`, `.tsv` or `.parquet` file, a table of a database, or all files of a growing folder, open while its rows are
-    read.
-
-    Args:
-        path: the file.
-        names: of columns that the table should have; they help to recognise a CSV file without a header.
-        least: columns that the table needs: a label and a feature, or 1 for a table without a label.
-        notation: how its texts spell numbers and times.
-
-    Raises:
-        DataError: the file cannot be read, has no header, no rows or too few columns, or names a column twice.
-    """
-    if isinstance(path, GrowingFolder):
-        yield _GrowingFolder(path, names, least, notation)
-    elif isinstance(path, SqlitePath):
-        with door("sqlite").open_sqlite(path, least, notation) as table:
-            yield table
-    elif path.suffix.lower() == ".parquet":
-        with _open_parquet(path, least, notation) as table:
-            yield table
-    else:
-        with _open_csv(path, names, least, notation) as table:
-            yield table
-
-
 def check_columns(path: Path, columns: Sequence[str], least: int) -> None:
     """DataError for too few or too many columns, and for two of one name."""
     if len(columns) < least:
@@ -92,61 +60,6 @@ def check_columns(path: Path, columns: Sequence[str], least: int) -> None:
         raise DataError(f"{path}: {fault}", public=f"the table has {fault}")
     _check_width(path, len(columns))
     check_names(path, columns)
-
-
-class JoinedRows:
-    """The rows of a growing folder's files as rows of one table: numbered through, with the same columns in all files."""
-
-    def __init__(self, folder: GrowingFolder) -> None:
-        self._first = folder.parts[0]
-        self._columns: tuple[str, ...] | None = None  # of the first file
-        self._before = 0  # rows of the files before the present one
-        self._newest = 0  # row of the present file
-
-    def enter(self, part: Path, columns: Sequence[str]) -> None:
-        """Begin the next file. DataError unless it has the columns of the first one, in their order."""
-        self._before += self._newest
-        self._newest = 0
-        if self._columns is None:
-            self._columns = tuple(columns)
-        if tuple(columns) == self._columns:
-            return
-        differing = sorted({*columns} ^ {*self._columns})
-        how = (
-            f"only one of them has {listed(differing)}"
-            if differing
-            else "they are in another order"
-        )
-        raise DataError(
-            f"{part}: its columns are not those of {self._first.name}: {how}; give all files of the folder the same columns",
-            public="the files of the folder have different columns",
-        )
-
-    def numbers(self, rows: Sequence[int]) -> Sequence[int]:
-        """Rows of the present file, from 1, as rows of the whole."""
-        self._newest = rows[-1] if rows else self._newest
-        return [self._before + row for row in rows]
-
-
-class _GrowingFolder(TableFile):
-    """The files of a growing folder, one after the other."""
-
-    def __init__(
-        self, folder: GrowingFolder, names: Sequence[str], least: int, notation: Notation
-    ) -> None:
-        self._folder = folder
-        self._options = (names, least, notation)
-        with open_table(folder.parts[0], *self._options) as first:
-            self.columns = first.columns
-            self.nameless, self.separator = first.nameless, first.separator
-
-    def blocks(self, names: Sequence[str], faults: BadCells) -> Iterator[Block]:
-        joined = JoinedRows(self._folder)
-        for part in self._folder.parts:
-            with open_table(part, *self._options) as file:
-                joined.enter(part, sorted(file.columns))
-                for block in file.blocks(names, faults):
-                    yield replace(block, rows=joined.numbers(block.rows))
 
 
 def check_names(path: Path, columns: Sequence[str]) -> None:
@@ -261,7 +174,7 @@ def _check_is_text(path: Path) -> None:
 
 
 @contextmanager
-def _open_csv(
+def open_csv(
     path: Path, names: Sequence[str], least: int, notation: Notation
 ) -> Iterator[TableFile]:
     _check_is_text(path)
@@ -339,7 +252,7 @@ class _ParquetFile(TableFile):
 
 
 @contextmanager
-def _open_parquet(path: Path, least: int, notation: Notation) -> Iterator[TableFile]:
+def open_parquet(path: Path, least: int, notation: Notation) -> Iterator[TableFile]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

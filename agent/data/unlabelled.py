@@ -22,7 +22,8 @@ from covey.agent.data.fit import fit
 from covey.agent.data.images import Form, ImageReader
 from covey.agent.data.load import is_table, load, only_file
 from covey.agent.data.parquet_images import image_column, pixels_of, read_rows
-from covey.agent.data.table_rows import listed, open_table
+from covey.agent.data.table_files import open_table
+from covey.agent.data.table_rows import listed
 from covey.agent.data.tables import read_table
 from covey.agent.data.values import spelled
 from covey.agent.data_place import GrowingFolder, place_of

@@ -245,7 +245,7 @@ class LoopLocal(DataOfLocal):
 
 
 class Bare:
-    """The half of a `covey.agent.learning.Learner` that needs no loop yet."""
+    """The `Library` of another framework."""
 
     def prepare(self, threads: int = 1) -> None:
         """Do nothing: the loop's own module has imported what it needs."""

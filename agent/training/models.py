@@ -15,8 +15,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from covey.agent.kept.model_file import ModelFile, read_weights
 from covey.agent.learning import SAME_VERSION
+from covey.agent.light.loops import loop_of
 from covey.agent.light.own_loop import SEEDS, start_of
-from covey.agent.own_code import loop_of, users_builder
+from covey.agent.own_code import users_builder
 from covey.agent.training.adapters import adapted
 from covey.agent.training.architectures import BUILT_IN, Headed
 from covey.agent.training.trial import Trial, check_types, persistent, run, tried

@@ -21,8 +21,8 @@ from covey.agent.data.dataset import folds
 from covey.agent.data.trees import trees_for
 from covey.agent.kept.model_file import ModelFile, Named, read_model, save_model, task_with_scaling
 from covey.agent.kept.versions import Figure, Figures, Version, VersionVerdict, judge, main_figure
-from covey.agent.learning import learner_for
 from covey.agent.policy import OwnersRules, PolicyError
+from covey.agent.worker.learners import learner_for
 from covey.agent.worker.sources import Source
 from covey.shared.errors import CoveyError
 from covey.shared.numerics.mixture import in_words

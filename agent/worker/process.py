@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Self
 
 from covey.agent.learner_choice import TORCH
-from covey.agent.learning import load_learner
 from covey.agent.policy import TAKES_MORE, OwnersRules, Policy, PolicyError
+from covey.agent.worker.learners import load_library
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class WorkerOptions:
 
 def prepared(rules: OwnersRules, threads: int = 1) -> None:
     """Load the libraries of this device's learner."""
-    load_learner(rules.learner).prepare(threads)
+    load_library(rules.learner).prepare(threads)
 
 
 # -- the owner's limits on memory ------------------------------------------------------------------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from covey.agent.light.loops import loop_of
 from covey.agent.light.own_loop import SEEDS, start_of
-from covey.agent.own_code import loop_of
 from covey.shared.models.sketch import seeds_of, starts_of, write_starts
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.consent import NO_CODE, AllowedCode, framework_of

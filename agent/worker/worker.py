@@ -36,7 +36,6 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learner_choice import TORCH
-from covey.agent.learning import learner_for, load_learner
 from covey.agent.policy import (
     SIGNATURES,
     OwnersRules,
@@ -45,6 +44,7 @@ from covey.agent.policy import (
     PrivacyDemand,
     values_of,
 )
+from covey.agent.worker.learners import learner_for, load_library
 from covey.agent.worker.memory_file import (
     DiskBroken,
     MemoryDamaged,
@@ -150,7 +150,7 @@ def _serve(jobs: BinaryIO, answers: IO[bytes], options: WorkerOptions) -> None:
     while True:
         if not is_warm and not select.select([jobs], [], [], 0)[0]:
             # a simulated fleet is certain to train: import torch while no job waits, so that no round waits for it
-            load_learner(TORCH).prepare(options.threads)
+            load_library(TORCH).prepare(options.threads)
             is_warm = True
         job = frames.read(jobs)
         if job is None:
@@ -240,7 +240,7 @@ def _described(data: Any, task: Any, rules: OwnersRules) -> frames.Job:
 
 def _fits(job: frames.Job, threads: int) -> frames.Job:
     """Train one step and evaluate, within the owner's limits on memory. Nothing is kept of the model."""
-    from covey.agent.training.bench import one_step
+    from covey.agent.worker.bench import one_step
     from covey.agent.worker.sources import source_of
     from covey.shared.scenario.task import Task
     from covey.shared.strategies.base import Training
@@ -301,7 +301,7 @@ def _adopt(job: frames.Job, threads: int) -> frames.Job:
 def _device(job: frames.Job) -> frames.Job:
     """The kind of device that the work would be done on; an error if it does not exist here."""
     rules = OwnersRules.from_wire(job)
-    learner = load_learner(rules.learner)
+    learner = load_library(rules.learner)
     return {"device": rules.device(job["wanted"], learner.device)}
 
 
@@ -312,7 +312,7 @@ def _bench(job: frames.Job, threads: int) -> frames.Job:
     prepared(rules, threads)
     import_s = time.perf_counter() - began
 
-    from covey.agent.training.bench import measure, peak_memory_mb, task_of
+    from covey.agent.worker.bench import measure, peak_memory_mb, task_of
     from covey.shared.strategies.base import Training
 
     data = job["source"]["data"]
@@ -526,7 +526,7 @@ def _check_noise(
         raise PolicyError(
             f"policy of this device: privacy.local_epsilon: {method}'s reports hold more than models of DP-SGD"
         )
-    lacks_noise = work.phase in SIGNATURES and work.phase not in strategy.signature_phases
+    lacks_noise = work.phase in SIGNATURES and work.phase not in strategy.facts.signatures
     if demand.signatures is not None and lacks_noise:
         raise PolicyError(
             f"policy of this device: privacy.signatures: {method} adds no noise in the phase {work.phase}"
@@ -545,7 +545,11 @@ def _promises(policy: Policy, work: Work, strategy: Strategy[Any]) -> set[Promis
         found.add(Promise.NOISED)
     demand = policy.privacy
     may_be_clear = demand.secure_least is None or demand.secure_clear
-    if may_be_clear and strategy.sealed is not None and work.phase in strategy.sealed.clear:
+    if (
+        may_be_clear
+        and strategy.facts.sealed is not None
+        and work.phase in strategy.facts.sealed.clear
+    ):
         found.discard(Promise.SUMMED)
     if Promise.NOISED in found and serves_own(strategy):
         found.add(Promise.AT_HOME)

@@ -7,12 +7,11 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from covey.broker.programs.mosquitto import Mosquitto, find
 from covey.broker.programs.process import until_closed
 from covey.shared.errors import UserError
-from covey.shared.own_code import plugins
 from covey.shared.programs.child import stop_signals
 from covey.shared.storage import json_text
 
@@ -61,9 +60,10 @@ async def run(
     async with broker, AsyncExitStack() as stack:
         gateway: WebsocketGateway | None = None
         if websocket_port is not None:
-            door = plugins.door("websockets")
+            from covey.broker.programs.websocket_gateway import WebsocketGateway
+
             gateway = await stack.enter_async_context(
-                door.WebsocketGateway(broker.options, websocket_port, broker.url)
+                WebsocketGateway(broker.options, websocket_port, broker.url)
             )
         _show_address(broker, gateway, as_json=as_json)
         ends: list[Coroutine[Any, Any, Any]] = [stop.wait(), _warn_daily(warnings, show)]
@@ -168,4 +168,6 @@ def available_broker(
         if find() is not None:
             return Mosquitto
         show(FALLBACK)
-    return cast("type[EmbeddedBroker]", plugins.door("embedded broker").EmbeddedBroker)
+    from covey.broker.programs.embedded import EmbeddedBroker
+
+    return EmbeddedBroker

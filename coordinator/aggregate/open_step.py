@@ -62,7 +62,7 @@ def read_task(task: AggregatorTask, folder: Path, allowed: AllowedCode) -> OpenS
     layout = Layout.from_wire(task.layout)
     # only the kind of the state matters here, so any models will do
     zeros = [np.zeros(layout.size, np.float32)] * strategy.starts
-    kind = type(strategy.init(setup_of(scenario, zeros, layout)))
+    fresh = strategy.init(setup_of(scenario, zeros, layout))
     checkpoint = Checkpoint(folder)
     checkpoint.import_state(task.state, task.arrays)
     return OpenStep(
@@ -70,7 +70,7 @@ def read_task(task: AggregatorTask, folder: Path, allowed: AllowedCode) -> OpenS
         number=task.step,
         scenario=scenario,
         phase=phase_from_json(json.loads(task.phase)),
-        state=checkpoint.state(kind),
+        state=checkpoint.state(fresh),
         layout=layout,
         bases=task.bases,
     )

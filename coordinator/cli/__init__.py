@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from covey.shared.programs.start import run_program
 
 
 def main() -> None:
     """The entry point of the `coordinator` command."""
-    run_program("covey.coordinator.cli.program", one_heap=True)
+    run_program(_program, one_heap=True)
+
+
+def _program() -> Callable[[], object]:
+    from covey.coordinator.cli.program import app
+
+    return app

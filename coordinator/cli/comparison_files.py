@@ -28,7 +28,6 @@ from covey.coordinator.compare.verdict import Verdict, standings, verdicts
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.record.records import finished, lines, scenario_digest
 from covey.shared.errors import UserError
-from covey.shared.own_code import plugins
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
@@ -189,9 +188,11 @@ def _markdown(
 
 def _places(scenario: Scenario, out: Path) -> dict[str, Any]:
     """The machines that cells ran on, by the cell's name, for those that a cluster ran."""
+    from covey.coordinator.cluster.dask_cells import place_of
+
     places: dict[str, Any] = {}
     for cell in grid(scenario):
-        place = plugins.door("dask").place_of(out / cell.folder)
+        place = place_of(out / cell.folder)
         if place is not None:
             places[cell.name] = place
     return places

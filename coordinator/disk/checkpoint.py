@@ -57,7 +57,7 @@ class Checkpoint:
         self._room.write(lambda: write_atomically(self._manifest, content))
         before = self._mapped
         self._mapped = {}
-        mapped = self._unpacked(type(state), tree, before)
+        mapped = self._unpacked(state, tree, before)
         self._sweep()
         return mapped
 
@@ -66,14 +66,13 @@ class Checkpoint:
         facts: dict[str, Any] = self._read()["facts"]
         return facts
 
-    def must_be_of_this_format(self, kind: type[Any] | None = None) -> None:
+    def must_be_of_this_format(self, like: object = None) -> None:
         """UserError if a program of another format wrote it: to continue it could mean something else.
 
-        `kind`: of the state, if it is known; a key that it does not have is another version's.
+        `like`: a state of this run, if there is one; a key that it does not have is another version's.
         """
         manifest = self._read()
-        names = set() if kind is None else {field.name for field in fields(_dataclass(kind))}
-        is_known = kind is None or manifest["state"].keys() <= names
+        is_known = like is None or _has_keys_of(like, manifest["state"])
         if manifest.get("format", NONE) != FORMAT or not is_known:
             raise self.of_another_format()
 
@@ -88,10 +87,10 @@ class Checkpoint:
             f"{begun}. Continue it with that version, or begin again in another folder (--out)"
         )
 
-    def state(self, kind: type[S]) -> S:
-        """The state of the newest checkpoint, as a `kind`. Raises UserError where another format wrote it."""
-        self.must_be_of_this_format(kind)
-        return self._unpacked(kind, self._read()["state"], {})
+    def state(self, like: S) -> S:
+        """The state of the newest checkpoint, of the kind of this one. Raises UserError where another format wrote it."""
+        self.must_be_of_this_format(like)
+        return self._unpacked(like, self._read()["state"], {})
 
     def exported(self, state: Any) -> tuple[bytes, dict[str, bytes]]:
         """A state as another process can import it: a manifest, and the files of the arrays that it names."""
@@ -130,10 +129,13 @@ class Checkpoint:
     def _packed(self, state: Any) -> dict[str, Any]:
         """The state as JSON can hold it: a name in place of each array, whose file is written."""
         known = {id(array): name for name, array in self._mapped.items()}
-        tree: dict[str, Any] = {}
-        for field in fields(_dataclass(state)):
-            tree[field.name] = self._pack(getattr(state, field.name), known)
-        return tree
+        return self._pack_fields(state, known)
+
+    def _pack_fields(self, state: Any, names: Names) -> dict[str, Any]:
+        return {
+            field.name: self._pack(getattr(state, field.name), names)
+            for field in fields(_dataclass(state))
+        }
 
     def _pack(self, value: Any, names: Names) -> Any:
         match value:
@@ -153,6 +155,8 @@ class Checkpoint:
                 return value.item()
             case None | bool() | int() | float() | str():
                 return value
+        if is_dataclass(value):
+            return self._pack_fields(value, names)
         raise TypeError(f"a strategy's state may not hold a {type(value).__name__}")
 
     def _write(self, array: Array) -> str:
@@ -167,8 +171,16 @@ class Checkpoint:
     def _file_of(self, name: str) -> Path:
         return self._arrays / f"{name}.safetensors"
 
-    def _unpacked(self, kind: type[S], tree: Mapping[str, Any], before: Arrays) -> S:
-        return kind(**{name: self._unpack(item, before) for name, item in tree.items()})
+    def _unpacked(self, like: S, tree: Mapping[str, Any], before: Arrays) -> S:
+        """A state of the kind of this one, and in it states of the kinds of those in this one."""
+        values: dict[str, Any] = {}
+        for name, item in tree.items():
+            inner = getattr(like, name)
+            is_state = is_dataclass(inner) and isinstance(item, Mapping)
+            values[name] = (
+                self._unpacked(inner, item, before) if is_state else self._unpack(item, before)
+            )
+        return type(like)(**values)
 
     def _unpack(self, item: Any, before: Arrays) -> Any:
         match item:
@@ -250,6 +262,16 @@ def _manifest_of(facts: Mapping[str, Any], tree: Mapping[str, Any]) -> bytes:
 
 def _digest_of(body: str) -> str:
     return hashlib.blake2b(body.encode(), digest_size=16).hexdigest()
+
+
+def _has_keys_of(like: object, tree: Mapping[str, Any]) -> bool:
+    """Whether a packed state, and those in it, have no other keys than a state."""
+    inside = {field.name: getattr(like, field.name) for field in fields(_dataclass(like))}
+    return tree.keys() <= inside.keys() and all(
+        _has_keys_of(inside[name], item)
+        for name, item in tree.items()
+        if is_dataclass(inside[name]) and isinstance(item, Mapping)
+    )
 
 
 def _dataclass(state: Any) -> Any:

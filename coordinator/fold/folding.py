@@ -146,7 +146,7 @@ class Folding:
         self._has_vectors = bool(phase.sizes)  # the run's own figures have none in the clear
         self._measures = limits.are_measured(scenario, phase)
         self._distances = limits.Distances(self._strategy)
-        needs_vectors = self._strategy.individual or settings.average.single or settings.clips
+        needs_vectors = self._strategy.facts.individual or settings.average.single or settings.clips
         self._is_added_up = (
             (scenario.privacy is None or scenario.privacy.adds_up)
             and scenario.rounds.mode != "buffered"
@@ -401,7 +401,9 @@ class Folding:
 
     def _summed(self, state: Any) -> FoldOutcome:
         """The end of an evaluation under secure sums: averages, and no figure of an agent."""
-        figures = self.scenario.sums.figures(state)
+        secured = self.scenario.sums
+        figures = None if secured is None else secured.figures(state)
+        assert figures is not None  # noqa: S101 - no other phase is the last of an evaluation
         means = Means(evaluation=figures.modes, by_cluster=figures.by_cluster or None)
         limits.check_json(means.to_json(), "its averages")
         agents = sorted(chain(*figures.groups))

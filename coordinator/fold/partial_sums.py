@@ -41,7 +41,7 @@ def _needs_single_reports(scenario: Scenario) -> str:
     aggregation = scenario.aggregation
     if scenario.rounds.mode == "buffered":
         return "rounds.mode buffered compares each report with the version of the model that it started from"
-    if strategy.individual:
+    if strategy.facts.individual:
         return f"the rounds of strategy {strategy.name} are more than weighted means"
     if scenario.privacy is not None and not scenario.privacy.adds_up:
         return "the privacy section clips and counts single reports"

@@ -171,7 +171,7 @@ class PrivateSums:
         strategy = self._strategy
         privacy = self._privacy
         settings = privacy.client
-        is_signature = phase.name in strategy.signature_phases
+        is_signature = phase.name in strategy.facts.signatures
         if not is_signature:
             reports = self._members(state, reports)
         if is_signature or settings is None or privacy.secure is not None:
@@ -194,7 +194,7 @@ class PrivateSums:
         """
         strategy = self._strategy
         name = phase.name
-        if self._privacy.client is None or name in strategy.signature_phases:
+        if self._privacy.client is None or name in strategy.facts.signatures:
             return
         if name != TRAIN or strategy.privacy.routes == "nothing":
             return
@@ -213,7 +213,7 @@ class PrivateSums:
         if ledger.entered.get(client, 0) >= step:
             return
         ledger.entered[client] = step
-        is_signature = phase in self._strategy.signature_phases
+        is_signature = phase in self._strategy.facts.signatures
         if is_signature and privacy.signatures is not None:
             ledger.signatures[client] = ledger.signatures.get(client, 0) + 1
         spent = report.numbers.get(LOCAL)
@@ -283,7 +283,7 @@ class PrivateSums:
         """The reports of agents that have a cluster: a stranger's model would be a signature without noise."""
         if self._privacy.signatures is None:
             return reports
-        if not self._strategy.signature_phases:
+        if not self._strategy.facts.signatures:
             return reports
         known = self._strategy.assignment(state)
         members: list[ClientReport] = []

@@ -315,11 +315,11 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
     models = max(exact, named or 1)
     phases = _Pricing(scenario, setup, known, models).costs()
     sums = None
-    if scenario.privacy is not None and scenario.privacy.secure is not None:
+    if scenario.sums is not None:
         [drawn] = [one.invited for one in phases if one.name == TRAIN][-1:] or [known]
-        sums = sums_of_round(scenario.privacy.secure, drawn, models)
-    if sums is not None:
-        clear = () if strategy.sealed is None else strategy.sealed.clear
+        sums = sums_of_round(scenario.sums.settings, drawn, models)
+    if scenario.sums is not None and sums is not None:
+        clear = () if strategy.facts.sealed is None else strategy.facts.sealed.clear
         figures = scenario.sums.slots.length
         sealed = []
         for one in phases:
@@ -327,7 +327,7 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
             has_updates = masked.up_values > 0 and one.name not in clear
             sealed += with_sums(masked, sums) if has_updates else [one]
         phases = sealed
-    stored = values if strategy.keeps_models else 0
+    stored = values if strategy.facts.keeps else 0
     stored += sum(one.up_values for one in phases if one.name == SIGNATURE)
     return Plan(
         method=str(getattr(strategy, "name", "")),
@@ -337,7 +337,7 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
         models=models,
         kept=_kept(strategy, models),
         phases=tuple(phases),
-        memory_bytes=_memory_bytes(values, models, 0 if strategy.individual else models),
+        memory_bytes=_memory_bytes(values, models, 0 if strategy.facts.individual else models),
         disk_bytes=_disk_bytes(phases, models * values + known * stored, models * setup.whole.size),
         parts=() if setup.split is None else setup.split.parts(),
         brokers=tuple(

@@ -152,7 +152,7 @@ def _curves(label: str, result: Mapping[str, Any], folder: Path, *, detailed: bo
         models = sketches.read(folder, record)
         if file.exists():
             scenario = load(file)
-            if scenario.strategy.signature_phases:
+            if scenario.strategy.facts.signatures:
                 proximity = proximity_of(folder, scenario)
             cut = _cut(result, figure, scenario)
     return Curves(
@@ -177,7 +177,7 @@ def proximity_of(folder: Path, scenario: Scenario) -> Proximity | None:
     strategy = scenario.strategy
     if not checkpoint.exists():
         return None
-    state: Any = checkpoint.state(type(strategy.init(launch.started(folder, scenario))))
+    state: Any = checkpoint.state(strategy.init(launch.started(folder, scenario)))
     return strategy.shown(state).proximity()
 
 

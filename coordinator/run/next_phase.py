@@ -53,8 +53,7 @@ def _evaluation(
     """The next phase of an evaluation; under secure sums of all agents, which have to be the same ones again."""
     if scenario.sums is None:
         return Phase(EVALUATE, agents, ends_round=False, may_be_empty=True)
-    phase: Phase = scenario.sums.plan_evaluation(state, view)
-    return phase
+    return scenario.sums.plan_evaluation(state, view)
 
 
 def _judges(members: Members, evaluated: int) -> tuple[ClientId, ...]:

@@ -46,7 +46,7 @@ class Origin:
                 "starts from nothing; begin without --from"
             )
         fresh = strategy.init(setup)
-        state = Checkpoint(self.folder / "checkpoint").state(type(fresh))
+        state = Checkpoint(self.folder / "checkpoint").state(fresh)
         try:
             return strategy.continued(state, fresh)
         except ValueError as error:

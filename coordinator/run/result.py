@@ -244,7 +244,7 @@ def _stale(run: Run, federated: Set[ClientId]) -> dict[ClientId, int]:
 
 def _accuracy(run: Run) -> dict[str, Any]:
     """Averages over the federation by mode; E-last once more for those that were drawn, and for the others."""
-    if run.scenario.is_summed:
+    if run.scenario.sums is not None:
         found = run.scenario.sums.figures(run.state)
         return {} if found is None else dict(found.modes)
     late = run.engine.rules.newcomers

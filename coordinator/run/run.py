@@ -65,7 +65,6 @@ from covey.shared.storage.journal import Journal
 from covey.shared.strategies.base import ClientId, Phase, Reports, Setup, View
 from covey.shared.strategies.part_local import whole_models
 from covey.shared.strategies.phase_names import AHEAD, EVALUATE, MOMENTS, TRAIN
-from covey.shared.strategies.reading import forgotten
 from covey.shared.wire.messages import ReportContent, digest
 
 if TYPE_CHECKING:
@@ -203,8 +202,8 @@ class Run:
         `lost`: buffered rounds: orders whose reports count as lost, besides those that are not to be found.
         """
         checkpoint = Checkpoint(folder / "checkpoint")
-        kind = type(scenario.method.init(setup))
-        checkpoint.must_be_of_this_format(kind)
+        fresh = scenario.method.init(setup)
+        checkpoint.must_be_of_this_format(fresh)
         saved = checkpoint.facts()
         saved_engine = saved["engine"]
         try:
@@ -241,7 +240,7 @@ class Run:
         this.orders.restore()
         this._keep_waiting()
         this.recorder.note_resume(reported)
-        this.state = this.checkpoint.state(kind)
+        this.state = this.checkpoint.state(fresh)
         step = engine.step
         this.privacy = _private_sums(folder, scenario, facts.ledger, resumed=True)
         if step is not None:
@@ -596,7 +595,7 @@ class Run:
         own_steps = () if step is None else (step.number,)
         for number in {*own_steps, *self.spool.kept}:
             self.spool.discard(number, client)
-        self.state = forgotten(self.strategy, self.state, client)
+        self.state = self.strategy.forget(self.state, client)
         self.orders.forget_clusters()
         self.audit.note("forget", agent=client)
         return [self._recorded(notices.AgentForgotten(client, self.engine.round))]

@@ -15,7 +15,7 @@ from pathlib import Path
 from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 
-from covey.coordinator.track.tracking import Outcome, TrackedRun, known_id, remember_id
+from covey.coordinator.track.tracker import Outcome, TrackedRun, known_id, remember_id
 from covey.shared.programs.version import version
 
 MAX_PARAMS = 100  # of one request

@@ -13,14 +13,9 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from covey.coordinator.track.tracking import Outcome, Settings, TrackedRun
+from covey.coordinator.track.tracker import Outcome, Settings, TrackedRun
 
 FOLDER = "tensorboard"  # below the run's
-
-
-def tracker() -> TensorBoard:
-    """A tracker for one run."""
-    return TensorBoard()
 
 
 class TensorBoard:

@@ -13,14 +13,9 @@ from typing import Any
 
 import wandb
 
-from covey.coordinator.track.tracking import Outcome, TrackedRun, known_id, remember_id
+from covey.coordinator.track.tracker import Outcome, TrackedRun, known_id, remember_id
 
 EXIT_CODES = {"finished": 0, "stopped": 0, "failed": 1}
-
-
-def tracker() -> WeightsAndBiases:
-    """A tracker for one run."""
-    return WeightsAndBiases()
 
 
 class WeightsAndBiases:

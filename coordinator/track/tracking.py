@@ -5,64 +5,29 @@ A tracker may lie behind a network. If it fails, the run continues without it: f
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import json
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from covey.coordinator.record.notices import Notice, Observer
+from covey.coordinator.track.tracker import Outcome, Setting, TrackedRun, Tracker
 from covey.coordinator.view.lines import averages
 from covey.coordinator.view.milestones import Milestone, flat, milestones, recorded_milestones
 from covey.shared.errors import UserError, install
-from covey.shared.own_code import plugins
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.storage import json_text
-from covey.shared.storage.files import write_atomically
 
-Outcome = Literal["finished", "stopped", "failed"]
-Setting = str | int | float | bool
-Settings = Mapping[str, Setting]
 Remark = Callable[[str], None]
 
-# The name on the command line -> the library that it needs, and the module of ours that feeds it.
-TRACKERS = {name: (name, plugins.DOORS[name]) for name in ("mlflow", "tensorboard", "wandb")}
 FILES = (
     "report.html",
     "scenario.yaml",
     "result.json",
 )  # of a finished run, for trackers that keep files
-IDS = "trackers.json"  # of the run in each tracker, in its folder: a resumed run continues there
 PATIENCE_S = 60.0  # how long a run that is over waits for its trackers
-
-
-@dataclass(frozen=True)
-class TrackedRun:
-    """The run as trackers know it."""
-
-    experiment: str  # the scenario's name: runs of one experiment are compared
-    name: str  # of the run, such as fedclust-7
-    folder: Path
-    settings: Settings  # of the scenario by dotted key, without the broker's address
-
-
-class Tracker(Protocol):
-    """What an adapter does. The calls come from one thread, in this order: begin, log any number of times, end."""
-
-    def begin(self, run: TrackedRun) -> None:
-        """The run has its first figures. A run that is resumed begins again, in the same folder."""
-
-    def log(self, step: int, figures: Mapping[str, float]) -> None:
-        """Figures after `step` rounds."""
-
-    def end(self, outcome: Outcome, summary: Mapping[str, float], files: Sequence[Path]) -> None:
-        """The run is over, with these figures; the files are small and describe it."""
 
 
 class Tracking:
@@ -148,11 +113,8 @@ def check_trackers(names: Sequence[str]) -> None:
         if name not in TRACKERS:
             known = ", ".join(TRACKERS)
             raise UserError(f"--track {name}: expected one of {known}")
-        library, _ = TRACKERS[name]
-        if importlib.util.find_spec(library) is None:
-            raise UserError(
-                f"--track {name}: the library {library} is not installed; {install(name)}"
-            )
+        if importlib.util.find_spec(name) is None:
+            raise UserError(f"--track {name}: the library {name} is not installed; {install(name)}")
 
 
 class TrackedObserver:
@@ -209,8 +171,7 @@ def tracking(
     run = TrackedRun(scenario.name, own_name, folder, settings_of(scenario))
     made = []
     for tracker_name in names:
-        _, module_name = TRACKERS[tracker_name]
-        made.append(Tracking(tracker_name, partial(_made, module_name), run, remark))
+        made.append(Tracking(tracker_name, TRACKERS[tracker_name], run, remark))
     outcome: Outcome = "failed"
     try:
         yield TrackedObserver(made)
@@ -223,9 +184,30 @@ def tracking(
             one.close(outcome)
 
 
-def _made(module: str) -> Tracker:
-    tracker: Tracker = importlib.import_module(module).tracker()
-    return tracker
+def _mlflow() -> Tracker:
+    from covey.coordinator.track import to_mlflow
+
+    return to_mlflow.tracker()
+
+
+def _tensorboard() -> Tracker:
+    from covey.coordinator.track import to_tensorboard
+
+    return to_tensorboard.TensorBoard()
+
+
+def _wandb() -> Tracker:
+    from covey.coordinator.track import to_wandb
+
+    return to_wandb.WeightsAndBiases()
+
+
+# by the name of its library, which is that on the command line
+TRACKERS: Mapping[str, Callable[[], Tracker]] = {
+    "mlflow": _mlflow,
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
+}
 
 
 def settings_of(scenario: Scenario) -> dict[str, Setting]:
@@ -264,28 +246,3 @@ def _summary(result: Mapping[str, Any]) -> dict[str, float]:
         if value is not None:
             found[f"summary/{key}"] = float(value)
     return found
-
-
-def known_id(folder: Path, tracker: str) -> str:
-    """The tracker's id of the run in this folder; empty if it has none."""
-    return _ids(folder).get(tracker, "")
-
-
-def remember_id(folder: Path, tracker: str, run: str) -> None:
-    """Keep the tracker's id of the run in this folder."""
-    text = json.dumps({**_ids(folder), tracker: run}, indent=1)
-    write_atomically(folder / IDS, text.encode())
-
-
-def _ids(folder: Path) -> dict[str, str]:
-    """All ids of the folder. A damaged file counts as none: the tracker then has a second run."""
-    file = folder / IDS
-    if not file.exists():
-        return {}
-    try:
-        found = json_text.loads(file.read_bytes())
-    except ValueError:
-        return {}
-    if not isinstance(found, dict):
-        return {}
-    return {str(tracker): str(run) for tracker, run in found.items()}

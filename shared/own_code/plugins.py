@@ -1,6 +1,4 @@
-"""Modules that are imported when they are used: ours that a usual run never needs, and those that other packages add.
-
-Ours have one table, `DOORS`. Other people's methods, models and sources of data come by entry points.
+"""Methods, models and sources of data that other packages add. They are imported when they are used.
 
 A package adds a method by three lines of its pyproject.toml:
 
@@ -13,7 +11,7 @@ needs neither numpy nor torch: an idle agent imports it.
 
 from __future__ import annotations
 
-from importlib import import_module, metadata
+from importlib import metadata
 from typing import Any, Literal
 
 from covey.shared.errors import UserError
@@ -27,29 +25,6 @@ MODELS: Group = "covey.models"
 DATA: Group = "covey.data"
 
 SQLITE = "sqlite:"  # before the file of a database, in the value of `--data`
-
-DOORS = {
-    "images": "covey.agent.data.images",
-    "sounds": "covey.agent.data.sounds",
-    "parquet images": "covey.agent.data.parquet_images",
-    "tables": "covey.agent.data.tables",
-    "sqlite": "covey.agent.data.sqlite_rows",
-    "flower clients": "covey.agent.light.flower",
-    "estimators": "covey.agent.light.estimators",
-    "embedded broker": "covey.broker.programs.embedded",
-    "websockets": "covey.broker.programs.websocket_gateway",
-    "secure sums": "covey.shared.strategies.secured.coordinator",
-    "secure work": "covey.shared.strategies.secured.agent",
-    "dask": "covey.coordinator.cluster.dask_cells",
-    "mlflow": "covey.coordinator.track.to_mlflow",
-    "tensorboard": "covey.coordinator.track.to_tensorboard",
-    "wandb": "covey.coordinator.track.to_wandb",
-}
-
-
-def door(name: str) -> Any:
-    """The module of ours behind a name in DOORS."""
-    return import_module(DOORS[name])
 
 
 def installed(group: Group) -> list[str]:

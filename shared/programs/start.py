@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import os
 import signal
-from importlib import import_module
+from collections.abc import Callable
 from types import FrameType
 
 INTERRUPTED = 130  # exit code of a program that Ctrl-C stopped
 ARENA_MAX = -8  # M_ARENA_MAX of glibc's malloc.h
 
 
-def run_program(module: str, *, one_heap: bool = False) -> None:
-    """Import the module that holds a program, and run its `app`.
+def run_program(load: Callable[[], Callable[[], object]], *, one_heap: bool = False) -> None:
+    """Import a program, and run it.
 
     Args:
-        module: its dotted name, for example "covey.broker.cli.program".
+        load: imports the program, and returns it.
         one_heap: models pass through many threads of this program: see `share_one_heap`.
     """
     before = signal.getsignal(signal.SIGINT)
@@ -29,7 +29,7 @@ def run_program(module: str, *, one_heap: bool = False) -> None:
     if one_heap:
         share_one_heap()
     try:
-        import_module(module).app()
+        load()()
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -252,7 +252,7 @@ def check_methods(privacy: Privacy, strategies: Sequence[AnyStrategy]) -> None:
                 "or signatures that are made from the data itself); choose another method, or remove privacy.local"
             )
     only_method = strategies[0] if len(strategies) == 1 else None
-    if only_method and privacy.signatures and not only_method.signature_phases:
+    if only_method and privacy.signatures and not only_method.facts.signatures:
         raise ValueError(
             f"privacy.signatures: {only_method.name} sends no signatures; remove the section"
         )
@@ -268,8 +268,8 @@ def _check_client_level(strategy: AnyStrategy, privacy: Privacy) -> None:
             f"privacy.client: with secure sums the coordinator sees which model each agent of {strategy.name} chooses, "
             "outside the account; remove privacy.secure or privacy.client"
         )
-    if strategy.signature_phases and privacy.signatures is None:
-        phases = " and ".join(strategy.signature_phases)
+    if strategy.facts.signatures and privacy.signatures is None:
+        phases = " and ".join(strategy.facts.signatures)
         raise ValueError(
             f"privacy.client: the phases {phases} send the signatures that clusters are made from, without noise; add "
             "privacy.signatures, so that the account covers them"

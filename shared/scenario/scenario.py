@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.numerics.kinship import MIN_CELL
-from covey.shared.own_code.plugins import door
 from covey.shared.privacy.settings import Privacy
 from covey.shared.scenario import checks
 from covey.shared.scenario.aggregation import Aggregation
@@ -42,6 +41,9 @@ FILE_KEYS = (
 )
 BrokerCount = Annotated[int, Field(ge=1, le=64, strict=True)]
 DEFAULT_SKETCH = 64  # values: distances between sketches are then right to about a tenth
+
+if TYPE_CHECKING:
+    from covey.shared.strategies.secured.coordinator import Secured
 
 
 class Records(Section):
@@ -302,19 +304,7 @@ class Scenario(Section):
     @property
     def method(self) -> AnyStrategy:
         """The method as the coordinator runs it: under secure sums, if the section `privacy` asks for them."""
-        settings = self.privacy.secure if self.privacy is not None else None
-        if settings is None:
-            return self.strategy
-        sums = door("secure sums")
-        method: AnyStrategy = sums.Secured(
-            method=self.strategy,
-            settings=settings,
-            noise=self.privacy.client if self.privacy is not None else None,
-            rounds=self.rounds.count,
-            slots=sums.FigureSlots.of(self.evaluation.for_agents(), self.task.for_agents()),
-            home=partial(shard_of, shards=self.shards),
-        )
-        return method
+        return self.sums or self.strategy
 
     @property
     def is_summed(self) -> bool:
@@ -322,16 +312,28 @@ class Scenario(Section):
         return self.privacy is not None and self.privacy.secure is not None
 
     @property
-    def sums(self) -> Any:
-        """The method under secure sums (`Secured`), which plans evaluations too; None without them."""
-        return self.method if self.is_summed else None
+    def sums(self) -> Secured | None:
+        """The method under secure sums, which plans evaluations too; None without them."""
+        if self.privacy is None or self.privacy.secure is None:
+            return None
+        from covey.shared.strategies.secured.coordinator import Secured
+        from covey.shared.strategies.secured.figures import FigureSlots
+
+        return Secured(
+            method=self.strategy,
+            settings=self.privacy.secure,
+            noise=self.privacy.client,
+            rounds=self.rounds.count,
+            slots=FigureSlots.of(self.evaluation.for_agents(), self.task.for_agents()),
+            home=partial(shard_of, shards=self.shards),
+        )
 
     @property
     def min_cell(self) -> int:
         """The fewest samples of a class whose sums are in a card. Simulated agents have no owner who minds the sums of one."""
         if self.task.min_cell is not None:
             return self.task.min_cell
-        return MIN_CELL if self.fleet is None else self.strategy.simulated_cell
+        return MIN_CELL if self.fleet is None else self.strategy.facts.cell
 
     @property
     def _compared(self) -> tuple[Method, ...]:
@@ -384,7 +386,7 @@ class Scenario(Section):
         """Length of the projection that is stored of each reported model; 0: none is stored."""
         if self.records.sketch is not None:
             return self.records.sketch
-        stores_models_anyway = self.strategy.keeps_models and self.privacy is None
+        stores_models_anyway = self.strategy.facts.keeps and self.privacy is None
         return DEFAULT_SKETCH if stores_models_anyway else 0
 
     @property

@@ -53,7 +53,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -68,20 +68,31 @@ from pydantic import (
 
 from covey.shared.numerics.averages import Average
 from covey.shared.numerics.clustering import Linkage
-from covey.shared.numerics.kinship import MIN_CELL, Card
+from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.measures import Kind
 from covey.shared.numerics.split import Mask, Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.settings import SecureSettings
+from covey.shared.strategies.expected import A_COUNT as A_COUNT
+from covey.shared.strategies.expected import A_MODEL as A_MODEL
 
 # `as` with the same name: authors of methods import these from here
-from covey.shared.strategies.facets import NOT_BUFFERED
-from covey.shared.strategies.facets import Buffering as Buffering
-from covey.shared.strategies.facets import Exchange as Exchange
-from covey.shared.strategies.facets import PrivacyFacet as PrivacyFacet
-from covey.shared.strategies.facets import Routes as Routes
-from covey.shared.strategies.facets import Sealed as Sealed
-from covey.shared.strategies.facets import Trainings as Trainings
+from covey.shared.strategies.expected import ASKED as ASKED
+from covey.shared.strategies.expected import LARGEST as LARGEST
+from covey.shared.strategies.expected import SHARES as SHARES
+from covey.shared.strategies.expected import STRENGTH as STRENGTH
+from covey.shared.strategies.expected import Expected as Expected
+from covey.shared.strategies.expected import is_list as is_list
+from covey.shared.strategies.expected import is_number as is_number
+from covey.shared.strategies.facts import FORMER, NOT_BUFFERED
+from covey.shared.strategies.facts import Buffering as Buffering
+from covey.shared.strategies.facts import Exchange as Exchange
+from covey.shared.strategies.facts import Facts as Facts
+from covey.shared.strategies.facts import OrderNumbers as OrderNumbers
+from covey.shared.strategies.facts import PrivacyFacet as PrivacyFacet
+from covey.shared.strategies.facts import Routes as Routes
+from covey.shared.strategies.facts import Sealed as Sealed
+from covey.shared.strategies.facts import Trainings as Trainings
 from covey.shared.strategies.phase_names import CHOOSE as CHOOSE
 from covey.shared.strategies.phase_names import ENTRY as ENTRY
 from covey.shared.strategies.phase_names import ESTIMATE as ESTIMATE
@@ -110,7 +121,6 @@ from covey.shared.strategies.training import factor_in as factor_in
 ClientId = str
 Numbers = Mapping[str, Any]  # int, float, str, or lists of these: travels as msgpack
 SampleIndices = npt.NDArray[np.int64]  # training samples by their place in the data
-OrderNumbers = Mapping[str, Mapping[str, "Expected"]]  # by phase: names of numbers, and their form
 ClientState = Mapping[str, npt.NDArray[Any]]  # what a client keeps between orders, by name
 Mixture = tuple[tuple[float, Vector], ...]  # (weight, model): weighted means of softmax outputs
 Models = tuple[Vector, ...]  # of equal length (d,)
@@ -118,11 +128,10 @@ Shares = tuple[float, ...]  # (K,): one number per cluster
 Clients = tuple[ClientId, ...]  # in ascending order
 DataSplit = Literal["train", "test"]
 S = TypeVar("S")
+V = TypeVar("V")
 
 # Number of a report: the cluster that it chose. Under client-level privacy it reaches `fold`.
 CHOICE = "choice"
-
-LARGEST = 1e100  # no honest number of a report is larger; sums of such numbers stay finite
 
 # why secure sums are not for other methods
 UNSEALED = "it needs single reports, or numbers of each"
@@ -215,65 +224,6 @@ class View:
     rounds: int  # R, rounds in all
     attempt: int  # 0; 1 or more where the phase planned last did not succeed and is planned again
     present: tuple[ClientId, ...]  # agents that are online, in ascending order
-
-
-@dataclass(frozen=True)
-class Expected:
-    """The form of a number, or of a list of numbers, in a report or an order.
-
-    The coordinator refuses a report without a required number, or with one that does not have
-    this form; agents refuse such an order. All numbers are finite.
-    """
-
-    length: int | None = None  # None: one number; n: a list of n numbers; -n: a list of 1 to n
-    least: float = 0.0
-    most: float | None = None  # None: the report's number of examples, or 1 if it has none
-    whole: bool = False  # integers only
-    required: bool = True
-    words: tuple[str, ...] = ()  # no number, but one of these
-
-    def fault(self, value: Any, examples: float = 1.0) -> str:
-        """How the value should have been; empty if it has this form."""
-        most = examples if self.most is None else self.most
-        if self.words:
-            what, right = " or ".join(self.words), value in self.words
-            return "" if right else f"is {value!r:.60}; expected {what}"
-        if self.length is None:
-            what, right = "a number", is_number(value, self.least, most, whole=self.whole)
-        else:
-            what = f"{self.length} numbers" if self.length >= 0 else f"1 to {-self.length} numbers"
-            right = is_list(value, self.length, self.least, most, whole=self.whole)
-        if right:
-            return ""
-        return f"is {value!r:.60}; expected {what} from {self.least:g} to {most:g}"
-
-
-def is_list(value: Any, length: int, least: float, most: float, *, whole: bool) -> bool:
-    """Whether it is a list of numbers. A negative length is the most that it may have."""
-    if not isinstance(value, list):
-        return False
-    shortest = length if length >= 0 else 1
-    if not shortest <= len(value) <= abs(length):
-        return False
-    return all(is_number(one, least, most, whole=whole) for one in value)
-
-
-def is_number(value: Any, least: float, most: float, *, whole: bool = False) -> bool:
-    """Messages hold no other numbers than finite ones; a bool is no number."""
-    kinds = int if whole else int | float
-    if isinstance(value, bool):
-        return False
-    if not isinstance(value, kinds):
-        return False
-    return least <= value <= most
-
-
-# forms of numbers in orders
-ASKED = Expected(least=1, most=1, whole=True)  # the number is there, or it is not
-A_COUNT = Expected(least=1, most=2**31, whole=True)  # of epochs, steps or samples
-STRENGTH = Expected(most=LARGEST)  # of a step or a pull
-A_MODEL = Expected(most=1023, whole=True)  # by its place among those of an order
-SHARES = Expected(-1024, most=1.0)  # one for each of some models
 
 
 @dataclass(frozen=True)
@@ -604,7 +554,7 @@ class Strategy(BaseModel, Generic[S]):
     chooses it, and its hyper-parameters as pydantic fields, each with a description: they are
     printed by `coordinator lab methods`. A subclass must write `init`, `plan`, `order`, `model`,
     `work`, `terms`, `fold`, `serve` and `clusters`; the classes in `bases/` write most of them. An
-    `individual` method has no terms. Add its line to `method_names.py`, and it can be used in scenarios, tests and comparisons. A method in a
+    method whose facts have `individual` has no terms. Add its line to `method_names.py`, and it can be used in scenarios, tests and comparisons. A method in a
     package of your own joins by an entry point instead; the tutorial shows how.
 
     Example:
@@ -620,35 +570,7 @@ class Strategy(BaseModel, Generic[S]):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    # Does `fold` compare and combine single reports? Others name sums of them by `terms`.
-    individual: ClassVar[bool] = False
-
-    # Phases whose reports hold one vector that is only used to cluster: noise can hide it.
-    signature_phases: ClassVar[tuple[str, ...]] = ()
-
-    # Does the server keep the latest model of each client? The plan of a run counts its memory.
-    keeps_models: ClassVar[bool] = False
-
-    # The numbers that the client half reads in an order, by phase, next to those that the bases declare. Agents refuse
-    # an order with any other, or of another form: one without meaning would make a second order of the same work.
-    order_numbers: ClassVar[OrderNumbers] = {}
-
-    # The fewest samples of a class whose sums are in a card of a simulated agent, if `task.min_cell` is not set.
-    simulated_cell: ClassVar[int] = MIN_CELL
-
-    # How the method takes part in secure sums; None: it cannot.
-    sealed: ClassVar[Sealed | None] = None
-
-    # Fields of the state that name clients: dicts by client id (of such dicts too), or tuples of ids. A client that is
-    # forgotten leaves them; what it has changed in a shared model stays.
-    client_fields: ClassVar[tuple[str, ...]] = ()
-
-    # Does a round make something else than means of models? Then, as where it is `individual`, there is no `server`.
-    no_server: ClassVar[bool] = False
-
-    # Options that a scenario's text leaves out where they are None: it keeps the digest that its runs have stored.
-    unset: ClassVar[tuple[str, ...]] = ("server",)
-
+    facts: ClassVar[Facts] = Facts()  # what others must know of the method
     summary: ClassVar[str] = ""  # one line for `coordinator lab methods`
     source: ClassVar[str] = ""  # paper, year
 
@@ -666,11 +588,27 @@ class Strategy(BaseModel, Generic[S]):
     )
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Without means of models there is no key `server`: what is annotated as of the class is no field."""
+        """Without means of models there is no key `server`: what is annotated as of the class is no field.
+
+        Raises:
+            TypeError: a fact is no longer an attribute of its own.
+        """
         super().__init_subclass__(**options)
-        if cls.individual or cls.no_server:
+        for name in FORMER.keys() & {*vars(cls), *vars(cls).get("__annotations__", {})}:
+            raise TypeError(f"{cls.__name__}.{name} is no longer read: {FORMER[name]}")
+        if isinstance(cls.facts, Facts) and not cls.facts.makes_means:
             cls.__annotations__ = {**vars(cls).get("__annotations__", {}), "server": ClassVar[None]}
             cls.server = None
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        """TypeError for facts that do not fit the options."""
+        super().__pydantic_init_subclass__(**options)
+        for name in cls.facts.unset if isinstance(cls.facts, Facts) else ():
+            if name not in cls.model_fields or cls.model_fields[name].default is not None:
+                raise TypeError(
+                    f"{cls.__name__}.facts: unset names {name}, which is no option with the default None"
+                )
 
     @model_serializer(mode="wrap")
     def _only_what_is_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -678,7 +616,7 @@ class Strategy(BaseModel, Generic[S]):
         return {
             name: value
             for name, value in settings.items()
-            if value is not None or name not in self.unset
+            if value is not None or name not in ("server", *self.facts.unset)
         }
 
     @model_validator(mode="after")
@@ -686,14 +624,6 @@ class Strategy(BaseModel, Generic[S]):
         if self.server is not None and (why := self.refuses(self.server)):
             raise ValueError(f"server is not for {_name_of(self)}: {why}; leave it out")
         return self
-
-    @classmethod
-    def numbers_of(cls, phase: str) -> Mapping[str, Expected]:
-        """The numbers that an order of this phase may carry, as the class and its bases declare them."""
-        declared = [vars(one).get("order_numbers", {}) for one in reversed(cls.__mro__)]
-        return {
-            name: form for by_phase in declared for name, form in by_phase.get(phase, {}).items()
-        }
 
     @property
     def starts(self) -> int:
@@ -780,7 +710,7 @@ class Strategy(BaseModel, Generic[S]):
             phase: the phase; its cohort holds the ids of those who were invited.
             sums: of the terms of all reports, made by the scenario's rule.
             reports: (client, report) in ascending order of client id. Only those whose order was
-                `whole`, and all of an `individual` method, have vectors. These may be mapped from
+                `whole`, and all where the facts have `individual`, have vectors. These may be mapped from
                 disk: read them in blocks, for example with `sums.average.mean`. Vectors that are
                 only compared with each other (signatures, features) do not go through the rule.
         """
@@ -857,7 +787,11 @@ class Strategy(BaseModel, Generic[S]):
         return Shown()
 
     def forget(self, state: S, client: ClientId) -> S:
-        """The state without a client, where more than `client_fields` names it."""
+        """The state without anything about one client: if it comes back, it is a newcomer.
+
+        A method whose state names clients takes it out of each field (`without`). What it has changed in a shared model
+        stays.
+        """
         return state
 
     # -- robust aggregation: docs/security.md ---------------------------------------------------
@@ -869,7 +803,7 @@ class Strategy(BaseModel, Generic[S]):
             settings: a rule of the section `aggregation`, the server's optimiser, the training
                 section, secure sums, the form of the task's data, or a split of the model.
         """
-        if isinstance(settings, SecureSettings) and self.sealed is None:
+        if isinstance(settings, SecureSettings) and self.facts.sealed is None:
             return UNSEALED
         return ""
 
@@ -882,6 +816,24 @@ class Strategy(BaseModel, Generic[S]):
     def privacy(self) -> PrivacyFacet:
         """What the method can promise under a `privacy` section."""
         return PrivacyFacet()
+
+
+@overload
+def without(known: Mapping[ClientId, V], client: ClientId) -> dict[ClientId, V]: ...
+@overload
+def without(known: Clients, client: ClientId) -> Clients: ...
+def without(known: Mapping[ClientId, V] | Clients, client: ClientId) -> dict[ClientId, V] | Clients:
+    """A field of a state that names clients, without one of them."""
+    if isinstance(known, Mapping):
+        return {one: value for one, value in known.items() if one != client}
+    return tuple(one for one in known if one != client)
+
+
+class Works(Protocol):
+    """Who carries out an order: a method, or what secure sums put around its client half."""
+
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
+        """See `Strategy.work`."""
 
 
 def _name_of(strategy: Strategy[Any]) -> str:

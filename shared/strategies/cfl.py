@@ -53,11 +53,11 @@ from covey.shared.strategies.base import (
     SIGNATURE,
     ClientId,
     ClientState,
+    Facts,
     Job,
     Local,
     Models,
     Order,
-    OrderNumbers,
     Phase,
     Report,
     Reports,
@@ -66,6 +66,7 @@ from covey.shared.strategies.base import (
     Sums,
     View,
     trained_report,
+    without,
 )
 from covey.shared.strategies.bases.cut import (
     CARD_ASKED,
@@ -149,11 +150,8 @@ class CflState(Tested):
 class Cfl(ManyModels[CflState]):
     """Finds out by itself whether clusters are needed, and how many."""
 
-    client_fields = ("assign", "asked", "walks")
+    facts: ClassVar[Facts] = Facts(individual=True, numbers={SIGNATURE: CARD_ASKED})
 
-    individual: ClassVar[bool] = True
-
-    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: CARD_ASKED}
     summary: ClassVar[str] = (
         "FedAvg that splits a cluster in two where its members' updates disagree"
     )
@@ -644,6 +642,9 @@ class Cfl(ManyModels[CflState]):
         in_order = sorted(walks.items())
         state = replace(state, walks=dict(in_order))
         return joined(state, arrived)
+
+    def forget(self, state: CflState, client: ClientId) -> CflState:
+        return replace(super().forget(state, client), walks=without(state.walks, client))
 
 
 def _next_split(state: CflState, split: int, cluster: int) -> int | None:

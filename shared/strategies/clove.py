@@ -35,10 +35,10 @@ from covey.shared.strategies.base import (
     ClientState,
     Exchange,
     Expected,
+    Facts,
     Job,
     Local,
     Order,
-    OrderNumbers,
     Phase,
     Report,
     Reports,
@@ -49,6 +49,7 @@ from covey.shared.strategies.base import (
     Terms,
     View,
     trained_report,
+    without,
 )
 from covey.shared.strategies.bases.cut import (
     CARD_ORDER,
@@ -83,10 +84,10 @@ class CloveState(Tested):
 class Clove(Numbered, ManyModels[CloveState]):
     """The server clusters what IFCA's clients decide by: their losses."""
 
-    client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked", "chosen")
-    sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, CHOOSE))
+    facts: ClassVar[Facts] = Facts(
+        numbers={SIGNATURE: WHOLE_CARD_ASKED}, sealed=Sealed(clear=(SIGNATURE, CHOOSE))
+    )
 
-    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: WHOLE_CARD_ASKED}
     summary: ClassVar[str] = "K models; agents with alike losses on all of them train one together"
     source: ClassVar[str] = "Bhatia et al. 2025"
 
@@ -159,6 +160,9 @@ class Clove(Numbered, ManyModels[CloveState]):
         if self.gate == "cards":
             facts |= shift_facts(state, self.gate)
         return Shown(facts)
+
+    def forget(self, state: CloveState, client: ClientId) -> CloveState:
+        return replace(super().forget(state, client), chosen=without(state.chosen, client))
 
 
 def matched(losses: Mapping[ClientId, list[float]], seed: int) -> dict[ClientId, int]:

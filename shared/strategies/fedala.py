@@ -24,6 +24,7 @@ from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     LAST_MODEL,
     ClientState,
+    Facts,
     Job,
     Local,
     Mixture,
@@ -42,7 +43,7 @@ FIRST_EPOCHS = 10
 class FedAla(PlainSingle):
     """For agents whose data differs in part: each takes of the common model what lowers its own loss."""
 
-    sealed: ClassVar[Sealed | None] = Sealed()
+    facts: ClassVar[Facts] = Facts(sealed=Sealed())
     summary: ClassVar[str] = "FedAvg whose agents learn how much of the common model to take"
     source: ClassVar[str] = "Zhang et al. 2023"
 

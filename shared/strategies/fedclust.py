@@ -38,10 +38,10 @@ from covey.shared.strategies.base import (
     Buffering,
     ClientId,
     ClientState,
+    Facts,
     Job,
     Local,
     Order,
-    OrderNumbers,
     Phase,
     PrivacyFacet,
     Report,
@@ -49,6 +49,7 @@ from covey.shared.strategies.base import (
     Setup,
     Trainings,
     trained_report,
+    without,
 )
 from covey.shared.strategies.bases.cut import (
     CARD_ASKED,
@@ -90,16 +91,20 @@ class FedClust(ClusteredOnce[FedClustState]):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    signature_phases: ClassVar[tuple[str, ...]] = (SIGNATURE, ENTRY)
-    client_fields = (*ClusteredOnce.client_fields, "signatures")
+    facts: ClassVar[Facts] = replace(
+        ClusteredOnce.facts,
+        signatures=(SIGNATURE, ENTRY),
+        numbers=ClusteredOnce.facts.numbers_with(
+            {
+                SIGNATURE: {**CARD_ASKED, **LENGTHS},
+                ENTRY: LENGTHS,
+                TRAIN: LENGTHS,  # an agent without a cluster does its entry first
+            }
+        ),
+    )
     height = "lambda"
     unit = "Euclidean distance"
 
-    order_numbers: ClassVar[OrderNumbers] = {
-        SIGNATURE: {**CARD_ASKED, **LENGTHS},
-        ENTRY: LENGTHS,
-        TRAIN: LENGTHS,  # an agent without a cluster does its entry first
-    }
     summary: ClassVar[str] = "cluster once by first updates, then one FedAvg per cluster"
     source: ClassVar[str] = "Islam et al. 2024"
 
@@ -353,3 +358,6 @@ class FedClust(ClusteredOnce[FedClustState]):
         direction = combine([(update, 1.0 / norm)]) if norm > 0 else update
         projected: Vector = sketch([direction], SKETCH, seed=0)[0]
         return projected
+
+    def forget(self, state: FedClustState, client: ClientId) -> FedClustState:
+        return replace(super().forget(state, client), signatures=without(state.signatures, client))

@@ -31,6 +31,7 @@ from covey.shared.strategies.base import (
     ClientId,
     ClientState,
     Exchange,
+    Facts,
     GradientCorrection,
     Job,
     Local,
@@ -45,6 +46,7 @@ from covey.shared.strategies.base import (
     Terms,
     View,
     trained_report,
+    without,
 )
 from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
 
@@ -72,10 +74,7 @@ class FedDane(SingleModel[DaneState]):
     Its authors find it worse than FedAvg if few clients with unlike data take part.
     """
 
-    client_fields = ("gave",)
-    sealed: ClassVar[Sealed | None] = Sealed(begins=slice(-1, None))
-
-    no_server: ClassVar[bool] = True
+    facts: ClassVar[Facts] = Facts(sealed=Sealed(begins=slice(-1, None)), server=False)
 
     summary: ClassVar[str] = (
         "two exchanges a round: gradients first, then training corrected by their mean"
@@ -160,6 +159,9 @@ class FedDane(SingleModel[DaneState]):
         if state.gradient is None:
             return Shown()
         return Shown({"gradient_norm": math.sqrt(dot(state.gradient, state.gradient))})
+
+    def forget(self, state: DaneState, client: ClientId) -> DaneState:
+        return replace(state, gave=without(state.gave, client))
 
 
 def _of_first_phase(job: Job, local: Local, client_state: ClientState) -> tuple[Vector, Vector]:

@@ -18,6 +18,7 @@ from pydantic import Field
 from covey.shared.numerics.vectors import combine
 from covey.shared.strategies.base import (
     ClientId,
+    Facts,
     Phase,
     PrivacyFacet,
     Report,
@@ -42,8 +43,7 @@ class DistState(Single):
 class PartOfTheWay(SingleModel[DistState]):
     """w + epsilon * (target - w). The target is the mean of the reports; `terms` weighs them, here by samples."""
 
-    sealed: ClassVar[Sealed | None] = Sealed()
-    no_server: ClassVar[bool] = True
+    facts: ClassVar[Facts] = Facts(sealed=Sealed(), server=False)
 
     epsilon: float = Field(
         0.6,

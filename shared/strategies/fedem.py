@@ -30,6 +30,7 @@ from covey.shared.strategies.base import (
     ClientState,
     Exchange,
     Expected,
+    Facts,
     Job,
     Local,
     Mixture,
@@ -51,6 +52,7 @@ from covey.shared.strategies.base import (
     Terms,
     TrainingResult,
     View,
+    without,
 )
 from covey.shared.strategies.bases.losses import comparable
 from covey.shared.strategies.bases.single import counted, samples_of
@@ -80,8 +82,7 @@ class FedEmState(Moving):
 class FedEm(Strategy[FedEmState]):
     """The most expressive of the soft methods, for K times the traffic and K times the work."""
 
-    client_fields = ("samples", "weights")
-    sealed: ClassVar[Sealed | None] = Sealed()
+    facts: ClassVar[Facts] = Facts(sealed=Sealed())
 
     summary: ClassVar[str] = "each client predicts with its own mixture of K shared components"
     source: ClassVar[str] = "Marfoq et al. 2021"
@@ -243,6 +244,11 @@ class FedEm(Strategy[FedEmState]):
         reported = sum(report.examples for _, report in reports)
         share = reported / all_samples
         return combine([(before, 1 - share), (mean, share)])
+
+    def forget(self, state: FedEmState, client: ClientId) -> FedEmState:
+        return replace(
+            state, samples=without(state.samples, client), weights=without(state.weights, client)
+        )
 
 
 def _name(k: int) -> str:

@@ -50,6 +50,7 @@ from covey.shared.strategies.base import (
     TrainingResult,
     View,
     trained_report,
+    without,
 )
 from covey.shared.strategies.bases.hard import (
     Clustered,
@@ -91,8 +92,6 @@ class FedGwcState(Clustered):
 
 class FedGwc(ManyModels[FedGwcState]):
     """One model for all, until the losses of its agents fall into groups."""
-
-    client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked", "interaction")
 
     summary: ClassVar[str] = (
         "FedAvg that divides clusters by the losses of their agents in training"
@@ -208,6 +207,14 @@ class FedGwc(ManyModels[FedGwcState]):
     def shown(self, state: FedGwcState) -> Shown:
         facts = super().shown(state).notes
         return Shown({**facts, "change": state.change})
+
+    def forget(self, state: FedGwcState, client: ClientId) -> FedGwcState:
+        return replace(
+            super().forget(state, client),
+            interaction={
+                one: without(row, client) for one, row in without(state.interaction, client).items()
+            },
+        )
 
 
 def rewards(reports: Reports) -> Mapping[ClientId, float]:

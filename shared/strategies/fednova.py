@@ -36,11 +36,11 @@ from covey.shared.strategies.base import (
     ClientId,
     ClientState,
     Expected,
+    Facts,
     GradientCorrection,
     Job,
     Local,
     Order,
-    OrderNumbers,
     Phase,
     Report,
     Reports,
@@ -115,9 +115,10 @@ def accumulated(steps: int, training: Training, mu: float = 0.0) -> float:
 class FedNova(SingleModel[NovaState]):
     """For clients with unequal numbers of steps. With equal work and mu = 0 it is FedAvg."""
 
-    sealed: ClassVar[Sealed | None] = Sealed()
+    facts: ClassVar[Facts] = Facts(
+        numbers={TRAIN: {SUMMED: Expected(2, most=LARGEST)}}, sealed=Sealed()
+    )
 
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {SUMMED: Expected(2, most=LARGEST)}}
     summary: ClassVar[str] = "FedAvg that counts a client's direction, not how far it went"
     source: ClassVar[str] = "Wang et al. 2020"
 

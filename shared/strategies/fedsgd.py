@@ -24,6 +24,7 @@ from covey.shared.strategies.base import (
     GRADIENTS,
     ClientId,
     ClientState,
+    Facts,
     Job,
     Local,
     Phase,
@@ -54,8 +55,7 @@ class SgdState(Single):
 class FedSgd(SingleModel[SgdState]):
     """The most rounds, the least local work."""
 
-    sealed: ClassVar[Sealed | None] = Sealed()
-    no_server: ClassVar[bool] = True
+    facts: ClassVar[Facts] = Facts(sealed=Sealed(), server=False)
 
     summary: ClassVar[str] = "clients send one gradient, the server takes the step"
     source: ClassVar[str] = "McMahan et al. 2017"

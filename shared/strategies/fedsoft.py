@@ -39,6 +39,7 @@ from covey.shared.strategies.base import (
     ClientState,
     Exchange,
     Expected,
+    Facts,
     GradientCorrection,
     Job,
     Local,
@@ -46,7 +47,6 @@ from covey.shared.strategies.base import (
     Models,
     Moving,
     Order,
-    OrderNumbers,
     Phase,
     Report,
     Reports,
@@ -60,6 +60,7 @@ from covey.shared.strategies.base import (
     Terms,
     View,
     trained_report,
+    without,
 )
 from covey.shared.strategies.bases.hard import START, invited, unanswered
 from covey.shared.strategies.bases.losses import comparable
@@ -95,9 +96,8 @@ class FedSoft(Strategy[FedSoftState]):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    client_fields = ("importance", "samples", "trained", "late", "asked")
+    facts: ClassVar[Facts] = Facts(numbers={TRAIN: {"pull": STRENGTH}})
 
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {"pull": STRENGTH}}
     summary: ClassVar[str] = (
         "soft clusters; each client trains one personal model pulled towards all of them"
     )
@@ -387,6 +387,16 @@ class FedSoft(Strategy[FedSoftState]):
             return self.selected
         known = len(state.importance) or 1
         return max(round(state.participation * known / self.n_clusters), 1)
+
+    def forget(self, state: FedSoftState, client: ClientId) -> FedSoftState:
+        return replace(
+            state,
+            importance=without(state.importance, client),
+            samples=without(state.samples, client),
+            trained=without(state.trained, client),
+            late=without(state.late, client),
+            asked=without(state.asked, client),
+        )
 
 
 def _not_too_small(shares: Sequence[float]) -> list[float]:

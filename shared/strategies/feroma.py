@@ -28,6 +28,7 @@ from covey.shared.strategies.base import (
     ClientId,
     ClientState,
     Exchange,
+    Facts,
     Job,
     Local,
     Moving,
@@ -43,6 +44,7 @@ from covey.shared.strategies.base import (
     Sums,
     View,
     trained_report,
+    without,
 )
 from covey.shared.strategies.bases.hard import unanswered
 from covey.shared.strategies.bases.profile import (
@@ -78,9 +80,7 @@ class FeromaState(Moving):
 class Feroma(Strategy[FeromaState]):
     """Neither clusters nor one model: similar agents weigh more."""
 
-    individual: ClassVar[bool] = True
-    keeps_models: ClassVar[bool] = True
-    client_fields: ClassVar[tuple[str, ...]] = ("stored", "samples", "profiles", "asked")
+    facts: ClassVar[Facts] = Facts(individual=True, keeps=True)
 
     summary: ClassVar[str] = (
         "a mixture of all models for each agent, weighted by 1 / distance of profiles"
@@ -173,6 +173,15 @@ class Feroma(Strategy[FeromaState]):
     @property
     def privacy(self) -> PrivacyFacet:
         return PrivacyFacet(refusal="feroma sends means of the data's outputs without noise")
+
+    def forget(self, state: FeromaState, client: ClientId) -> FeromaState:
+        return replace(
+            state,
+            stored=without(state.stored, client),
+            samples=without(state.samples, client),
+            profiles=without(state.profiles, client),
+            asked=without(state.asked, client),
+        )
 
 
 def _mixture(state: FeromaState, client: ClientId) -> Vector:

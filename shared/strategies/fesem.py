@@ -50,10 +50,10 @@ from covey.shared.strategies.base import (
     Buffering,
     ClientId,
     ClientState,
+    Facts,
     Job,
     Local,
     Order,
-    OrderNumbers,
     PrivacyFacet,
     Report,
     Reports,
@@ -62,6 +62,7 @@ from covey.shared.strategies.base import (
     Sums,
     Trainings,
     trained_report,
+    without,
 )
 from covey.shared.strategies.bases.centres import MEAN_OF_CENTRES, Centred, MultiCentre, pull
 from covey.shared.strategies.bases.cut import with_card
@@ -91,10 +92,12 @@ class FesemState(Centred):
 class Fesem(MultiCentre[FesemState]):
     """Each client follows the centre of the models most like its own."""
 
-    signature_phases: ClassVar[tuple[str, ...]] = (WARMUP, ENTRY)
-    client_fields = ("assign", "asked", "stored", "sketches")
+    facts: ClassVar[Facts] = replace(
+        MultiCentre.facts,
+        signatures=(WARMUP, ENTRY),
+        numbers=MultiCentre.facts.numbers_with({TRAIN: {"mu": STRENGTH}}),
+    )
 
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {"mu": STRENGTH}}
     summary: ClassVar[str] = (
         "K-means over client models in every round, with a pull towards the own centre"
     )
@@ -375,3 +378,6 @@ class Fesem(MultiCentre[FesemState]):
         rows = [report.vectors[MODEL][span] for _, report in reports]
         labels, _ = nearest(rows, [centre[span] for centre in state.models], self.distance)
         return dict(zip(clients, labels.tolist(), strict=True))
+
+    def forget(self, state: FesemState, client: ClientId) -> FesemState:
+        return replace(super().forget(state, client), sketches=without(state.sketches, client))

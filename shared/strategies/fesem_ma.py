@@ -57,10 +57,10 @@ from covey.shared.strategies.base import (
     ClientState,
     Exchange,
     Expected,
+    Facts,
     Job,
     Local,
     Order,
-    OrderNumbers,
     Phase,
     Report,
     Reports,
@@ -70,6 +70,7 @@ from covey.shared.strategies.base import (
     Sums,
     View,
     trained_report,
+    without,
 )
 from covey.shared.strategies.bases.centres import MEAN_OF_CENTRES, Centred, MultiCentre, pull
 from covey.shared.strategies.bases.cut import with_card
@@ -77,6 +78,7 @@ from covey.shared.strategies.bases.hard import START
 from covey.shared.strategies.bases.single import vectors_of
 from covey.shared.strategies.bases.soft import merged
 
+PULLED = {"mu": STRENGTH, "frozen": A_COUNT}
 LAYER = "layer"  # phase in which the layers behind the frozen ones are trained; a number follows
 OWN = "@"  # key of a client's own model; its id follows
 
@@ -103,10 +105,12 @@ class FesemMaState(Centred):
 class FesemMa(MultiCentre[FesemMaState]):
     """Averaging by index blurs networks whose units are in different orders; matching does not."""
 
-    client_fields = ("assign", "asked", "stored", "counts", "cohort", "places")
+    facts: ClassVar[Facts] = replace(
+        MultiCentre.facts,
+        numbers=MultiCentre.facts.numbers_with(dict.fromkeys((TRAIN, LAYER), PULLED)),
+    )
     usual: ClassVar[int] = 3
 
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {"mu": STRENGTH, "frozen": A_COUNT}}
     summary: ClassVar[str] = (
         "FeSEM with hidden units matched before models are compared and averaged"
     )
@@ -195,10 +199,6 @@ class FesemMa(MultiCentre[FesemMaState]):
             return {}
         counts = Expected(_outputs(state.layout), whole=True, required=False)
         return {"classes": counts}
-
-    @classmethod
-    def numbers_of(cls, phase: str) -> Mapping[str, Expected]:
-        return super().numbers_of(TRAIN if phase.startswith(LAYER) else phase)
 
     def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
         usual = super().exchanges(setup, agents, features)
@@ -382,6 +382,14 @@ class FesemMa(MultiCentre[FesemMaState]):
             state, stored=stored, frozen=0, cohort=(), places={}, passes=state.passes + 1
         )
         return self._m_step(state, average)
+
+    def forget(self, state: FesemMaState, client: ClientId) -> FesemMaState:
+        return replace(
+            super().forget(state, client),
+            counts=without(state.counts, client),
+            cohort=without(state.cohort, client),
+            places=without(state.places, client),
+        )
 
 
 def _hidden_layers(state: FesemMaState) -> int:

@@ -33,6 +33,7 @@ from covey.shared.strategies.base import (
     ClientId,
     ClientState,
     Exchange,
+    Facts,
     Job,
     Local,
     Order,
@@ -77,7 +78,7 @@ class FluxState(Clustered):
 class Flux(HardClustered[FluxState]):
     """Clusters by descriptors of the data, from DBSCAN."""
 
-    sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, ENTRY))
+    facts: ClassVar[Facts] = Facts(sealed=Sealed(clear=(SIGNATURE, ENTRY)))
     summary: ClassVar[str] = "FedAvg, then clusters once by descriptors of the data (DBSCAN)"
     source: ClassVar[str] = "Fenoglio et al. 2025"
 

@@ -52,6 +52,7 @@ from covey.shared.strategies.base import (
     Terms,
     View,
     trained_report,
+    without,
 )
 from covey.shared.strategies.bases.hard import unanswered
 from covey.shared.strategies.bases.single import KEY, sample_term
@@ -78,8 +79,6 @@ class FuzzyState(Moving):
 
 class Fuzzy(Strategy[FuzzyState]):
     """Soft clusters for the traffic of FedAvg: one model down, one model and K counts up."""
-
-    client_fields = ("counts", "asked")
 
     summary: ClassVar[str] = (
         "a contrastive head counts each client's samples per cluster; models mix by the counts"
@@ -278,6 +277,11 @@ class Fuzzy(Strategy[FuzzyState]):
             return [share * local.examples for share in self.known.get(job.client, equal)]
         counts = local.memberships(model, self.n_clusters)
         return [float(count) for count in counts]
+
+    def forget(self, state: FuzzyState, client: ClientId) -> FuzzyState:
+        return replace(
+            state, counts=without(state.counts, client), asked=without(state.asked, client)
+        )
 
 
 def _is_image(features: Sequence[int]) -> bool:

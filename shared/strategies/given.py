@@ -18,6 +18,7 @@ from covey.shared.strategies.base import (
     Buffering,
     ClientId,
     ClientState,
+    Facts,
     Job,
     Local,
     Order,
@@ -46,7 +47,7 @@ Pattern = Annotated[str, Field(pattern=r"^[\w.*?\[\]!-]+$", min_length=1, max_le
 class Given(ManyModels[Clustered]):
     """One model for each group that the scenario names."""
 
-    sealed: ClassVar[Sealed | None] = Sealed()
+    facts: ClassVar[Facts] = Facts(sealed=Sealed())
     summary: ClassVar[str] = "one FedAvg per group of agents that you name"
     source: ClassVar[str] = "no paper: a reference for found clusters"
 

@@ -44,11 +44,11 @@ from covey.shared.strategies.base import (
     ClientState,
     Exchange,
     Expected,
+    Facts,
     Job,
     Local,
     Mixture,
     Order,
-    OrderNumbers,
     Phase,
     PrivacyFacet,
     Report,
@@ -65,6 +65,7 @@ from covey.shared.strategies.base import (
     factor_in,
     needs_training,
     trained_report,
+    without,
 )
 from covey.shared.strategies.bases.cut import (
     CARD_ORDER,
@@ -112,10 +113,11 @@ TRUNK = "trunk"  # also of the mean of all reports
 class Ifca(Numbered, ManyModels[Hypotheses]):
     """The server clusters nothing: clients choose again in every round."""
 
-    client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked", "chosen")
-    sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, CHOOSE))
+    facts: ClassVar[Facts] = Facts(
+        numbers={SIGNATURE: WHOLE_CARD_ASKED, TRAIN: {CHOICE: A_MODEL}},
+        sealed=Sealed(clear=(SIGNATURE, CHOOSE)),
+    )
 
-    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: WHOLE_CARD_ASKED, TRAIN: {CHOICE: A_MODEL}}
     summary: ClassVar[str] = "K models; each client trains the one with its lowest training loss"
     source: ClassVar[str] = "Ghosh et al. 2020, Mansour et al. 2020"
 
@@ -564,6 +566,9 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
             refusal=f"ifca's {named} would use models, losses or choices of single agents outside "
             "the account; leave it out (initial: random or warmup is possible)"
         )
+
+    def forget(self, state: Hypotheses, client: ClientId) -> Hypotheses:
+        return replace(super().forget(state, client), chosen=without(state.chosen, client))
 
 
 def _idle(state: Hypotheses, choices: Mapping[ClientId, int]) -> tuple[int, ...]:

@@ -49,10 +49,10 @@ from covey.shared.strategies.base import (
     ClientId,
     ClientState,
     Expected,
+    Facts,
     Job,
     Local,
     Order,
-    OrderNumbers,
     Phase,
     PrivacyFacet,
     Proximity,
@@ -66,6 +66,7 @@ from covey.shared.strategies.base import (
     Terms,
     View,
     trained_report,
+    without,
 )
 from covey.shared.strategies.bases.cut import (
     CARD_ORDER,
@@ -153,27 +154,26 @@ class KinState(Tested, Ballot):
 class Kin(ManyModels[KinState]):
     """Which shift, which groups, and whether they help: asked in this order."""
 
-    client_fields = ("assign", "asked", "inputs", "labels", "distances", "shares", "changed")
-
-    sealed: ClassVar[Sealed | None] = Sealed(
-        (SIGNATURE, ENTRY, VOTE), lambda state, least: _with_large_parts(state, least)
+    facts: ClassVar[Facts] = Facts(
+        numbers={
+            SIGNATURE: WHOLE_CARD_ASKED,
+            ENTRY: WHOLE_CARD_ASKED,
+            VOTE: {**VOTE_NUMBERS, PRIOR: ASKED},
+            TRAIN: dict.fromkeys((WATCH, HOLD_BACK, PRIOR), ASKED),
+            EVALUATE: {PRIOR: ASKED},
+        },
+        cell=1,
+        sealed=Sealed(
+            (SIGNATURE, ENTRY, VOTE), lambda state, least: _with_large_parts(state, least)
+        ),
+        server=False,
+        unset=("stop",),
     )
-    simulated_cell: ClassVar[int] = 1
-    no_server: ClassVar[bool] = True
 
-    order_numbers: ClassVar[OrderNumbers] = {
-        SIGNATURE: WHOLE_CARD_ASKED,
-        ENTRY: WHOLE_CARD_ASKED,
-        VOTE: {**VOTE_NUMBERS, PRIOR: ASKED},
-        TRAIN: dict.fromkeys((WATCH, HOLD_BACK, PRIOR), ASKED),
-        EVALUATE: {PRIOR: ASKED},
-    }
     summary: ClassVar[str] = (
         "cards and tests find which shift there is, a vote decides on groups; without a shift FedAvg"
     )
     source: ClassVar[str] = "this project"
-
-    unset: ClassVar[tuple[str, ...]] = ("server", "stop")
 
     name: Literal["kin"] = "kin"
     stop: Literal["cards"] | None = Field(
@@ -292,6 +292,18 @@ class Kin(ManyModels[KinState]):
     def privacy(self) -> PrivacyFacet:
         return PrivacyFacet(
             refusal="kin sends cards, which hold counts and sums of the data without noise"
+        )
+
+    def forget(self, state: KinState, client: ClientId) -> KinState:
+        return replace(
+            super().forget(state, client),
+            inputs=without(state.inputs, client),
+            labels=without(state.labels, client),
+            distances={
+                one: without(row, client) for one, row in without(state.distances, client).items()
+            },
+            shares=without(state.shares, client),
+            changed=without(state.changed, client),
         )
 
 

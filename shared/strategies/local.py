@@ -25,11 +25,11 @@ from covey.shared.strategies.base import (
     ClientId,
     ClientState,
     Exchange,
+    Facts,
     Job,
     Local,
     Mixture,
     Order,
-    OrderNumbers,
     Phase,
     PrivacyFacet,
     Report,
@@ -42,6 +42,7 @@ from covey.shared.strategies.base import (
     Training,
     Trainings,
     View,
+    without,
 )
 from covey.shared.strategies.bases.hard import START
 
@@ -59,10 +60,8 @@ class LocalState:
 class LocalOnly(Strategy[LocalState]):
     """What agents reach without each other: often a lot if their labels are skewed."""
 
-    individual: ClassVar[bool] = True  # nothing is sent
-    client_fields = ("trained",)
+    facts: ClassVar[Facts] = Facts(individual=True, numbers={TRAIN: {"epochs": A_COUNT}})
 
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {"epochs": A_COUNT}}
     summary: ClassVar[str] = "no federation: every agent trains alone from the common start"
     source: ClassVar[str] = "baseline"
 
@@ -131,3 +130,6 @@ class LocalOnly(Strategy[LocalState]):
     @property
     def privacy(self) -> PrivacyFacet:
         return PrivacyFacet(Trainings(trainings=0), "nothing")
+
+    def forget(self, state: LocalState, client: ClientId) -> LocalState:
+        return replace(state, trained=without(state.trained, client))

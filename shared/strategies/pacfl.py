@@ -44,16 +44,17 @@ from covey.shared.strategies.base import (
     ClientState,
     Exchange,
     Expected,
+    Facts,
     Job,
     Local,
     Order,
-    OrderNumbers,
     Phase,
     PrivacyFacet,
     Report,
     Reports,
     Setup,
     trained_report,
+    without,
 )
 from covey.shared.strategies.bases.cut import (
     CARD_ASKED,
@@ -97,12 +98,14 @@ class Pacfl(ClusteredOnce[PacflState]):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    signature_phases: ClassVar[tuple[str, ...]] = (SIGNATURE, ENTRY)
-    client_fields = (*ClusteredOnce.client_fields, "signatures", "labels", "weights")
+    facts: ClassVar[Facts] = replace(
+        ClusteredOnce.facts,
+        signatures=(SIGNATURE, ENTRY),
+        numbers=ClusteredOnce.facts.numbers_with({SIGNATURE: CARD_ASKED}),
+    )
     height = "beta"
     unit = "degrees"
 
-    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: CARD_ASKED}
     summary: ClassVar[str] = (
         "cluster once by angles between data subspaces, then one FedAvg per cluster"
     )
@@ -450,6 +453,14 @@ class Pacfl(ClusteredOnce[PacflState]):
         state = joined(state, placed)
         state = replace(state, models=tuple(models))
         return _with_weights(state, clients, tree, evidence)
+
+    def forget(self, state: PacflState, client: ClientId) -> PacflState:
+        return replace(
+            super().forget(state, client),
+            signatures=without(state.signatures, client),
+            labels=without(state.labels, client),
+            weights=without(state.weights, client),
+        )
 
 
 def _trace(cosines: Matrix, own: VectorLabels, theirs: VectorLabels) -> float:

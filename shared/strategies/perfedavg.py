@@ -30,11 +30,11 @@ from covey.shared.strategies.base import (
     TRAIN,
     ClientId,
     ClientState,
+    Facts,
     Job,
     Local,
     Mixture,
     Order,
-    OrderNumbers,
     Phase,
     Report,
     Reports,
@@ -62,8 +62,7 @@ class PerFedAvgState(Single):
 class PerFedAvg(SingleModel[PerFedAvgState]):
     """The model is an initialisation: a client adapts it before use, in `personal`."""
 
-    sealed: ClassVar[Sealed | None] = Sealed()
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {"beta": STRENGTH}}
+    facts: ClassVar[Facts] = Facts(numbers={TRAIN: {"beta": STRENGTH}}, sealed=Sealed())
     summary: ClassVar[str] = "learns a start that one local gradient step makes good"
     source: ClassVar[str] = "Fallah et al. 2020"
 

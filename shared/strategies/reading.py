@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ S = TypeVar("S")
 
 def is_whole(strategy: Strategy[Any], state: Any, phase: Phase, client: ClientId) -> bool:
     """Whether the fold gets the vectors of this client's report; known before the report comes."""
-    return strategy.individual or strategy.order(state, phase, client).whole
+    return strategy.facts.individual or strategy.order(state, phase, client).whole
 
 
 def bases_of(
@@ -41,31 +40,6 @@ def bases_of(
         usual = {MODEL: keys[0] if keys else "", GRADIENT: ""}
         bases = {**usual, **bases}
     return bases
-
-
-def forgotten(strategy: Strategy[Any], state: S, client: ClientId) -> S:
-    """The state without anything about one client: if it comes back, it is a newcomer."""
-    changes: dict[str, Any] = {}
-    for name in strategy.client_fields:
-        known = getattr(state, name)
-        if client not in known:
-            continue
-        if isinstance(known, Mapping):
-            changes[name] = _without(known, client)
-        else:
-            changes[name] = tuple(one for one in known if one != client)
-    changed: S = replace(state, **changes) if changes else state  # type: ignore[type-var]
-    left: S = strategy.forget(changed, client)
-    return left
-
-
-def _without(known: Mapping[str, Any], client: ClientId) -> dict[str, Any]:
-    """Without a client, in mappings within the mapping too."""
-    return {
-        one: _without(value, client) if isinstance(value, Mapping) else value
-        for one, value in known.items()
-        if one != client
-    }
 
 
 def sums_of(

@@ -39,10 +39,10 @@ from covey.shared.strategies.base import (
     TRAIN,
     ClientState,
     Exchange,
+    Facts,
     Job,
     Local,
     Order,
-    OrderNumbers,
     Phase,
     Report,
     Reports,
@@ -84,13 +84,15 @@ class RobustState(Grouped):
 class Robust(ClusteredOnce[RobustState]):
     """A few broken or hostile clients can change neither the clusters nor the models."""
 
-    individual: ClassVar[bool] = True
-    sealed = None
+    facts: ClassVar[Facts] = replace(
+        ClusteredOnce.facts,
+        individual=True,
+        numbers=ClusteredOnce.facts.numbers_with(
+            {SOLVE: {**CARD_ASKED, "epochs": A_COUNT}, ENTRY: {"epochs": A_COUNT}}
+        ),
+        sealed=None,
+    )
 
-    order_numbers: ClassVar[OrderNumbers] = {
-        SOLVE: {**CARD_ASKED, "epochs": A_COUNT},
-        ENTRY: {"epochs": A_COUNT},
-    }
     summary: ClassVar[str] = (
         "trimmed K-means over locally trained models, once, then trimmed means per cluster"
     )

@@ -23,6 +23,7 @@ from covey.shared.strategies.base import (
     MODEL,
     ClientId,
     ClientState,
+    Facts,
     GradientCorrection,
     Job,
     Local,
@@ -58,8 +59,7 @@ class ScaffoldState(Single):
 class Scaffold(SingleModel[ScaffoldState]):
     """For clients with unlike data that make many steps. It takes twice FedAvg's traffic."""
 
-    sealed: ClassVar[Sealed | None] = Sealed(begins=slice(0, 1))
-    no_server: ClassVar[bool] = True
+    facts: ClassVar[Facts] = Facts(sealed=Sealed(begins=slice(0, 1)), server=False)
 
     summary: ClassVar[str] = "FedAvg with control variates, which correct the drift of each client"
     source: ClassVar[str] = "Karimireddy et al. 2020"

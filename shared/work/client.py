@@ -39,7 +39,6 @@ from covey.shared.numerics.figures import (
     weighted_mean,
 )
 from covey.shared.numerics.vectors import Layout, Vector
-from covey.shared.own_code.plugins import door
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, noised
 from covey.shared.scenario.base import base_vector
@@ -60,6 +59,7 @@ from covey.shared.strategies.base import (
     Strategy,
     Training,
     TrainingResult,
+    Works,
 )
 from covey.shared.strategies.bases.hard import ManyModels
 from covey.shared.strategies.part_local import PartLocal, initial_rest, of_whole, on_part, tuned
@@ -181,6 +181,7 @@ def execute_order(
         held_back=held_back,
     )
     started = clock()
+    worker: Works = strategy
     judging = None
     if has_judge(work):
         prepared = (replace(fold, local=with_prior(fold.local, prior)) for fold in folds)
@@ -189,11 +190,20 @@ def execute_order(
         if secure is None:
             raise PublicError("secure sums: this agent has no keys for them")
         evaluate = partial(_evaluated, strategy, work=work, judging=judging)
-        strategy = door("secure work").OnDevice(strategy, secure, work, models, evaluate)
+        from covey.shared.strategies.secured.agent import OnDevice
+
+        worker = OnDevice(strategy, secure, work, models, evaluate)
     elif _is_summed(work):
         raise PublicError("an order to evaluate asks for a vector without secure sums")
     report, state = _run_phase(
-        strategy, job, local, client_state=client_state, work=work, noise=noise, judging=judging
+        strategy,
+        worker,
+        job,
+        local=local,
+        client_state=client_state,
+        work=work,
+        noise=noise,
+        judging=judging,
     )
     seconds = clock() - started
     vectors, unsent = _encode_vectors(report, job, work, client_state)
@@ -277,9 +287,10 @@ class _Judging:
 
 def _run_phase(
     strategy: Strategy[Any],
+    worker: Works,
     job: Job,
-    local: Local,
     *,
+    local: Local,
     client_state: ClientState,
     work: Work,
     noise: Noise | None,
@@ -292,13 +303,13 @@ def _run_phase(
     if job.phase == EVALUATE and not _is_summed(work):
         return _evaluated(strategy, job, local, client_state, work=work, judging=judging)
     if job.phase == EVALUATE:  # of its state what the judge keeps is new
-        report, after = strategy.work(job, local, client_state)
+        report, after = worker.work(job, local, client_state)
         kept = {key: after[key] for key in after if key.startswith(MEMORY)}
         return report, {**forgotten(client_state), **kept} if kept else client_state
     if job.phase in EXCHANGES:  # they leave nothing of the order with the agent
-        return strategy.work(job, local, client_state)[0], client_state
+        return worker.work(job, local, client_state)[0], client_state
     track = bool(work.evaluation.get("track"))
-    report, state = _train(strategy, job, local, client_state, track=track)
+    report, state = _train(worker, job, local, client_state, track=track)
     report = _with_signature_noise(strategy, job, report, work, noise or Noise.secret())
     return _with_privacy_account(local, report, state)
 
@@ -328,22 +339,22 @@ class _TrainingRecorder:
 
 
 def _train(
-    strategy: Strategy[Any], job: Job, local: Local, before: ClientState, *, track: bool
+    worker: Works, job: Job, local: Local, before: ClientState, *, track: bool
 ) -> tuple[Report, ClientState]:
     """The strategy's own work, and the model for mode E-last. `track`: measure that model too."""
     if not isinstance(local, PartLocal):
-        return _train_on(strategy, job, local, before, track=track)
+        return _train_on(worker, job, local, before, track=track)
     seen = local.seen(before)
-    report, state = _train_on(strategy, job, cast(Local, local), seen, track=track)
+    report, state = _train_on(worker, job, cast(Local, local), seen, track=track)
     return report, local.stored(state, seen, before)
 
 
 def _train_on(
-    strategy: Strategy[Any], job: Job, local: Local, before: ClientState, *, track: bool
+    worker: Works, job: Job, local: Local, before: ClientState, *, track: bool
 ) -> tuple[Report, ClientState]:
     visible = seen_by_methods(before)
     recorder = _TrainingRecorder(local)
-    report, state = strategy.work(job, cast(Local, recorder), visible)
+    report, state = worker.work(job, cast(Local, recorder), visible)
     if recorder.is_idle and job.training.epochs:
         raise PublicError(
             "the training made no step: this device has a single sample, on which task.model cannot train alone (batch norm has no "
@@ -409,7 +420,7 @@ def _with_signature_noise(
 ) -> Report:
     """The report with noise on its signature, if it is one and the order asks for noise."""
     settings = AgentPrivacy.from_wire(work.privacy).signatures
-    if settings is None or job.phase not in strategy.signature_phases:
+    if settings is None or job.phase not in strategy.facts.signatures:
         return report
     facet = strategy.privacy
     framed = facet.framed(job, report) if facet.framed else replace(report, numbers={})

@@ -64,7 +64,7 @@ def _numbers_of(strategy: Strategy[Any], work: Work) -> Mapping[str, Expected]:
 
 
 def _of_phase(strategy: Strategy[Any], phase: str) -> Mapping[str, Expected]:
-    of_method = strategy.numbers_of(phase)
+    of_method = strategy.facts.numbers_of(phase)
     return {**of_method, **JUDGED} if phase == EVALUATE else of_method
 
 

@@ -26,6 +26,7 @@ from covey.shared.strategies.base import (
     ClientState,
     Contrast,
     Expected,
+    Facts,
     GradientCorrection,
     Job,
     Local,
@@ -38,6 +39,7 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Schedule,
+    Sealed,
     Server,
     Settings,
     Setup,
@@ -53,6 +55,7 @@ from covey.shared.strategies.base import (
     View,
     factor_in,
     trained_report,
+    without,
 )
 from covey.shared.strategies.bases.cut import ClusteredOnce, Cut, Grouped, with_card, with_tree
 from covey.shared.strategies.bases.hard import START, Clustered, HardClustered, ManyModels, joined
@@ -91,7 +94,7 @@ __all__ = [
     "Cut",
     "DataError",
     "Expected",
-    "Fallback",
+    "Facts",
     "GradientCorrection",
     "Grouped",
     "HardClustered",
@@ -110,6 +113,7 @@ __all__ = [
     "Report",
     "Reports",
     "Schedule",
+    "Sealed",
     "Server",
     "Settings",
     "Setup",
@@ -141,4 +145,5 @@ __all__ = [
     "trained_report",
     "with_card",
     "with_tree",
+    "without",
 ]

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from covey.agent.cli import program
 from covey.agent.device import bench_file
 from covey.agent.policy import DEFAULT_RULES, TAKES_MORE, OwnersRules, Policy
-from covey.agent.training.bench import measure, task_of
 from covey.agent.worker import worker
+from covey.agent.worker.bench import measure, task_of
 from covey.coordinator.serve.roster import Roster
 from covey.shared.strategies.base import Training
 from covey.shared.wire.documents import AgentStatus, Benchmark
@@ -45,7 +45,7 @@ def images(folder: Path) -> Path:
 def test_a_measurement_trains_and_evaluates_the_named_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("covey.agent.training.bench.TRAINING_S", 0.05)
+    monkeypatch.setattr("covey.agent.worker.bench.TRAINING_S", 0.05)
     data = str(images(tmp_path))
     task = task_of(data, None, None, "lenet5")
     figures = measure(data, None, task, Training(batch=10))
@@ -59,7 +59,7 @@ def test_the_command_prints_a_round_and_keeps_the_result_for_the_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In this process: the job of a worker is a function."""
-    monkeypatch.setattr("covey.agent.training.bench.TRAINING_S", 0.05)
+    monkeypatch.setattr("covey.agent.worker.bench.TRAINING_S", 0.05)
 
     async def here(job: dict[str, object], threads: int) -> dict[str, object]:
         assert threads == 1

@@ -16,7 +16,7 @@ from covey.agent.kept.versions import Version
 from covey.agent.light.dense_net import layout_of_task
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.agent.training.learner import TorchLocal
-from covey.agent.training.predict import Predictor, as_csv
+from covey.agent.worker.predict import Predictor, as_csv
 from covey.coordinator.fold.means import averages
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.report.tables import regression

@@ -17,11 +17,11 @@ from covey.agent.cli.program import app
 from covey.agent.data.client_data import client_data
 from covey.agent.data.dataset import dataset
 from covey.agent.learner_choice import cannot_train, learner_name
-from covey.agent.learning import learner_for, load_learner
 from covey.agent.light.flower import TypedClient, named, node_config, numpy_client, packed
+from covey.agent.light.loops import loop_of
 from covey.agent.light.own_loop import start_of
-from covey.agent.own_code import loop_of
 from covey.agent.policy import NO_CODE_RULES
+from covey.agent.worker.learners import learner_for, load_library
 from covey.agent.worker.worker import answer
 from covey.coordinator.checks import checked_numbers
 from covey.coordinator.processes.launch import setup_of
@@ -353,7 +353,7 @@ def test_nothing_is_imported_that_the_owner_has_not_allowed(name: str) -> None:
 
 def test_a_device_trains_the_client_that_its_owner_typed_and_no_other() -> None:
     assert learner_name(FLOWER) == FLOWER
-    assert load_learner(FLOWER).device("auto", "training.device") == "cpu"
+    assert load_library(FLOWER).device("auto", "training.device") == "cpu"
     assert cannot_train(FLOWER, {"model": {"name": FLOWER}}) is None
     for other in ("mlp", "flower:users_client:faulty", SKLEARN):
         assert f"trains {FLOWER} only" in str(cannot_train(FLOWER, {"model": {"name": other}}))

@@ -18,7 +18,7 @@ from covey.agent.kept.versions import Version
 from covey.agent.light.dense_net import layout_of_task
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.agent.training.learner import TorchLocal
-from covey.agent.training.predict import Predictor, as_csv
+from covey.agent.worker.predict import Predictor, as_csv
 from covey.coordinator.run.result import result_of
 from covey.shared.errors import DataError
 from covey.shared.numerics.figures import answers, baseline_figures, errors, figures_of

@@ -15,12 +15,13 @@ import pytest
 
 from covey.agent.data.dataset import Dataset, dataset
 from covey.agent.learner_choice import NUMPY, TORCH, learner_name
-from covey.agent.learning import check_layout, load_learner
+from covey.agent.learning import check_layout
 from covey.agent.light.dense_net import layout_of_task
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.agent.policy import NO_CODE_RULES, UNLIMITED, OwnersRules, PolicyError
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
+from covey.agent.worker.learners import load_learner
 from covey.agent.worker.pool import Pool
 from covey.agent.worker.start import write_start
 from covey.agent.worker.worker import answer

@@ -10,9 +10,9 @@ import pytest
 
 import covey
 from covey.agent.data.arrays import load_function
-from covey.agent.learning import learner_for
 from covey.agent.policy import OwnersRules
 from covey.agent.training.models import build
+from covey.agent.worker.learners import learner_for
 from covey.shared.errors import UserError, public_text
 from covey.shared.own_code.consent import AllowedCode, consented
 from covey.shared.own_code.faults import own_code

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from covey.agent.data.proposal_data import describe
-from covey.agent.training.predict import predict
 from covey.agent.worker import worker
+from covey.agent.worker.predict import predict
 from covey.coordinator import checks
 from covey.coordinator.checks import LARGEST_VALUE
 from covey.coordinator.run.result import write_models

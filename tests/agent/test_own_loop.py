@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from covey.agent.data.dataset import dataset
-from covey.agent.learning import learner_for
 from covey.agent.light.own_loop import LoopLocal
 from covey.agent.policy import NO_CODE_RULES, OwnersRules
 from covey.agent.training.models import build, initial
+from covey.agent.worker.learners import learner_for
 from covey.coordinator.processes.launch import setup_of
 from covey.shared.errors import PublicError, UserError
 from covey.shared.own_code.consent import AllowedCode, ConsentError

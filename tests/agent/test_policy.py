@@ -169,10 +169,13 @@ def test_an_order_with_the_noise_that_the_owner_demands_is_accepted(
 
 
 def test_the_policy_knows_the_phases_in_which_methods_send_signatures() -> None:
-    phases = {phase for method in BUILT_IN.values() for phase in method.signature_phases}
+    phases = {phase for method in BUILT_IN.values() for phase in method.facts.signatures}
     assert phases == set(SIGNATURES)
     clear = {
-        phase for method in BUILT_IN.values() if method.sealed for phase in method.sealed.clear
+        phase
+        for method in BUILT_IN.values()
+        if method.facts.sealed
+        for phase in method.facts.sealed.clear
     }
     assert clear <= set(CLEAR)
 

@@ -16,7 +16,7 @@ from covey.agent.kept.model_dir import ModelDir
 from covey.agent.kept.model_file import save_model
 from covey.agent.kept.versions import Version
 from covey.agent.policy import OwnersRules, Policy
-from covey.agent.training.predict import Predictor, predict
+from covey.agent.worker.predict import Predictor, predict
 from covey.shared.errors import DataError, UserError
 from covey.shared.scenario.task import Model, Standardise, Task
 from tests.agent.test_kept import BAD, GOOD, LAYOUT, TASK

@@ -21,12 +21,12 @@ from covey.agent.kept.model_dir import ModelDir
 from covey.agent.kept.model_file import save_model
 from covey.agent.kept.versions import Version
 from covey.agent.policy import NO_CODE_RULES
-from covey.agent.training import serve
-from covey.agent.training import serve_mqtt as serve_mqtt_module
-from covey.agent.training.predict import Predictor, seen, whole
-from covey.agent.training.serve import Models, PredictionServer
-from covey.agent.training.serve_mqtt import ServeTopics
-from covey.agent.training.serve_mqtt import serve as serve_mqtt
+from covey.agent.worker import serve
+from covey.agent.worker import serve_mqtt as serve_mqtt_module
+from covey.agent.worker.predict import Predictor, seen, whole
+from covey.agent.worker.serve import Models, PredictionServer
+from covey.agent.worker.serve_mqtt import ServeTopics
+from covey.agent.worker.serve_mqtt import serve as serve_mqtt
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Received
 from covey.shared.mqtt.retained import until_quiet

@@ -537,7 +537,7 @@ def test_a_job_that_waits_is_done_before_torch_is_loaded(monkeypatch: pytest.Mon
         done.append(job["job"])
         return {}
 
-    monkeypatch.setattr(worker, "load_learner", lambda name: Learner())
+    monkeypatch.setattr(worker, "load_library", lambda name: Learner())
     monkeypatch.setattr(worker, "answer", answer_of)
     theirs, ours = os.pipe()
     os.write(ours, frames.pack({"job": "partition"}))

@@ -19,7 +19,6 @@ from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError
 from covey.shared.numerics.measures import Kind
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.reading import forgotten
 from tests import clock
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
@@ -114,7 +113,7 @@ def test_the_distances_of_the_cards_are_drawn_and_forget_an_agent(tmp_path: Path
     groups = np.array([*run.state.assign.values()])
     inside = groups[:, None] == groups
     assert proximity.distances[inside].max() < proximity.distances[~inside].min()
-    after = forgotten(run.strategy, run.state, "agent-3")
+    after = run.strategy.forget(run.state, "agent-3")
     assert "agent-3" not in repr(after.distances)
     assert len(after.distances["agent-0"]) == len(groups) - 1
     alike = complete(tmp_path / "alike", even, planned(scenario("ifca"), None))

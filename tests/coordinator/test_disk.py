@@ -17,6 +17,12 @@ from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.storage import files
 from covey.shared.strategies.base import Report
+from covey.shared.strategies.secured.coordinator import (
+    GroupSum,
+    Progress,
+    SealedState,
+    SummedFigures,
+)
 from tests.kit import spooled
 
 
@@ -137,7 +143,7 @@ def test_a_checkpoint_gives_back_facts_and_state(tmp_path: Path) -> None:
     saved = Checkpoint(tmp_path / "c").save({"round": 3}, state())
     again = Checkpoint(tmp_path / "c")
     assert again.facts() == {"round": 3}
-    assert same(again.state(State), saved)
+    assert same(again.state(state()), saved)
     assert same(saved, state())
     assert isinstance(saved.models[0], np.memmap)
 
@@ -170,11 +176,28 @@ def test_a_checkpoint_cut_short_anywhere_is_refused_and_left_alone(tmp_path: Pat
         assert manifest.read_bytes() == whole[:length]
 
 
+def test_a_state_in_a_state_keeps_its_kind_and_a_strange_key_in_it_is_another_versions(
+    tmp_path: Path,
+) -> None:
+    one = GroupSum("0", ("a", "b", "c"), 3, contents={"total": vector(1, 2)})
+    sealed = SealedState(state(), Progress(sums=(one,), figures=SummedFigures(groups=(("a",),))))
+    for found in (Checkpoint(tmp_path).save({}, sealed), Checkpoint(tmp_path).state(sealed)):
+        assert same(found.inner, sealed.inner)
+        assert (found.progress.sums[0].members, found.progress.figures) == (
+            one.members,
+            sealed.progress.figures,
+        )
+    for older in (state(), SealedState(one)):
+        Checkpoint(tmp_path).save({}, older)
+        with pytest.raises(UserError, match="was begun with"):
+            Checkpoint(tmp_path).state(sealed)
+
+
 def test_a_missing_array_is_named_when_the_state_is_read(tmp_path: Path) -> None:
     Checkpoint(tmp_path).save({}, state())
     next((tmp_path / "arrays").iterdir()).unlink()
     with pytest.raises(UserError, match="missing or damaged"):
-        Checkpoint(tmp_path).state(State)
+        Checkpoint(tmp_path).state(state())
 
 
 def flip(path: Path) -> None:
@@ -191,7 +214,7 @@ def test_an_array_of_the_checkpoint_that_was_damaged_is_refused_by_name_and_left
     flip(path)
     damaged = path.read_bytes()
     with pytest.raises(UserError, match=f"{path.name}.*damaged.*Restore"):
-        Checkpoint(tmp_path).state(State)
+        Checkpoint(tmp_path).state(state())
     assert path.read_bytes() == damaged
 
 
@@ -200,7 +223,7 @@ def test_an_array_that_an_earlier_process_left_damaged_is_written_again(tmp_path
     for path in (tmp_path / "arrays").iterdir():
         flip(path)
     Checkpoint(tmp_path).save({}, state())
-    Checkpoint(tmp_path).state(State)
+    Checkpoint(tmp_path).state(state())
 
 
 def test_a_damaged_report_in_the_spool_is_named_and_removed_and_the_others_stay(

@@ -41,7 +41,7 @@ ALL = {"participation": 1.0}
 PLAIN = Aggregation(refuse_beyond=None)
 CAPPED = Aggregation(max_samples=MaxSamples(times_median=2.0), refuse_beyond=None)
 
-METHODS = tuple(name for name, kind in BUILT_IN.items() if not kind.individual)
+METHODS = tuple(name for name, kind in BUILT_IN.items() if not kind.facts.individual)
 
 values = st.floats(-100, 100, width=32)
 vectors = st.lists(values, min_size=SIZE, max_size=SIZE)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from covey.coordinator.run.result import result_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service
 from covey.shared.mqtt.link import Received
-from covey.shared.strategies.secured.coordinator import Progress, SummedFigures
+from covey.shared.strategies.secured.coordinator import Progress, SealedState, SummedFigures
 from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import Part
 from tests import clock
@@ -77,16 +77,17 @@ def test_the_state_of_secure_sums_names_no_agent_that_was_forgotten(tmp_path: Pa
     run = run_of(tmp_path, "secure")
     both = [GONE, "agent-2"]
     named: dict[str, Any] = {
-        "blamed": both,
-        "standing": {"0": {"bound": both, "members": both}},
-        "ends": [{"cluster": "0", "reported": both}],
-        "figures": vars(SummedFigures(groups=[both])),
+        "blamed": [*both],
+        "standing": {"0": {"bound": [*both], "members": [*both]}},
+        "ends": [{"cluster": "0", "reported": [*both]}],
+        "figures": SummedFigures(groups=[[*both]]),
     }
-    run.state = replace(Progress.of(run.state), **named).inside(run.state)
-    assert traces(run.state, GONE) == {"SecuredSingle.secure"}
+    run.state = SealedState(run.state.inner, Progress(**named))
+    of_sums = {f"Progress.{name}" for name in named if name != "figures"}
+    assert traces(run.state, GONE) == {*of_sums, "SummedFigures.groups"}
     run.handle(Forget(GONE), 1.0)
     assert traces(run.state, GONE) == set()
-    assert tuple(Progress.of(run.state).blamed) == ("agent-2",)
+    assert tuple(run.state.progress.blamed) == ("agent-2",)
 
 
 @pytest.mark.parametrize("kind", ["in step", "buffered", "private", "secure"])

@@ -206,7 +206,7 @@ def test_a_buffered_round_counts_the_reports_of_a_buffer() -> None:
 def test_a_run_evaluates_at_its_interval_and_once_at_the_end() -> None:
     for every in (50, 60):
         for deliver, further in (("served", 0), ({}, 2)):  # with the weights of the fleet
-            settings = {"every": every, "deliver": deliver}
+            settings: dict[str, object] = {"every": every, "deliver": deliver}
             found = phase(planned(scenario("fedavg", evaluation=settings)), "evaluate")
             assert found.times == 4 + further
 

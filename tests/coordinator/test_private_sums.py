@@ -381,7 +381,7 @@ def _signatures(folder: Path, method: str, multiplier: float) -> dict[str, Repor
     original = PrivateSums.enter
 
     def spy(self: PrivateSums, phase: str, step: int, client: str, report: Report) -> None:
-        if phase in self._strategy.signature_phases:
+        if phase in self._strategy.facts.signatures:
             vectors = {name: np.array(vector) for name, vector in report.vectors.items()}
             caught[client] = replace(report, vectors=vectors)
         original(self, phase, step, client, report)

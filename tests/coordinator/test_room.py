@@ -162,14 +162,15 @@ def test_a_program_that_starts_without_descriptors_ends_and_calls_nothing_damage
     """Before: the report was removed and its agent asked again, and the checkpoint called missing or damaged."""
     spool = Spool(tmp_path)
     spool.keep(1, "agent-0", Report({"model": np.ones(3, np.float32)}, 5), seconds=1.0)
-    checkpoint.Checkpoint(tmp_path / "checkpoint").save({}, One(np.ones(3, np.float32)))
+    one = One(np.ones(3, np.float32))
+    checkpoint.Checkpoint(tmp_path / "checkpoint").save({}, one)
     with monkeypatch.context() as few:
         few.setattr(ReportFile, "vectors", failing(1, ReportFile.vectors))
         few.setattr(checkpoint, "open_arrays", failing(1, open_arrays))
         with pytest.raises(OSError, match="Too many open files"):
             Spool(tmp_path).sound(1)
         with pytest.raises(OSError, match="Too many open files"):
-            checkpoint.Checkpoint(tmp_path / "checkpoint").state(One)
+            checkpoint.Checkpoint(tmp_path / "checkpoint").state(one)
     again = Spool(tmp_path)
     assert (again.sound(1), again.damaged) == (["agent-0"], [])
-    assert checkpoint.Checkpoint(tmp_path / "checkpoint").state(One).array.tolist() == [1, 1, 1]
+    assert checkpoint.Checkpoint(tmp_path / "checkpoint").state(one).array.tolist() == [1, 1, 1]

@@ -135,7 +135,7 @@ class Watch:
 
 OPTIONS: dict[str, dict[str, Any]] = {"ifca": {"shared_trunk": False}, "fedem": {"damped": False}}
 LATER = {"flux", "fedrep", "fedbabu"}  # work of the second round differs from that of the first
-SEALED = [name for name, method in BUILT_IN.items() if method.sealed is not None]
+SEALED = [name for name, method in BUILT_IN.items() if method.facts.sealed is not None]
 
 
 @pytest.mark.parametrize("method", of_each_kind("secure sums", SEALED))

@@ -33,7 +33,9 @@ from tests.methods import METHODS
 Reports = Sequence[tuple[ClientId, Report]]
 Make = Callable[[Folding, Spool, Any, Reports], None]
 AVERAGING = [
-    name for name, options in METHODS.items() if not BUILT_IN[options.get("name", name)].individual
+    name
+    for name, options in METHODS.items()
+    if not BUILT_IN[options.get("name", name)].facts.individual
 ]
 CLIENT = {"clip": 0.5, "noise_multiplier": 1.0, "delta": 1e-5}
 SIGNATURES = {"clip": 1.0, "noise_multiplier": 0.1}
@@ -171,7 +173,7 @@ def is_private(method: str) -> bool:
 def test_noise_is_the_same_in_any_order_of_arrival_and_another_in_the_next_step(
     method: str, tmp_path: Path
 ) -> None:
-    signs = bool(scenario(method).strategy.signature_phases)
+    signs = bool(scenario(method).strategy.facts.signatures)
     privacy = {"client": CLIENT, "signatures": SIGNATURES} if signs else {"client": CLIENT}
     scene = scenario(method, privacy=privacy, fleet={"agents": 8})
     state, phase, reports = folds_of(method)[-1]

@@ -7,8 +7,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -17,15 +16,8 @@ from covey.coordinator.compare.grid import Cell
 from covey.coordinator.record.notices import Notice
 from covey.coordinator.run.result import write_all
 from covey.coordinator.track import tracking as module
-from covey.coordinator.track.tracking import (
-    TrackedRun,
-    Tracking,
-    check_trackers,
-    known_id,
-    remember_id,
-    settings_of,
-    tracking,
-)
+from covey.coordinator.track.tracker import TrackedRun, known_id, remember_id
+from covey.coordinator.track.tracking import Tracking, check_trackers, settings_of, tracking
 from covey.coordinator.view.milestones import Evaluated, RoundEnded, milestones
 from covey.shared.errors import UserError
 from tests.coordinator.pages import keep_inputs
@@ -135,20 +127,21 @@ def test_a_tracker_whose_library_refuses_to_start_ends_no_run(
     recorded: tuple[Path, list[Notice]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, notices = recorded
-    monkeypatch.setitem(module.TRACKERS, "broken", ("json", "covey_test_not_there"))
-    [remark] = tracked("broken", folder, notices)
-    assert remark.startswith("--track broken: No module named")
+
+    def broken() -> Recording:
+        raise ImportError("No module named 'json'")
+
+    monkeypatch.setitem(module.TRACKERS, "json", broken)
+    [remark] = tracked("json", folder, notices)
+    assert remark.startswith("--track json: No module named")
     assert remark.endswith("the run continues without it")
 
 
 class Keeping:
-    """A tracker that keeps everything it gets. It is a module of its own, too."""
+    """A tracker that keeps everything it gets."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
-
-    def tracker(self) -> Keeping:
-        return self
 
     def begin(self, run: TrackedRun) -> None:
         self.calls.append(run)
@@ -167,10 +160,8 @@ def test_a_cell_of_another_machine_is_tracked_from_its_record(
     cell = Cell("", "fedclust", SCENE.seed, SCENE)
     live = Keeping()
     later = Keeping()
-    for name in ("live", "later"):
-        monkeypatch.setitem(module.TRACKERS, name, ("json", f"covey_test_{name}"))
-    monkeypatch.setitem(sys.modules, "covey_test_live", cast(ModuleType, live))
-    monkeypatch.setitem(sys.modules, "covey_test_later", cast(ModuleType, later))
+    monkeypatch.setitem(module.TRACKERS, "live", lambda: live)
+    monkeypatch.setitem(module.TRACKERS, "later", lambda: later)
     with tracking(["live"], SCENE, folder, print, cell.name) as trackers:
         observer = trackers.before(lambda notice: None)
         for notice in notices:
@@ -195,7 +186,7 @@ def test_a_tracker_that_is_not_there_is_refused_before_anything_starts(
 ) -> None:
     with pytest.raises(UserError, match="expected one of mlflow, tensorboard, wandb"):
         check_trackers(["excel"])
-    monkeypatch.setitem(module.TRACKERS, "mlflow", ("no_such_library", "covey"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"is not installed; .*pip install '\.\[mlflow\]'"):
         check_trackers(["mlflow"])
 

@@ -21,7 +21,7 @@ from covey.agent.device.identity import Identity
 from covey.agent.device.keeper import KeepOptions
 from covey.agent.device.service import Agent
 from covey.agent.kept.model_dir import Index, read_index
-from covey.agent.training.predict import model_in_use, predict
+from covey.agent.worker.predict import model_in_use, predict
 from covey.agent.worker.start import write_start
 from covey.agent.worker.worker import answer
 from covey.coordinator.cli import promote

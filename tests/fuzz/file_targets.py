@@ -352,7 +352,7 @@ def checkpoint_target() -> Target:
             path.write_bytes(mutated(rng, [kept[path]]))
             try:
                 again = Checkpoint(folder / "checkpoint")
-                facts, found = again.facts(), again.state(Small)
+                facts, found = again.facts(), again.state(state)
                 # now, because the arrays are views of the file
                 same = all(map(np.array_equal, found.models, state.models))
             finally:

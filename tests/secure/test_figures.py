@@ -18,7 +18,7 @@ from covey.shared.numerics.mixture import REFITS, FleetWeights
 from covey.shared.secure.integers import OutOfRangeError
 from covey.shared.strategies.base import Order
 from covey.shared.strategies.fedavg import FedAvg
-from covey.shared.strategies.secured.coordinator import Progress, Secured
+from covey.shared.strategies.secured.coordinator import Secured
 from covey.shared.strategies.secured.figures import BITS, FigureSlots
 from tests.secure.live import AGENTS, Devices, made, record, run_of, sums
 
@@ -233,7 +233,7 @@ def test_no_weight_of_one_agent_is_in_the_run_and_a_smaller_group_has_no_sum(
     honest = Secured._boxes
 
     def without_one(self: Secured, state: Any, reports: Any) -> Any:
-        if Progress.of(state).figures:
+        if state.progress.figures:
             reports = [one for one in reports if one[0] != VICTIM]
         return honest(self, state, reports)
 
@@ -273,7 +273,7 @@ def leave_out_of_evaluations(monkeypatch: pytest.MonkeyPatch, client: str) -> No
     honest = Secured._boxes
 
     def lied(self: Secured, state: Any, reports: Any) -> Any:
-        if Progress.of(state).evaluates:
+        if state.progress.evaluates:
             reports = [one for one in reports if one[0] != client]
         return honest(self, state, reports)
 

@@ -148,7 +148,7 @@ def test_methods_without_a_mean_of_models_refuse_the_server(case: str) -> None:
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_methods_that_never_make_a_mean_of_models_have_no_server(name: str) -> None:
     kind = BUILT_IN[name]
-    makes_means = not kind.individual and not kind.no_server
+    makes_means = kind.facts.makes_means
     assert ("server" in kind.model_fields) == makes_means
     assert (f"method.{name}.server" in REMOVED) != makes_means
 

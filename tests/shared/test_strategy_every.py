@@ -9,7 +9,6 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from covey.shared.strategies.base import Phase, Setup, Strategy, Training
-from covey.shared.strategies.reading import forgotten
 from covey.shared.strategies.registry import BUILT_IN, AnyStrategy
 from tests.bowl import Softmax, normed_client, perceptron_client, softmax_client
 from tests.drive import Run, fingerprint, leaves
@@ -133,7 +132,7 @@ def each_cluster_of_an_assignment_has_a_model(end: Run) -> None:
 def test_nothing_of_a_forgotten_client_is_kept_and_it_comes_back_as_a_newcomer(name: str) -> None:
     [options, *_] = OPTIONS.get(name, [{}])
     run = a_run({"name": name, **options}, participation=1.0).rounds(2)
-    run.state = forgotten(run.strategy, run.state, "c3")
+    run.state = run.strategy.forget(run.state, "c3")
     assert "c3" not in [leaf for leaf in leaves(run.state) if isinstance(leaf, str)]
     assert run.personal("c3")[0][1].shape == run.setup.starts[0].shape
     run.client_states.pop("c3", None)
@@ -146,7 +145,7 @@ def test_nothing_of_a_forgotten_client_is_kept_and_it_comes_back_as_a_newcomer(n
 def test_no_field_of_any_state_names_an_agent_that_was_forgotten(case: dict[str, Any]) -> None:
     run = a_run(case)
     fill(run.state, "c3")
-    assert traces(forgotten(run.strategy, run.state, "c3"), "c3") == set()
+    assert traces(run.strategy.forget(run.state, "c3"), "c3") == set()
 
 
 @every

@@ -535,6 +535,6 @@ def test_a_cut_that_needs_sums_of_too_few_agents_is_not_proposed(
     cuts = [{f"a{i}": int(group) for i, group in enumerate(text)} for text in (inputs, labels)]
     kept: Any = {"inputs": {}, "labels": {}}
     state = KinState(flat(0, 0), inputs=cuts[0], labels=cuts[1], kin=kept)
-    assert Kin.sealed is not None
-    after = Kin.sealed.allowed(state, 3)
+    assert Kin.facts.sealed is not None
+    after = Kin.facts.sealed.allowed(state, 3)
     assert [*after.proposed] == [*after.kin] == left

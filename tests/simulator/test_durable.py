@@ -341,7 +341,7 @@ def test_a_checkpoint_is_whole_after_a_power_cut(tmp_path: Path) -> None:
         checkpoint.save({"number": 2}, replace(report, examples=33))
     after = Checkpoint(folder / "checkpoint")
     assert after.facts() == {"number": 2}
-    assert after.state(Report).examples == 33
+    assert after.state(report).examples == 33
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -20,11 +20,12 @@ from covey.shared.strategies.base import (
     MODEL,
     WARMUP,
     ClientId,
+    Facts,
     GradientCorrection,
-    OrderNumbers,
     Phase,
     Reports,
     Shown,
+    without,
 )
 from covey.shared.strategies.bases.cut import WHOLE_CARD_ASKED, Gated, Numbered, Tested, shift_facts
 from covey.shared.strategies.bases.hard import joined
@@ -49,11 +50,9 @@ C = TypeVar("C", bound=Centred)
 class MultiCentre(Numbered, Gated[C], Generic[C]):
     """A method writes what it keeps of reports (`keep`) and how it compares models with centres (`nearest_centres`)."""
 
-    order_numbers: ClassVar[OrderNumbers] = {WARMUP: WHOLE_CARD_ASKED}
+    facts: ClassVar[Facts] = Facts(individual=True, keeps=True, numbers={WARMUP: WHOLE_CARD_ASKED})
 
     squares: ClassVar[bool] = True
-    individual: ClassVar[bool] = True
-    keeps_models: ClassVar[bool] = True
 
     restarts: int = Field(
         20,
@@ -98,6 +97,9 @@ class MultiCentre(Numbered, Gated[C], Generic[C]):
         clients = [client for client, _ in reports]
         labels, _ = self.nearest_centres(state, clients)
         return joined(state, dict(zip(clients, labels.tolist(), strict=True)))
+
+    def forget(self, state: C, client: ClientId) -> C:
+        return replace(super().forget(state, client), stored=without(state.stored, client))
 
 
 def pull(start: Vector, mu: float | None) -> GradientCorrection:

@@ -48,10 +48,10 @@ from covey.shared.strategies.base import (
     VOTE,
     ClientId,
     Expected,
+    Facts,
     Job,
     Local,
     Order,
-    OrderNumbers,
     Phase,
     Proximity,
     Report,
@@ -64,6 +64,7 @@ from covey.shared.strategies.base import (
     Sums,
     Terms,
     View,
+    without,
 )
 from covey.shared.strategies.bases.hard import Clustered, HardClustered, sizes
 from covey.shared.strategies.bases.single import KEY
@@ -489,12 +490,11 @@ class Gated(HardClustered[T], Generic[T]):
 class ClusteredOnce(Gated[G], Generic[G]):
     """Cuts a tree where the cards find a shift."""
 
-    client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked", "shares")
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {HOLD_BACK: ASKED}, VOTE: VOTE_NUMBERS}
-
-    sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, ENTRY, VOTE))
-
-    unset: ClassVar[tuple[str, ...]] = ("server", "vote")
+    facts: ClassVar[Facts] = Facts(
+        numbers={TRAIN: {HOLD_BACK: ASKED}, VOTE: VOTE_NUMBERS},
+        sealed=Sealed(clear=(SIGNATURE, ENTRY, VOTE)),
+        unset=("vote",),
+    )
 
     vote: Literal["auto"] | None = Field(
         None,
@@ -566,7 +566,7 @@ class ClusteredOnce(Gated[G], Generic[G]):
     def refuses(self, settings: Settings) -> str:
         if self.vote is None:
             return super().refuses(settings)
-        if self.individual:
+        if self.facts.individual:
             return "vote: auto compares averages, and it compares single models; leave vote out"
         if isinstance(settings, Server) or (isinstance(settings, Average) and settings.single):
             return "agents take their own model off an average to vote, which only a plain mean allows (vote: auto)"
@@ -603,6 +603,9 @@ class ClusteredOnce(Gated[G], Generic[G]):
         clients, distances = compared
         cut = state.cut_at(len(clients))
         return Proximity(clients, distances, self.cut.linkage, self.unit, cut)
+
+    def forget(self, state: G, client: ClientId) -> G:
+        return replace(super().forget(state, client), shares=without(state.shares, client))
 
 
 def is_ready(state: Grouped) -> bool:

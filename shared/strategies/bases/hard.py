@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Layout, Vector
@@ -35,6 +35,7 @@ from covey.shared.strategies.base import (
     Sums,
     Terms,
     View,
+    without,
 )
 from covey.shared.strategies.bases.losses import lowest
 from covey.shared.strategies.bases.single import sample_term
@@ -126,8 +127,6 @@ def feature_span(features: Features, layout: Layout) -> slice:
 class ManyModels(Strategy[H], Generic[H]):
     """K models under the keys "0" to "K-1", and each client has one of them."""
 
-    client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked")
-
     def member_order(self, state: H, client: ClientId) -> Order:
         """The order of a client that has a cluster: that cluster's model."""
         cluster = state.assign[client]
@@ -169,6 +168,11 @@ class ManyModels(Strategy[H], Generic[H]):
 
     def shown(self, state: H) -> Shown:
         return Shown({"clusters": len(state.models), "sizes": sizes(state)})
+
+    def forget(self, state: H, client: ClientId) -> H:
+        return replace(
+            state, assign=without(state.assign, client), asked=without(state.asked, client)
+        )
 
 
 class HardClustered(ManyModels[H], Generic[H]):
@@ -233,7 +237,7 @@ class HardClustered(ManyModels[H], Generic[H]):
 
     def terms(self, state: H, phase: Phase, client: ClientId, report: Report) -> Terms:
         """A member's report counts in its cluster by samples; one that lets its client join is compared."""
-        if self.individual or phase.name == ENTRY or client not in state.assign:
+        if self.facts.individual or phase.name == ENTRY or client not in state.assign:
             return ()
         return sample_term(report, str(state.assign[client]))
 

@@ -13,6 +13,7 @@ from covey.shared.strategies.base import (
     Buffering,
     ClientId,
     ClientState,
+    Facts,
     Job,
     Local,
     Moving,
@@ -143,7 +144,7 @@ class PlainSingle(SingleModel[Single]):
 class AveragedOnly(PlainSingle):
     """A single-model method whose clients send the trained model and whose round is their mean."""
 
-    sealed: ClassVar[Sealed | None] = Sealed()
+    facts: ClassVar[Facts] = Facts(sealed=Sealed())
 
     @property
     def buffer(self) -> Buffering:

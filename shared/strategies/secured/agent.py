@@ -28,6 +28,7 @@ from covey.shared.strategies.base import (
     Local,
     Report,
     Strategy,
+    Works,
 )
 from covey.shared.strategies.secured import phases
 from covey.shared.strategies.secured.figures import FIGURES, FigureSlots
@@ -111,13 +112,10 @@ class OnDevice:
         self._method = method
         self._evaluates = EVALUATE in (work.phase, work.numbers.get(AHEAD))
         slots = FigureSlots.of(work.evaluation, work.task)
-        self._worker = Measuring(evaluate, slots) if self._evaluates else method
+        self._worker: Works = Measuring(evaluate, slots) if self._evaluates else method
         self._device = device
         self._work = work
         self._models = models
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._method, name)
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         """Carry out an order.
@@ -150,8 +148,8 @@ class OnDevice:
                 _check_messages(job, 1)
                 sent = _taken(device, device.agent.unmask(device.state(), bytes_of(job.models[0])))
                 return _message(sent), client_state
-        assert self._method.sealed is not None  # noqa: S101 - it refuses otherwise
-        is_clear = job.phase in self._method.sealed.clear
+        assert self._method.facts.sealed is not None  # noqa: S101 - it refuses otherwise
+        is_clear = job.phase in self._method.facts.sealed.clear
         if self._work.sizes and not is_clear:
             begun = self._start(job, messages=2)
             return _perform_work(
@@ -164,14 +162,14 @@ class OnDevice:
         return replace(report, numbers=numbers, steps=0, loss=0.0), after
 
     def _start(self, job: Job, *, messages: int) -> OrderStart:
-        assert self._method.sealed is not None  # noqa: S101 - it refuses otherwise
+        assert self._method.facts.sealed is not None  # noqa: S101 - it refuses otherwise
         _check_messages(job, messages)
         own = len(job.models)
         if self._evaluates and own == messages:  # no lock could tell a second sum of its figures
             raise PublicError("secure sums: an evaluation of a model that this agent alone has")
         # an agent that joins a sum keeps what it began with; the other phases compare the digest alone
         secret = self._device.agent.identity.secret if job.phase == phases.JOIN else b""
-        begins = None if self._evaluates else self._method.sealed.begins
+        begins = None if self._evaluates else self._method.facts.sealed.begins
         return start_of_work(
             self._work, self._models, own, messages=messages, begins=begins, secret=secret
         )
@@ -202,7 +200,7 @@ def _perform_box(device: SecureDevice, begun: OrderStart) -> Report:
 
 
 def _worked(
-    method: Strategy[Any] | Measuring,
+    method: Works,
     job: Job,
     local: Local,
     *,
@@ -267,7 +265,7 @@ def _perform_join(job: Job, device: SecureDevice, begun: OrderStart) -> Report:
 
 
 def _perform_work(
-    method: Strategy[Any] | Measuring,
+    method: Works,
     job: Job,
     local: Local,
     *,

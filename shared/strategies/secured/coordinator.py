@@ -7,20 +7,21 @@ Masked vectors are added mod 2**32 as they arrive, here or by aggregators, like 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass, replace
-from functools import cache, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain
 from math import floor
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 import msgpack
 import numpy as np
 import numpy.typing as npt
-from pydantic import ConfigDict
+from pydantic import ConfigDict, SkipValidation
 
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.numerics.vectors import Vector
+from covey.shared.numerics.split import Split
+from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.settings import ClientPrivacy, SecureSettings
 from covey.shared.secure import coordinator as co
 from covey.shared.secure import messages
@@ -40,13 +41,16 @@ from covey.shared.secure.primitives import hashed
 from covey.shared.strategies.base import (
     CAP,
     EVALUATE,
+    Buffering,
     ClientId,
     Expected,
+    Facts,
     Order,
     Phase,
     PrivacyFacet,
     Report,
     Reports,
+    Sealed,
     Settings,
     Setup,
     Shown,
@@ -73,7 +77,8 @@ from covey.shared.strategies.secured.phases import (
 )
 from covey.shared.strategies.sums import Totals
 
-TWO_EXAMPLES = 2  # of a report that shows whether a method weighs by examples
+S = TypeVar("S")
+ZERO = np.float32(0)
 MOST_VOIDS = 5  # in one round; then it is passed over
 HEAD_WORDS = Expected(-(ReportHead.max_bytes // 4), 0, 2**32 - 1, whole=True)
 ASKED_FOR_ANSWERS = 3  # times, each with a deadline; then a sum is passed over
@@ -168,8 +173,18 @@ class GroupSum:
 
 
 @dataclass(frozen=True)
+class SummedFigures:
+    """The averages of an evaluation under secure sums: over all sums, and of the served models by cluster."""
+
+    modes: Mapping[str, Any] = field(default_factory=dict)
+    by_cluster: Mapping[str, Any] = field(default_factory=dict)
+    groups: Sequence[Sequence[ClientId]] = ()  # the members of each sum
+    fleet: Mapping[str, Any] | None = None  # `FleetWeights`; None: no agent has weights
+
+
+@dataclass(frozen=True)
 class Progress:
-    """How far a round under secure sums is: the field `secure` of a run's state."""
+    """How far a round under secure sums is."""
 
     stage: str = BOX  # whose reports come next: of boxes (or a phase of the method in the clear), join, train or unmask
     round: int = 0
@@ -182,22 +197,14 @@ class Progress:
     sums: Sequence[GroupSum] = ()
     ends: Sequence[Mapping[str, Any]] | None = None  # of the sums of the phase that was folded last
     evaluates: bool = False  # the sums are those of an evaluation, after the round before
-    figures: Mapping[str, Any] | None = (
-        None  # of the evaluation that was folded last: see `SummedFigures`
-    )
+    figures: SummedFigures | None = None  # of the evaluation that was folded last
 
-    @classmethod
-    def of(cls, state: Any) -> Progress:
-        kept = dict(state.secure)
-        return cls(**{**kept, "sums": [GroupSum(**one) for one in kept["sums"]]})
-
-    def inside(self, state: Any) -> Any:
-        """The state of the method with this as the field `secure`."""
-        secure = {**vars(self), "sums": [vars(one) for one in self.sums]}
-        if hasattr(state, "secure"):
-            return replace(state, secure=secure)
-        values = {one.name: getattr(state, one.name) for one in fields(state)}
-        return _state_type(cast(Any, type(state)))(**values, secure=secure)
+    def __post_init__(self) -> None:
+        """A checkpoint has what is in it as mappings."""
+        sums = tuple(one if isinstance(one, GroupSum) else GroupSum(**one) for one in self.sums)
+        object.__setattr__(self, "sums", sums)
+        if isinstance(self.figures, Mapping):
+            object.__setattr__(self, "figures", SummedFigures(**self.figures))
 
     def without(self, client: ClientId) -> Progress:
         """This without an agent. An open sum is made of its messages too, and ends with its round."""
@@ -212,8 +219,8 @@ class Progress:
         blamed = [one for one in self.blamed if one != client]
         figures = self.figures
         if figures is not None:
-            groups = [[one for one in group if one != client] for group in figures["groups"]]
-            figures = {**figures, "groups": groups}
+            groups = [[one for one in group if one != client] for group in figures.groups]
+            figures = replace(figures, groups=groups)
         return replace(self, blamed=blamed, standing=standing, figures=figures, ends=None)
 
     @property
@@ -227,106 +234,106 @@ class Progress:
         return next(found, (0, None))
 
 
-@cache
-def _state_type(kind: Any) -> Any:
-    """The state of a method with the field `secure`."""
-    added: tuple[str, Any, Any] = ("secure", Mapping[str, Any], field(default_factory=dict))
-    own = {"__module__": __name__}  # not that of `types`
-    return make_dataclass(
-        f"Secured{kind.__name__}", [added], bases=(kind,), frozen=True, namespace=own
-    )
-
-
 @dataclass(frozen=True)
-class SummedFigures:
-    """The averages of an evaluation under secure sums: over all sums, and of the served models by cluster."""
+class SealedState(Generic[S]):
+    """The state of a run under secure sums."""
 
-    modes: Mapping[str, Any] = field(default_factory=dict)
-    by_cluster: Mapping[str, Any] = field(default_factory=dict)
-    groups: Sequence[Sequence[ClientId]] = ()  # the members of each sum
-    fleet: Mapping[str, Any] | None = None  # `FleetWeights`; None: no agent has weights
+    inner: S  # of the method itself
+    progress: Progress = Progress()
 
 
-class Secured(Strategy[Any]):
+State = SealedState[Any]
+
+
+class Secured(Strategy[SealedState[Any]]):
     """A method under secure sums. A run has it in the place of the method itself."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
-    method: Any  # a `Strategy`: pydantic would validate one of another state again
+    method: SkipValidation[Strategy[Any]]  # pydantic would make another one of the base class
     settings: SecureSettings
     noise: ClientPrivacy | None  # that agents add to their updates
     rounds: int
     slots: FigureSlots  # of an evaluation
     home: Callable[[ClientId], int] = lambda client: 0  # the broker where an agent is enrolled
 
+    # what others ask of the method itself
+
     @property
-    def _own(self) -> Strategy[Any]:
-        """The method itself."""
-        return cast(Strategy[Any], self.method)
+    def facts(self) -> Facts:  # type: ignore[override]  # of the class elsewhere, and here of the method
+        return self.method.facts
 
     @property
     def name(self) -> str:
-        return str(getattr(self.method, "name", "method"))
+        return self.method.name
 
     @property
     def starts(self) -> int:
-        return self._own.starts
+        return self.method.starts
 
-    # what others ask of the method itself
-    client_fields = property(lambda self: self._own.client_fields)
-    signature_phases = property(lambda self: self._own.signature_phases)
+    @property
+    def buffer(self) -> Buffering:
+        return self.method.buffer
 
     @property
     def privacy(self) -> PrivacyFacet:
-        return self._own.privacy
+        return self.method.privacy
+
+    @property
+    def projection_head(self) -> int:
+        return self.method.projection_head
+
+    def split(self, layout: Layout) -> Split | None:
+        return self.method.split(layout)
 
     def refuses(self, settings: Settings) -> str:
-        return self._own.refuses(settings)
+        return self.method.refuses(settings)
 
-    def stop_reason(self, state: Any) -> str:
-        return self._own.stop_reason(state)
+    def stop_reason(self, state: State) -> str:
+        return self.method.stop_reason(state.inner)
 
-    def init(self, setup: Setup) -> Any:
-        return Progress().inside(self._own.init(replace(setup, secure=self.settings)))
+    def serve(self, state: State, client: ClientId) -> Order:
+        return self.method.serve(state.inner, client)
 
-    def continued(self, state: Any, fresh: Any) -> Any:
-        return Progress.of(fresh).inside(self._own.continued(state, fresh))
+    def clusters(self, state: State) -> tuple[Vector, ...]:
+        return self.method.clusters(state.inner)
 
-    def for_terms(self, state: Any) -> Any:
+    def assignment(self, state: State) -> Mapping[ClientId, int]:
+        return self.method.assignment(state.inner)
+
+    # with the sums
+
+    def init(self, setup: Setup) -> State:
+        return SealedState(self.method.init(replace(setup, secure=self.settings)))
+
+    def continued(self, state: State, fresh: State) -> State:
+        return replace(fresh, inner=self.method.continued(state.inner, fresh.inner))
+
+    def for_terms(self, state: State) -> State:
         """Who is in which sum, and nothing of the messages."""
-        progress = Progress.of(state)
-        sums = [replace(one, contents={}) for one in progress.sums]
-        return replace(progress, sums=sums).inside(self._own.for_terms(state))
+        sums = [replace(one, contents={}) for one in state.progress.sums]
+        return SealedState(self.method.for_terms(state.inner), replace(state.progress, sums=sums))
 
-    def serve(self, state: Any, client: ClientId) -> Order:
-        return self._own.serve(state, client)
-
-    def clusters(self, state: Any) -> tuple[Vector, ...]:
-        return self._own.clusters(state)
-
-    def assignment(self, state: Any) -> Mapping[ClientId, int]:
-        return self._own.assignment(state)
-
-    def shown(self, state: Any) -> Shown:
+    def shown(self, state: State) -> Shown:
         """What the method shows, and how the sums of the phase ended that was folded last."""
-        shown, ends = self._own.shown(state), Progress.of(state).ends
+        shown, ends = self.method.shown(state.inner), state.progress.ends
         return (
             shown if ends is None else replace(shown, notes={**shown.notes, "secure": list(ends)})
         )
 
-    def forget(self, state: Any, client: ClientId) -> Any:
-        return Progress.of(state).without(client).inside(self._own.forget(state, client))
+    def forget(self, state: State, client: ClientId) -> State:
+        return SealedState(self.method.forget(state.inner, client), state.progress.without(client))
 
-    def plan(self, state: Any, view: View) -> Phase:
+    def plan(self, state: State, view: View) -> Phase:
         """The next phase of the sums, or of the method where agents send no update.
 
         Sums that lack members begin again with boxes; answers are asked for several times.
         """
-        is_first = Progress.of(state).stage == BOX
-        own = self._own.plan(state, view) if is_first else self._phase(state)
+        is_first = state.progress.stage == BOX
+        own = self.method.plan(state.inner, view) if is_first else self._phase(state)
         return self._planned(state, view, own) if self._has_updates(own) else own
 
-    def plan_evaluation(self, state: Any, view: View) -> Phase:
+    def plan_evaluation(self, state: State, view: View) -> Phase:
         """The next phase of the sums of an evaluation: of all agents, in as many groups as there are models to evaluate."""
         return self._planned(state, view, self._evaluation)
 
@@ -335,18 +342,17 @@ class Secured(Strategy[Any]):
         sizes = {FIGURES: self.slots.length}
         return Phase(EVALUATE, "all", sizes, ends_round=False, may_be_empty=True, draw=EVALUATE)
 
-    def figures(self, state: Any) -> SummedFigures | None:
+    def figures(self, state: State) -> SummedFigures | None:
         """What the evaluation that was folded last has found; None before its end."""
-        found = Progress.of(state).figures
-        return None if found is None else SummedFigures(**found)
+        return state.progress.figures
 
-    def is_evaluating(self, state: Any) -> bool:
+    def is_evaluating(self, state: State) -> bool:
         """Whether the sums of an evaluation are open."""
-        return Progress.of(state).evaluates
+        return state.progress.evaluates
 
-    def _planned(self, state: Any, view: View, own: Phase) -> Phase:
+    def _planned(self, state: State, view: View, own: Phase) -> Phase:
         """The next phase of the sums around the work of this phase."""
-        progress = Progress.of(state)
+        progress = state.progress
         asked = {"join": "members", "train": "listed", "unmask": "reported"}.get(progress.stage)
         of_each = [getattr(one, asked) for one in progress.open] if asked else []
         clients = tuple(sorted(chain(*of_each)))
@@ -376,64 +382,70 @@ class Secured(Strategy[Any]):
             draw=draw,
         )
 
-    def _phase(self, state: Any) -> Phase:
+    def _phase(self, state: State) -> Phase:
         """The phase whose vectors are summed: the method's own, which does not depend on who is there, or the evaluation."""
-        if Progress.of(state).evaluates:
+        if state.progress.evaluates:
             return self._evaluation
-        return self._own.plan(state, View(0, self.rounds, 0, ()))
+        return self.method.plan(state.inner, View(0, self.rounds, 0, ()))
 
-    def _in(self, state: Any, phase: Phase) -> Any:
+    def _in(self, state: State, phase: Phase) -> State:
         """The state in which the first phase of an evaluation takes place."""
-        if phase.draw != EVALUATE or Progress.of(state).evaluates:
+        if phase.draw != EVALUATE or state.progress.evaluates:
             return state
-        return replace(Progress.of(state), evaluates=True).inside(state)
+        return replace(state, progress=replace(state.progress, evaluates=True))
+
+    @property
+    def _sealed(self) -> Sealed:
+        assert self.facts.sealed is not None  # noqa: S101 - a scenario with another method is refused
+        return self.facts.sealed
 
     def _has_updates(self, phase: Phase) -> bool:
         """Whether a phase of the method has vectors that are summed under masks."""
-        assert self._own.sealed is not None  # noqa: S101 - a scenario with another method is refused
-        return bool(phase.sizes) and phase.name not in self._own.sealed.clear
+        return bool(phase.sizes) and phase.name not in self._sealed.clear
 
-    def terms(self, state: Any, phase: Phase, client: ClientId, report: Report) -> Terms:
+    def terms(self, state: State, phase: Phase, client: ClientId, report: Report) -> Terms:
         if MASKED not in phase.sizes:
             is_own = phase.name not in (BOX, JOIN, UNMASK)
-            return self._own.terms(state, phase, client, report) if is_own else ()
-        number, group = Progress.of(state).sum_of(client)
+            return self.method.terms(state.inner, phase, client, report) if is_own else ()
+        number, group = state.progress.sum_of(client)
         if group is None or client not in group.listed:
             return ()
         return (MaskedTerm(str(number), 1.0, MASKED, base="", digest=_head_of(report).vector),)
 
-    def _terms(self, state: Any, own: Phase, client: ClientId) -> Terms:
-        """The sums in which the report of a client will count; none for one that takes no part in this round.
+    def _terms(self, state: State, own: Phase, client: ClientId) -> Terms:
+        """The sums in which the report of a client will count, with the most that it can weigh; none for one that takes no
+        part in this round.
 
         Figures of a model that its agent alone has are in no sum.
         """
         if own.name == EVALUATE:
-            served = self._own.serve(state, client)
+            served = self.method.serve(state.inner, client)
             key = str(served.cluster or 0)
             return (Term(key, 1.0, FIGURES, base=""),) if served.models else ()
-        vectors = {name: np.zeros(0, np.float32) for name in own.sizes}
-        return self._own.terms(state, own, client, Report(vectors, examples=TWO_EXAMPLES))
+        vectors = {name: np.broadcast_to(ZERO, abs(size)) for name, size in own.sizes.items()}
+        heaviest = Report(vectors, examples=self.settings.cap)
+        return self.method.terms(state.inner, own, client, heaviest)
 
-    def _order(self, state: Any, own: Phase, client: ClientId) -> Order:
+    def _order(self, state: State, own: Phase, client: ClientId) -> Order:
         """The method's order, with every model to which updates are differences: agents may not have them any more."""
         if own.name == EVALUATE:
-            return self._own.serve(state, client)
-        order = self._own.order(state, own, client)
+            return self.method.serve(state.inner, client)
+        order = self.method.order(state.inner, own, client)
         starts = [term.started_from for term in self._terms(state, own, client)]
         lacking = [key for key in dict.fromkeys(starts) if key and key not in order.models]
         return replace(order, models=(*order.models, *lacking))
 
-    def order(self, state: Any, phase: Phase, client: ClientId) -> Order:
+    def order(self, state: State, phase: Phase, client: ClientId) -> Order:
         state = self._in(state, phase)
-        progress = Progress.of(state)
+        progress = state.progress
         if phase.name == BOX:
             work = self._phase(state)
             if not self._terms(state, work, client):
                 return Order(whole=True)
             return replace(self._announced(state, work, client), whole=True)
         if progress.stage == BOX:
-            order = self._own.order(state, phase, client)
-            if CAP not in self._own.numbers_of(phase.name):
+            order = self.method.order(state.inner, phase, client)
+            if CAP not in self.facts.numbers_of(phase.name):
                 return order
             return replace(order, numbers={**order.numbers, CAP: self.settings.cap})
         number, group = progress.sum_of(client)
@@ -448,23 +460,23 @@ class Secured(Strategy[Any]):
         own = self._order(state, work, client)
         return replace(own, models=(*own.models, f"secure-{number}-list", f"@{client}"))
 
-    def _announced(self, state: Any, work: Phase, client: ClientId) -> Order:
+    def _announced(self, state: State, work: Phase, client: ClientId) -> Order:
         """The order of the work in a phase before it."""
         own = self._order(state, work, client)
         return replace(own, numbers={**own.numbers, AHEAD: work.name})
 
-    def model(self, state: Any, key: str) -> Vector:
+    def model(self, state: State, key: str) -> Vector:
         if key.startswith("secure-"):
             _, number, what = key.split("-")
-            return Progress.of(state).sums[int(number)].contents[what]
+            return state.progress.sums[int(number)].contents[what]
         if key.startswith("@"):
-            _, group = Progress.of(state).sum_of(key[1:])
+            _, group = state.progress.sum_of(key[1:])
             assert group is not None  # noqa: S101 - an order names it for members only
             place = group.members.index(key[1:]) + 1
             return words_of(co.inbox_of(Collected.of(group).state, place))
-        return self._own.model(state, key)
+        return self.method.model(state.inner, key)
 
-    def fold(self, state: Any, phase: Phase, sums: Sums, reports: Reports) -> Any:
+    def fold(self, state: State, phase: Phase, sums: Sums, reports: Reports) -> State:
         state = self._in(state, phase)
         match phase.name:
             case phases.BOX:
@@ -473,20 +485,19 @@ class Secured(Strategy[Any]):
                 return self._joins(state, reports)
             case phases.UNMASK:
                 return self._answers(state, reports)
-        progress = Progress.of(state)
+        progress = state.progress
         if progress.stage != BOX:
             return self._masked(state, sums, reports)
         figures = None if phase.ends_round else progress.figures  # they are of other models
         kept = replace(progress, round=progress.round + phase.ends_round, sums=(), figures=figures)
         kept = replace(kept, ends=None)
-        after = kept.inside(self._own.fold(state, phase, sums, reports))
-        assert self._own.sealed is not None  # noqa: S101
         least = max(FEWEST, self.settings.least or 0, self.settings.threshold or 0)
-        return self._own.sealed.allowed(after, least)
+        after = self.method.fold(state.inner, phase, sums, reports)
+        return SealedState(self._sealed.allowed(after, least), kept)
 
     # boxes
 
-    def _boxes(self, state: Any, reports: Reports) -> Any:
+    def _boxes(self, state: State, reports: Reports) -> State:
         """Draw groups among those whose boxes came, and make their terms."""
         members: dict[ClientId, Member] = {}
         starts: dict[ClientId, bytes] = {}
@@ -502,7 +513,7 @@ class Secured(Strategy[Any]):
                 members[client] = Member.of(shown.entry, shown.box)
                 starts[client] = shown.start
                 lists |= {shown.expelled} if shown.expelled and len(lists) < MOST_LISTS else set()
-        progress = Progress.of(state)
+        progress = state.progress
         own = self._phase(state)
         alike: dict[tuple[bytes, Terms], list[ClientId]] = {}
         for client in sorted(members.keys() - set(progress.blamed)):
@@ -518,7 +529,7 @@ class Secured(Strategy[Any]):
             )
         ]
         # the same models again: agents let nobody compare sums of other members
-        again = (progress.figures or {}).get("groups") if progress.evaluates else None
+        again = progress.figures.groups if progress.evaluates and progress.figures else ()
         if again:
             drawn = [list(group) for group in again if set(group) <= set(chain(*drawn))]
         if progress.stage != BOX:  # the attempt before lacked members
@@ -546,8 +557,8 @@ class Secured(Strategy[Any]):
                 begun.append(GroupSum(agreed.cluster, chosen, group.least, contents=contents))
         if not begun or progress.voids >= MOST_VOIDS:
             ended = GroupSum("", (), 0).ended("void", "too few agents for a sum")
-            return self._void(state, Progress.of(state), [ended])
-        return replace(progress, stage="join", sums=begun, ends=None).inside(state)
+            return self._void(state, state.progress, [ended])
+        return replace(state, progress=replace(progress, stage="join", sums=begun, ends=None))
 
     def _invited(
         self, clients: Sequence[ClientId], cluster: str, progress: Progress
@@ -577,7 +588,7 @@ class Secured(Strategy[Any]):
 
     def _terms_of_sum(
         self,
-        state: Any,
+        state: State,
         progress: Progress,
         group: Group,
         members: list[Member],
@@ -629,20 +640,24 @@ class Secured(Strategy[Any]):
         if self.noise is not None and self.noise.noise_multiplier:
             length = sum(own.sizes.values())
             return noised_scale(honest, length, settings.clip, self.noise.noise_multiplier)
-        is_uniform = self.noise is not None or any(term.weight < TWO_EXAMPLES for term in terms)
-        return plain_scale(settings.group, settings.clip, 1 if is_uniform else settings.cap)
+        heaviest = (
+            1
+            if self.noise is not None
+            else min((int(term.weight) for term in terms), default=settings.cap)
+        )
+        return plain_scale(settings.group, settings.clip, heaviest)
 
-    def revealed(self, state: Any) -> list[ClientId]:
+    def revealed(self, state: State) -> list[ClientId]:
         """Agents whose updates are in the sums that the newest unmask lists open."""
-        progress = Progress.of(state)
+        progress = state.progress
         if progress.stage != "unmask" or progress.evaluates:
             return []
         return [client for one in progress.open for client in one.reported]
 
     # joins, reports, answers
 
-    def _joins(self, state: Any, reports: Reports) -> Any:
-        progress, by_client = Progress.of(state), dict(reports)
+    def _joins(self, state: State, reports: Reports) -> State:
+        progress, by_client = state.progress, dict(reports)
         sums = []
         for group in progress.sums:
             collected = Collected.of(group)
@@ -652,9 +667,9 @@ class Secured(Strategy[Any]):
             sums.append(collected.kept(list=collected.state.listing))
         return self._next(state, progress, sums, "train")
 
-    def _masked(self, state: Any, sums: Sums, reports: Reports) -> Any:
+    def _masked(self, state: State, sums: Sums, reports: Reports) -> State:
         """The unmask lists. Raises DecodeError for a head that its member did not sign."""
-        progress, by_client, totals = Progress.of(state), dict(reports), cast(Totals, sums)
+        progress, by_client, totals = state.progress, dict(reports), cast(Totals, sums)
         after = []
         for number, group in enumerate(progress.sums):
             if group.end:
@@ -678,33 +693,39 @@ class Secured(Strategy[Any]):
             after.append(closed)
         return self._next(state, progress, after, "unmask")
 
-    def _next(self, state: Any, progress: Progress, sums: Sequence[GroupSum], stage: str) -> Any:
+    def _next(
+        self, state: State, progress: Progress, sums: Sequence[GroupSum], stage: str
+    ) -> State:
         """The next phase; boxes again where no sum is left."""
         blamed = sorted({*progress.blamed, *chain(*(one.blamed for one in sums))})
         progress = replace(progress, blamed=blamed)
         if all(one.end for one in sums):
             return self._void(state, progress, [one.ended("void", one.end) for one in sums])
-        return replace(progress, stage=stage, sums=sums, ends=None).inside(state)
+        return replace(state, progress=replace(progress, stage=stage, sums=sums, ends=None))
 
-    def _void(self, state: Any, progress: Progress, ends: list[dict[str, Any]]) -> Any:
+    def _void(self, state: State, progress: Progress, ends: list[dict[str, Any]]) -> State:
         """Nothing was revealed: begin again, or pass the round over after some attempts."""
         voids = progress.voids + 1
         stage = BOX if voids < MOST_VOIDS else "unmask"
-        return replace(progress, voids=voids, sums=(), stage=stage, ends=ends).inside(state)
+        return replace(
+            state, progress=replace(progress, voids=voids, sums=(), stage=stage, ends=ends)
+        )
 
-    def _answers(self, state: Any, reports: Reports) -> Any:
-        progress, by_client = Progress.of(state), dict(reports)
+    def _answers(self, state: State, reports: Reports) -> State:
+        progress, by_client = state.progress, dict(reports)
         own = self._phase(state)
         if not progress.open and progress.evaluates:
             shown = () if progress.sums else progress.ends or ()
             return self._evaluated(state, progress, {}, blamed=progress.blamed, ends=shown)
         if not progress.open:  # the round is passed over
-            after = self._own.fold(state, own, SecureSums(), []) if own.ends_round else state
+            inner = state.inner
+            if own.ends_round:
+                inner = self.method.fold(inner, own, SecureSums(), [])
             shown = () if progress.sums else progress.ends or ()  # or by the phase before
             kept = Progress(
                 round=progress.round + 1, blamed=progress.blamed, standing=progress.standing
             )
-            return replace(kept, ends=shown).inside(after)
+            return SealedState(inner, replace(kept, ends=shown))
         spans = _spans(own.sizes)
         sums, ends, closed = SecureSums(), [], []
         came: list[ClientId] = []
@@ -743,7 +764,9 @@ class Secured(Strategy[Any]):
                 before_it = found.get(group.cluster)
                 found[group.cluster] = total if before_it is None else before_it + total
             for term in () if progress.evaluates else self._terms(state, own, group.members[0]):
-                start = self._own.model(state, term.started_from) if term.started_from else None
+                start = (
+                    self.method.model(state.inner, term.started_from) if term.started_from else None
+                )
                 part = replace(total, values=total.values[spans[term.vector]])
                 sums.add(term.key, start, part, scale)
             came += group.reported
@@ -760,25 +783,27 @@ class Secured(Strategy[Any]):
             return self._evaluated(state, progress, found, **ended)
         ended["standing"] = {key: standing[key] for key in standing if key not in summed}
         if not came and not own.ends_round:  # the rest of the round needs this sum: it ends
-            return replace(progress, sums=closed, **ended).inside(state)
+            return replace(state, progress=replace(progress, sums=closed, **ended))
         # the coordinator does not know what a single report weighs: shares of it count by unit of weight
         known = [(client, Report({}, examples=1)) for client in sorted(came)]
-        after = self._own.fold(state, own, sums, known)
-        return Progress(round=progress.round + own.ends_round, **ended).inside(after)
+        after = self.method.fold(state.inner, own, sums, known)
+        return SealedState(after, Progress(round=progress.round + own.ends_round, **ended))
 
     def _evaluated(
         self,
-        state: Any,
+        state: State,
         progress: Progress,
         sums: Mapping[str, Total],
         groups: Sequence[Sequence[ClientId]] = (),
         **ended: Any,
-    ) -> Any:
+    ) -> State:
         """The state after an evaluation with these sums, by cluster; without any it has the figures of the same models, if
         these were evaluated before."""
         after = Progress(round=progress.round, standing=progress.standing, **ended)
         if not sums:
-            return replace(after, figures=progress.figures or vars(SummedFigures())).inside(state)
+            return replace(
+                state, progress=replace(after, figures=progress.figures or SummedFigures())
+            )
         by_cluster = {}
         first, *others = sums.values()
         whole = sum(others, first)
@@ -794,7 +819,7 @@ class Secured(Strategy[Any]):
             if means and self.assignment(state):
                 by_cluster[cluster] = {"agents": served["agents"], **means}
         found = SummedFigures(modes, by_cluster, groups, None if fleet is None else vars(fleet))
-        return replace(after, figures=vars(found)).inside(state)
+        return replace(state, progress=replace(after, figures=found))
 
 
 def _head_of(report: Report) -> ReportHead:

@@ -11,8 +11,8 @@ import numpy as np
 from covey.agent.data import Dataset
 from covey.agent.data.check import load_local
 from covey.agent.data.proposal_data import describe
-from covey.agent.learning import learner_for
 from covey.agent.policy import DEFAULT_RULES, OwnersRules
+from covey.agent.worker.learners import learner_for
 from covey.shared.numerics.split import Mask, Split
 from covey.shared.numerics.vectors import Vector
 from covey.shared.proposal.proposal import checked, propose

@@ -20,8 +20,9 @@ from covey.agent.data.unlabelled import UnlabelledSamples, cells_of, load_unlabe
 from covey.agent.kept.model_dir import INDEX, read_index
 from covey.agent.kept.model_file import ModelFile, read_model
 from covey.agent.learner_choice import TORCH
-from covey.agent.learning import SAME_VERSION, learner_for
+from covey.agent.learning import SAME_VERSION
 from covey.agent.policy import NO_CODE_RULES, OwnersRules
+from covey.agent.worker.learners import learner_for
 from covey.shared.errors import DataError, PublicError, UserError
 from covey.shared.numerics.figures import HALF, anomaly_figures, label_figures
 from covey.shared.numerics.measures import plain

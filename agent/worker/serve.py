@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from covey.agent.policy import OwnersRules
-from covey.agent.training.predict import Predictor, model_in_use
+from covey.agent.worker.predict import Predictor, model_in_use
 from covey.shared.candidate_names import SERVED
 from covey.shared.errors import CoveyError, UserError
 from covey.shared.numerics.mixture import in_words

@@ -1,17 +1,25 @@
-"""What buffered rounds and privacy ask of a method: values that it has, or has not."""
+"""What others must know of a method, whatever its state: one value of its class, `Facts`.
+
+What depends on its options are functions of the method: `buffer`, `privacy`, `refuses`, `starts`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from string import digits
 from typing import Any, Literal
+
+from covey.shared.numerics.kinship import MIN_CELL
 
 # `as` with the same name: authors of methods import it from here
 from covey.shared.privacy.settings import Trainings as Trainings
+from covey.shared.strategies.expected import Expected
 from covey.shared.strategies.phase_names import TRAIN
 
 ClientId = str
 Routes = Literal["nothing", "assigned", "chosen"]
+OrderNumbers = Mapping[str, Mapping[str, Expected]]  # by phase: names of numbers, and their form
 
 
 @dataclass(frozen=True)
@@ -89,3 +97,82 @@ class Sealed:
 
     # With which of an order's models training begins: agents let no two sums with other members begin with the same.
     begins: slice = field(default_factory=lambda: slice(None))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What others must know of a method. A subclass begins with its base's: `replace(Base.facts, individual=True)`.
+
+    Raises:
+        TypeError: two facts contradict each other.
+    """
+
+    # Does `fold` compare and combine single reports? Others name sums of them by `terms`.
+    individual: bool = False
+
+    # Phases whose reports hold one vector that is only used to cluster: noise can hide it.
+    signatures: tuple[str, ...] = ()
+
+    # Does the server keep the latest model of each client? The plan of a run counts its memory.
+    keeps: bool = False
+
+    # The numbers that the client half reads in an order, by phase; "layer" stands for "layer1", "layer2" and so on. Agents
+    # refuse an order with any other, or of another form: one without meaning would make a second order of the same work.
+    numbers: OrderNumbers = field(default_factory=dict)
+
+    # The fewest samples of a class whose sums are in a card of a simulated agent, if `task.min_cell` is not set.
+    cell: int = MIN_CELL
+
+    # How the method takes part in secure sums; None: it cannot.
+    sealed: Sealed | None = None
+
+    # False: a round makes something else than means of models, so there is no key `server`.
+    server: bool = True
+
+    # Options that a scenario's text leaves out where they are None: it keeps the digest that its runs have stored.
+    unset: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.sealed is None:
+            return
+        if self.individual:
+            raise TypeError(
+                "facts: individual and sealed exclude each other: fold compares single reports, which secure sums hide"
+            )
+        if hidden := sorted({*self.signatures} - {*self.sealed.clear}):
+            raise TypeError(
+                f"facts: signatures of {', '.join(hidden)} are compared, and secure sums hide them: name these phases in "
+                "sealed.clear too"
+            )
+
+    @property
+    def makes_means(self) -> bool:
+        """Whether a round makes means of models, which the server's optimiser can move."""
+        return self.server and not self.individual
+
+    def numbers_of(self, phase: str) -> Mapping[str, Expected]:
+        """The numbers that an order of this phase may carry."""
+        return self.numbers.get(phase, self.numbers.get(phase.rstrip(digits), {}))
+
+    def numbers_with(self, more: OrderNumbers) -> OrderNumbers:
+        """The numbers of these facts, and more."""
+        return {
+            phase: {**self.numbers.get(phase, {}), **more.get(phase, {})}
+            for phase in {**self.numbers, **more}
+        }
+
+
+# attributes of older methods -> what to write instead
+FORMER = {
+    old: f"write facts = replace(Base.facts, {new}) with the facts of the class's base"
+    for old, new in {
+        "individual": "individual=True",
+        "signature_phases": "signatures=(...)",
+        "keeps_models": "keeps=True",
+        "order_numbers": "numbers=Base.facts.numbers_with({...})",
+        "simulated_cell": "cell=...",
+        "sealed": "sealed=Sealed(...)",
+        "no_server": "server=False",
+        "unset": "unset=(...)",
+    }.items()
+} | {"client_fields": "write the function forget(state, client)"}

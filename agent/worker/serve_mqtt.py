@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from covey.agent.training.serve import CSV, JSON, MOST_BYTES, Models, answer, refusal
+from covey.agent.worker.serve import CSV, JSON, MOST_BYTES, Models, answer, refusal
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Down, Echo, Link, Received, Up, Will
 from covey.shared.storage import json_text

@@ -1,0 +1,75 @@
+"""The facts of a method: one value, refused where it contradicts itself, and the same under secure sums."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, Literal
+
+import pytest
+
+from covey.methods import AveragedOnly, Facts, Sealed, Strategy
+from covey.shared.strategies.facts import FORMER
+from covey.shared.strategies.phase_names import SIGNATURE
+from covey.shared.strategies.registry import BUILT_IN
+from covey.shared.strategies.secured.coordinator import Secured
+from tests.kit.small_run import scenario
+
+SEALED = [name for name, kind in BUILT_IN.items() if kind.facts.sealed is not None]
+
+# functions that a coordinator does not ask of a method under secure sums
+NOT_ASKED = {
+    "exchanges": "a plan is made of the method itself, and adds the phases of the sums",
+    "usual_exchange": "as above",
+    "work": "devices do the method's own work, inside of `OnDevice`",
+    "personal": "as above",
+}
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"individual": True, "sealed": Sealed()}, "individual and sealed exclude each other"),
+        ({"signatures": (SIGNATURE,), "sealed": Sealed()}, "name these phases in sealed.clear too"),
+    ],
+)
+def test_facts_that_contradict_each_other_are_refused(facts: dict[str, Any], why: str) -> None:
+    with pytest.raises(TypeError, match=why):
+        Facts(**facts)
+
+
+@pytest.mark.parametrize("name", FORMER)
+def test_a_fact_that_is_written_as_an_attribute_is_refused_with_what_to_write(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"^Mine.{name} is no longer read: write "):
+        type("Mine", (AveragedOnly,), {name: None, "__module__": __name__})
+
+
+@pytest.mark.parametrize("option", ["nap", "naps"])
+def test_an_option_that_is_left_out_where_it_is_not_set_must_be_one(option: str) -> None:
+    with pytest.raises(TypeError, match=f"unset names {option}, which is no option with"):
+
+        class Rested(AveragedOnly):
+            name: Literal["rested"] = "rested"
+            naps: int = 3
+            facts = replace(AveragedOnly.facts, unset=(option,))
+
+
+@pytest.mark.parametrize("method", SEALED)
+def test_under_secure_sums_every_fact_is_that_of_the_method(method: str) -> None:
+    scene = scenario(method)
+    sums = scene.model_copy(update={"privacy": scenario("fedavg", privacy=SUMS).privacy}).sums
+    assert sums is not None
+    assert [getattr(sums.facts, one.name) for one in fields(Facts)] == [
+        getattr(scene.strategy.facts, one.name) for one in fields(Facts)
+    ]
+
+
+SUMS: dict[str, Any] = {"secure": {"clip": 1.0}}
+
+
+def test_under_secure_sums_every_function_of_a_method_is_answered_by_it() -> None:
+    asked = {
+        name
+        for name, value in vars(Strategy).items()
+        if not name.startswith(("_", "model_")) and (callable(value) or isinstance(value, property))
+    }
+    assert asked - vars(Secured).keys() == NOT_ASKED.keys()
