@@ -32,6 +32,7 @@ from covey.shared.strategies.phase_names import (
     WARMUP,
 )
 from covey.shared.wire.deployments import Deployment
+from covey.shared.wire.jobs import JobRules
 from covey.shared.wire.messages import DeviceKind, DeviceWish, ModelRef, OrderMessage, Work, is_base
 
 if TYPE_CHECKING:
@@ -545,20 +546,16 @@ class OwnersRules:
             return choose(self.policy.device, "policy of this device: device")
         return choose(wanted, "training.device")
 
-    def to_wire(self) -> dict[str, Any]:
+    def for_job(self) -> JobRules:
         """The rules as part of a job for a worker process."""
-        return {
-            "policy": self.policy.model_dump(mode="json"),
-            "allow": sorted(self.allowed.names),
-            "learner": self.learner,
-        }
+        policy = self.policy.model_dump(mode="json")
+        return JobRules(policy=policy, allow=sorted(self.allowed.names), learner=self.learner)
 
     @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """The inverse of `to_wire`. A job without rules allows no code, and has no other limits."""
-        policy = Policy.model_validate(wire["policy"]) if "policy" in wire else UNLIMITED
-        allowed = AllowedCode(frozenset(wire.get("allow", ())))
-        return cls(policy, allowed, wire.get("learner", TORCH))
+    def of_job(cls, rules: JobRules) -> Self:
+        """The inverse of `for_job`."""
+        policy = UNLIMITED if rules.policy is None else Policy.model_validate(rules.policy)
+        return cls(policy, AllowedCode(frozenset(rules.allow)), rules.learner)
 
 
 DEFAULT_RULES = OwnersRules()

@@ -31,10 +31,11 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.light_fleet import Job, LightPool, agent_name, live
+from benchmarks.light_fleet import LightPool, agent_name, live
 from benchmarks.measuring import Found, record_options, resumed
 from covey.agent.device.notices import DeviceNotice, Problem
 from covey.shared.mqtt.shards import shard_of
+from covey.shared.wire.jobs import Perform
 from tests import broker_nodes
 from tests.broker_nodes import Node
 from tests.chaos.check import model_digests
@@ -143,8 +144,8 @@ def cells_of(cluster: Cluster) -> list[Cell]:
 class WorkingPool(LightPool):
     """Its work takes a while."""
 
-    async def call(self, job: Job, *, weight: float = 0) -> Job:
-        if job["job"] != "inspect":
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
+        if isinstance(job, Perform):
             await asyncio.sleep(WORK_S)
         return await super().call(job, weight=weight)
 

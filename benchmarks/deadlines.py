@@ -26,7 +26,7 @@ from covey.coordinator.record.notices import Notice, PhaseFolded
 from covey.coordinator.run.rules import rules_of
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId
-from covey.shared.wire import frames
+from covey.shared.wire.jobs import Perform
 from tests import clock
 from tests.bowl import Trainer
 from tests.kit import small_run
@@ -67,10 +67,10 @@ class Delayed(Numpy):
         self._seed = seed
         self._jobs = 0
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
-        if job["job"] == "perform":
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
+        if isinstance(job, Perform):
             self._jobs += 1
-            await asyncio.sleep(self._seconds(job["client"]))
+            await asyncio.sleep(self._seconds(job.client))
         return await super().call(job, weight=weight)
 
     def _seconds(self, client: str) -> float:

@@ -39,7 +39,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.strategies.base import ClientId, Training
 from covey.shared.wire.messages import OrderMessage
-from covey.shared.work.client import shuffle
+from covey.shared.work.at_hand import shuffle
 
 OUT = Path(__file__).parent / "results" / "kept_layers.json"
 MODES = ("server", "tuned", "last")

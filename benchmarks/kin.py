@@ -49,7 +49,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.strategies.base import HOLD_BACK, MOMENTS, VOTE, ClientId, Local, Training
 from covey.shared.wire.messages import OrderMessage
-from covey.shared.work.client import shuffle
+from covey.shared.work.at_hand import shuffle
 
 METHODS: dict[str, dict[str, Any]] = {
     "kin": {"name": "kin"},

@@ -29,14 +29,13 @@ from covey.shared.own_code.consent import NO_CODE
 from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.phase_names import EVALUATE, TRAIN
 from covey.shared.wire.codec import Codec, encode
+from covey.shared.wire.jobs import DataSummary, FleetShare, InspectData, Performed
 from covey.shared.wire.messages import Encoded, OrderMessage, ReportContent, Work, digest
 
 STARTS_AT_ONCE = 20  # agents that start together
 START_PAUSE_S = 0.1  # before the next of them
 SAMPLES = 10  # of each agent, for training and for tests
 FIGURES = {"n": SAMPLES, "correct": 1, "accuracy": 0.1, "f1": 0.1, "loss": 2.3}
-
-Job = dict[str, Any]
 
 
 def agent_name(number: int) -> str:
@@ -46,13 +45,13 @@ def agent_name(number: int) -> str:
 class LightPool:
     """A `covey.agent.worker.pool.PoolLike` that makes reports up, in this process."""
 
-    async def call(self, job: Job, *, weight: float = 0) -> Job:
-        """The answer to a job of an agent: `inspect` or `perform`."""
-        if job["job"] == "inspect":
-            return {"samples": SAMPLES, "test_samples": SAMPLES, "labels": []}
-        content = report_of(OrderMessage.from_bytes(job["order"]), job["client"])
-        write_atomically(Path(job["report_out"]), content, durable=False)
-        return {"digest": digest(content), "size": len(content), "fresh": False, "failed": ""}
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
+        """The answer to a job of an agent."""
+        if isinstance(job, InspectData):
+            return DataSummary(samples=SAMPLES, test_samples=SAMPLES)
+        content = report_of(OrderMessage.from_bytes(job.order), job.client)
+        write_atomically(job.report_out, content, durable=False)
+        return Performed(digest=digest(content), size=len(content))
 
 
 def report_of(order: OrderMessage, client: str) -> bytes:
@@ -101,7 +100,9 @@ async def live(
 ) -> None:
     """The life of one agent, at a broker or at the first of several that can be reached."""
     name = agent_name(number)
-    identity = Identity(name, "default", {"index": number}, folder / name, durable=False)
+    identity = Identity(
+        name, "default", FleetShare(scenario=folder, index=number), folder / name, durable=False
+    )
     agent = Agent(identity, pool, rules=OwnersRules(UNLIMITED, NO_CODE), observer=observer)
     urls = [BrokerUrl.parse(one) for one in ([url] if isinstance(url, str) else url)]
     async with MqttLink(urls, client_id=agent.client_id, will=agent.will) as link:

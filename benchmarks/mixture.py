@@ -32,9 +32,11 @@ from covey.shared.numerics.measures import derived
 from covey.shared.numerics.mixture import REFITS, FleetWeights, Judged, chosen, fitted
 from covey.shared.strategies.base import ClientId, Fold
 from covey.shared.wire.messages import OrderMessage, ReportContent
+from covey.shared.work.at_hand import AtHand
 from covey.shared.work.candidates import BeforeHome, judged
 from covey.shared.work.candidates import fitted as candidates_of
-from covey.shared.work.client import decode_named, model_for_use
+from covey.shared.work.use import model_for_use
+from tests.kit.local_clients import decode_named
 
 OUT = Path(__file__).parent / "results" / "mixture.json"
 METHODS = ("fedavg", "fedclust")
@@ -67,7 +69,7 @@ class Agents(Voters):
         data, task = self.datasets[client], self.scene.task
         local = partial(self.trainer, client=client, order=order)
         memory = self.memories.get(client, {})
-        served = model_for_use(order, models, local(data), memory, client=client)
+        served = model_for_use(order, models, AtHand(local(data)), memory, client=client)
         assert served is not None
         trees = trees_for(task)
         given = BeforeHome(served, task.outputs, others={} if trees is None else {"trees": trees})

@@ -23,7 +23,7 @@ from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Training
+from covey.shared.strategies.base import Drill, Training
 
 OUT = Path(__file__).parent / "results" / "precision.json"
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -62,7 +62,7 @@ def measured(precision: str, seed: int, device: str, root: Path | None) -> dict[
     def learner() -> TorchLocal:
         return TorchLocal(own, scene.task, layout, training=training, rng=generator(seed, "order"))
 
-    learner().train(start, steps=5)
+    learner().train(start, Drill(steps=5))
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     local = learner()

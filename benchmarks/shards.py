@@ -28,9 +28,10 @@ from typing import Any
 
 import yaml
 
-from benchmarks.light_fleet import STARTS_AT_ONCE, Job, LightPool, agent_name, live
+from benchmarks.light_fleet import STARTS_AT_ONCE, LightPool, agent_name, live
 from benchmarks.measuring import OUT, Cost, Row, cpu_s_of, foreign_load, median, show
 from covey.shared.mqtt.shards import shard_of
+from covey.shared.wire.jobs import Perform
 from covey.shared.wire.messages import OrderMessage
 from tests.processes import Program, free_port, model_bytes, mosquitto, rows, until
 
@@ -49,9 +50,9 @@ class HoldingPool(LightPool):
     def __init__(self, hold_from: int) -> None:
         self.hold_from = hold_from
 
-    async def call(self, job: Job, *, weight: float = 0) -> Job:
-        if job["job"] != "inspect":
-            order = OrderMessage.from_bytes(job["order"])
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
+        if isinstance(job, Perform):
+            order = OrderMessage.from_bytes(job.order)
             assert order.work is not None
             if order.work.round >= self.hold_from:
                 await asyncio.Event().wait()

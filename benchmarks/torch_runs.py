@@ -28,9 +28,9 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Setup, Training
-from covey.shared.wire.codec import Codec, decode, encode
+from covey.shared.wire.codec import Codec, decode, decode_model, encode
 from covey.shared.wire.messages import OrderMessage, ReportContent
-from covey.shared.work.client import decode_model, shuffle
+from covey.shared.work.at_hand import shuffle
 from tests.kit.local_clients import HeldBackFor, LocalClients
 
 TIMES = 10.0  # how far a bent step goes, in lengths of the honest one

@@ -36,10 +36,9 @@ from covey.shared.numerics.vectors import Layout
 from covey.shared.programs.child import environment, worker_environment
 from covey.shared.scenario.task import Model, Task
 from covey.shared.strategies.base import LAST_MODEL, Training
-from covey.shared.wire.codec import Codec
-from covey.shared.wire.frames import pack, read
+from covey.shared.wire.codec import Codec, encode_model
+from covey.shared.wire.jobs import DeviceData, FleetShare, JobRules, Perform, Performed, pack, read
 from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest
-from covey.shared.work.client import encode_model
 
 SAMPLES = 8
 EVALUATED = 240
@@ -66,7 +65,7 @@ def write_data(folder: Path, samples: int, tests: int) -> Path:
     return path
 
 
-def job(folder: Path, form: Layout, phase: str = "train") -> dict[str, Any]:
+def job(folder: Path, form: Layout, phase: str = "train") -> Perform:
     """The job of an order to train one step, or to evaluate."""
     samples = SAMPLES if phase == "train" else EVALUATED
     tests = SAMPLES if phase == "train" else TESTED
@@ -99,23 +98,17 @@ def job(folder: Path, form: Layout, phase: str = "train") -> dict[str, Any]:
     memory = folder / "last.npz"
     save_memory(memory, {LAST_MODEL: vector}, durable=False)
     order = OrderMessage(run="run", step=1, accepted=0, closed=0, work=work)
-    return {
-        "job": "perform",
-        "source": {"data": str(data), "label": None},
-        "client": "agent-1",
-        "order": order.to_bytes(),
-        "models": [str(model)],
-        "memory": str(memory),
-        "memory_digest": "",
-        "client_state": "whole",
-        "report_out": str(folder / "report"),
-        "memory_out": str(folder / "memory"),
-        "durable": False,
-        "keep": None,
-        "policy": {},
-        "allow": [],
-        "learner": "torch",
-    }
+    return Perform(
+        source=DeviceData(data=str(data)),
+        client="agent-1",
+        order=order.to_bytes(),
+        models=[model],
+        memory=memory,
+        report_out=folder / "report",
+        memory_out=folder / "memory",
+        durable=False,
+        rules=JobRules(policy={}),
+    )
 
 
 # -- the start of a process --------------------------------------------------------------------------------------------
@@ -143,7 +136,7 @@ def median_of(memories: Memories) -> Memory:
     return Memory(pss_mb, statistics.median(memory.anonymous_mb for memory in memories))
 
 
-def run_worker(order: dict[str, Any], memories: Memories) -> None:
+def run_worker(order: Perform, memories: Memories) -> None:
     """A new worker process does one order; `memories` gets its memory."""
     settings = worker_environment(threads="1")
     with subprocess.Popen(
@@ -154,8 +147,8 @@ def run_worker(order: dict[str, Any], memories: Memories) -> None:
         process.stdin.write(pack(order))
         process.stdin.flush()
         answer = read(process.stdout)
-        assert answer is not None
-        assert not answer.get("failed"), answer
+        assert isinstance(answer, Performed), answer
+        assert not answer.failed, answer
         memories.append(Memory.of(process.pid))
         process.stdin.close()
 
@@ -176,7 +169,7 @@ def import_torch(memories: Memories) -> None:
         process.stdin.close()
 
 
-def cold(order: dict[str, Any], times: int) -> tuple[Row, dict[str, Memory]]:
+def cold(order: Perform, times: int) -> tuple[Row, dict[str, Memory]]:
     """The first order of a process next to `import torch`, and the memory of both."""
     of_import: Memories = []
     of_order: Memories = []
@@ -246,13 +239,14 @@ def bare_evaluation() -> Any:
     return evaluate
 
 
-def warm(what: str, order: dict[str, Any], step: Any, times: int, jobs: int) -> Row:
+def warm(what: str, order: Perform, step: Any, times: int, jobs: int) -> Row:
     """An order of a process that has done others, next to the same in bare torch."""
     from covey.agent.worker.worker import answer
 
     def work() -> None:
         done = answer(order)
-        assert not done.get("failed"), done
+        assert isinstance(done, Performed), done
+        assert not done.failed, done
 
     for _ in range(5):
         work()
@@ -288,8 +282,8 @@ def fleet_rows(folder: Path, form: Layout, times: int) -> list[Row]:
     from covey.agent.data.named import find_root, load_named
     from covey.agent.training.models import build
     from covey.agent.training.torch_learner import LEARNER
-    from covey.agent.worker.sources import FleetSource
-    from covey.shared.work.client import measure
+    from covey.agent.worker.sources import dataset
+    from covey.shared.work.evaluate import measure
 
     root = find_root()
     if root is None or not (root / "fashion-mnist.npz").exists():
@@ -308,7 +302,8 @@ def fleet_rows(folder: Path, form: Layout, times: int) -> list[Row]:
     def tested(*, alone: bool) -> Cost:
         sources._fleet.cache_clear()
         shares = [
-            FleetSource(str(scenario), str(root), index).dataset(TASK) for index in range(100)
+            dataset(FleetShare(scenario=scenario, data_root=root, index=index), TASK)
+            for index in range(100)
         ]
 
         def by_all() -> None:

@@ -16,13 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.shared.numerics import kinship
-from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
-    Contrast,
+    AS_ORDERED,
     DataSplit,
-    GradientCorrection,
+    Drill,
     Local,
     SampleIndices,
     Training,
@@ -30,7 +29,6 @@ from covey.shared.strategies.base import (
 )
 
 Array = npt.NDArray[Any]
-NO_CORRECTION = GradientCorrection()
 
 
 def flat(*values: float) -> Vector:
@@ -79,42 +77,31 @@ class Trainer(Local, ABC):
             cuts = range(size, self.examples, size)
             yield np.array_split(order, cuts)
 
-    def train(
-        self,
-        start: Vector,
-        correction: GradientCorrection = NO_CORRECTION,
-        *,
-        epochs: int | None = None,
-        steps: int | None = None,
-        weights: npt.NDArray[np.float32] | None = None,
-        contrast: Contrast | None = None,  # no part of these models depends on it: gradient 0
-        trained: Mask | None = None,
-        velocity: Vector | None = None,
-        at_home: bool = False,
-    ) -> TrainingResult:
+    def train(self, start: Vector, drill: Drill = AS_ORDERED) -> TrainingResult:
         t = self.training
         w = start.astype(np.float64)
         v = np.zeros_like(w)
-        if velocity is not None:
-            v = velocity.astype(np.float64)
+        if drill.velocity is not None:
+            v = drill.velocity.astype(np.float64)
         sample_weights: Array = np.ones(self.examples)
-        if weights is not None:
-            sample_weights = weights
+        if drill.weights is not None:
+            sample_weights = drill.weights
         losses: list[float] = []
-        if steps is not None:
+        epochs = drill.epochs
+        if drill.steps is not None:
             steps_per_epoch = math.ceil(self.examples / t.batch)
-            epochs = math.ceil(steps / steps_per_epoch)
+            epochs = math.ceil(drill.steps / steps_per_epoch)
         all_batches = chain.from_iterable(self.batches(epochs))
-        for rows in islice(all_batches, steps):
+        for rows in islice(all_batches, drill.steps):
             loss, g = self._batch(w, rows, sample_weights[rows])
             g = g + t.weight_decay * w
-            if correction.anchor is not None:
-                pull = correction.mu * (w - correction.anchor)
-                g = g + (pull if correction.on is None else pull * correction.on)
-            if correction.drift is not None:
-                g = g + correction.drift
-            if trained is not None:
-                g[~trained] = 0
+            if drill.correction.anchor is not None:
+                pull = drill.correction.mu * (w - drill.correction.anchor)
+                g = g + (pull if drill.correction.on is None else pull * drill.correction.on)
+            if drill.correction.drift is not None:
+                g = g + drill.correction.drift
+            if drill.trained is not None:
+                g[~drill.trained] = 0
             v = t.momentum * v + g
             w = w - t.lr * v
             losses.append(loss)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from covey.agent.device.service import Agent
 from covey.coordinator.engine.rules import RoundRules
@@ -17,7 +18,7 @@ from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId
-from covey.shared.wire import frames
+from covey.shared.wire.jobs import Perform
 from covey.shared.wire.messages import OrderMessage
 from covey.shared.wire.topics import Topics
 from tests.bowl import Trainer
@@ -45,9 +46,9 @@ class Gated(Numpy):
         self.held = frozenset(held)
         self.gates = {step: asyncio.Event() for step in steps}
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
-        if job["job"] == "perform" and job["client"] in self.held:
-            order = OrderMessage.from_bytes(job["order"])
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
+        if isinstance(job, Perform) and job.client in self.held:
+            order = OrderMessage.from_bytes(job.order)
             gate = self.gates.get(order.step)
             if gate is not None:
                 await gate.wait()

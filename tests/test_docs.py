@@ -28,6 +28,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "shared/secure/README.md",
+    ROOT / "shared/wire/README.md",
     *sorted((ROOT / "docs").glob("**/*.md")),
 ]
 RESULTS = ROOT / "benchmarks" / "results"

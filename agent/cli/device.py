@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from covey.agent.device.notices import DeviceObserver
     from covey.agent.policy import OwnersRules, Policy
     from covey.shared.mqtt.broker_url import BrokerUrl
+    from covey.shared.wire.jobs import Failure, MeasureWork, WorkMeasured
 
 MOST_INPUT = 1 << 12  # characters of a code
 SECURE = "secure"  # the folder of secure sums in the state of an agent
@@ -106,13 +107,14 @@ def start(
     from covey.agent.learner_choice import learner_name
     from covey.agent.policy import OwnersRules
     from covey.shared.own_code.consent import AllowedCode, framework_of
+    from covey.shared.wire.jobs import DeviceData
 
     agent = agent_id(name, federation, connection)
     check_name("--id", agent)
     check_name("--federation", federation)
     urls = connection.urls(agent)
     trains = learner_name(learner)
-    source = {"data": resolve_data(data, trains), "label": label}
+    source = DeviceData(data=resolve_data(data, trains), label=label)
     effective = policy.effective(device)
     allowed = AllowedCode.parse(allow)
     if framework_of(trains):
@@ -458,29 +460,29 @@ def bench(
     from covey.agent.learner_choice import learner_name
     from covey.agent.policy import TAKES_MORE
     from covey.shared.wire.documents import Benchmark
+    from covey.shared.wire.jobs import DeviceData, Failure, JobRules, MeasureWork
 
     agent = name or default_name()
     check_name("--id", agent)
     check_name("--federation", federation)
-    job = {
-        "job": "bench",
-        "source": {"data": resolve_data(data), "label": label},
-        "scenario": None if scenario is None else str(scenario),
-        "model": model,
-        "batch": batch,
-        "learner": learner_name(learner),
-        "policy": policy.effective().of_memory().model_dump(mode="json"),
-    }
+    rules = policy.effective().of_memory().model_dump(mode="json")
+    job = MeasureWork(
+        source=DeviceData(data=resolve_data(data), label=label),
+        scenario=scenario,
+        model=model,
+        batch=batch,
+        rules=JobRules(policy=rules, learner=learner_name(learner)),
+    )
     answer = asyncio.run(_first_job(job, threads or default_threads()))
-    if "failure" in answer:
-        why = answer.get("detail") or answer["failure"]
+    if isinstance(answer, Failure):
+        why = answer.in_full
         if TAKES_MORE not in why:
             raise UserError(why)
         advice = asyncio.run(
             what_fits(lambda one: _first_job(one, threads or default_threads()), job)
         )
         raise UserError(f"{why}; {advice}")
-    result = Benchmark.model_validate(answer)
+    result = Benchmark.model_validate(answer.fields)
     file = bench_file.write(state_folder(state, agent, federation), result)
     if as_json:
         print(bench_file.as_json(result, epochs))
@@ -489,7 +491,7 @@ def bench(
     print(f"kept in {file}: the agent's status has it from its next start on")
 
 
-async def _first_job(job: dict[str, Any], threads: int) -> dict[str, Any]:
+async def _first_job(job: MeasureWork, threads: int) -> WorkMeasured | Failure:
     """The answer of a new worker process."""
     from covey.agent.worker.pool import Pool
 

@@ -17,7 +17,7 @@ from covey.shared.numerics.measures import Kind
 from covey.shared.numerics.vectors import Layout
 from covey.shared.strategies.base import DataSplit, Local, Mixture
 from covey.shared.work.candidates import Candidate, Constant, Near, OfModels
-from covey.shared.work.client import measure
+from covey.shared.work.evaluate import measure
 
 Float64 = npt.NDArray[np.float64]
 

@@ -31,7 +31,7 @@ from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.columns import TableColumn
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.base import DataSplit, GradientCorrection, SampleIndices, Training
+from covey.shared.strategies.base import DataSplit, SampleIndices, Training
 
 # -- from the rows of a table to the inputs of a model ---------------------------------------------
 # A task with columns is resolved first (`covey.shared.scenario.fleet_statistics`): it then has every value that this needs.
@@ -218,7 +218,6 @@ class Batching:
 
 
 CHUNK = 256  # samples per forward pass outside of training
-NO_CORRECTION = GradientCorrection()
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from covey.shared.wire.jobs import DataSource, DeviceData
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Identity:
 
     agent: str
     federation: str
-    source: Mapping[str, Any]
+    source: DataSource
     state: Path
     durable: bool = True
 
     @property
     def data(self) -> str | None:
         """The data of a device; None for a simulated agent, which has a share of its fleet's."""
-        return self.source.get("data")
+        return self.source.data if isinstance(self.source, DeviceData) else None

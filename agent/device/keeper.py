@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from covey.agent.device.events import ModelSettled
 from covey.agent.device.hook import LIMIT_S, ModelHook
@@ -24,11 +23,10 @@ from covey.shared.storage.files import folder_lock
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import ModelInUse
 from covey.shared.wire.framing import MAX_TEXT
+from covey.shared.wire.jobs import Failure, KeepPlace, ModelJudgement
 from covey.shared.wire.messages import OrderMessage
 
 KEPT_PHASES = frozenset({"train", "evaluate"})  # whose orders may name a model for use
-
-Answer = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -112,18 +110,18 @@ class Keeper:
             measure="" if measured is None else measured[0],
         )
 
-    def place(self) -> dict[str, Any]:
+    def place(self) -> KeepPlace:
         """The folder of models and what a new one is compared with, for a worker's job."""
         version = self.models.in_use
         accepted = self.models.accepted
-        return {
-            "folder": str(self._options.folder.absolute()),
-            "current": version.file if version is not None else "",
-            "accepted": accepted.file if accepted is not None else "",
-            "margin": self._options.margin,
-        }
+        return KeepPlace(
+            folder=self._options.folder.absolute(),
+            current=version.file if version is not None else "",
+            accepted=accepted.file if accepted is not None else "",
+            margin=self._options.margin,
+        )
 
-    def place_for(self, order: OrderMessage) -> dict[str, Any] | None:
+    def place_for(self, order: OrderMessage) -> KeepPlace | None:
         """The same for the work of an order; None if its model is not to be kept."""
         work = order.work
         if (
@@ -135,28 +133,28 @@ class Keeper:
             return None
         return self.place()
 
-    def settle(self, answer: Answer | None) -> Version | None:
+    def settle(self, answer: ModelJudgement | Failure | None) -> Version | None:
         """Make the worker's answer about a model the device's own.
 
         Args:
-            answer: as `covey.agent.worker.keep.keep` gives it, or {"failure"}; None if nothing changes.
+            answer: about the model; None if nothing changes.
 
         Returns:
             The version that was judged; None if none was.
         """
         if answer is None:
             return None
-        if "failure" in answer:
-            self._observer(ModelNotKept(answer["failure"]))
+        if isinstance(answer, Failure):
+            self._observer(ModelNotKept(answer.why))
             return None
-        version = Version.from_json(answer["version"])
+        version = Version.from_json(answer.version)
         try:
-            if "tells" in answer and answer["tells"] is not self.models.index.tells:
-                self.models.note_telling(tells=answer["tells"])
-            if answer["accepted"]:
+            if answer.tells is not None and answer.tells is not self.models.index.tells:
+                self.models.note_telling(tells=answer.tells)
+            if answer.accepted:
                 self._take(version, answer)
             else:
-                self._reject(version, answer["why"])
+                self._reject(version, answer.why)
         except OSError as error:  # a full disk, for instance: the model in use stays
             self._observer(ModelNotKept(str(error)))
             return None
@@ -198,10 +196,10 @@ class Keeper:
             ModelRejected(version.run, version.round, version.cluster, str(version), why)
         )
 
-    def _take(self, version: Version, answer: Answer) -> None:
-        why, figure = answer["why"], answer["figure"]
+    def _take(self, version: Version, answer: ModelJudgement) -> None:
+        why, figure = answer.why, answer.figure
         measured = None if figure is None else (figure[0], figure[1])
-        path = self.models.take(version, why, measured, is_first=answer["is_first"])
+        path = self.models.take(version, why, measured, is_first=answer.is_first)
         taken = ModelTaken(
             version.run, version.round, version.cluster, str(version), str(path), why
         )

@@ -8,11 +8,11 @@ worker reads and writes them, this process never holds them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from covey.agent.device import events as e
 from covey.agent.device.fetching import is_exchange
@@ -36,11 +36,25 @@ from covey.shared.errors import UserError
 from covey.shared.storage.files import obstacle, write_atomically
 from covey.shared.strategies.phase_names import AHEAD
 from covey.shared.wire.deployments import Deployment
+from covey.shared.wire.jobs import (
+    Adopted,
+    AdoptModel,
+    BadDisk,
+    BadMemory,
+    BadModel,
+    Failure,
+    InspectData,
+    Perform,
+    Performed,
+    TryStep,
+    WorkerJob,
+)
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 
 if TYPE_CHECKING:
     from covey.agent.device.keeper import Keeper
 
+A = TypeVar("A")
 BeforeReport = Callable[[OrderMessage], Awaitable[None]]
 FULL_NOTICE_S = 60.0  # between two notices about a full disk
 FULL_PAUSE_S = 1.0  # between two attempts to write to it
@@ -87,14 +101,15 @@ class DeviceParts:
 
 @dataclass(frozen=True)
 class Done:
-    """A worker's answer to an order: {"failure"}, {"model_damaged"} or what the report is."""
+    """A worker's answer to an order."""
 
     order: OrderMessage
-    answer: Mapping[str, Any]
+    answer: Performed | BadModel | Failure
 
     def known(self) -> Done:
         """The same where its number of samples is not compared any more."""
-        return replace(self, answer={**self.answer, "examples": 0})
+        assert isinstance(self.answer, Performed)  # noqa: S101 - it had more
+        return replace(self, answer=replace(self.answer, examples=0))
 
 
 @dataclass(frozen=True)
@@ -102,7 +117,7 @@ class JudgedForUse:
     """A worker's answer about a model that was published for use."""
 
     deployment: Deployment
-    answer: Mapping[str, Any]
+    answer: Adopted | BadModel | Failure
 
 
 class Performer:
@@ -130,28 +145,23 @@ class Performer:
 
     async def inspect(self, task: dict[str, Any], task_digest: str, batch: int = 0) -> e.Inspected:
         """Compare the data with a task, and the memory of a training step with the owner's limits, if there are any."""
-        job = {
-            "job": "inspect",
-            "source": dict(self._identity.source),
-            "task": task,
-            **self._rules.to_wire(),
-        }
+        source, rules = self._identity.source, self._rules.for_job()
         # who takes part must be known before any work
-        found = await self._first_call(job)
-        problem = found.get("failure") or found.get("problem")
-        if problem:
-            return e.Inspected(task_digest, problem=problem, detail=found.get("detail", ""))
+        found = await self._first_call(InspectData(source=source, task=task, rules=rules))
+        if isinstance(found, Failure):
+            return e.Inspected(task_digest, problem=found.why, detail=found.detail)
+        if found.problem:
+            return e.Inspected(task_digest, problem=found.problem, detail=found.detail)
         if batch and self._rules.policy.limits_memory:
-            problem = await too_large(self._first_call, {**job, "job": "fits", "batch": batch})
+            step = TryStep(source=source, task=task, batch=batch, rules=rules)
+            problem = await too_large(self._first_call, step)
             if problem:
                 return e.Inspected(task_digest, problem=problem, detail=problem)
-        samples = found["samples"]
-        test_samples = found["test_samples"]
-        self._samples = float(samples)
-        self._observer(DataFits(samples, test_samples))
-        return e.Inspected(task_digest, samples, test_samples, tuple(found["labels"]))
+        self._samples = float(found.samples)
+        self._observer(DataFits(found.samples, found.test_samples))
+        return e.Inspected(task_digest, found.samples, found.test_samples, tuple(found.labels))
 
-    async def _first_call(self, job: dict[str, Any]) -> dict[str, Any]:
+    async def _first_call(self, job: WorkerJob[A]) -> A | Failure:
         return await self._call(job, weight=FIRST)
 
     async def perform(self, order: OrderMessage) -> Done:
@@ -162,8 +172,8 @@ class Performer:
                 answer = await self._work(order)
         except TimeoutError:
             rule = "policy of this device: max_seconds"
-            answer = {"failure": f"{rule}: the work took longer than {limit_s:g} s"}
-        if "digest" in answer:
+            answer = Failure(why=f"{rule}: the work took longer than {limit_s:g} s")
+        if isinstance(answer, Performed):
             await self._before_report(order)
         return Done(order, answer)
 
@@ -174,40 +184,37 @@ class Performer:
         report, _ = self._outbox.places(order.step)
         while why := self._obstacle_to(report, content):
             await self.disk.wait(why)
-        answer = {"digest": digest(content), "size": len(content), "fresh": False, "failed": None}
-        return Done(order, answer)
+        return Done(order, Performed(digest=digest(content), size=len(content)))
 
     def has_more_than_known(self, done: Done) -> bool:
         """Whether the work had more samples than the newest inspection of a device's own data: they came since."""
-        found = done.answer.get("examples", 0)
+        found = done.answer.examples if isinstance(done.answer, Performed) else 0
         return self._identity.data is not None and 0 < self._samples < found
 
     def settle(self, done: Done) -> e.WorkDone | e.WorkerGone | e.ModelDamaged:
         """Put the report of an order into the outbox."""
         order, answer = done.order, done.answer
-        if "model_damaged" in answer:
-            damaged = answer["model_damaged"]
-            self._observer(Damaged(self._store.remove(damaged)))
-            return e.ModelDamaged(damaged)
-        if "failure" in answer:
-            why = answer["failure"]
-            self._observer(OrderFailed(order.step, answer.get("detail") or why))
-            return e.WorkerGone(order.step, why)
-        if answer["failed"]:
-            self._observer(OrderFailed(order.step, answer["failed"]))
-        if answer.get("frozen_once"):
-            self._observer(FrozenOnce(order.step, answer["frozen_once"]))
+        if isinstance(answer, BadModel):
+            self._observer(Damaged(self._store.remove(answer.digest)))
+            return e.ModelDamaged(answer.digest)
+        if isinstance(answer, Failure):
+            self._observer(OrderFailed(order.step, answer.in_full))
+            return e.WorkerGone(order.step, answer.why)
+        if answer.failed:
+            self._observer(OrderFailed(order.step, answer.failed))
+        if answer.frozen_once:
+            self._observer(FrozenOnce(order.step, answer.frozen_once))
         if self._keeper is not None:
-            self._keeper.settle(answer.get("kept"))
+            self._keeper.settle(answer.kept)
         assert order.work is not None  # noqa: S101 - only work makes a report
         self._outbox.put(
             order.step,
-            answer["digest"],
-            answer["size"],
+            answer.digest,
+            answer.size,
             work=order.work.digest,
             part_bytes=order.work.part_bytes,
-            with_memory=answer["fresh"],
-            memory_digest=answer.get("memory_digest", b""),
+            with_memory=bool(answer.memory_digest),
+            memory_digest=answer.memory_digest,
         )
         return e.WorkDone(order.step)
 
@@ -216,15 +223,14 @@ class Performer:
     ) -> JudgedForUse:
         """Let the worker judge a model that was published for use."""
         refs = [deployment.models[cluster] for cluster in clusters]
-        job = {
-            "job": "adopt",
-            "source": dict(self._identity.source),
-            "deployment": deployment.to_bytes(),
-            "clusters": list(clusters),
-            "models": [str(store.path(ref.digest)) for ref in refs],
-            "keep": keeper.place(),
-            **self._rules.to_wire(),
-        }
+        job = AdoptModel(
+            source=self._identity.source,
+            deployment=deployment.to_bytes(),
+            clusters=list(clusters),
+            models=[store.path(ref.digest) for ref in refs],
+            keep=keeper.place(),
+            rules=self._rules.for_job(),
+        )
         return JudgedForUse(deployment, await self._call(job, weight=self._samples))
 
     def settle_deployment(
@@ -232,14 +238,13 @@ class Performer:
     ) -> e.DeploymentSettled | e.DeployedModelDamaged:
         """Take a published model over if it is good enough."""
         deployment, answer = judged.deployment, judged.answer
-        if "model_damaged" in answer:
-            damaged = answer["model_damaged"]
-            self._observer(Damaged(store.remove(damaged)))
-            return e.DeployedModelDamaged(damaged)
-        if "failure" in answer:  # the next start tries again
+        if isinstance(answer, BadModel):
+            self._observer(Damaged(store.remove(answer.digest)))
+            return e.DeployedModelDamaged(answer.digest)
+        if isinstance(answer, Failure):  # the next start tries again
             keeper.settle(answer)
         else:
-            keeper.settle(answer["kept"])
+            keeper.settle(answer.kept)
             keeper.deployment_settled(deployment)
         return e.DeploymentSettled(deployment.serial)
 
@@ -248,19 +253,16 @@ class Performer:
         self._is_free.clear()
         try:
             place = self._identity.state / "ahead"
-            job = {
-                **self._job(of_work(order)),
-                "ahead": True,
-                "keep": None,
-                "report_out": str(place),
-            }
+            job = replace(
+                self._job(of_work(order)), ahead=True, keep=None, report_out=place, memory_out=place
+            )
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._rules.policy.max_seconds):
-                    await self._call({**job, "memory_out": str(place)}, weight=self._samples)
+                    await self._call(job, weight=self._samples)
         finally:
             self._is_free.set()
 
-    async def _work(self, order: OrderMessage) -> dict[str, Any]:
+    async def _work(self, order: OrderMessage) -> Performed | BadModel | Failure:
         """The worker's answer to an order. If its memory is damaged, the work begins again without it."""
         weight = self._samples
         if is_exchange(order):
@@ -269,49 +271,49 @@ class Performer:
             await self._is_free.wait()
         while True:
             answer = await self._call(self._job(order), weight=weight)
-            if answer.get("memory_damaged"):
-                self._observer(Damaged(self._outbox.set_memory_aside()))
-            elif answer.get("disk_full"):
-                await self.disk.wait(answer["disk_full"])
-            elif answer.get("disk_broken"):
-                raise UserError(answer["disk_broken"])
-            else:
-                return answer
+            match answer:
+                case BadMemory():
+                    self._observer(Damaged(self._outbox.set_memory_aside()))
+                case BadDisk(why=why, waits=True):
+                    await self.disk.wait(why)
+                case BadDisk(why=why):
+                    raise UserError(why)
+                case _:
+                    return answer
 
-    def _job(self, order: OrderMessage) -> dict[str, Any]:
+    def _job(self, order: OrderMessage) -> Perform:
         report, memory = self._outbox.places(order.step)
         state = self._outbox.state
-        models: list[str] = []
-        if order.work is not None:
-            models = [str(self._store.path(ref.digest)) for ref in order.work.models]
-        return {
-            "job": "perform",
-            "source": dict(self._identity.source),
-            "client": self._identity.agent,
-            "order": order.to_bytes(),
-            "models": models,
-            "memory": str(self._outbox.memory or ""),
-            "memory_digest": state.memory_digest,
-            "client_state": state.lost or "whole",
-            "report_out": str(report),
-            "memory_out": str(memory),
-            "durable": self._identity.durable,
-            "account": str(self._identity.state / privacy_account.FILE),
-            "secure": str(self._identity.state / "secure"),
-            "keep": None if self._keeper is None else self._keeper.place_for(order),
-            **self._rules.to_wire(),
-        }
+        folder = self._identity.state
+        return Perform(
+            source=self._identity.source,
+            client=self._identity.agent,
+            order=order.to_bytes(),
+            models=[self._store.path(ref.digest) for ref in order.work.models]
+            if order.work
+            else [],
+            memory=self._outbox.memory,
+            memory_digest=state.memory_digest,
+            client_state=state.lost or "whole",
+            report_out=report,
+            memory_out=memory,
+            durable=self._identity.durable,
+            account=folder / privacy_account.FILE,
+            secure=folder / "secure",
+            keep=None if self._keeper is None else self._keeper.place_for(order),
+            rules=self._rules.for_job(),
+        )
 
-    async def _call(self, job: dict[str, Any], *, weight: float) -> dict[str, Any]:
+    async def _call(self, job: WorkerJob[A], *, weight: float) -> A | Failure:
         """The answer to a job. If the worker dies, the job gets a second chance: mostly it was an accident."""
         try:
             return await self._pool.call(job, weight=weight)
         except WorkerLost as error:
-            self._observer(WorkerDied(job["job"], f"{error}; the job is done again"))
+            self._observer(WorkerDied(job.called, f"{error}; the job is done again"))
         try:
             return await self._pool.call(job, weight=weight)
         except WorkerLost as error:
-            return {"failure": error.public, "detail": str(error)}
+            return Failure(why=error.public, detail=str(error))
 
     def _obstacle_to(self, path: Path, content: bytes) -> str:
         """Write a file whole: "", or why the disk cannot take it for the time being."""

@@ -9,10 +9,10 @@ import asyncio
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from covey.agent.device import notices as n
 from covey.agent.device.identity import Identity
@@ -34,6 +34,14 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
 from covey.shared.wire.documents import CoordinatorStatus
+from covey.shared.wire.jobs import (
+    Failure,
+    FleetShare,
+    Nothing,
+    WorkerJob,
+    WritePartition,
+    WriteStart,
+)
 from covey.shared.wire.messages import OrderMessage
 from covey.shared.wire.topics import AgentTopic, Topics
 
@@ -157,7 +165,7 @@ class FleetRun:
     def __init__(
         self,
         scenario: Scenario,
-        source: dict[str, Any],
+        source: FleetShare,
         folder: Path,
         *,
         open_link: OpenLink,
@@ -250,7 +258,7 @@ class FleetRun:
         identity = Identity(
             name,
             self._scenario.federation,
-            {**self._source, "index": index},
+            replace(self._source, index=index),
             self._folder / "agents" / name,
             durable=False,
         )
@@ -312,7 +320,7 @@ async def host(
     check_code(scenario, allowed)
     for url in urls:
         url.tls_context()  # report a file that cannot be read now, and once
-    source = {"scenario": str(path), "data_root": str(data_root) if data_root else None}
+    source = FleetShare(scenario=path, data_root=data_root or None)
     workers = fleet.workers or os.cpu_count() or 1
     async with Pool(workers, keep_warm_s=KEEP_WARM_S, warm=learner == TORCH) as pool:
         rules = OwnersRules(UNLIMITED, allowed, learner)
@@ -362,32 +370,30 @@ def _fleet_of(scenario: Scenario, source: str) -> Fleet:
     return scenario.fleet
 
 
-async def write_partition(pool: PoolLike, source: dict[str, Any], out: Path) -> None:
+async def write_partition(pool: PoolLike, source: FleetShare, out: Path) -> None:
     """Let a worker write which samples belong to which agent.
 
     Raises:
         UserError: the data or the partition is wrong.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    await _done(pool, {"job": "partition", "source": source, "out": str(out)})
+    await _done(pool, WritePartition(source=source, out=out))
 
 
-async def write_start(
-    pool: PoolLike, source: Mapping[str, Any], out: Path, rules: OwnersRules
-) -> None:
+async def write_start(pool: PoolLike, source: FleetShare, out: Path, rules: OwnersRules) -> None:
     """Let a worker write the initial models.
 
     Raises:
         UserError: the model is wrong, or the rules do not allow its code.
     """
-    await _done(pool, {"job": "start", "source": source, "out": str(out), **rules.to_wire()})
+    await _done(pool, WriteStart(source=source, out=out, rules=rules.for_job()))
 
 
-async def _done(pool: PoolLike, job: dict[str, Any]) -> None:
+async def _done(pool: PoolLike, job: WorkerJob[Nothing]) -> None:
     """Let a worker do a job that answers nothing. Raises UserError if it fails."""
     answer = await pool.call(job)
-    if "failure" in answer:
-        raise UserError(answer.get("detail") or answer["failure"])
+    if isinstance(answer, Failure):
+        raise UserError(answer.in_full)
 
 
 @contextlib.asynccontextmanager

@@ -29,7 +29,7 @@ from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.faults import own_code
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.base import DataSplit, Mixture, Training
+from covey.shared.strategies.base import DataSplit, Drill, Mixture, Training
 
 Arrays = list[npt.NDArray[Any]]
 Config = dict[str, Any]
@@ -371,7 +371,7 @@ class FlowerLearner(LoopLearner):
             loop, dataset, task, layout=layout, training=training, rng=rng, rules=rules
         )
 
-    def description(self, dataset: ClientData, task: Task, rules: OwnersRules) -> dict[str, Any]:
+    def counts(self, dataset: ClientData, task: Task, rules: OwnersRules) -> tuple[int, int]:
         """How many samples the client trains and tests on: a trial of all its functions, with one epoch.
 
         Raises:
@@ -382,6 +382,6 @@ class FlowerLearner(LoopLearner):
         start = layout.vector(state)
         rng = np.random.default_rng(0)
         local = self.local(dataset, task, layout, training=Training(), rng=rng, rules=rules)
-        trained = local.train(start, epochs=1)
+        trained = local.train(start, Drill(epochs=1))
         tests = local.figures(((1.0, trained.end),))["n"]
-        return {"samples": local.examples, "test_samples": tests, "labels": [], "problem": None}
+        return local.examples, tests

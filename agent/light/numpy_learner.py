@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.dataset import Array, Dataset
-from covey.agent.data.local import CHUNK, NO_CORRECTION, DataOfLocal, Float32, chunks
+from covey.agent.data.local import CHUNK, DataOfLocal, Float32, chunks
 from covey.agent.data.scaling import Scaling
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learning import check_layout
@@ -24,7 +24,8 @@ from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import Budget, LocalPrivacy
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import (
-    Contrast,
+    AS_ORDERED,
+    Drill,
     GradientCorrection,
     SampleIndices,
     Training,
@@ -262,26 +263,14 @@ class NumpyLocal(DataOfLocal):
 
     # -- training -------------------------------------------------------------------------------------------
 
-    def train(
-        self,
-        start: Vector,
-        correction: GradientCorrection = NO_CORRECTION,
-        *,
-        epochs: int | None = None,
-        steps: int | None = None,
-        weights: Float32 | None = None,
-        contrast: Contrast | None = None,
-        trained: Mask | None = None,
-        velocity: Vector | None = None,
-        at_home: bool = False,
-    ) -> TrainingResult:
+    def train(self, start: Vector, drill: Drill = AS_ORDERED) -> TrainingResult:
         """LocalTrain. No step at all gives the start and its loss.
 
         Raises:
             PolicyError: the owner of this device allows fewer epochs or steps.
             PublicError: the method asks for a contrastive loss, or the scenario for changed images.
         """
-        if contrast is not None:
+        if drill.contrast is not None:
             raise PublicError(
                 "this method adds a contrastive loss of augmented images, which the learner of this device (numpy) "
                 f"lacks; {WITH_TORCH}"
@@ -296,11 +285,11 @@ class NumpyLocal(DataOfLocal):
                 f"training.precision is {self._training.precision}, and the learner of this device (numpy) has float32 only; "
                 f"set it to fp32, or {WITH_TORCH}"
             )
-        epochs, steps = self._batching.begin(epochs, steps)
-        weights = self._weights(weights)
+        epochs, steps = self._batching.begin(drill.epochs, drill.steps)
+        correction, weights = drill.correction, self._weights(drill.weights)
         net = self._net
         net.load(start)
-        sgd = NumpySgd(net, self._training, correction, trained, velocity)
+        sgd = NumpySgd(net, self._training, correction, drill.trained, drill.velocity)
         debiased = None if correction.debias is None else DebiasedNet(net, correction.debias)
         batches = chain.from_iterable(self._batching.batches(epochs))
         losses: list[float] = []
@@ -311,7 +300,7 @@ class NumpyLocal(DataOfLocal):
                 if debiased is not None:
                     debiased.step(self._training.lr)
         if not losses:
-            return TrainingResult(start.copy(), 0, self.loss(start), velocity)
+            return TrainingResult(start.copy(), 0, self.loss(start), drill.velocity)
         own = None if debiased is None else debiased.own
         mean_loss = float(np.mean(losses))
         return TrainingResult(net.state.copy(), len(losses), mean_loss, sgd.velocity, own)

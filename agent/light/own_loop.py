@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.dataset import Array, Dataset
-from covey.agent.data.local import NO_CORRECTION, DataOfLocal, Float32
+from covey.agent.data.local import DataOfLocal, Float32
 from covey.agent.data.scaling import Scaling
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learning import check_layout
@@ -18,19 +18,12 @@ from covey.agent.light.numpy_learner import loss_of
 from covey.agent.own_code import Loop, State
 from covey.agent.policy import OwnersRules
 from covey.shared.errors import PublicError
-from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import Budget, LocalPrivacy
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.base import (
-    Contrast,
-    GradientCorrection,
-    SampleIndices,
-    Training,
-    TrainingResult,
-)
+from covey.shared.strategies.base import AS_ORDERED, Drill, SampleIndices, Training, TrainingResult
 from covey.shared.wire.messages import DeviceKind
 
 SEEDS = 2**31  # exclusive: most libraries take a seed of 32 bits
@@ -149,19 +142,7 @@ class LoopLocal(DataOfLocal):
         """Refuse: a loop does not show its gradients."""
         self._refuse("gradients")
 
-    def train(
-        self,
-        start: Vector,
-        correction: GradientCorrection = NO_CORRECTION,
-        *,
-        epochs: int | None = None,
-        steps: int | None = None,
-        weights: Float32 | None = None,
-        contrast: Contrast | None = None,
-        trained: Mask | None = None,
-        velocity: Vector | None = None,
-        at_home: bool = False,
-    ) -> TrainingResult:
+    def train(self, start: Vector, drill: Drill = AS_ORDERED) -> TrainingResult:
         """Call the loop. Each training begins at rest, without momentum.
 
         Raises:
@@ -169,19 +150,19 @@ class LoopLocal(DataOfLocal):
             PublicError: the order asks for what a loop cannot do, or the loop returned something else than it should.
         """
         asked = {
-            "terms in the gradient": correction.drift is not None
-            or correction.mu > 0
-            or correction.debias is not None,
-            "weights of samples": self._weights(weights) is not None,
-            "a contrastive loss": contrast is not None,
-            "frozen values": trained is not None,
+            "terms in the gradient": drill.correction.drift is not None
+            or drill.correction.mu > 0
+            or drill.correction.debias is not None,
+            "weights of samples": self._weights(drill.weights) is not None,
+            "a contrastive loss": drill.contrast is not None,
+            "frozen values": drill.trained is not None,
             "another precision (training.precision)": self._training.precision != "fp32",
             "changed images (training.augment)": self._training.augment != "none",
         }
         for what, is_asked in asked.items():
             if is_asked:
                 self._refuse(what)
-        epochs, steps = self._batching.begin(epochs, steps)
+        epochs, steps = self._batching.begin(drill.epochs, drill.steps)
         settings = OrderedTraining(
             epochs,
             steps,

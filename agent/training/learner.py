@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from covey.agent.data import Dataset
 from covey.agent.data.dataset import Array
-from covey.agent.data.local import CHUNK, NO_CORRECTION, DataOfLocal, Float32, chunks
+from covey.agent.data.local import CHUNK, DataOfLocal, Float32, chunks
 from covey.agent.data.shared_tests import kept_arrays, recalled
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learning import check_layout
@@ -49,15 +49,15 @@ from covey.agent.training.sgd import ScaledSteps, Sgd
 from covey.agent.training.together import ask, is_together
 from covey.agent.training.trial import check_batch
 from covey.shared.errors import PublicError
-from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import Budget, LocalPrivacy
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import (
+    AS_ORDERED,
     Contrast,
-    GradientCorrection,
+    Drill,
     SampleIndices,
     Training,
     TrainingResult,
@@ -317,19 +317,7 @@ class TorchLocal(DataOfLocal):
 
     # -- training --------------------------------------------------------------------------------------------
 
-    def train(
-        self,
-        start: Vector,
-        correction: GradientCorrection = NO_CORRECTION,
-        *,
-        epochs: int | None = None,
-        steps: int | None = None,
-        weights: Float32 | None = None,
-        contrast: Contrast | None = None,
-        trained: Mask | None = None,
-        velocity: Vector | None = None,
-        at_home: bool = False,
-    ) -> TrainingResult:
+    def train(self, start: Vector, drill: Drill = AS_ORDERED) -> TrainingResult:
         """LocalTrain. No step at all (one sample, of which the model cannot learn) gives the start and its loss.
 
         Under `enable_privacy` this is DP-SGD unless the result stays at home; its loss is 0 because the true one would leak.
@@ -339,14 +327,14 @@ class TorchLocal(DataOfLocal):
             PublicError: the model has no suitable head, DP-SGD cannot train this way, or the batches are too small.
         """
         check_batch(self._trial, self._training.batch)
-        epochs, steps = self._batching.begin(epochs, steps)
+        epochs, steps = self._batching.begin(drill.epochs, drill.steps)
         if self._training.precision == "fp16" and self.device == "cpu":
             raise PublicError(
                 "training.precision is fp16, and this device computes on its processor; set it to bf16 or fp32, or "
                 "training.device to auto where there is a GPU"
             )
-        if self._private is not None and not at_home:
-            if weights is not None or contrast is not None:
+        if self._private is not None and not drill.at_home:
+            if drill.weights is not None or drill.contrast is not None:
                 raise PublicError(
                     "privacy.local: this method weighs examples or compares them, which DP-SGD "
                     "cannot do; choose another method, or remove privacy.local"
@@ -356,23 +344,28 @@ class TorchLocal(DataOfLocal):
                 raise PublicError(f"privacy.local: {why}")
             if steps is None:
                 steps = self._private.steps(epochs)
-            return self._train_with_dp_sgd(
-                self._private, start, correction, steps=steps, trained=trained, velocity=velocity
-            )
-        weights = self._weights(weights)
+            return self._train_with_dp_sgd(self._private, start, drill, steps)
+        correction, weights = drill.correction, self._weights(drill.weights)
         net = self._net
         net.load(start)
         features = None
-        if contrast is None and trained is not None and steps is None:
+        if drill.contrast is None and drill.trained is not None and steps is None:
             features = self._frozen_features(start)
-        is_plain = contrast is None and features is None and correction.debias is None
+        is_plain = drill.contrast is None and features is None and correction.debias is None
         if is_together() and is_plain and self._can_be_batched and epochs:
             rows = padded(self._batching.batches(epochs), self._training.batch)[:steps]
             return self._trained_with_others(
-                Course(start, correction, trained, velocity=velocity, weights=weights, rows=rows)
+                Course(
+                    start,
+                    correction,
+                    drill.trained,
+                    velocity=drill.velocity,
+                    weights=weights,
+                    rows=rows,
+                )
             )
-        sgd = Sgd(net, self._training, correction, trained, velocity)
-        objective = self._objective(contrast)
+        sgd = Sgd(net, self._training, correction, drill.trained, drill.velocity)
+        objective = self._objective(drill.contrast)
         gathered = self._gathered
         if features is not None:
             head, kept = features
@@ -387,7 +380,7 @@ class TorchLocal(DataOfLocal):
         take = self._step(sgd, debiased)
         losses: list[Tensor] = []
         in_effect = nullcontext() if debiased is None else debiased.applied()
-        with net.training(trained), net.seeded(self._rng), in_effect:
+        with net.training(drill.trained), net.seeded(self._rng), in_effect:
             batches = chain.from_iterable(self._epoch(weights, gathered) for _ in range(epochs))
             for inputs, targets, weight in islice(batches, steps):
                 net.gradient.zero_()
@@ -395,7 +388,7 @@ class TorchLocal(DataOfLocal):
                 losses.append(loss.detach())
                 take(loss if debiased is None else loss + debiased.term())
         if not losses:
-            return TrainingResult(start.copy(), 0, self.loss(start), velocity)
+            return TrainingResult(start.copy(), 0, self.loss(start), drill.velocity)
         all_losses = torch.stack(losses).cpu()  # before .double(): not every device has doubles
         mean_loss = float(all_losses.double().mean())
         end = net.vector()
@@ -460,22 +453,15 @@ class TorchLocal(DataOfLocal):
         model[place] = np.quantile(self.losses(model), self._task.anomalies.quantile)
 
     def _train_with_dp_sgd(
-        self,
-        private: PrivateSgd,
-        start: Vector,
-        correction: GradientCorrection,
-        *,
-        steps: int,
-        trained: Mask | None,
-        velocity: Vector | None,
+        self, private: PrivateSgd, start: Vector, drill: Drill, steps: int
     ) -> TrainingResult:
         """DP-SGD: each batch is a Poisson sample; what bends the gradient afterwards does not see the data."""
         net = self._private_net
         net.load(start)
         net.train()
-        sgd = Sgd(net, self._training, correction, trained, velocity)
+        sgd = Sgd(net, self._training, drill.correction, drill.trained, drill.velocity)
         private.spend(steps)
-        fixed = None if trained is None else net.parts(~trained)
+        fixed = None if drill.trained is None else net.parts(~drill.trained)
         with net.seeded(self._rng):
             for _ in range(steps):
                 inputs, targets = self._gathered(torch.from_numpy(private.sample()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.task import Model, Task
-from covey.shared.strategies.base import Local, Training
+from covey.shared.strategies.base import Drill, Local, Training
 
 WARM_UP_STEPS = 2  # the first steps allocate memory and choose kernels
 MIN_STEPS = 3
@@ -39,7 +40,7 @@ class BenchFigures:
     evaluation_s: float  # the outputs for the whole test part
 
 
-def task_of(data: str, label: str | None, scenario: str | None, model: str | None) -> Task:
+def task_of(data: str, label: str | None, scenario: Path | None, model: str | None) -> Task:
     """The task to measure: that of a scenario, or the one that `agent check --propose` finds for the data.
 
     Args:
@@ -103,7 +104,7 @@ def one_step(samples: Dataset, task: Task, training: Training, rules: OwnersRule
         rules: of this device; they name the learner.
     """
     local, start, trained = _local_of(samples, task, training, rules)
-    local.train(start, steps=1, trained=trained)
+    local.train(start, Drill(steps=1, trained=trained))
     local.predict(start, "test")
 
 
@@ -122,13 +123,13 @@ def _local_of(
 
 def _seconds_per_step(local: Local, start: Vector, trained: Mask | None) -> float:
     """Seconds of one step of SGD: the mean over some seconds of training."""
-    local.train(start, steps=WARM_UP_STEPS, trained=trained)
+    local.train(start, Drill(steps=WARM_UP_STEPS, trained=trained))
     began = time.perf_counter()
-    local.train(start, steps=MIN_STEPS, trained=trained)
+    local.train(start, Drill(steps=MIN_STEPS, trained=trained))
     first_s = (time.perf_counter() - began) / MIN_STEPS
     steps = min(max(int(TRAINING_S / max(first_s, 1e-6)), MIN_STEPS), MAX_STEPS)
     began = time.perf_counter()
-    local.train(start, steps=steps, trained=trained)
+    local.train(start, Drill(steps=steps, trained=trained))
     return (time.perf_counter() - began) / steps
 
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,8 @@ from covey.agent.kept.model_file import ModelFile, Named, read_model, save_model
 from covey.agent.kept.versions import Figure, Figures, Version, VersionVerdict, judge, main_figure
 from covey.agent.policy import OwnersRules, PolicyError
 from covey.agent.worker.learners import learner_for
-from covey.agent.worker.sources import Source
+from covey.agent.worker.participant import Participant
+from covey.agent.worker.sources import dataset
 from covey.shared.errors import CoveyError
 from covey.shared.numerics.mixture import in_words
 from covey.shared.numerics.split import Split
@@ -32,13 +32,17 @@ from covey.shared.scenario.task import Task
 from covey.shared.sentences import some
 from covey.shared.strategies.base import ClientState, Fold, Local, Mixture, Training
 from covey.shared.strategies.bases.hard import lowest_loss
+from covey.shared.wire.codec import decode_model
 from covey.shared.wire.deployments import Deployment
+from covey.shared.wire.jobs import DataSource, KeepPlace, ModelJudgement
 from covey.shared.wire.messages import OrderMessage
-from covey.shared.work.candidates import BeforeHome, Make, with_models
+from covey.shared.work.at_hand import AtHand
+from covey.shared.work.candidates import BeforeHome, with_models
 from covey.shared.work.candidates import Candidate as Answerer
-from covey.shared.work.client import Measured, candidates_for_use, decode_model, model_for_use
+from covey.shared.work.evaluate import Measured
 from covey.shared.work.judge import Judgement, fleet_of
 from covey.shared.work.label_prior import own_prior, served, with_prior
+from covey.shared.work.use import candidates_for_use, model_for_use
 
 # what a task asks does not depend on these keys: models that differ in them alone can be compared
 NOT_THE_QUESTION = {
@@ -55,22 +59,6 @@ NOT_THE_QUESTION = {
     "keep",
     "freeze",
 }
-
-Answer = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class KeepPlace:
-    """Where kept models lie, and what a new one is compared with."""
-
-    folder: Path
-    current: str  # file of the model in use; "" for none
-    accepted: str  # file of the model that a person accepted last; "" for none
-    margin: float  # how much worse a new model may be
-
-    @classmethod
-    def of(cls, job: Mapping[str, Any]) -> KeepPlace:
-        return cls(Path(job["folder"]), job["current"], job["accepted"], job["margin"])
 
 
 @dataclass(frozen=True)
@@ -93,39 +81,32 @@ class KeptModel:
 def keep_of_order(
     order: OrderMessage,
     models: Sequence[Vector],
-    local: Local,
-    client_state: ClientState,
+    at_hand: AtHand,
+    memory: ClientState,
+    who: Participant,
     *,
-    client: str,
-    others: Mapping[str, Make],
-    dataset: Dataset,
     place: KeepPlace,
-    rules: OwnersRules,
-) -> Answer | None:
+) -> ModelJudgement | None:
     """Keep the model that an order gives this agent; None if it gives none.
 
     Args:
-        order, models, local, client_state, client: as `model_for_use` takes them; the state is the one after the work.
-        others: as `execute_order` takes them.
-        dataset: the samples behind `local`.
+        order, models, at_hand: as `execute_order` takes them.
+        memory: the one with which the work began, or that replaces it if the judge was asked.
+        who: has done the work.
         place: where kept models lie.
-        rules: of this device, for the model in use.
     """
     work = order.work
     if work is None:
         return None
-    mixture = model_for_use(order, models, local, client_state, client=client)
+    mixture = model_for_use(order, models, at_hand, memory, client=who.client)
     if mixture is None:
         return None
-    uses, candidates = candidates_for_use(
-        order, models, local, client_state, client=client, others=others
-    )
+    uses, candidates = candidates_for_use(order, models, at_hand, memory, client=who.client)
     cluster = order.cluster if work.cluster is None else work.cluster
     version = Version(order.run, work.round, cluster, uses=in_words(uses) if uses else "")
     task = task_with_scaling(work.task, work.scaling)
-    layout = Layout.from_wire(work.layout)
-    candidate = KeptModel(version, task, mixture, layout, uses, candidates)
-    return keep(candidate, local, dataset, place, rules)
+    candidate = KeptModel(version, task, mixture, Layout.from_wire(work.layout), uses, candidates)
+    return keep(candidate, at_hand.local, who.dataset(work), place, who.rules)
 
 
 def keep(
@@ -136,14 +117,13 @@ def keep(
     rules: OwnersRules,
     *,
     force: bool = False,
-) -> Answer | None:
+) -> ModelJudgement | None:
     """Compare a candidate with the model in use and the one that a person accepted last; write its file if it may take over.
 
     With `force` the file is written whatever the figures are.
 
     Returns:
-        {"version", "accepted", "why", "figure", "is_first"}: `figure` is that of the candidate, `is_first` means that it
-        cannot be compared with what a person accepted. None if the very same model is in use already.
+        The judgement; None if the very same model is in use already.
     """
     current = _read(place, place.current)
     answering = candidate.answering
@@ -182,15 +162,15 @@ def keep(
 
 def _answer(
     version: Version, verdict: VersionVerdict, figure: Figure | None, *, is_first: bool = False
-) -> Answer:
+) -> ModelJudgement:
     """What the agent's process gets of a decision on a model."""
-    return {
-        "version": version.to_json(),
-        "accepted": verdict.accepted,
-        "why": verdict.why,
-        "figure": figure,
-        "is_first": is_first,
-    }
+    return ModelJudgement(
+        version=version.to_json(),
+        accepted=verdict.accepted,
+        why=verdict.why,
+        figure=figure,
+        is_first=is_first,
+    )
 
 
 def adopt(
@@ -198,10 +178,10 @@ def adopt(
     clusters: Sequence[int],
     contents: Sequence[bytes],
     *,
-    source: Source,
+    source: DataSource,
     place: KeepPlace,
     rules: OwnersRules,
-) -> Answer | None:
+) -> ModelJudgement | None:
     """Judge models that were published for use. Of several, the one with the smallest training loss is the candidate.
 
     The values of tensors that each device keeps for itself (`task.keep`) come from the model in use. The judge
@@ -238,7 +218,7 @@ def adopt(
         )
         return _answer(version, VersionVerdict(accepted=False, why=why), None)
     models = [layout.vector(layout.named(model) | own) for model in models]
-    dataset = source.dataset(checked)
+    data = dataset(source, checked)
     learner = learner_for(checked, rules)
     training = Training.model_validate(deployment.tune)
 
@@ -247,7 +227,7 @@ def adopt(
             samples, checked, layout, training=training, rng=np.random.default_rng(0), rules=rules
         )
 
-    local = local_of(dataset)
+    local = local_of(data)
     prior = None
     if checked.label_prior == "on":
         prior = own_prior(checked.outputs, local, layout)
@@ -271,7 +251,7 @@ def adopt(
             split = Split.by_patterns(layout, checked.share, checked.keep, checked.freeze)
         parts = (
             Fold(with_prior(local_of(part), prior), units)
-            for part, units in folds(dataset, 0, deployment.run)
+            for part, units in folds(data, 0, deployment.run)
         )
         trees = trees_for(checked)
         given = BeforeHome(
@@ -298,7 +278,7 @@ def adopt(
             choice.weights,
             {name: with_models(found[name], as_used) for name in choice.weights},
         )
-    return keep(candidate, local, dataset, place, rules, force=force)
+    return keep(candidate, local, data, place, rules, force=force)
 
 
 def _own_values(

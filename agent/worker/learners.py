@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def load_library(name: str) -> Library:
-    """What the learner of this name computes with, before there is a task."""
+    """The library of the learner of this name, before there is a task."""
     if framework_of(name):
         from covey.agent.light.own_loop import BARE
 

@@ -10,16 +10,18 @@ import heapq
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from covey.agent.policy import OwnersRules
 from covey.agent.worker.process import WorkerOptions
 from covey.shared.errors import UserError
 from covey.shared.own_code.consent import consent
 from covey.shared.programs.child import kill, python, worker_environment
-from covey.shared.wire import frames
+from covey.shared.wire import jobs
+from covey.shared.wire.jobs import Failure, FindDevice, WorkerJob
 from covey.shared.wire.messages import ALWAYS_THERE, DeviceWish
 
+A = TypeVar("A")
 COMMAND = python("covey.agent.worker.worker")
 EXIT_S = 1.0  # a worker that closed its output is given this time to exit by itself
 
@@ -37,11 +39,11 @@ class WorkerLost(Exception):  # noqa: N818 - an event in the life of a worker
 class PoolLike(Protocol):
     """What an agent needs of a pool."""
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+    async def call(self, job: WorkerJob[A], *, weight: float = 0) -> A | Failure:
         """Do one job. Cancelling the call gives the job up.
 
         Args:
-            job: what to do, as `covey.agent.worker.worker` describes it.
+            job: what to do.
             weight: how long the job will take, in any unit; heavier jobs start first.
 
         Returns:
@@ -60,9 +62,9 @@ async def check_device(pool: PoolLike, wanted: DeviceWish, rules: OwnersRules) -
     """
     if wanted in ALWAYS_THERE:
         return
-    answer = await pool.call({"job": "device", "wanted": wanted, **rules.to_wire()})
-    if "failure" in answer:
-        raise UserError(answer.get("detail") or answer["failure"])
+    answer = await pool.call(FindDevice(wanted=wanted, rules=rules.for_job()))
+    if isinstance(answer, Failure):
+        raise UserError(answer.in_full)
 
 
 class Pool:
@@ -125,7 +127,7 @@ class Pool:
         """Ids of the worker processes that are alive."""
         return sorted(worker.pid for worker in self._alive)
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+    async def call(self, job: WorkerJob[A], *, weight: float = 0) -> A | Failure:
         """Do one job: see `PoolLike.call`."""
         worker = await self._next_worker(weight)
         answer = asyncio.create_task(worker.call(job))
@@ -141,7 +143,8 @@ class Pool:
                 f"a worker process died during a job (exit code {exit_code}): out of memory?"
             )
         self._release(worker)
-        return result
+        found: A | Failure = result
+        return found
 
     async def _next_worker(self, weight: float) -> _Worker:
         """Wait for a worker without a job. A call that is cancelled meanwhile returns its worker."""
@@ -231,7 +234,7 @@ class Pool:
             self._vacancies += 1
             self._start_chore(_end(worker))
 
-    async def _give_up(self, worker: _Worker, answer: asyncio.Task[frames.Job | None]) -> None:
+    async def _give_up(self, worker: _Worker, answer: asyncio.Task[Any]) -> None:
         """The answer is no longer awaited: let the worker finish soon, or kill it."""
         try:
             result = await asyncio.wait_for(asyncio.shield(answer), self._cancel_grace_s)
@@ -265,14 +268,14 @@ class _Worker:
     def pid(self) -> int:
         return self._process.pid
 
-    async def call(self, job: frames.Job) -> frames.Job | None:
+    async def call(self, job: WorkerJob[Any]) -> Any:
         """The answer to a job; None if the process died."""
         stdin = self._process.stdin
         stdout = self._process.stdout
         assert stdin is not None  # noqa: S101 - both are pipes
         assert stdout is not None  # noqa: S101
         try:
-            stdin.write(frames.pack(job))
+            stdin.write(jobs.pack(job))
             await stdin.drain()
         except (BrokenPipeError, ConnectionError):
             return None
@@ -302,10 +305,10 @@ async def _end(worker: _Worker) -> None:
     await worker.end()
 
 
-async def _receive(pipe: asyncio.StreamReader) -> frames.Job | None:
+async def _receive(pipe: asyncio.StreamReader) -> Any:
     """The next message; None when the other end has closed the pipe."""
     try:
-        head = await pipe.readexactly(frames.HEAD_BYTES)
-        return frames.unpack(await pipe.readexactly(frames.frame_length(head)))
+        head = await pipe.readexactly(jobs.HEAD_BYTES)
+        return jobs.unpack(await pipe.readexactly(jobs.frame_length(head)))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None

@@ -138,7 +138,7 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
 @cache
 def _own_data_bytes() -> int:
     """The data memory of this process in bytes, before its first work and with all imports done. 0 if unknown."""
-    import covey.shared.work.client  # noqa: F401
+    import covey.shared.work.execute  # noqa: F401
 
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmData:"):

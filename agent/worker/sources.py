@@ -5,12 +5,10 @@ A worker loads the data once and keeps it: the agents of a fleet share one data 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
 
 from cachetools import LRUCache
 
@@ -30,86 +28,46 @@ from covey.shared.own_code.consent import framework_of
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.simulated_agents import Holders, holders_of
 from covey.shared.scenario.task import Task
+from covey.shared.wire.jobs import DataSource, FleetShare
 
 SHARES_BYTES = 32 << 20  # of a process, for shares of simulated agents that are kept
 ShareKey = tuple[int, str]  # agent, task
 
 
-class Source(Protocol):
-    """The data of one agent."""
-
-    def dataset(self, task: Task, round_: int = 0) -> Dataset:
-        """The data in the form of the task, with a test part. Raises DataError if it does not fit.
-
-        Args:
-            task: of the run.
-            round_: rounds that are complete: the data of a simulated fleet can drift.
-        """
-
-
-@dataclass(frozen=True)
-class LocalSource:
-    """A file or folder on this device."""
-
-    data: str
-    label: str | None = None
-
-    def dataset(self, task: Task, round_: int = 0) -> Dataset:
-        if framework_of(task.model.name) == "flower":
-            from covey.agent.data.client_data import client_data
-
-            return client_data(self.data, task)
-        # data that has changed on the disk is read again
-        files = fingerprint(self.data)
-        return _local(self.data, self.label, task.model_dump_json(), files)
-
-
-@dataclass(frozen=True)
-class FleetSource:
-    """Agent `index` of the fleet of a scenario file."""
-
-    scenario: str
-    data_root: str | None
-    index: int = 0
-
-    def dataset(self, task: Task, round_: int = 0) -> Dataset:
-        fleet = _fleet(self.scenario, self.data_root)
-        index = _holders(self.scenario, self.data_root).index_in(round_, self.index)
-        key = (index, task.model_dump_json())
-        share = fleet.shares.get(key)
-        if share is None:
-            own = fit(client_dataset(fleet.data, fleet.split, index), task)
-            share = replace(own, shared_tests=fleet.shared_tests(index))
-            with suppress(ValueError):  # it alone is larger than all the room
-                fleet.shares[key] = share
-        return share
-
-    def write_partition(self, out: Path) -> None:
-        """Write which samples belong to which agent of the whole fleet, as .npz."""
-        _fleet(self.scenario, self.data_root).split.save(out)
-
-
-def is_simulated(wire: Mapping[str, Any]) -> bool:
-    """Whether this is an agent of a simulated fleet. Its own command line decides that, never an order."""
-    return "scenario" in wire
-
-
-def source_of(wire: Mapping[str, Any]) -> LocalSource | FleetSource:
-    """The source that a job names.
+def dataset(source: DataSource, task: Task, round_: int = 0) -> Dataset:
+    """The data of an agent in the form of the task, with a test part. Raises DataError if it does not fit.
 
     Args:
-        wire: {"scenario", "data_root", "index"} of a simulated agent, {"data", "label"} of a device.
+        source: where it comes from.
+        task: of the run.
+        round_: rounds that are complete: the data of a simulated fleet can drift.
     """
-    if not is_simulated(wire):
-        return LocalSource(wire["data"], wire.get("label"))
-    return FleetSource(wire["scenario"], wire.get("data_root"), wire.get("index", 0))
+    if isinstance(source, FleetShare):
+        return _share(source, task, round_)
+    if framework_of(task.model.name) == "flower":
+        from covey.agent.data.client_data import client_data
+
+        return client_data(source.data, task)
+    # data that has changed on the disk is read again
+    return _local(source.data, source.label, task.model_dump_json(), fingerprint(source.data))
 
 
-def describe(data: Dataset, task: Task) -> dict[str, Any]:
-    """The description of the data that leaves the device: counts, and the labels of the training part."""
-    from covey.agent.data.check import inspect
+def _share(source: FleetShare, task: Task, round_: int) -> Dataset:
+    fleet = _fleet(source.scenario, source.data_root)
+    index = _holders(source.scenario, source.data_root).index_in(round_, source.index)
+    key = (index, task.model_dump_json())
+    share = fleet.shares.get(key)
+    if share is None:
+        own = fit(client_dataset(fleet.data, fleet.split, index), task)
+        share = replace(own, shared_tests=fleet.shared_tests(index))
+        with suppress(ValueError):  # it alone is larger than all the room
+            fleet.shares[key] = share
+    return share
 
-    return inspect(data, task).disclosure.to_json()
+
+def write_partition(source: FleetShare, out: Path) -> None:
+    """Write which samples belong to which agent of the whole fleet, as .npz."""
+    _fleet(source.scenario, source.data_root).split.save(out)
 
 
 def _bytes_of(share: Dataset) -> int:
@@ -143,14 +101,16 @@ def _local(data: str, label: str | None, task: str, files: Fingerprint | None) -
 
 
 @lru_cache(maxsize=1)
-def _holders(scenario: str, data_root: str | None) -> Holders:
+def _holders(scenario: Path, data_root: Path | None) -> Holders:
     """Whose data the agents of a fleet have after a drift."""
     truth = _fleet(scenario, data_root).split.truth
-    return holders_of(load_without_files(Path(scenario)), truth)
+    return holders_of(load_without_files(scenario), truth)
 
 
 @lru_cache(maxsize=1)
-def _fleet(scenario: str, data_root: str | None) -> _Fleet:
-    data, split = fleet_data(load_without_files(Path(scenario)), data_root)
+def _fleet(scenario: Path, data_root: Path | None) -> _Fleet:
+    data, split = fleet_data(
+        load_without_files(scenario), None if data_root is None else str(data_root)
+    )
     sets = None if split.turns is not None else sets_of(split.test_idx, split.test_ptr)
     return _Fleet(data, split, sets, LRUCache(SHARES_BYTES, _bytes_of), kept_arrays())

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from covey.shared.programs.start import run_program
+from covey.shared.programs.start import starting
 
 
 def main() -> None:
     """The entry point of the `broker` command."""
-    run_program(_program)
+    with starting():
+        from covey.broker.cli.program import app
 
-
-def _program() -> Callable[[], object]:
-    from covey.broker.cli.program import app
-
-    return app
+        app()

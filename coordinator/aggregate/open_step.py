@@ -20,7 +20,7 @@ from covey.shared.scenario.code import check_code
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Phase
 from covey.shared.wire.aggregates import AggregatorTask
-from covey.shared.work.client import decode_model
+from covey.shared.wire.codec import decode_model
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,11 @@ from covey.shared.mqtt.retained import until_quiet
 from covey.shared.seeds import generator
 from covey.shared.sentences import some
 from covey.shared.strategies.base import ClientId
-from covey.shared.wire.codec import Codec
+from covey.shared.wire.codec import Codec, encode_model
 from covey.shared.wire.deployments import Deployment, DeploymentShare, Origin, latest_serial
 from covey.shared.wire.messages import ModelRef, digest
 from covey.shared.wire.parts import part_count, split
 from covey.shared.wire.topics import Topics, deployed_key
-from covey.shared.work.client import encode_model
 
 ECHO_S = 10.0  # then a deployment that was published must have come back
 ATTEMPTS = 20  # to reach the broker

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast, get_args
 
 from covey.shared.sentences import some
 
+# In the order of the list: what harms all devices first, then what explains other oddities, last what may wait.
 Kind = Literal[
     "broker",
     "twin id",
@@ -38,7 +39,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class KindFacts:
-    """What is true of all that is odd in one way."""
+    """The facts about all that is odd in one way."""
 
     is_urgent: bool = False  # it may not wait
     of_run: bool = False  # a run finds it, and no device states it between runs
@@ -48,15 +49,10 @@ class KindFacts:
 
 
 DATA = KindFacts(of_run=True, explains=True)
-KINDS: Mapping[
-    Kind, KindFacts
-] = {  # in the order of the list: what harms all devices first, last what may wait
+SPECIAL: Mapping[Kind, KindFacts] = {  # the others are stated by devices, and stand for themselves
     "broker": KindFacts(is_urgent=True),
-    "twin id": KindFacts(),
     "certificate": KindFacts(is_urgent=True),
     "disk": KindFacts(is_urgent=True),
-    "clock": KindFacts(),
-    "federation": KindFacts(),
     "target": replace(DATA, is_urgent=True, once=True),
     "unit": replace(DATA, once=True),
     "scale": DATA,
@@ -65,17 +61,14 @@ KINDS: Mapping[
     "constant": DATA,
     "missing": DATA,
     "reports": KindFacts(of_run=True),
-    "excluded": KindFacts(),
     "work": KindFacts(of_run=True),
     "drift": KindFacts(of_run=True, follows=True),
     "figure": KindFacts(of_run=True, follows=True, once=True),
     "no model": KindFacts(of_run=True, follows=True),
-    "publication": KindFacts(),
-    "silent": KindFacts(),
-    "offline": KindFacts(),
-    "link": KindFacts(),
-    "version": KindFacts(),
 }
+KINDS = {
+    kind: SPECIAL.get(kind, KindFacts()) for kind in get_args(Kind)
+}  # in the order of the list
 BROKER = "broker"  # in the place of a device
 COORDINATOR = "coordinator"
 MAX_NAMES = 3  # of devices in a line
@@ -129,12 +122,10 @@ class Odd:
                 "next": str(command),
                 "since": int() | float() | None as since,
                 "weight": int() | float() as weight,
-            } if devices and all(isinstance(one, str) for one in devices):
-                for known in KINDS:
-                    if known == kind:
-                        return cls(
-                            tuple(devices), known, what, next=command, since=since, weight=weight
-                        )
+            } if kind in KINDS and devices and all(isinstance(one, str) for one in devices):
+                return cls(
+                    tuple(devices), cast(Kind, kind), what, next=command, since=since, weight=weight
+                )
         raise ValueError("expected devices, kind, what, next, since and weight")
 
 

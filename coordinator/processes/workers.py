@@ -14,13 +14,22 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from covey.shared.errors import UserError
 from covey.shared.own_code.consent import consent
 from covey.shared.programs.child import python, worker_environment
-from covey.shared.wire.frames import Job, pack, read
+from covey.shared.wire.jobs import (
+    Failure,
+    OrderAnswer,
+    Perform,
+    PerformTogether,
+    WorkerJob,
+    pack,
+    read,
+)
 
+A = TypeVar("A")
 COMMAND = python("covey.agent.worker.worker")
 
 
@@ -83,12 +92,12 @@ class WorkerPool:
                 with suppress(BrokenPipeError):  # half a job may still be in the buffer
                     pipe.close()  # type: ignore[union-attr]  # both are pipes
 
-    def call(self, job: Job) -> Job:
+    def call(self, job: WorkerJob[A]) -> A | Failure:
         """Run one job and return its answer. Raises UserError if the worker dies during the job."""
         worker = self._idle.get()
         assert worker.stdin is not None  # noqa: S101 - both are pipes
         assert worker.stdout is not None  # noqa: S101
-        answer = None
+        answer: A | Failure | None = None
         try:
             worker.stdin.write(pack(job))
             worker.stdin.flush()
@@ -104,13 +113,13 @@ class WorkerPool:
             )
         return answer
 
-    def submit(self, job: Job) -> Future[Job]:
+    def submit(self, job: WorkerJob[A]) -> Future[A | Failure]:
         """Have one job done as soon as a worker is free. The answer may raise what `call` raises."""
         return self._threads.submit(self.call, job)
 
-    def submit_together(self, jobs: Sequence[Job]) -> list[Future[Job]]:
+    def submit_together(self, jobs: Sequence[Perform]) -> list[Future[OrderAnswer | Failure]]:
         """Have several jobs done as one. A job that is cancelled before a worker is free is left out."""
-        awaited: list[Future[Job]] = [Future() for _ in jobs]
+        awaited: list[Future[OrderAnswer | Failure]] = [Future() for _ in jobs]
 
         def work() -> None:
             wanted = [
@@ -119,19 +128,17 @@ class WorkerPool:
                 if future.set_running_or_notify_cancel()
             ]
             try:
-                answers = self.call({"job": "together", "jobs": [job for job, _ in wanted]})[
-                    "answers"
-                ]
+                done = self.call(PerformTogether(jobs=[job for job, _ in wanted]))
             except Exception as error:
                 for _, future in wanted:
                     future.set_exception(error)
             else:
-                for (_, future), answer in zip(wanted, answers, strict=True):
-                    future.set_result(answer)
+                for place, (_, future) in enumerate(wanted):
+                    future.set_result(done if isinstance(done, Failure) else done.answers[place])
 
         self._threads.submit(work)
         return awaited
 
-    def map(self, jobs: Iterable[Job]) -> Iterator[Job]:
+    def map(self, jobs: Iterable[WorkerJob[A]]) -> Iterator[A | Failure]:
         """Run many jobs in parallel; yields their answers in the order of the jobs."""
         return self._threads.map(self.call, jobs)

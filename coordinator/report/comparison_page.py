@@ -11,7 +11,7 @@ from covey.coordinator.compare.grid import Cell, section, splits
 from covey.coordinator.compare.rows import ComparisonRow, measure_of
 from covey.coordinator.compare.summaries import summaries
 from covey.coordinator.compare.tables import tables
-from covey.coordinator.compare.verdict import standings, verdicts
+from covey.coordinator.compare.verdict import deciding, standings, verdicts
 from covey.coordinator.record.records import finished
 from covey.coordinator.report.curves import Curves, curves
 from covey.coordinator.report.figure_pictures import Picture, RunGroup
@@ -82,7 +82,7 @@ def comparison_page(scenario: Scenario, folder: Path, cells: Sequence[ShownCell]
         subtitle=_subtitle(scenario, folder, cells),
         kind="comparison",
         lead=lead,
-        tiles=_tiles(scenario, cells),
+        tiles=_tiles(scenario, rows),
         tables=shown_tables,
         remarks=remarks,
         terms=terms(MODE_TITLES, has_groups=has_groups),
@@ -165,19 +165,13 @@ def _last_time(cells: Sequence[ShownCell]) -> str:
     return moment(max(ends)) if ends else ""
 
 
-def _tiles(scenario: Scenario, cells: Sequence[ShownCell]) -> list[Tile]:
-    compare = section(scenario)
-    done = sum(1 for shown in cells if shown.row is not None)
-    tiles = [
-        Tile(str(len(compare.methods)), "methods"),
-        Tile(str(len(compare.seeds)), "seeds"),
-        Tile(f"{done} of {len(cells)}", "cells finished"),
-        Tile(str(scenario.rounds.count), "rounds each"),
-    ]
-    agents = {shown.row.get("agents") for shown in cells if shown.row is not None}
-    if len(agents) == 1:
-        tiles.insert(0, Tile(str(agents.pop()), "agents"))
-    return tiles
+def _tiles(scenario: Scenario, rows: Sequence[ComparisonRow]) -> list[Tile]:
+    """The deciding figure of each method, if a comparison has one table of them."""
+    alone = deciding(scenario, rows)
+    if alone is None:
+        return []
+    what = f"{alone.headers[1]}, {alone.title}"
+    return [Tile(figure, f"{method}: {what}") for method, figure, *_ in alone.rows]
 
 
 def _section(

@@ -81,7 +81,7 @@ def _cells(agent: str, row: Mapping[str, Any]) -> list[str]:
 
 
 def _wrong(row: Mapping[str, Any]) -> str:
-    """What is wrong with an agent: why it takes no part, else why its report or the model for it was refused."""
+    """The trouble of an agent: why it takes no part, else why its report or the model for it was refused."""
     counts = ", ".join(f"{reason} {count}" for reason, count in row["refusals"].items())
     model = row.get("model") or {}
     if why := reason(row) or row.get("refused") or _refused(model):

@@ -28,7 +28,7 @@ from covey.shared.strategies.base import ClientId, Order, Phase, Setup, Training
 from covey.shared.strategies.part_local import model_of, with_own
 from covey.shared.strategies.phase_names import AHEAD, CARD, EVALUATE, MOMENTS
 from covey.shared.wire.brief_work import brief_of, shared_of
-from covey.shared.wire.codec import Codec
+from covey.shared.wire.codec import Codec, decode_model, encode_model
 from covey.shared.wire.messages import (
     BASE,
     SETTINGS,
@@ -39,7 +39,6 @@ from covey.shared.wire.messages import (
     digest,
 )
 from covey.shared.wire.parts import part_count
-from covey.shared.work.client import decode_model, encode_model
 from covey.shared.work.judge import order_numbers
 
 MAX_WORKS = 256  # that are kept for further agents: a method may have a model for each agent alone

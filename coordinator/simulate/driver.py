@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.versions import START
@@ -35,9 +35,19 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.storage.audit import read_key
 from covey.shared.strategies.base import ClientId
-from covey.shared.wire.frames import Job
+from covey.shared.wire.jobs import (
+    DataSource,
+    Failure,
+    FindDevice,
+    FleetShare,
+    InspectData,
+    JobRules,
+    WritePartition,
+    WriteStart,
+)
 from covey.shared.wire.messages import ALWAYS_THERE
 
+A = TypeVar("A")
 Samples = tuple[int, int]  # for training and for tests
 
 MOST_REASONS = 10  # of agents whose data does not fit, in a message
@@ -88,7 +98,7 @@ def _run(
 class FleetAtHand:
     """The agents of a simulated fleet, ready to work without a broker."""
 
-    sources: Mapping[ClientId, Job]  # where a worker finds the data of each agent
+    sources: Mapping[ClientId, DataSource]  # where a worker finds the data of each agent
     people: Mapping[ClientId, Samples]  # those whose data fits
     origin: Origin | None  # the finished run that this one continues
     left_out: Mapping[ClientId, str]  # those whose data does not, with the reason
@@ -107,12 +117,9 @@ def fleet_at_hand(
     device = scenario.training.device
     if device not in ALWAYS_THERE:
         # a missing device is reported before an agent trains
-        _call(pool, {"job": "device", "wanted": device})
-    _call(pool, {"job": "partition", "source": source, "out": str(folder / PARTITION)})
-    sources: dict[ClientId, Job] = {}
-    for i in range(fleet.agents):
-        name = agent_name(i, fleet.agents)
-        sources[name] = {**source, "index": i}
+        _done(pool.call(FindDevice(wanted=device)))
+    _done(pool.call(WritePartition(source=source, out=folder / PARTITION)))
+    sources = {agent_name(i, fleet.agents): replace(source, index=i) for i in range(fleet.agents)}
     people, left_out = _people(scenario, pool, sources, observer)
     allowed = options.allowed
     origin: Origin | None = None
@@ -120,18 +127,15 @@ def fleet_at_hand(
         origin = origin_of(options.origin, scenario)
         copy_start(origin, folder)
     if launch.wants_start(folder, scenario):
-        start = str(folder / START)
-        allow = sorted(allowed.names)
-        _call(pool, {"job": "start", "source": source, "out": start, "allow": allow})
+        rules = JobRules(allow=sorted(allowed.names))
+        _done(pool.call(WriteStart(source=source, out=folder / START, rules=rules)))
     return FleetAtHand(sources, people, origin, left_out)
 
 
-def source_of(folder: Path, data_root: Path | None) -> Job:
+def source_of(folder: Path, data_root: Path | None) -> FleetShare:
     """Where a worker finds the scenario and the data."""
-    root: str | None = None
-    if data_root is not None:
-        root = str(data_root.resolve())
-    return {"scenario": str(folder / "scenario.yaml"), "data_root": root}
+    root = None if data_root is None else data_root.resolve()
+    return FleetShare(scenario=folder / "scenario.yaml", data_root=root)
 
 
 def _started(
@@ -181,23 +185,22 @@ def _simulated(scenario: Scenario) -> Fleet:
 
 
 def _people(
-    scenario: Scenario, pool: WorkerPool, sources: Mapping[ClientId, Job], observer: Observer
+    scenario: Scenario, pool: WorkerPool, sources: Mapping[ClientId, DataSource], observer: Observer
 ) -> tuple[dict[ClientId, Samples], dict[ClientId, str]]:
     """Training and test samples of all agents whose data fits, and why that of the others does not."""
     task = scenario.task.model_dump(mode="json")
-    jobs = [{"job": "inspect", "source": source, "task": task} for source in sources.values()]
+    jobs = [InspectData(source=source, task=task) for source in sources.values()]
     answers = pool.map(jobs)
     people: dict[ClientId, Samples] = {}
     left_out: dict[ClientId, str] = {}
     for client, answer in zip(sources, answers, strict=True):
         inspected = _done(answer)
-        problem = inspected.get("problem")
-        if problem:
-            why = inspected.get("detail") or problem
+        if inspected.problem:
+            why = inspected.detail or inspected.problem
             left_out[client] = why
             observer(AgentExcluded(client, why))
         else:
-            people[client] = (inspected["samples"], inspected["test_samples"])
+            people[client] = (inspected.samples, inspected.test_samples)
     if not people:
         excluded = [f"{client}: {why}" for client, why in left_out.items()]
         rest = len(excluded) - MOST_REASONS
@@ -207,12 +210,8 @@ def _people(
     return people, left_out
 
 
-def _call(pool: WorkerPool, job: Job) -> None:
-    """Have one worker do a job. Raises UserError where it fails."""
-    _done(pool.call(job))
-
-
-def _done(answer: Job) -> Job:
-    if "failure" in answer:
-        raise UserError(answer.get("detail") or answer["failure"])
+def _done(answer: A | Failure) -> A:
+    """The answer of a worker. Raises UserError where the job failed."""
+    if isinstance(answer, Failure):
+        raise UserError(answer.in_full)
     return answer

@@ -14,7 +14,15 @@ from covey.coordinator.simulate.virtual_clock import Work
 from covey.shared.errors import UserError
 from covey.shared.own_code.consent import NO_CODE, AllowedCode
 from covey.shared.strategies.base import ClientId
-from covey.shared.wire.frames import Job
+from covey.shared.wire.jobs import (
+    BadDisk,
+    DataSource,
+    Failure,
+    JobRules,
+    OrderAnswer,
+    Perform,
+    Performed,
+)
 from covey.shared.wire.messages import USUAL_LEARNER, OrderMessage
 
 JOBS_PER_WORKER = 8  # that are given out together
@@ -33,19 +41,21 @@ class WorkerClients:
         self,
         run: Run,
         pool: WorkerPool,
-        sources: Mapping[ClientId, Job],
+        sources: Mapping[ClientId, DataSource],
         allowed: AllowedCode = NO_CODE,
         learner: str = "",
     ) -> None:
         self._pool = pool
         self._sources = sources
-        self._allowed = sorted(allowed.names)
         # what the workers train with; a fleet over a broker follows the same variable
-        self._learner = learner or os.environ.get("COVEY_LEARNER", USUAL_LEARNER)
+        learner = learner or os.environ.get("COVEY_LEARNER", USUAL_LEARNER)
+        self._rules = JobRules(allow=sorted(allowed.names), learner=learner)
         self._folder = run.folder / "agents"
         fleet = run.scenario.fleet
         self._together = None if fleet is None else fleet.together
-        self._jobs: dict[ClientId, dict[int, Future[Job]]] = {client: {} for client in sources}
+        self._jobs: dict[ClientId, dict[int, Future[OrderAnswer | Failure]]] = {
+            client: {} for client in sources
+        }
         for client in sources:
             place = self._folder / client
             place.mkdir(parents=True, exist_ok=True)
@@ -76,12 +86,14 @@ class WorkerClients:
     def report(self, run: Run, client: ClientId, order: OrderMessage) -> bytes:
         """The report that a worker writes. Raises UserError where it fails."""
         answer = self._jobs[client].pop(order.step).result()
-        if "failure" in answer:
-            raise UserError(f"{client}: {answer['failure']}")
-        if answer.get("disk_broken"):
-            raise UserError(answer["disk_broken"])
-        if answer.get("disk_full"):
-            raise UserError(f"{answer['disk_full']}, then continue with --resume")
+        if isinstance(answer, Failure):
+            raise UserError(f"{client}: {answer.why}")
+        if isinstance(answer, BadDisk):
+            raise UserError(
+                f"{answer.why}, then continue with --resume" if answer.waits else answer.why
+            )
+        if not isinstance(answer, Performed):
+            raise UserError(f"{client}: a file of its models or its memory is damaged")
         return self._file(client, REPORT, order.step).read_bytes()
 
     def settle(self, run: Run, client: ClientId, step: int) -> None:
@@ -116,23 +128,21 @@ class WorkerClients:
             for step in list(jobs):
                 self._drop(client, step)
 
-    def _job(self, run: Run, client: ClientId, order: OrderMessage) -> Job:
+    def _job(self, run: Run, client: ClientId, order: OrderMessage) -> Perform:
         assert order.work is not None  # noqa: S101 - the driver has looked
         newest = self._newest_memory(run, client)
-        return {
-            "job": "perform",
-            "source": self._sources[client],
-            "client": client,
-            "order": order.to_bytes(),
-            "models": [str(run.orders.file_of(ref.key)) for ref in order.work.models],
-            "memory": "" if newest is None else str(self._memory_file(client, newest)),
-            "report_out": str(self._file(client, REPORT, order.step)),
-            "memory_out": str(self._file(client, PENDING, order.step)),
-            "durable": False,
-            "secure": str(self._folder / client / "secure"),
-            "allow": self._allowed,
-            "learner": self._learner,
-        }
+        return Perform(
+            source=self._sources[client],
+            client=client,
+            order=order.to_bytes(),
+            models=[run.orders.file_of(ref.key) for ref in order.work.models],
+            memory=None if newest is None else self._memory_file(client, newest),
+            report_out=self._file(client, REPORT, order.step),
+            memory_out=self._file(client, PENDING, order.step),
+            durable=False,
+            secure=self._folder / client / "secure",
+            rules=self._rules,
+        )
 
     def _newest_memory(self, run: Run, client: ClientId) -> int | None:
         """The step of the newest memory that came with an accepted report."""

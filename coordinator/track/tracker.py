@@ -1,4 +1,4 @@
-"""What an experiment tracker is to a run, and under which id each tracker knows it."""
+"""An experiment tracker as a run sees it, and the id under which each tracker knows the run."""
 
 from __future__ import annotations
 

@@ -20,14 +20,27 @@ Styles = Mapping[str, str]  # the colour of cells, by their words
 NO_STYLES: Styles = {}
 
 
-def framed(table: Table, styles: Styles = NO_STYLES) -> rich.table.Table:
-    """A table in a frame, at least as wide as its title."""
+def framed(table: Table, styles: Styles = NO_STYLES, width: int = sys.maxsize) -> rich.table.Table:
+    """A table in a frame, at least as wide as its title. No word is cut; words move to further lines for this width."""
     drawn = rich.table.Table(title=table.title, min_width=len(table.title))
-    for column in table.columns:
-        drawn.add_column(column.title, justify=_side(column))
+    for column, wide in zip(table.columns, _widths(table, width), strict=True):
+        drawn.add_column(column.title, justify=_side(column), width=wide)
     for row in table.rows:
         drawn.add_row(*[Text(cell, styles[cell]) if cell in styles else cell for cell in row])
     return drawn
+
+
+def _widths(table: Table, width: int) -> list[int]:
+    """The width of each column: the columns whose words can best move to further lines give room first."""
+    cells = [[column.title, *_cells(table, place)] for place, column in enumerate(table.columns)]
+    least = [_longest(" ".join(words).split()) for words in cells]
+    widths = [_longest(words) for words in cells]
+    spare = width - sum(widths) - 3 * len(widths) - 1  # with frame and padding
+    while spare < 0 and widths != least:
+        place = max(range(len(widths)), key=lambda one: widths[one] - least[one])
+        widths[place] -= 1
+        spare += 1
+    return widths
 
 
 def results_table(table: Table) -> rich.table.Table:
@@ -82,7 +95,7 @@ def show(console: Console, table: Table, styles: Styles = NO_STYLES) -> None:
 
     A table that is too wide loses its frame. If it is still too wide, each line of it becomes a block of lines.
     """
-    drawn = framed(table, styles)
+    drawn = framed(table, styles, console.width)
     if _width(console, drawn) > console.width:
         drawn.box = box.SIMPLE_HEAD
         drawn.pad_edge = False

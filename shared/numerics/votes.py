@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+VOTE = "vote"  # number of the report of an evaluation: the losses of the served model and its alternative
 LEAST = 5  # samples: with fewer the variance of a mean is a guess
 SURE = 2.33  # standard deviations: one-sided, 1 %
 LIMIT = 3.0  # times the median, the most that one agent counts in a decision of the fleet

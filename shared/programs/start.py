@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 INTERRUPTED = 130  # exit code of a program that Ctrl-C stopped
 ARENA_MAX = -8  # M_ARENA_MAX of glibc's malloc.h
 
 
-def run_program(load: Callable[[], Callable[[], object]], *, one_heap: bool = False) -> None:
-    """Import a program, and run it.
+@contextmanager
+def starting(*, one_heap: bool = False) -> Iterator[None]:
+    """Around the import of a program and its run.
 
     Args:
-        load: imports the program, and returns it.
         one_heap: models pass through many threads of this program: see `share_one_heap`.
     """
     before = signal.getsignal(signal.SIGINT)
@@ -29,7 +30,7 @@ def run_program(load: Callable[[], Callable[[], object]], *, one_heap: bool = Fa
     if one_heap:
         share_one_heap()
     try:
-        load()()
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -30,7 +30,7 @@ with a proximal term:
 
         def work(self, job, local, client_state):
             start = job.models[0]
-            result = local.train(start, GradientCorrection(start, self.mu))
+            result = local.train(start, Drill(GradientCorrection(start, self.mu)))
             report = trained_report(result, local)
             return report, client_state
 
@@ -377,6 +377,36 @@ class Contrast:
 
 
 @dataclass(frozen=True)
+class Drill:
+    """One local training: all in which it differs from the training settings of the order.
+
+    Attributes:
+        correction: terms that are added to each gradient.
+        epochs: the number of epochs; None: that of the training settings.
+        steps: stop after this many steps, in as many epochs as they take; overrides `epochs`.
+        weights: factor on the loss of each sample (n_i,). The mean of a batch still divides by the size of the batch.
+        contrast: a contrastive loss to add.
+        trained: the values that may change (d,), of the model or, where agents keep a part of it, of the whole one
+            (`Job.split`). Neither steps nor weight decay nor a correction changes the others. None: all that train.
+        velocity: momentum's velocity to begin with; None: zero.
+        at_home: the result stays on the device and in no report: it needs no noise under `privacy.local`, and takes nothing
+            of its budget.
+    """
+
+    correction: GradientCorrection = GradientCorrection()
+    epochs: int | None = None
+    steps: int | None = None
+    weights: npt.NDArray[np.float32] | None = None
+    contrast: Contrast | None = None
+    trained: Mask | None = None
+    velocity: Vector | None = None
+    at_home: bool = False
+
+
+AS_ORDERED = Drill()
+
+
+@dataclass(frozen=True)
 class TrainingResult:
     """The result of local SGD."""
 
@@ -449,7 +479,7 @@ class Local(Protocol):
         How much a client gains by training, in the method's own client half:
 
         >>> def gain(local: covey.Local, model: np.ndarray) -> float:
-        ...     trained = local.train(model, epochs=1)
+        ...     trained = local.train(model, covey.Drill(epochs=1))
         ...     return local.loss(model) - local.loss(trained.end)
     """
 
@@ -481,35 +511,12 @@ class Local(Protocol):
             epochs: the number of epochs; None: that of the training settings.
         """
 
-    def train(
-        self,
-        start: Vector,
-        correction: GradientCorrection = GradientCorrection(),
-        *,
-        epochs: int | None = None,
-        steps: int | None = None,
-        weights: npt.NDArray[np.float32] | None = None,
-        contrast: Contrast | None = None,
-        trained: Mask | None = None,
-        velocity: Vector | None = None,
-        at_home: bool = False,
-    ) -> TrainingResult:
+    def train(self, start: Vector, drill: Drill = AS_ORDERED) -> TrainingResult:
         """Local SGD with the training settings of the order.
 
         Args:
             start: the model to begin with (d,).
-            correction: terms that are added to each gradient.
-            epochs: the number of epochs; None: that of the training settings.
-            steps: stop after this many steps, in as many epochs as they take; overrides `epochs`.
-            weights: factor on the loss of each sample (n_i,). The mean of a batch still divides by
-                the size of the batch.
-            contrast: a contrastive loss to add.
-            trained: the values that may change (d,), of the model or, where agents keep a part of
-                it, of the whole one (`Job.split`). Neither steps nor weight decay nor a correction
-                changes the others. None: all that train.
-            velocity: momentum's velocity to begin with; None: zero.
-            at_home: the result stays on the device and in no report: it needs no noise under
-                `privacy.local`, and takes nothing of its budget.
+            drill: what this training does beyond the settings.
         """
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:

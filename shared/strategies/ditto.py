@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field
 
 from covey.shared.strategies.base import (
     ClientState,
+    Drill,
     GradientCorrection,
     Job,
     Local,
@@ -51,7 +52,7 @@ class Ditto(AveragedOnly):
         w_t = job.models[0]
         v_i = client_state.get(OWN, w_t)
         correction = GradientCorrection(w_t, self.lam)
-        return report, {**client_state, OWN: local.train(v_i, correction, at_home=True).end}
+        return report, {**client_state, OWN: local.train(v_i, Drill(correction, at_home=True)).end}
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         model = client_state.get(OWN, job.models[0])

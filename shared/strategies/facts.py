@@ -1,6 +1,6 @@
-"""What others must know of a method, whatever its state: one value of its class, `Facts`.
+"""The facts of a method that others must know, whatever its state: one value of its class, `Facts`.
 
-What depends on its options are functions of the method: `buffer`, `privacy`, `refuses`, `starts`.
+Functions of the method answer what depends on its options: `buffer`, `privacy`, `refuses`, `starts`.
 """
 
 from __future__ import annotations

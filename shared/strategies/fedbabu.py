@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from covey.shared.strategies.base import ClientState, Job, Local, Report, trained_report
+from covey.shared.strategies.base import ClientState, Drill, Job, Local, Report, trained_report
 from covey.shared.strategies.bases.own_head import OwnHead
 
 
@@ -28,4 +28,4 @@ class FedBabu(OwnHead):
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         body = None if job.split is None else job.split.is_shared
-        return trained_report(local.train(job.models[0], trained=body), local), client_state
+        return trained_report(local.train(job.models[0], Drill(trained=body)), local), client_state

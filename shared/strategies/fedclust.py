@@ -35,14 +35,13 @@ from covey.shared.strategies.base import (
     SIGNATURE,
     TRAIN,
     VOTE,
-    Buffering,
     ClientId,
     ClientState,
+    Drill,
     Facts,
     Job,
     Local,
     Order,
-    Phase,
     PrivacyFacet,
     Report,
     Reports,
@@ -55,12 +54,10 @@ from covey.shared.strategies.bases.cut import (
     CARD_ASKED,
     VOTES_ARE_CLEAR,
     Choose,
-    ClusteredOnce,
-    Cut,
     Grouped,
+    SignedOnce,
     check_cuts,
     cut_defaults,
-    is_ready,
     with_card,
     with_tree,
 )
@@ -86,15 +83,14 @@ class FedClustState(Grouped):
 LENGTHS = {"epochs": A_COUNT, "steps": A_COUNT}  # of the first training
 
 
-class FedClust(ClusteredOnce[FedClustState]):
+class FedClust(SignedOnce[FedClustState]):
     """One-shot clustering for the price of one model down and one signature up."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     facts: ClassVar[Facts] = replace(
-        ClusteredOnce.facts,
-        signatures=(SIGNATURE, ENTRY),
-        numbers=ClusteredOnce.facts.numbers_with(
+        SignedOnce.facts,
+        numbers=SignedOnce.facts.numbers_with(
             {
                 SIGNATURE: {**CARD_ASKED, **LENGTHS},
                 ENTRY: LENGTHS,
@@ -208,16 +204,8 @@ class FedClust(ClusteredOnce[FedClustState]):
         return self
 
     @property
-    def cut(self) -> Cut:
-        return Cut(
-            self.linkage,
-            self.choose,
-            self.gate,
-            self.n_clusters,
-            self.threshold,
-            self.lambda_quantile,
-            min_group=self.min_group,
-        )
+    def quantile(self) -> float | None:
+        return self.lambda_quantile
 
     def init(self, setup: Setup) -> FedClustState:
         span = self._compared(setup.layout)
@@ -230,9 +218,6 @@ class FedClust(ClusteredOnce[FedClustState]):
             epochs=epochs,
             steps=self.first_steps,
         )
-
-    def clustering_phase(self, state: FedClustState) -> Phase:
-        return Phase(SIGNATURE, "all", self.entry_sizes(state), ends_round=False)
 
     def entry_sizes(self, state: FedClustState) -> Mapping[str, int]:
         if self.signature == "update":
@@ -249,7 +234,7 @@ class FedClust(ClusteredOnce[FedClustState]):
             return voted_on(job, local, client_state), client_state
         epochs = job.numbers.get("epochs")
         steps = job.numbers.get("steps")
-        result = local.train(job.models[0], epochs=epochs, steps=steps)
+        result = local.train(job.models[0], Drill(epochs=epochs, steps=steps))
         if job.phase == TRAIN:
             return trained_report(result, local), client_state
         signature = self._made(job.models[0], result.end, self._compared(job.layout))
@@ -297,10 +282,6 @@ class FedClust(ClusteredOnce[FedClustState]):
             return None
         points = [self._normal(state, signature) for signature in state.signatures.values()]
         return tuple(state.signatures), euclidean(points)
-
-    @property
-    def buffer(self) -> Buffering:
-        return Buffering(is_ready=is_ready)
 
     @property
     def privacy(self) -> PrivacyFacet:

@@ -30,6 +30,7 @@ from covey.shared.strategies.base import (
     TRAIN,
     ClientId,
     ClientState,
+    Drill,
     Exchange,
     Facts,
     GradientCorrection,
@@ -139,7 +140,7 @@ class FedDane(SingleModel[DaneState]):
         w_t, h_i = _of_first_phase(job, local, client_state)
         g = job.models[0]
         tilt = combine([(g, 1.0), (h_i, -1.0)])
-        result = local.train(w_t, GradientCorrection(w_t, self.mu, tilt))
+        result = local.train(w_t, Drill(GradientCorrection(w_t, self.mu, tilt)))
         base = 1 if len(job.models) > 1 else None
         return trained_report(result, local, base=base), client_state
 

@@ -30,6 +30,7 @@ from covey.shared.strategies.base import (
     ClientId,
     ClientState,
     Debias,
+    Drill,
     Exchange,
     Facts,
     Featured,
@@ -113,7 +114,7 @@ class FedDbe(SingleModel[DbeState]):
             ), client_state
         m = job.models[1]
         debias = Debias(client_state.get(OWN, np.zeros_like(m)), m, self.kappa)
-        result = local.train(w, GradientCorrection(debias=debias))
+        result = local.train(w, Drill(GradientCorrection(debias=debias)))
         own = debias.own if result.own is None else result.own
         last = with_own(result.end, own, job.layout)
         return trained_report(result, local), {**client_state, OWN: own, LAST_MODEL: last}

@@ -28,6 +28,7 @@ from covey.shared.strategies.base import (
     LAST_MODEL,
     ClientId,
     ClientState,
+    Drill,
     Exchange,
     Expected,
     Facts,
@@ -222,7 +223,7 @@ class FedEm(Strategy[FedEmState]):
         """
         if not np.isfinite(losses).all():
             return TrainingResult(model, steps=0, loss=0.0)
-        return local.train(model, weights=shares)
+        return local.train(model, Drill(weights=shares))
 
     def _weights(self, client_state: ClientState, components: int) -> MixtureWeights:
         """pi_i (K,): the client's own, or equal ones for a client that never trained."""

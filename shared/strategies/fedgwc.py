@@ -36,6 +36,7 @@ from covey.shared.strategies.base import (
     MODEL,
     ClientId,
     ClientState,
+    Drill,
     Expected,
     Job,
     Local,
@@ -133,7 +134,7 @@ class FedGwc(ManyModels[FedGwcState]):
         losses: list[float] = []
         steps = 0
         for _ in range(job.training.epochs):
-            result = local.train(result.end, epochs=1, velocity=result.velocity)
+            result = local.train(result.end, Drill(epochs=1, velocity=result.velocity))
             losses.append(result.loss)
             steps += result.steps
         whole = replace(result, steps=steps, loss=math.fsum(losses) / len(losses))

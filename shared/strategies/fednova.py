@@ -35,6 +35,7 @@ from covey.shared.strategies.base import (
     TRAIN,
     ClientId,
     ClientState,
+    Drill,
     Expected,
     Facts,
     GradientCorrection,
@@ -159,7 +160,7 @@ class FedNova(SingleModel[NovaState]):
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         w_t = job.models[0]
-        result = local.train(w_t, GradientCorrection(w_t, self.mu))
+        result = local.train(w_t, Drill(GradientCorrection(w_t, self.mu)))
         a_i = accumulated(result.steps, job.training, self.mu)
         if SUMMED not in job.numbers:
             return trained_report(result, local, {WORK: a_i}), client_state

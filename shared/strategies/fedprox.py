@@ -15,6 +15,7 @@ from pydantic import Field
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     ClientState,
+    Drill,
     GradientCorrection,
     Job,
     Local,
@@ -50,7 +51,7 @@ class FedProx(AveragedOnly):
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         w_t = job.models[0]
         epochs = self._epochs(job)
-        result = local.train(w_t, GradientCorrection(w_t, self.mu), epochs=epochs)
+        result = local.train(w_t, Drill(GradientCorrection(w_t, self.mu), epochs=epochs))
         return trained_report(result, local, {"epochs": epochs}), client_state
 
     def _epochs(self, job: Job) -> int:

@@ -17,12 +17,13 @@ Our deviations.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from covey.shared.strategies.base import (
     ClientState,
+    Drill,
     Job,
     Local,
     PrivacyFacet,
@@ -55,10 +56,9 @@ class FedRep(OwnHead):
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if self.head == "joint" or job.split is None:
             return super().work(job, local, client_state)
-        head: dict[str, Any] = {"trained": job.split.is_kept}
-        body: dict[str, Any] = {"trained": job.split.is_shared}
+        head, body = Drill(trained=job.split.is_kept), Drill(trained=job.split.is_shared)
         before, after = (head, body) if self.head == "first" else (body, head)
-        half = local.train(job.models[0], **before)
-        result = local.train(half.end, **after)
+        half = local.train(job.models[0], before)
+        result = local.train(half.end, after)
         whole = replace(result, steps=half.steps + result.steps)
         return trained_report(whole, local), client_state

@@ -37,6 +37,7 @@ from covey.shared.strategies.base import (
     ClientId,
     Clients,
     ClientState,
+    Drill,
     Exchange,
     Expected,
     Facts,
@@ -201,7 +202,7 @@ class FedSoft(Strategy[FedSoftState]):
         if LAST_MODEL in client_state:
             start = client_state[LAST_MODEL]
         correction = GradientCorrection(anchor, float(job.numbers["pull"]))
-        result = local.train(start, correction, velocity=client_state.get(VELOCITY))
+        result = local.train(start, Drill(correction, velocity=client_state.get(VELOCITY)))
         kept = {**client_state, LAST_MODEL: result.end}
         if result.velocity is not None:
             kept[VELOCITY] = result.velocity

@@ -50,6 +50,7 @@ from covey.shared.strategies.base import (
     Buffering,
     ClientId,
     ClientState,
+    Drill,
     Facts,
     Job,
     Local,
@@ -163,7 +164,7 @@ class Fesem(MultiCentre[FesemState]):
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         centre = job.models[0]
         correction = pull(centre, job.numbers.get("mu"))
-        result = local.train(centre, correction)
+        result = local.train(centre, Drill(correction))
         return with_card(trained_report(result, local), job, local), client_state
 
     # -- the server --------------------------------------------------------------------------------

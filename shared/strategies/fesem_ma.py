@@ -55,6 +55,7 @@ from covey.shared.strategies.base import (
     TRAIN,
     ClientId,
     ClientState,
+    Drill,
     Exchange,
     Expected,
     Facts,
@@ -244,7 +245,7 @@ class FesemMa(MultiCentre[FesemMaState]):
         trained = None
         if frozen := job.numbers.get("frozen"):
             trained = np.arange(start.size) >= frozen
-        result = local.train(start, pull(start, job.numbers.get("mu")), trained=trained)
+        result = local.train(start, Drill(pull(start, job.numbers.get("mu")), trained=trained))
         numbers = self._class_counts(job, local)
         report = trained_report(result, local, numbers, base=base)
         return with_card(report, job, local), client_state

@@ -32,6 +32,7 @@ from covey.shared.strategies.base import (
     ClientId,
     ClientState,
     Contrast,
+    Drill,
     Exchange,
     Expected,
     Job,
@@ -205,7 +206,7 @@ class Fuzzy(Strategy[FuzzyState]):
         if job.phase == ENTRY:
             counts = self._count(job, received, local)
             return Report({}, local.examples, {"counts": counts}), client_state
-        result = local.train(received, contrast=self._contrast())
+        result = local.train(received, Drill(contrast=self._contrast()))
         counted = received if self.counts == "received" else result.end
         counts = self._count(job, counted, local)
         return trained_report(result, local, {"counts": counts}), client_state

@@ -24,6 +24,7 @@ from covey.shared.strategies.base import (
     TRAIN,
     ClientId,
     ClientState,
+    Drill,
     Exchange,
     Facts,
     Job,
@@ -94,7 +95,7 @@ class LocalOnly(Strategy[LocalState]):
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         epochs = int(job.numbers["epochs"])
-        result = local.train(job.models[0], epochs=epochs, at_home=True)
+        result = local.train(job.models[0], Drill(epochs=epochs, at_home=True))
         report = Report({}, local.examples, steps=result.steps, loss=result.loss)
         return report, {**client_state, LAST_MODEL: result.end}
 

@@ -33,12 +33,10 @@ from covey.shared.numerics.clustering import Agglomeration, Linkage, Matrix, ort
 from covey.shared.numerics.figures import kind_of
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
-    ENTRY,
     LARGEST,
     SIGNATURE,
     TRAIN,
     VOTE,
-    Buffering,
     ClientId,
     Clients,
     ClientState,
@@ -60,12 +58,10 @@ from covey.shared.strategies.bases.cut import (
     CARD_ASKED,
     VOTES_ARE_CLEAR,
     Choose,
-    ClusteredOnce,
-    Cut,
     Grouped,
+    SignedOnce,
     check_cuts,
     cut_defaults,
-    is_ready,
     with_card,
     with_tree,
 )
@@ -93,15 +89,13 @@ class PacflState(Grouped):
     weights: dict[ClientId, float] = field(default_factory=dict)
 
 
-class Pacfl(ClusteredOnce[PacflState]):
+class Pacfl(SignedOnce[PacflState]):
     """Clusters for the price of a few vectors per class, before any model is sent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     facts: ClassVar[Facts] = replace(
-        ClusteredOnce.facts,
-        signatures=(SIGNATURE, ENTRY),
-        numbers=ClusteredOnce.facts.numbers_with({SIGNATURE: CARD_ASKED}),
+        SignedOnce.facts, numbers=SignedOnce.facts.numbers_with({SIGNATURE: CARD_ASKED})
     )
     height = "beta"
     unit = "degrees"
@@ -166,17 +160,6 @@ class Pacfl(ClusteredOnce[PacflState]):
         check_cuts({"beta": self.threshold, "n_clusters": self.n_clusters}, self.choose, self.gate)
         return self
 
-    @property
-    def cut(self) -> Cut:
-        return Cut(
-            self.linkage,
-            self.choose,
-            self.gate,
-            self.n_clusters,
-            self.threshold,
-            min_group=self.min_group,
-        )
-
     def init(self, setup: Setup) -> PacflState:
         return PacflState(
             setup.starts[0], asks=self.cut.asks(setup), vote_after=self.rounds_before_vote(setup)
@@ -186,11 +169,6 @@ class Pacfl(ClusteredOnce[PacflState]):
         first, usual = super().exchanges(setup, agents, features)
         most = self.p * setup.whole.outputs * features  # of an agent that has all classes
         return (replace(first, up={**first.up, SIGNATURE: min(most, MOST_VALUES)}), usual)
-
-    def clustering_phase(self, state: PacflState) -> Phase:
-        return Phase(
-            SIGNATURE, "all", self.entry_sizes(state), ends_round=False, numbers=self.entry_numbers
-        )
 
     @property
     def entry_numbers(self) -> Mapping[str, Expected]:
@@ -237,10 +215,6 @@ class Pacfl(ClusteredOnce[PacflState]):
         if self.newcomers == "recluster":
             return self._reclustered(state)
         return self._placed(state, clients)
-
-    @property
-    def buffer(self) -> Buffering:
-        return Buffering(is_ready=is_ready)
 
     @property
     def privacy(self) -> PrivacyFacet:

@@ -21,10 +21,12 @@ from covey.shared.errors import DataError, PublicError
 from covey.shared.numerics.split import Mask, Split
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
+    AS_ORDERED,
     LAST_MODEL,
     ClientId,
     ClientState,
     DataSplit,
+    Drill,
     GradientCorrection,
     Local,
     Mixture,
@@ -38,7 +40,6 @@ from covey.shared.wire.messages import BASE, OWN
 
 # client state: these values, of an agent that has trained no model yet
 REST = "split/rest"
-NO_CORRECTION = GradientCorrection()
 
 
 # -- the coordinator -----------------------------------------------------------------------------------
@@ -229,25 +230,17 @@ class PartLocal:
     ) -> Vector:
         return self.split.share_of(self.local.gradient(self.whole(model), batch=batch, rows=rows))
 
-    def train(
-        self,
-        start: Vector,
-        correction: GradientCorrection = NO_CORRECTION,
-        *,
-        trained: Mask | None = None,
-        **options: Any,
-    ) -> TrainingResult:
+    def train(self, start: Vector, drill: Drill = AS_ORDERED) -> TrainingResult:
         """LocalTrain of the shared part together with what the agent keeps. A correction concerns the shared part alone.
 
         Values that trained with noise stay, whatever trains at home without it: the next report starts from them.
         """
-        result = self.local.train(
-            self.whole(start), self._of_whole(correction), trained=self._trained(trained), **options
-        )
-        at_home = bool(options.get("at_home"))
-        if not (at_home and self._has_noise):
+        correction, trained = self._of_whole(drill.correction), self._trained(drill.trained)
+        of_whole = replace(drill, correction=correction, trained=trained)
+        result = self.local.train(self.whole(start), of_whole)
+        if not (drill.at_home and self._has_noise):
             self._rest = self.split.rest_of(result.end)
-        self._has_noise |= not at_home and getattr(self.local, "ledger", None) is not None
+        self._has_noise |= not drill.at_home and getattr(self.local, "ledger", None) is not None
         return replace(result, end=self.split.share_of(result.end))
 
     def _trained(self, trained: Mask | None) -> Mask | None:
@@ -289,7 +282,5 @@ def of_whole(local: Local | PartLocal) -> Local:
 
 def tuned(local: Local, mixture: Mixture, epochs: int, split: Split | None) -> Mixture:
     """Whole models (d,) after fine-tuning on whole models, which changes nothing that is frozen."""
-    options: dict[str, Any] = {} if split is None else {"trained": split.trains}
-    return tuple(
-        (weight, local.train(model, epochs=epochs, **options).end) for weight, model in mixture
-    )
+    drill = Drill(epochs=epochs, trained=None if split is None else split.trains)
+    return tuple((weight, local.train(model, drill).end) for weight, model in mixture)

@@ -38,6 +38,7 @@ from covey.shared.strategies.base import (
     MODEL,
     TRAIN,
     ClientState,
+    Drill,
     Exchange,
     Facts,
     Job,
@@ -197,7 +198,7 @@ class Robust(ClusteredOnce[RobustState]):
             gradient = decayed(local.gradient(model), model, job)
             loss = local.loss(model)
             return Report({GRADIENT: gradient}, local.examples, steps=1, loss=loss), client_state
-        result = local.train(model, epochs=job.numbers.get("epochs"))  # E_0 in stage 1
+        result = local.train(model, Drill(epochs=job.numbers.get("epochs")))  # E_0 in stage 1
         report = trained_report(result, local)
         if job.phase != TRAIN and self.features == "logreg":
             coefficients = logistic(local, model)

@@ -23,6 +23,7 @@ from covey.shared.strategies.base import (
     MODEL,
     ClientId,
     ClientState,
+    Drill,
     Facts,
     GradientCorrection,
     Job,
@@ -83,7 +84,7 @@ class Scaffold(SingleModel[ScaffoldState]):
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         x, c = job.models
         c_i = client_state.get(OWN, np.zeros_like(c))
-        result = local.train(x, GradientCorrection(drift=combine([(c, 1.0), (c_i, -1.0)])))
+        result = local.train(x, Drill(GradientCorrection(drift=combine([(c, 1.0), (c_i, -1.0)]))))
         report = trained_report(result, local)
         far = accumulated(result.steps, job.training) * job.training.lr
         if not far:

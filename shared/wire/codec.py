@@ -25,10 +25,10 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from covey.shared.errors import DecodeError
-from covey.shared.numerics.vectors import Vector
+from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.wire import number_formats
 from covey.shared.wire.largest import Difference, largest
-from covey.shared.wire.messages import Encoded
+from covey.shared.wire.messages import Encoded, ModelContent
 from covey.shared.wire.number_formats import FLOAT32, UINT32, finite, is_finite
 
 Name = Literal["float32", "float16", "bfloat16", "int8", "topk"]
@@ -42,6 +42,7 @@ Reader = Callable[[Encoded, Base], Vector]
 
 WORDS = "uint32"  # the codec of integers, which a scenario cannot choose
 NOT_SENT = np.float32(0)  # what topk adds to the other values of a base
+MOST_WORDS = 1 << 18  # of a message of secure sums
 MAX_DETAIL = 200  # characters of a refusal
 
 
@@ -318,3 +319,31 @@ _READERS: dict[str, Reader] = {
     "topk": _from_topk,
     WORDS: _from_words,
 }
+
+
+def encode_model(
+    vector: Vector, layout_digest: str, codec: Codec, rng: np.random.Generator
+) -> bytes:
+    """A model (d,), or a part of one, as the content of a model topic."""
+    encoded, _ = encode(vector, codec, base=None, base_digest=b"", error=None, rng=rng)
+    return ModelContent(layout=layout_digest, vector=encoded).to_bytes()
+
+
+def decode_model(content: bytes, layout: Layout, *, verified: bool = False) -> Vector:
+    """The model (d,) in the content of a model topic, or the part of one that a method sends.
+
+    Args:
+        content: as it travelled.
+        layout: of the whole model.
+        verified: the caller has compared the digest of the content.
+
+    Raises:
+        DecodeError: the content has another layout or more values than the layout, or is damaged.
+    """
+    message = ModelContent.from_bytes(content, verified=verified)
+    if message.layout != layout.digest:
+        raise DecodeError(
+            "layout", f"the model has layout {message.layout}, expected {layout.digest}"
+        )
+    most = max(layout.size, MOST_WORDS) if message.vector.codec == WORDS else layout.size
+    return decode(message.vector, length=-most)

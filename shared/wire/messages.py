@@ -283,12 +283,12 @@ class ModelContent(Packed):
     vector: Encoded
 
 
-def device_name(kind: DeviceKind, machine: str, learner: str) -> str:
+def device_name(kind: str, machine: str, learner: str) -> str:
     """What computes here, as a report names it: "cpu", "cpu aarch64", "cpu (numpy)". Bytes repeat on one of these only.
 
     The kind of machine and the learner are named unless they are the usual ones.
     """
-    name: str = kind
+    name = kind
     if machine != USUAL_MACHINE:
         name = f"{name} {machine}"
     return name if learner == USUAL_LEARNER else f"{name} ({learner})"

@@ -30,7 +30,7 @@ from covey.shared.numerics.mixture import Float64, Judged, Weights
 from covey.shared.numerics.neighbours import remembered
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Vector
-from covey.shared.strategies.base import DataSplit, Featured, Fold, Local, Mixture
+from covey.shared.strategies.base import DataSplit, Drill, Featured, Fold, Local, Mixture
 
 NEIGHBOURS = 10
 PER_EPOCH = 3  # epochs of work for each epoch at home: on all samples, and on two thirds of them three times
@@ -179,7 +179,7 @@ def at_home(
 
     It ends early where time is short, where the owner of the device allows no more, and where it diverges.
     """
-    options: dict[str, Any] = {} if given.split is None else {"trained": given.split.trains}
+    trained = None if given.split is None else given.split.trains
     weights = [weight for weight, _ in given.served]
     models = [model for _, model in given.served]
     momenta: list[Vector | None] = [None] * len(models)
@@ -194,7 +194,10 @@ def at_home(
             break
         try:
             results = [
-                local.train(model, epochs=epochs - done, velocity=velocity, at_home=True, **options)
+                local.train(
+                    model,
+                    Drill(epochs=epochs - done, trained=trained, velocity=velocity, at_home=True),
+                )
                 for model, velocity in zip(models, momenta, strict=True)
             ]
         except PublicError:

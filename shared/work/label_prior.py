@@ -19,9 +19,10 @@ from covey.shared.errors import PublicError
 from covey.shared.numerics.measures import kind_of_task
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.strategies.base import (
+    AS_ORDERED,
     MOMENTS,
     PRIOR,
-    GradientCorrection,
+    Drill,
     Local,
     Mixture,
     TrainingResult,
@@ -29,7 +30,6 @@ from covey.shared.strategies.base import (
 from covey.shared.wire.messages import Work
 
 Prior = npt.NDArray[np.float32]  # log pi (C,)
-NO_CORRECTION = GradientCorrection()
 MODELS = ("loss", "losses", "gradient", "predict", "memberships")  # whose first argument is a model
 
 
@@ -57,17 +57,13 @@ class WithPrior:
         """The model (d,) with the prior in its bias."""
         return _applied(model, self._bias, self._prior)
 
-    def train(
-        self,
-        start: Vector,
-        correction: GradientCorrection = NO_CORRECTION,
-        *arguments: Any,
-        **options: Any,
-    ) -> TrainingResult:
-        if correction.anchor is not None:
-            correction = replace(correction, anchor=self.applied(correction.anchor))
+    def train(self, start: Vector, drill: Drill = AS_ORDERED) -> TrainingResult:
+        anchor = drill.correction.anchor
+        if anchor is not None:
+            correction = replace(drill.correction, anchor=self.applied(anchor))
+            drill = replace(drill, correction=correction)
         entered = self.applied(start)
-        result = self._local.train(entered, correction, *arguments, **options)
+        result = self._local.train(entered, drill)
         end = result.end.copy()
         # a bias that was not trained is the same, to the bit: adding and subtracting would round it
         is_trained = end[self._bias] != entered[self._bias]

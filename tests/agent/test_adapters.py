@@ -23,7 +23,7 @@ from covey.shared.numerics.split import Split
 from covey.shared.scenario.adapters import Adapters
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Training
+from covey.shared.strategies.base import Drill, Training
 from tests.agent.test_private_sgd import data_of
 
 IMAGES = torch.randn(5, 1, 16, 16, generator=torch.Generator().manual_seed(1))
@@ -129,7 +129,7 @@ def test_training_changes_nothing_that_is_frozen_and_lowers_the_loss() -> None:
         training=Training(epochs=5, batch=10, lr=0.1),
         rng=generator(1, "test"),
     )
-    end = local.train(start, trained=split.trains).end
+    end = local.train(start, Drill(trained=split.trains)).end
     assert np.array_equal(split.rest_of(end), split.rest_of(start))
     assert not np.array_equal(split.share_of(end), split.share_of(start))
     assert local.loss(end) < local.loss(start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from covey.agent.worker.bench import measure, task_of
 from covey.coordinator.serve.roster import Roster
 from covey.shared.strategies.base import Training
 from covey.shared.wire.documents import AgentStatus, Benchmark
+from covey.shared.wire.jobs import DeviceData, Failure, MeasureWork, Nothing, TryStep, WorkMeasured
 from tests.agent.sessions import up
 
 RESULT = Benchmark(
@@ -61,7 +63,7 @@ def test_the_command_prints_a_round_and_keeps_the_result_for_the_status(
     """In this process: the job of a worker is a function."""
     monkeypatch.setattr("covey.agent.worker.bench.TRAINING_S", 0.05)
 
-    async def here(job: dict[str, object], threads: int) -> dict[str, object]:
+    async def here(job: Any, threads: int) -> Any:
         assert threads == 1
         return worker.answer(job)
 
@@ -123,16 +125,15 @@ def test_figures_out_of_bounds_are_refused(changes: dict[str, object]) -> None:
 
 def test_a_worker_tries_a_step_within_the_owners_limits(tmp_path: Path) -> None:
     task = task_of(str(images(tmp_path)), None, None, "linear")
-    job = {
-        "job": "fits",
-        "source": {"data": str(images(tmp_path))},
-        "task": task.model_dump(mode="json"),
-        "batch": 16,
-        **DEFAULT_RULES.to_wire(),
-    }
-    assert worker.answer(job) == {}
-    limited = OwnersRules(Policy(memory_limit_mb=1)).to_wire()
-    assert worker.answer({**job, **limited})["failure"].startswith(
+    job = TryStep(
+        source=DeviceData(data=str(images(tmp_path))),
+        task=task.model_dump(mode="json"),
+        batch=16,
+        rules=DEFAULT_RULES.for_job(),
+    )
+    assert worker.answer(job) == Nothing()
+    limited = OwnersRules(Policy(memory_limit_mb=1)).for_job()
+    assert worker.answer(replace(job, rules=limited)).why.startswith(
         "policy of this device: memory_limit_mb: torch alone takes"
     )
 
@@ -144,11 +145,12 @@ def test_a_worker_tries_a_step_within_the_owners_limits(tmp_path: Path) -> None:
 def test_work_that_takes_too_much_memory_names_a_batch_that_fits(
     most: int, advice: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async def here(job: dict[str, Any], threads: int) -> dict[str, object]:
-        limit = job["policy"]["memory_limit_mb"]
-        fits = job["batch"] <= most
+    async def here(job: MeasureWork, threads: int) -> WorkMeasured | Failure:
+        assert job.rules.policy is not None
+        limit = job.rules.policy["memory_limit_mb"]
+        fits = job.batch <= most
         why = f"policy of this device: memory_limit_mb: {TAKES_MORE} {limit} MB"
-        return RESULT.model_dump() if fits else {"failure": why, "detail": why}
+        return WorkMeasured(fields=RESULT.model_dump()) if fits else Failure(why=why)
 
     monkeypatch.setattr("covey.agent.cli.device._first_job", here)
     line = [

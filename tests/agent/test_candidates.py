@@ -23,7 +23,7 @@ from covey.shared.numerics.mixture import chosen
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Fold, Local, Training, TrainingResult
+from covey.shared.strategies.base import Drill, Fold, Local, Training, TrainingResult
 from covey.shared.work.candidates import BeforeHome, Constant, at_home, fitted, judged, mixed
 from covey.shared.work.label_prior import own_prior, with_prior
 
@@ -94,7 +94,7 @@ def learned(kind: str, task: Task = TASK) -> tuple[LocalOf, Vector]:
     """A model of points that are not turned."""
     local_of, layout = local_with(kind, task)
     start: Vector = generator(1, "start").normal(0, 0.25, layout.size).astype(np.float32)
-    return local_of, local_of(points(9, 300)).train(start, epochs=10).end
+    return local_of, local_of(points(9, 300)).train(start, Drill(epochs=10)).end
 
 
 def folds_of(data: Dataset, local_of: LocalOf) -> Iterator[Fold]:
@@ -175,7 +175,7 @@ def test_snapshots_are_of_one_training() -> None:
     has, data = given(model), points(1, 60)
     found = at_home(local_of(data), has, HOMES, budget_s=None, clock=lambda: 0.0)
     [(_, end)] = found[20]
-    assert np.array_equal(end, local_of(data).train(model, epochs=20).end)
+    assert np.array_equal(end, local_of(data).train(model, Drill(epochs=20)).end)
     assert not np.array_equal(found[1][0][1], found[5][0][1])
 
 
@@ -186,9 +186,11 @@ class Slow:
         self.local = local
         self.now = 0.0
 
-    def train(self, *arguments: Any, epochs: int, **options: Any) -> TrainingResult:
-        self.now += epochs
-        return self.local.train(*arguments, epochs=epochs, **options)
+    def train(self, start: Vector, drill: Drill) -> TrainingResult:
+        assert drill.epochs is not None
+        self.now += drill.epochs
+        result: TrainingResult = self.local.train(start, drill)
+        return result
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.local, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,8 +30,8 @@ from covey.shared.privacy.settings import Budget, LocalPrivacy, Trainings
 from covey.shared.programs.child import environment, python
 from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Contrast, GradientCorrection, Training
-from covey.shared.wire import frames
+from covey.shared.strategies.base import Contrast, Drill, GradientCorrection, Training
+from covey.shared.wire.jobs import DeviceFound, Failure, FindDevice
 from covey.shared.wire.messages import ReportContent
 from tests.agent.test_learner import IMAGES, NORMED, TABLE, VALUES, data_of
 from tests.agent.test_worker import job
@@ -80,7 +81,7 @@ def test_the_owner_of_an_agent_has_the_last_word(monkeypatch: pytest.MonkeyPatch
     has(monkeypatch, "cuda")
     owner = OwnersRules(UNLIMITED.model_copy(update={"device": "cpu"}))
     assert owner.device("cuda", choose_device) == "cpu"
-    assert OwnersRules.from_wire(owner.to_wire()).device("cuda", choose_device) == "cpu"
+    assert OwnersRules.of_job(owner.for_job()).device("cuda", choose_device) == "cpu"
     assert OwnersRules(UNLIMITED).device("cuda", choose_device) == "cuda"
     other = OwnersRules(UNLIMITED.model_copy(update={"device": "mps"}))
     with pytest.raises(PublicError, match=r"policy of this device: device: .* no mps"):
@@ -174,7 +175,7 @@ def test_models_and_batches_are_moved_and_vectors_come_back_as_float32_on_the_cp
     local, start = local_of(task, momentum=0.9, weight_decay=0.1)
     elsewhere.products.clear()  # a model that is built computes its shape, on the CPU
     drift = np.ones(local._layout.parameters, np.float32)
-    done = local.train(start, GradientCorrection(start, 0.1, drift), epochs=1)
+    done = local.train(start, Drill(GradientCorrection(start, 0.1, drift), epochs=1))
     assert done.velocity is not None
     assert elsewhere.crossed == [
         done.steps,
@@ -192,7 +193,7 @@ def test_models_and_batches_are_moved_and_vectors_come_back_as_float32_on_the_cp
         assert vector.dtype == np.float32
     assert done.end.shape == start.shape
     again = local.train(
-        start, velocity=done.velocity, weights=np.ones(local.examples, np.float32), steps=2
+        start, Drill(velocity=done.velocity, weights=np.ones(local.examples, np.float32), steps=2)
     )
     assert again.steps == 2
     assert elsewhere.products == {"meta"}
@@ -201,14 +202,14 @@ def test_models_and_batches_are_moved_and_vectors_come_back_as_float32_on_the_cp
 def test_images_of_a_training_are_changed_on_the_device(elsewhere: Watch) -> None:
     local, start = local_of(COLOURED, augment="shift_flip")
     elsewhere.products.clear()
-    assert local.train(start, epochs=1).steps > 0
+    assert local.train(start, Drill(epochs=1)).steps > 0
     assert elsewhere.products == {"meta"}
 
 
 @pytest.mark.parametrize("task", [HEADED, COLOURED], ids=lambda task: task.model.name)
 def test_contrastive_views_are_made_on_the_device(task: Task, elsewhere: Watch) -> None:
     local, start = local_of(task)
-    done = local.train(start, contrast=Contrast(2), epochs=1)
+    done = local.train(start, Drill(contrast=Contrast(2), epochs=1))
     assert done.steps > 0
     assert local.memberships(start, 2).sum() == local.examples
     assert (
@@ -224,7 +225,7 @@ def test_dp_sgd_works_on_the_device(elsewhere: Watch) -> None:
         LocalPrivacy(noise_multiplier=1.0), budget, Noise.simulated(1, "test"), None
     )
     elsewhere.products.clear()
-    done = local.train(start, epochs=1)
+    done = local.train(start, Drill(epochs=1))
     assert done.steps > 0
     assert done.end.dtype == np.float32
     assert local.spent() > 0
@@ -241,17 +242,15 @@ def test_a_job_for_a_device_that_is_not_there_fails_with_the_setting(
     assert failed.failure is not None
     assert failed.failure.startswith("training.device: torch")
     owner = OwnersRules(UNLIMITED.model_copy(update={"device": "cpu"}))
-    answer({**job(tmp_path, training=training), **owner.to_wire()})
+    answer(replace(job(tmp_path, training=training), rules=owner.for_job()))
     done = ReportContent.from_bytes((tmp_path / "report").read_bytes(), verified=True)
     assert (done.failure, done.device) == (None, "cpu")
 
 
 def test_a_worker_is_asked_whether_a_device_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     has(monkeypatch, "mps")
-    assert answer({"job": "device", "wanted": "auto"}) == {"device": "mps"}
-    assert answer({"job": "device", "wanted": "cuda"})["failure"].startswith(
-        "training.device: torch"
-    )
+    assert answer(FindDevice(wanted="auto")) == DeviceFound(kind="mps")
+    assert answer(FindDevice(wanted="cuda")).why.startswith("training.device: torch")
 
 
 def test_a_report_names_what_it_was_computed_on(
@@ -280,11 +279,11 @@ class Asked:
     """A pool whose worker has no GPU."""
 
     def __init__(self) -> None:
-        self.jobs: list[frames.Job] = []
+        self.jobs: list[Any] = []
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
         self.jobs.append(job)
-        return {"failure": "no GPU", "detail": "no cuda here"}
+        return Failure(why="no GPU", detail="no cuda here")
 
 
 async def test_only_a_gpu_that_is_asked_for_by_name_is_looked_for() -> None:
@@ -294,7 +293,7 @@ async def test_only_a_gpu_that_is_asked_for_by_name_is_looked_for() -> None:
     assert pool.jobs == []
     with pytest.raises(UserError, match="no cuda here"):
         await check_device(pool, "cuda", OwnersRules(UNLIMITED))
-    assert pool.jobs[0]["wanted"] == "cuda"
+    assert pool.jobs[0].wanted == "cuda"
 
 
 @pytest.mark.processes

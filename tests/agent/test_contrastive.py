@@ -19,7 +19,7 @@ from covey.agent.training.objective import contrastive_loss
 from covey.shared.errors import UserError
 from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Contrast, Job, Training
+from covey.shared.strategies.base import Contrast, Drill, Job, Training
 from covey.shared.strategies.fuzzy import Fuzzy
 from tests.agent.test_learner import data_of
 
@@ -122,7 +122,7 @@ def test_a_strategy_with_other_clusters_than_the_head_names_the_option_to_set() 
         local.memberships(start, 2)
     bare, other = local_of(HEADED.model_copy(update={"model": Model(name="lenet5")}))
     with pytest.raises(UserError, match="no projection head"):
-        bare.train(other, contrast=Contrast(3))
+        bare.train(other, Drill(contrast=Contrast(3)))
 
 
 def test_a_run_whose_model_lacks_the_strategys_head_ends_before_it_starts(tmp_path: Path) -> None:
@@ -156,20 +156,22 @@ def test_memberships_count_every_sample_once_by_the_heads_largest_output() -> No
 @pytest.mark.parametrize("task", [HEADED, COLOURED], ids=["grey", "coloured and standardised"])
 def test_contrastive_training_moves_the_head_and_repeats_bit_for_bit(task: Task) -> None:
     ends = [
-        local.train(start, contrast=Contrast(3))
+        local.train(start, Drill(contrast=Contrast(3)))
         for local, start in (local_of(task) for _ in range(2))
     ]
     assert ends[0].end.tobytes() == ends[1].end.tobytes()
     (local, start), (plain, _) = local_of(task), local_of(task)
     span = initial(task, 3)[1].span_of("head.2")[0]
     assert np.array_equal(plain.train(start).end[span], start[span])
-    assert not np.array_equal(local.train(start, contrast=Contrast(3)).end[span], start[span])
+    assert not np.array_equal(
+        local.train(start, Drill(contrast=Contrast(3))).end[span], start[span]
+    )
 
 
 def test_a_contrast_without_weight_trains_the_model_as_without_it() -> None:
     # the draw of the views comes before the order of the samples: one batch holds them all, so order is no matter
     (local, start), (plain, _) = (local_of(HEADED, batch=100) for _ in range(2))
-    ends = local.train(start, contrast=Contrast(3, beta=0)).end, plain.train(start).end
+    ends = local.train(start, Drill(contrast=Contrast(3, beta=0))).end, plain.train(start).end
     assert np.allclose(*ends, atol=1e-6)
 
 
@@ -191,10 +193,12 @@ def test_training_lowers_the_contrastive_loss() -> None:
     def usual_loss(model: Any) -> float:
         """Views are random: the loss of one batch alone varies too much."""
         return float(
-            np.mean([local.train(model, epochs=1, contrast=Contrast(3)).loss for _ in range(10)])
+            np.mean(
+                [local.train(model, Drill(epochs=1, contrast=Contrast(3))).loss for _ in range(10)]
+            )
         )
 
-    end = local.train(start, contrast=Contrast(3)).end
+    end = local.train(start, Drill(contrast=Contrast(3))).end
     assert usual_loss(end) < usual_loss(start) - 0.3
 
 
@@ -209,7 +213,7 @@ def test_a_contrast_sees_two_different_views_as_shares_of_clusters(
 
     monkeypatch.setattr("covey.agent.training.objective.contrastive_loss", watched)
     local, start = local_of(HEADED)
-    local.train(start, contrast=Contrast(3))
+    local.train(start, Drill(contrast=Contrast(3)))
     assert seen
     for first, second in seen:
         assert not torch.equal(first, second)
@@ -225,7 +229,7 @@ def test_training_on_changed_images_repeats_bit_for_bit_and_differs(
     ends = []
     for augment in ("none", "shift", "shift", "shift_flip"):
         local, start = local_of(COLOURED, augment=augment)
-        ends.append(local.train(start, contrast=contrast).end.tobytes())
+        ends.append(local.train(start, Drill(contrast=contrast)).end.tobytes())
     assert ends[1] == ends[2]
     assert len(set(ends)) == 3
 
@@ -247,7 +251,7 @@ def test_changed_images_are_those_of_the_task_loss_and_views_see_the_originals(
         "covey.agent.training.learner.augmentation_of_training", lambda augment: blank
     )
     local, start = local_of(HEADED, batch=100)
-    local.train(start, contrast=Contrast(3))
+    local.train(start, Drill(contrast=Contrast(3)))
     assert len(seen) == 2
     assert all(float(images.std()) > 0.1 for images in seen)
 

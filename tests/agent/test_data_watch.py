@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from covey.agent.data_watch import NOTHING, DataWatch, fingerprint
-from covey.agent.worker.sources import LocalSource
+from covey.agent.worker.sources import dataset
 from covey.shared.scenario.task import Task
+from covey.shared.wire.jobs import DeviceData
 
 
 def samples(path: Path, count: int, seconds: int) -> None:
@@ -21,13 +22,13 @@ def samples(path: Path, count: int, seconds: int) -> None:
 
 def test_a_worker_reads_data_again_that_was_repaired_or_replaced(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
-    source = LocalSource(str(path))
+    source = DeviceData(data=str(path))
     task = Task(features=(4,), classes=2)
     samples(path, 20, seconds=100)
-    before = source.dataset(task)
-    assert source.dataset(task) is before  # unchanged files are not read again
+    before = dataset(source, task)
+    assert dataset(source, task) is before  # unchanged files are not read again
     samples(path, 40, seconds=200)
-    after = source.dataset(task)
+    after = dataset(source, task)
     assert len(after.targets) + len(after.test_targets) == 40
 
 

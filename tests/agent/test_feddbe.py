@@ -22,6 +22,7 @@ from covey.shared.strategies.base import (
     LAST_MODEL,
     MODEL,
     Debias,
+    Drill,
     GradientCorrection,
     Job,
     Setup,
@@ -50,7 +51,7 @@ def local(kind: type, path: Path, **training: Any) -> Any:
 def test_a_step_follows_the_gradient_of_both_terms(tmp_path: Path, kind: type) -> None:
     client = local(kind, table(tmp_path, 1), epochs=1, batch=64, lr=0.01)
     debias = Debias(OWN, MEAN, kappa=3.0)
-    result = client.train(START, GradientCorrection(debias=debias))
+    result = client.train(START, Drill(GradientCorrection(debias=debias)))
     assert (result.steps, client.examples) == (1, 64)
     labels = client.targets("train")
 
@@ -80,7 +81,7 @@ def test_both_learners_train_alike_with_both_terms(tmp_path: Path) -> None:
     for kind in (NumpyLocal, TorchLocal):
         client = local(kind, table(tmp_path, 1), momentum=0.5)
         debias = Debias(OWN, MEAN, kappa=2.0)
-        result = client.train(START, GradientCorrection(debias=debias))
+        result = client.train(START, Drill(GradientCorrection(debias=debias)))
         found.append(np.concatenate([result.end, result.own, [result.loss]]))
         plain = client.train(START)
         assert plain.own is None, "the offset is gone after the training"

@@ -20,6 +20,7 @@ from covey.shared.scenario.fleet import Faults, Fleet, Timeline
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.documents import AgentStatus
+from covey.shared.wire.jobs import Failure, FleetShare, WritePartition, WriteStart
 from covey.shared.wire.messages import OrderMessage
 from covey.shared.wire.topics import Topics
 from tests import clock
@@ -80,6 +81,9 @@ def test_deaths_are_drawn_for_each_agent_and_step() -> None:
     )
 
 
+SOURCE = FleetShare(scenario=Path("s.yaml"))
+
+
 class Hall:
     """A fleet over a broker in memory, and the set of its agents that are online."""
 
@@ -91,7 +95,7 @@ class Hall:
         self.hand = self.broker.link("hand")
         self.fleet = FleetRun(
             scenario,
-            {},
+            SOURCE,
             folder,
             open_link=self.broker.link,
             pool=self.pool,
@@ -178,7 +182,7 @@ async def test_all_work_of_a_fleet_names_its_learner(tmp_path: Path, learner: st
     async with hosted(tmp_path, scene(1), learner) as hall:
         await hall.order("agent-0", order(1, ref()))
         await asyncio.sleep(5)
-        assert {job["learner"] for job in hall.pool.jobs} == {learner}
+        assert {job.rules.learner for job in hall.pool.jobs} == {learner}
         assert hall.pool.steps == [1]
 
 
@@ -186,12 +190,12 @@ async def test_a_worker_writes_the_partition_and_its_failure_is_a_user_error(
     tmp_path: Path,
 ) -> None:
     class Refusing(FakePool):
-        async def call(self, job: dict[str, Any], *, weight: float = 0) -> dict[str, Any]:
-            assert (job["job"], job["out"]) == ("partition", str(tmp_path / "deep" / "p.npz"))
-            return {"failure": "agent 3 gets no sample"}
+        async def call(self, job: Any, *, weight: float = 0) -> Failure:
+            assert job == WritePartition(source=SOURCE, out=tmp_path / "deep" / "p.npz")
+            return Failure(why="agent 3 gets no sample")
 
     with pytest.raises(UserError, match="agent 3"):
-        await write_partition(Refusing(), {}, tmp_path / "deep" / "p.npz")
+        await write_partition(Refusing(), SOURCE, tmp_path / "deep" / "p.npz")
 
 
 async def test_a_worker_writes_the_initial_models_under_the_rules_of_the_fleet(
@@ -200,17 +204,14 @@ async def test_a_worker_writes_the_initial_models_under_the_rules_of_the_fleet(
     jobs = []
 
     class Refusing(FakePool):
-        async def call(self, job: dict[str, Any], *, weight: float = 0) -> dict[str, Any]:
+        async def call(self, job: Any, *, weight: float = 0) -> Failure:
             jobs.append(job)
-            return {"failure": "an error", "detail": "the model has no layer 'head'"}
+            return Failure(why="an error", detail="the model has no layer 'head'")
 
-    source = {"scenario": "s.yaml", "data_root": None}
     rules = OwnersRules(UNLIMITED, AllowedCode.parse(["theirs:model"]))
     with pytest.raises(UserError, match="no layer 'head'"):
-        await write_start(Refusing(), source, tmp_path / "start.npz", rules)
-    (job,) = jobs
-    assert (job["job"], job["out"]) == ("start", str(tmp_path / "start.npz"))
-    assert (job["source"], job["allow"]) == (source, ["theirs:model"])
+        await write_start(Refusing(), SOURCE, tmp_path / "start.npz", rules)
+    assert jobs == [WriteStart(source=SOURCE, out=tmp_path / "start.npz", rules=rules.for_job())]
 
 
 def test_an_invalid_scenario_is_refused_with_the_key(tmp_path: Path) -> None:
@@ -246,7 +247,7 @@ def test_a_scenario_without_a_fleet_cannot_be_simulated(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no section 'fleet'"):
         FleetRun(
             alone,
-            {},
+            SOURCE,
             tmp_path,
             open_link=MemoryBroker().link,
             pool=FakePool(),

@@ -27,7 +27,7 @@ from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Local, Training
 from covey.shared.wire.messages import OrderMessage
-from covey.shared.work.client import shuffle
+from covey.shared.work.at_hand import shuffle
 from tests.kit.local_clients import local_driver
 from tests.kit.small_run import rules, scenario
 

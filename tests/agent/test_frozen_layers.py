@@ -17,7 +17,7 @@ from covey.agent.training.models import build, initial, layout_of
 from covey.shared.numerics.split import Split
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Training
+from covey.shared.strategies.base import Drill, Training
 from tests.agent.test_private_sgd import data_of
 
 HEAD = {"share": ["fc2", "fc3"]}
@@ -42,7 +42,7 @@ def trained(task: Task, passes: list[int], nets: Nets | None = None, **training:
 
     hook = local._net.module.get_submodule("conv1").register_forward_hook(count)
     try:
-        return local.train(start, trained=split.trains), split
+        return local.train(start, Drill(trained=split.trains)), split
     finally:
         hook.remove()
 

@@ -15,10 +15,9 @@ from covey.agent.kept.model_dir import ModelDir
 from covey.agent.worker.worker import answer
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
-from covey.shared.wire import frames
-from covey.shared.wire.codec import Codec
+from covey.shared.wire.codec import Codec, encode_model
+from covey.shared.wire.jobs import DeviceData, KeepPlace, Perform
 from covey.shared.wire.messages import ModelRef, ReportContent, digest
-from covey.shared.work.client import encode_model
 from tests.agent.orders import order
 from tests.agent.test_kept import BAD, GOOD, LAYOUT, TASK, perform, samples
 
@@ -78,7 +77,7 @@ def test_no_window_in_training_shares_rows_with_one_that_is_held_back() -> None:
 
 def answered(
     folder: Path, served: Vector, other: Vector, **of_order: Any
-) -> tuple[dict[str, Any], frames.Job, ModelDir]:
+) -> tuple[dict[str, Any], Any, ModelDir]:
     """The numbers of the report of an order with two models, the worker's answer, and the device's models."""
     folder.mkdir()
     refs: list[ModelRef] = []
@@ -97,21 +96,18 @@ def answered(
         **of_order,
     )
     models = ModelDir(folder / "models")
-    done = answer(
-        {
-            "job": "perform",
-            "source": {"data": str(samples(folder)), "label": None},
-            "client": "pi",
-            "order": message.to_bytes(),
-            "models": [str(folder / ref.key) for ref in refs],
-            "memory": "",
-            "durable": False,
-            "report_out": str(folder / "report"),
-            "memory_out": str(folder / "memory"),
-            "keep": {"folder": str(models.folder), "current": "", "accepted": "", "margin": 0.05},
-        }
+    job = Perform(
+        source=DeviceData(data=str(samples(folder))),
+        client="pi",
+        order=message.to_bytes(),
+        models=[folder / ref.key for ref in refs],
+        durable=False,
+        report_out=folder / "report",
+        memory_out=folder / "memory",
+        keep=KeepPlace(folder=models.folder, current="", accepted="", margin=0.05),
     )
-    assert done["failed"] is None
+    done = answer(job)
+    assert done.failed == ""
     report = ReportContent.from_bytes((folder / "report").read_bytes(), verified=True)
     return dict(report.numbers), done, models
 

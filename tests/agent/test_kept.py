@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,18 @@ from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
 from covey.shared.storage.files import folder_lock
-from covey.shared.wire.codec import Codec
+from covey.shared.wire.codec import Codec, encode_model
 from covey.shared.wire.deployments import Deployment
+from covey.shared.wire.jobs import (
+    AdoptModel,
+    DeviceData,
+    Failure,
+    KeepPlace,
+    ModelJudgement,
+    Perform,
+)
 from covey.shared.wire.messages import ModelRef, digest
 from covey.shared.wire.topics import Topics, deployed_key
-from covey.shared.work.client import encode_model
 from tests import clock
 from tests.agent.orders import order, ref
 from tests.agent.test_service import FakePool, World, worked
@@ -76,11 +84,12 @@ def put(
     return models.take(version, "first", figure)
 
 
-def compared(models: ModelDir) -> dict[str, Any]:
+def compared(models: ModelDir) -> KeepPlace:
     """What a worker's job has about the models on the device."""
-    files = {"current": models.in_use, "accepted": models.accepted}
-    names = {name: "" if version is None else version.file for name, version in files.items()}
-    return {"folder": str(models.folder), **names, "margin": 0.05}
+    current, accepted = (
+        "" if version is None else version.file for version in (models.in_use, models.accepted)
+    )
+    return KeepPlace(folder=models.folder, current=current, accepted=accepted, margin=0.05)
 
 
 def test_the_newest_models_stay_and_older_ones_leave_the_disk(tmp_path: Path) -> None:
@@ -188,34 +197,29 @@ def samples(folder: Path) -> Path:
     return folder / "data.npz"
 
 
-def perform(
-    folder: Path, vector: Vector, models: ModelDir, data: str = "", **changes: Any
-) -> dict[str, Any]:
+def perform(folder: Path, vector: Vector, models: ModelDir, data: str = "", **changes: Any) -> Any:
     """Do the work of an order with this model, and make the model in use of what the worker accepted."""
     content = encode_model(vector, LAYOUT.digest, Codec(), generator(0, "down"))
     (folder / "model").write_bytes(content)
     reference = ModelRef(key="0", digest=digest(content), parts=1, size=len(content))
     plain = {"task": TASK.for_agents(), "layout": LAYOUT.to_wire(), "cluster": 0}
     message = order(1, reference, **{**plain, "sizes": {"model": LAYOUT.size}, **changes})
-    done = answer(
-        {
-            "job": "perform",
-            "source": {"data": str(folder / data if data else samples(folder)), "label": None},
-            "client": "pi",
-            "order": message.to_bytes(),
-            "models": [str(folder / "model")],
-            "memory": "",
-            "durable": False,
-            "report_out": str(folder / "report"),
-            "memory_out": str(folder / "memory"),
-            "keep": compared(models),
-        }
+    job = Perform(
+        source=DeviceData(data=str(folder / data if data else samples(folder))),
+        client="pi",
+        order=message.to_bytes(),
+        models=[folder / "model"],
+        durable=False,
+        report_out=folder / "report",
+        memory_out=folder / "memory",
+        keep=compared(models),
     )
-    assert done["failed"] is None
-    kept: dict[str, Any] = done.get("kept") or {}
-    if kept.get("accepted"):
-        figure = kept["figure"]
-        models.take(Version.from_json(kept["version"]), kept["why"], (figure[0], figure[1]))
+    done = answer(job)
+    assert done.failed == ""
+    kept: ModelJudgement | None = done.kept
+    if kept is not None and kept.accepted:
+        assert kept.figure is not None
+        models.take(Version.from_json(kept.version), kept.why, kept.figure)
     return kept
 
 
@@ -223,20 +227,20 @@ def test_the_worker_keeps_a_model_unless_it_is_worse_here(
     tmp_path: Path, single_thread: None
 ) -> None:
     models = ModelDir(tmp_path / "models")
-    assert perform(tmp_path, GOOD, models, round_=0) == {}, "an untrained model is of no use"
-    assert perform(tmp_path, GOOD, models, round_=1)["accepted"]
-    assert perform(tmp_path, GOOD, models, round_=1) == {}, "the very same model"
+    assert perform(tmp_path, GOOD, models, round_=0) is None, "an untrained model is of no use"
+    assert perform(tmp_path, GOOD, models, round_=1).accepted
+    assert perform(tmp_path, GOOD, models, round_=1) is None, "the very same model"
     worse = perform(tmp_path, BAD, models, phase="evaluate", sizes={}, round_=2)
-    assert not worse["accepted"]
-    assert "accuracy" in worse["why"]
+    assert not worse.accepted
+    assert "accuracy" in worse.why
     assert models.in_use == Version("run-1", 1, 0)
     better = perform(tmp_path, 2 * GOOD, models, phase="evaluate", sizes={}, round_=3)
-    assert better["accepted"]
+    assert better.accepted
     models.path(Version("run-1", 3, 0)).write_bytes(b"damaged")
-    assert not perform(tmp_path, BAD, models, round_=4)["accepted"], "the first model is better"
+    assert not perform(tmp_path, BAD, models, round_=4).accepted, "the first model is better"
     models.path(Version("run-1", 1, 0)).write_bytes(b"damaged")
     alone = perform(tmp_path, BAD, models, round_=4)
-    assert (alone["accepted"], alone["is_first"]) == (True, True), "nothing to compare with"
+    assert (alone.accepted, alone.is_first) == (True, True), "nothing to compare with"
 
 
 def adopted(
@@ -248,36 +252,32 @@ def adopted(
     freeze: tuple[str, ...] = (),
     vector: Vector = BAD,
     tune: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+) -> Any:
     """The worker's answer about a published model, by default one that is worse here than the one in use."""
     content = encode_model(vector, LAYOUT.digest, Codec(), generator(0, "down"))
     path = folder / f"{digest(content).hex()}.model"
     path.write_bytes(content)
-    done = answer(
-        {
-            "job": "adopt",
-            "source": {"data": str(samples(folder)), "label": None},
-            "deployment": Deployment(
-                serial=1,
-                run="run-0",
-                round=9,
-                origin="operator",
-                task=TASK.model_copy(update={"keep": keep, "freeze": freeze}).for_agents(),
-                layout=LAYOUT.to_wire(),
-                models=[ref(deployed_key(0), content)],
-                force=force,
-                tune=tune or {},
-            ).to_bytes(),
-            "clusters": [0],
-            "models": [str(path)],
-            "keep": compared(models),
-            **OwnersRules(Policy().with_limits(limits)).to_wire(),
-        }
+    deployment = Deployment(
+        serial=1,
+        run="run-0",
+        round=9,
+        origin="operator",
+        task=TASK.model_copy(update={"keep": keep, "freeze": freeze}).for_agents(),
+        layout=LAYOUT.to_wire(),
+        models=[ref(deployed_key(0), content)],
+        force=force,
+        tune=tune or {},
     )
-    if "failure" in done:
-        return done
-    kept: dict[str, Any] = done["kept"]
-    return kept
+    job = AdoptModel(
+        source=DeviceData(data=str(samples(folder))),
+        deployment=deployment.to_bytes(),
+        clusters=[0],
+        models=[path],
+        keep=compared(models),
+        rules=OwnersRules(Policy().with_limits(limits)).for_job(),
+    )
+    done = answer(job)
+    return done if isinstance(done, Failure) else done.kept
 
 
 def test_force_overrides_the_check_of_a_device_unless_its_policy_forbids_it(
@@ -285,12 +285,12 @@ def test_force_overrides_the_check_of_a_device_unless_its_policy_forbids_it(
 ) -> None:
     models = ModelDir(tmp_path / "models")
     put(models, Version("run-1", 1, 0))
-    assert not adopted(tmp_path, models, force=False)["accepted"]
+    assert not adopted(tmp_path, models, force=False).accepted
     forced = adopted(tmp_path, models, force=True)
-    assert forced["accepted"]
-    assert forced["why"].startswith("the operator overrides the check: accuracy 0")
+    assert forced.accepted
+    assert forced.why.startswith("the operator overrides the check: accuracy 0")
     checked = adopted(tmp_path, models, "forced_models=checked", force=True)
-    assert not checked["accepted"]
+    assert not checked.accepted
 
 
 def test_a_published_model_is_completed_by_the_values_that_this_device_keeps(
@@ -298,10 +298,10 @@ def test_a_published_model_is_completed_by_the_values_that_this_device_keeps(
 ) -> None:
     models = ModelDir(tmp_path / "models")
     put(models, Version("run-1", 1, 0))
-    assert not adopted(tmp_path, models, force=False, keep=("fc.bias",))["accepted"]
+    assert not adopted(tmp_path, models, force=False, keep=("fc.bias",)).accepted
     done = adopted(tmp_path, models, force=False, keep=("fc.weight",))
-    assert done["accepted"], "all that was published is its bias"
-    kept = read_model(models.path(Version.from_json(done["version"])))
+    assert done.accepted, "all that was published is its bias"
+    kept = read_model(models.path(Version.from_json(done.version)))
     assert LAYOUT.vector(kept.models[0]).tolist() == [*GOOD[:4], *BAD[4:]]
 
 
@@ -309,8 +309,8 @@ def test_a_published_model_is_rejected_where_the_values_that_devices_keep_are_mi
     tmp_path: Path, single_thread: None
 ) -> None:
     done = adopted(tmp_path, ModelDir(tmp_path / "models"), force=True, keep=("fc.bias",))
-    assert not done["accepted"]
-    assert "has no fc.bias of its own" in done["why"]
+    assert not done.accepted
+    assert "has no fc.bias of its own" in done.why
 
 
 TUNE = {"epochs": 5, "lr": 0.5, "batch": 10}
@@ -321,15 +321,15 @@ def test_a_device_judges_at_adoption_what_it_answers_with(
 ) -> None:
     models = ModelDir(tmp_path / "models")
     served = adopted(tmp_path, models)
-    assert (served["version"]["uses"], served["figure"][1] < 0.2) == ("", True)
+    assert (served.version["uses"], served.figure[1] < 0.2) == ("", True)
     judged = adopted(tmp_path, models, tune=TUNE)
-    assert judged["figure"][1] > 0.8
-    assert "at home" in judged["version"]["uses"]
-    version = Version.from_json(judged["version"])
+    assert judged.figure[1] > 0.8
+    assert "at home" in judged.version["uses"]
+    version = Version.from_json(judged.version)
     models.take(version, "first")
     assert not adopted(tmp_path, models, tune=TUNE), "these models are judged"
     good = adopted(tmp_path, models, vector=100 * GOOD, tune=TUNE)
-    assert good["version"]["uses"] == "100 % served", "anything else has to be clearly better"
+    assert good.version["uses"] == "100 % served", "anything else has to be clearly better"
 
 
 def test_training_at_home_at_adoption_leaves_frozen_tensors_and_limits_of_the_owner_alone(
@@ -337,12 +337,12 @@ def test_training_at_home_at_adoption_leaves_frozen_tensors_and_limits_of_the_ow
 ) -> None:
     models = ModelDir(tmp_path / "models")
     done = adopted(tmp_path, models, tune=TUNE, freeze=("fc.bias",), vector=BAD + 0.5)
-    assert "at home" in done["version"]["uses"]
-    kept = read_model(models.path(Version.from_json(done["version"])))
+    assert "at home" in done.version["uses"]
+    kept = read_model(models.path(Version.from_json(done.version)))
     assert len(kept.models) > 1
     assert all(LAYOUT.vector(model)[4:].tolist() == [0.5, 0.5] for model in kept.models)
     refused = adopted(tmp_path, models, "max_epochs=4", tune=TUNE)
-    assert "max_epochs: tune.epochs is 5, at most 4" in refused["failure"]
+    assert "max_epochs: tune.epochs is 5, at most 4" in refused.why
 
 
 # -- the agent -------------------------------------------------------------------------------------
@@ -353,23 +353,16 @@ class KeepingPool(FakePool):
 
     accepts = True
 
-    async def call(self, job: dict[str, Any], *, weight: float = 0) -> dict[str, Any]:
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
         done = await super().call(job, weight=weight)
-        if job["job"] != "perform":
+        if not isinstance(job, Perform) or job.keep is None:
             return done
-        if job["keep"] is None:
-            return {**worked(job), "kept": None}
         version = Version("run-1", len(self.jobs), 0)
-        folder = Path(job["keep"]["folder"])
-        (folder / version.file).write_bytes(b"a model")
-        kept = {
-            "version": version.to_json(),
-            "accepted": self.accepts,
-            "why": "as it is",
-            "figure": None,
-            "is_first": False,
-        }
-        return {**worked(job), "kept": kept}
+        (job.keep.folder / version.file).write_bytes(b"a model")
+        kept = ModelJudgement(
+            version=version.to_json(), accepted=self.accepts, why="as it is", figure=None
+        )
+        return replace(worked(job), kept=kept)
 
 
 @clock.virtual(within_s=3600)
@@ -416,8 +409,8 @@ async def test_a_model_that_is_still_in_training_does_not_go_into_use(tmp_path: 
         shown = world.statuses[-1].model
         assert shown is not None, "the operator sees that this device keeps models"
         assert shown.run == ""
-    [perform] = [job for job in pool.jobs if job["job"] == "perform"]
-    assert perform["keep"] is None
+    [perform] = [job for job in pool.jobs if isinstance(job, Perform)]
+    assert perform.keep is None
 
 
 @clock.virtual(within_s=3600)

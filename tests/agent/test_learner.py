@@ -20,7 +20,7 @@ from covey.shared.errors import DataError, UserError
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import GradientCorrection, Local, Training
+from covey.shared.strategies.base import Drill, GradientCorrection, Local, Training
 
 IMAGES = Task(features=(1, 16, 16), classes=4, model=Model(name="lenet5"))
 TABLE = Task(features=(3,), classes=4, model=Model(name="mlp", options={"hidden": 5}))
@@ -130,7 +130,7 @@ def test_the_gradient_correction_is_added_before_momentum() -> None:
             TABLE, data, start, Training(batch=5, lr=0.1, momentum=0.9), correction
         )
         fresh, _, _ = local_of(TABLE, data, momentum=0.9)
-        assert np.allclose(fresh.train(start, correction).end, expected, atol=1e-5)
+        assert np.allclose(fresh.train(start, Drill(correction)).end, expected, atol=1e-5)
 
 
 def test_nothing_moves_the_parameters_that_are_frozen_and_the_rest_learns_as_if_they_were_not_there() -> (
@@ -143,17 +143,19 @@ def test_nothing_moves_the_parameters_that_are_frozen_and_the_rest_learns_as_if_
     behind = np.arange(layout.size) >= frozen
     anchor, drift = np.ones_like(start), np.ones_like(start)
     local, *_ = local_of(TABLE, momentum=0.9, weight_decay=0.1, epochs=3)
-    end = local.train(start, GradientCorrection(anchor, 0.3, drift), trained=behind).end
+    end = local.train(start, Drill(GradientCorrection(anchor, 0.3, drift), trained=behind)).end
     assert np.array_equal(end[:frozen], start[:frozen])
     assert np.all(end[frozen:] != start[frozen:])
     one_step: dict[str, Any] = {"batch": 100, "momentum": 0.9, "weight_decay": 0.1}
     ends = [
-        local_of(TABLE, **one_step)[0].train(start, GradientCorrection(anchor, 0.3), trained=of).end
+        local_of(TABLE, **one_step)[0]
+        .train(start, Drill(GradientCorrection(anchor, 0.3), trained=of))
+        .end
         for of in (None, behind)
     ]
     assert np.array_equal(ends[0][frozen:], ends[1][frozen:])
     nothing = np.zeros(layout.size, np.bool_)
-    assert np.array_equal(local_of(TABLE)[0].train(start, trained=nothing).end, start)
+    assert np.array_equal(local_of(TABLE)[0].train(start, Drill(trained=nothing)).end, start)
 
 
 def test_a_correction_pulls_the_values_that_it_names_alone() -> None:
@@ -161,7 +163,9 @@ def test_a_correction_pulls_the_values_that_it_names_alone() -> None:
     first = np.arange(layout.size) < 10
     anchor = start + 5
     ends = {
-        name: local_of(TABLE, batch=100)[0].train(start, GradientCorrection(anchor, 0.3, on=on)).end
+        name: local_of(TABLE, batch=100)[0]
+        .train(start, Drill(GradientCorrection(anchor, 0.3, on=on)))
+        .end
         for name, on in (("none", np.zeros_like(first)), ("first", first), ("all", None))
     }
     assert np.array_equal(ends["first"][first], ends["all"][first])
@@ -178,7 +182,7 @@ def test_a_gradient_correction_of_zero_changes_no_bit() -> None:
     ):
         local, start, layout = local_of(TABLE)
         assert layout.size == 44
-        ends.append(local.train(start, correction).end.tobytes())
+        ends.append(local.train(start, Drill(correction)).end.tobytes())
     assert len(set(ends)) == 1
 
 
@@ -186,12 +190,12 @@ def test_the_same_generator_and_start_give_the_same_bytes() -> None:
     first, second = (local_of(IMAGES, momentum=0.9)[0] for _ in range(2))
     start, _ = initial(IMAGES, 3)
     torch.manual_seed(1)
-    one = first.train(start, epochs=2)
+    one = first.train(start, Drill(epochs=2))
     torch.manual_seed(2)
-    first_again = second.train(start, epochs=2)
+    first_again = second.train(start, Drill(epochs=2))
     assert one.end.tobytes() == first_again.end.tobytes()
     assert one.loss == first_again.loss
-    assert first.train(start).end.tobytes() != second.train(start, epochs=2).end.tobytes()
+    assert first.train(start).end.tobytes() != second.train(start, Drill(epochs=2)).end.tobytes()
 
 
 def test_momentum_starts_at_zero_with_every_training() -> None:
@@ -207,12 +211,12 @@ def test_a_velocity_that_is_handed_on_makes_two_jobs_one() -> None:
         "batch": 100,
     }  # one batch: its order does not matter
     local, start, _ = local_of(TABLE, **settings, weight_decay=0.1)
-    first = local.train(start, epochs=2)
+    first = local.train(start, Drill(epochs=2))
     assert first.velocity is not None
     before = first.velocity.copy()
-    second = local.train(first.end, epochs=3, velocity=first.velocity)
-    assert np.allclose(second.end, local.train(start, epochs=5).end, atol=1e-6)
-    assert not np.allclose(second.end, local.train(first.end, epochs=3).end, atol=1e-3)
+    second = local.train(first.end, Drill(epochs=3, velocity=first.velocity))
+    assert np.allclose(second.end, local.train(start, Drill(epochs=5)).end, atol=1e-6)
+    assert not np.allclose(second.end, local.train(first.end, Drill(epochs=3)).end, atol=1e-3)
     assert np.array_equal(first.velocity, before)
     assert (
         local_of(TABLE)[0].train(start).velocity is None
@@ -223,7 +227,7 @@ def test_training_leaves_its_start_and_the_callers_arrays_unchanged() -> None:
     local, start, _ = local_of(TABLE)
     before = start.copy()
     start.flags.writeable = False
-    end = local.train(start, GradientCorrection(start, 0.1)).end
+    end = local.train(start, Drill(GradientCorrection(start, 0.1))).end
     kept = end.copy()
     local.loss(before)
     assert np.array_equal(start, before)
@@ -232,8 +236,8 @@ def test_training_leaves_its_start_and_the_callers_arrays_unchanged() -> None:
 
 def test_epochs_given_override_the_settings_and_none_gives_the_start() -> None:
     local, start, _ = local_of(TABLE, epochs=4)
-    assert local.train(start, epochs=1).steps == 5
-    nothing = local.train(start, epochs=0)
+    assert local.train(start, Drill(epochs=1)).steps == 5
+    nothing = local.train(start, Drill(epochs=0))
     assert (nothing.steps, nothing.loss) == (0, local.loss(start))
     assert np.array_equal(nothing.end, start)
 
@@ -243,7 +247,7 @@ def test_steps_given_override_the_epochs_and_begin_another_epoch_where_one_is_to
 
     def end(epochs: int | None = None, steps: int | None = None) -> tuple[int, bytes]:
         local, start, _ = local_of(TABLE)
-        done = local.train(start, epochs=epochs, steps=steps)
+        done = local.train(start, Drill(epochs=epochs, steps=steps))
         return done.steps, done.end.tobytes()
 
     assert end(steps=10) == end(epochs=2)
@@ -271,7 +275,7 @@ def test_the_reported_loss_is_the_mean_over_the_steps() -> None:
 def test_weights_multiply_losses_and_the_mean_still_divides_by_the_batch_size() -> None:
     local, start, layout = local_of(TABLE, batch=100)
     weights = np.linspace(0, 3, 23).astype(np.float32)  # their mean is not 1
-    end = local.train(start, weights=weights).end
+    end = local.train(start, Drill(weights=weights)).end
     data = data_of(TABLE)
     expected = np.zeros(layout.size)
     for i, weight in enumerate(weights):
@@ -280,7 +284,7 @@ def test_weights_multiply_losses_and_the_mean_still_divides_by_the_batch_size() 
         )
         expected += weight * local_of(TABLE, single)[0].gradient(start) / 23
     assert np.allclose(end, start - 0.1 * expected, atol=1e-6)
-    ones = local_of(TABLE)[0].train(start, weights=np.ones(23, np.float32)).end
+    ones = local_of(TABLE)[0].train(start, Drill(weights=np.ones(23, np.float32))).end
     assert np.allclose(ones, local_of(TABLE)[0].train(start).end, atol=1e-6)
 
 
@@ -347,7 +351,7 @@ def test_regression_learns_a_line() -> None:
     x = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
     data = dataset(x, x @ np.array([1, -2, 0.5], np.float32) + 3, source="line")
     local, start, _ = local_of(VALUES, data)
-    end = local.train(start, epochs=60).end
+    end = local.train(start, Drill(epochs=60)).end
     assert np.allclose(end, [1, -2, 0.5, 3], atol=1e-3)
     assert local.predict(end, "train").shape == (60, 1)
     assert local.targets("train").dtype == np.float32
@@ -408,7 +412,7 @@ def test_batch_norm_moves_its_buffers_in_training_and_not_in_evaluation() -> Non
     end = local.train(start).end
     assert not np.allclose(end[layout.parameters :], start[layout.parameters :])
     local.loss(start)
-    assert np.array_equal(local.train(start, epochs=0).end, start)
+    assert np.array_equal(local.train(start, Drill(epochs=0)).end, start)
     assert not local.gradient(start)[layout.parameters :].any()
 
 
@@ -488,7 +492,7 @@ def test_real_digits_are_learned() -> None:
     task = Task(features=(1, 8, 8), classes=10, scale=1 / 16)
     data = with_test(fit(load_named("digits"), task))
     local, start, _ = local_of(task, data, batch=32)
-    end = local.train(start, epochs=5).end
+    end = local.train(start, Drill(epochs=5)).end
     accuracy = float((local.predict(end, "test").argmax(axis=1) == local.targets("test")).mean())
     assert accuracy > 0.9
 

@@ -33,7 +33,7 @@ from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import Budget, LocalPrivacy, Trainings
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import GradientCorrection, Training
+from covey.shared.strategies.base import Drill, GradientCorrection, Training
 from tests.agent.test_learner import data_of
 
 pytestmark = pytest.mark.usefixtures("single_thread", "nets")
@@ -383,7 +383,7 @@ def test_a_model_of_the_users_own_trains_as_torch_trains_it(
     local, start, layout = local_of(name, momentum=momentum)
     assert layout.frozen == frozen
     trained = Split.by_patterns(layout, (), (), ()).trains
-    end = local.train(start, trained=trained).end
+    end = local.train(start, Drill(trained=trained)).end
     training = Training(batch=5, lr=0.1, weight_decay=0.1, epochs=3, momentum=momentum)
     expected = by_torch(name, start, layout, 11, training)
     assert np.allclose(end, expected, atol=1e-6)
@@ -428,7 +428,7 @@ def test_nothing_moves_what_the_models_own_code_has_frozen() -> None:
     drift = np.full(layout.parameters, 0.5, np.float32)
     correction = GradientCorrection(mu=1.0, anchor=np.zeros_like(start), drift=drift)
     split = Split.by_patterns(layout, (), (), ())
-    end = local.train(start, correction, trained=split.trains).end
+    end = local.train(start, Drill(correction, trained=split.trains)).end
     assert split.values("freeze") == 24
     assert np.array_equal(end[:24], start[:24])
     assert split.shared.frozen == ()
@@ -444,7 +444,7 @@ def test_noise_and_clipping_see_only_what_trains(name: str) -> None:
     local.enable_privacy(LocalPrivacy(noise_multiplier=1.0), budget, noise, None)
     trained = Split.by_patterns(layout, (), (), ()).trains
     assert trained is not None
-    end = local.train(start, trained=trained).end
+    end = local.train(start, Drill(trained=trained)).end
     assert np.array_equal(end[~trained], start[~trained])
     assert not np.array_equal(end[trained], start[trained])
 
@@ -479,7 +479,7 @@ def test_a_batch_of_one_sample_is_left_out_only_where_the_model_cannot_train_on_
 
 def test_steps_given_are_made_where_a_batch_of_every_epoch_is_left_out() -> None:
     local, start, _ = local_of("row_norm")
-    assert local.train(start, steps=5).steps == 5
+    assert local.train(start, Drill(steps=5)).steps == 5
 
 
 @pytest.mark.parametrize("name", ["Sync", "Functional", "row_norm"])
@@ -503,7 +503,7 @@ def test_an_error_in_the_middle_of_a_training_is_one_sentence_with_its_line() ->
 def test_an_exported_program_gives_what_the_model_gives(name: str, tmp_path: Path) -> None:
     local, start, layout = local_of(name)
     trained = Split.by_patterns(layout, (), (), ()).trains
-    end = local.train(start, trained=trained).end
+    end = local.train(start, Drill(trained=trained)).end
     facts = {"task": task_of(name).for_agents()}
     file = tmp_path / "cluster-0.safetensors"
     save_file(dict(layout.named(end)), file, metadata={"facts": json.dumps(facts)})

@@ -36,10 +36,10 @@ from covey.shared.scenario.columns import TargetScale
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Contrast, GradientCorrection, Local, Training
-from covey.shared.wire import frames
+from covey.shared.strategies.base import Contrast, Drill, GradientCorrection, Local, Training
+from covey.shared.wire.jobs import DataSource, DeviceData, JobRules, Performed
 from covey.shared.wire.messages import OrderMessage
-from covey.shared.work.client import shuffle
+from covey.shared.work.at_hand import shuffle
 from tests import clock
 from tests.agent.test_worker import UNWANTED, WATCHED
 from tests.agent.test_worker import job as worker_job
@@ -167,9 +167,9 @@ def test_balanced_weights_give_each_class_of_an_agent_the_same_sum() -> None:
     assert len(set(counts)) > 1
     weights = (len(classes) / (4 * counts))[classes].astype(np.float32)
     assert weights.mean() == pytest.approx(1)
-    assert_close(balanced.train(start).end, plain.train(start, weights=weights).end)
-    both_kinds = plain.train(start, weights=weights * 2).end
-    assert_close(balanced.train(start, weights=np.full(43, 2, np.float32)).end, both_kinds)
+    assert_close(balanced.train(start).end, plain.train(start, Drill(weights=weights)).end)
+    both_kinds = plain.train(start, Drill(weights=weights * 2)).end
+    assert_close(balanced.train(start, Drill(weights=np.full(43, 2, np.float32))).end, both_kinds)
     assert balanced.loss(start) == plain.loss(start)
 
 
@@ -178,8 +178,8 @@ def test_balanced_weights_give_each_class_of_an_agent_the_same_sum() -> None:
 def test_training_agrees_with_torch(task: Task, name: str) -> None:
     settings, options = SETTINGS[name]
     torch_local, numpy_local, start = both(task, **settings)
-    expected = torch_local.train(start, **options(start))
-    found = numpy_local.train(start, **options(start))
+    expected = torch_local.train(start, Drill(**options(start)))
+    found = numpy_local.train(start, Drill(**options(start)))
     assert_close(found.end, expected.end)
     assert found.steps == expected.steps
     assert found.loss == pytest.approx(expected.loss, rel=1e-5)
@@ -242,7 +242,7 @@ def test_other_abilities_of_torch_are_refused_with_the_reason() -> None:
     _, local, start = both(LINEAR)
     contrast = Contrast(clusters=2)
     with pytest.raises(PublicError, match=r"contrastive loss .* --learner torch"):
-        local.train(start, contrast=contrast)
+        local.train(start, Drill(contrast=contrast))
     with pytest.raises(PublicError, match="needs a projection head"):
         local.memberships(start, 2)
     budget = Budget(Trainings(), 3, 0)
@@ -326,10 +326,11 @@ def test_torch_is_the_choice_where_it_is_installed_and_numpy_elsewhere(
 @pytest.mark.processes
 async def test_a_worker_with_numpy_does_the_work_of_an_order_without_torch(tmp_path: Path) -> None:
     loaded = tmp_path / "loaded"
-    job = worker_job(tmp_path) | NUMPY_RULES.to_wire()
+    job = replace(worker_job(tmp_path), rules=NUMPY_RULES.for_job())
     async with Pool(1, command=(*WATCHED, str(loaded))) as pool:
         done = await pool.call(job)
-    assert done["failed"] is None
+    assert isinstance(done, Performed)
+    assert done.failed == ""
     names = set(loaded.read_text().split())
     assert "numpy" in names
     assert names & {"torch", "PIL", *UNWANTED} == set()
@@ -385,7 +386,7 @@ def test_devices_with_and_without_torch_take_part_in_one_run(
 class WorkerHere(Numpy):
     """Does the jobs of worker processes in this one."""
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
         await asyncio.sleep(0.5)
         return answer(job)
 
@@ -398,11 +399,11 @@ def test_a_fleet_of_agents_with_numpy_finishes_a_run(
     for name in ("learner.TorchLocal", "models.build"):
         monkeypatch.delattr(f"covey.agent.training.{name}")  # nobody may turn to torch
     people = {f"agent-{number}": softmax_client((0, 1, 2, 3), seed=number) for number in range(3)}
-    sources = {}
+    sources: dict[str, DataSource] = {}
     for client, person in people.items():
         path = tmp_path / f"{client}.npz"
         np.savez(path, x=person.x.astype(np.float32), y=person.y)
-        sources[client] = {"data": str(path), "label": None}
+        sources[client] = DeviceData(data=str(path))
     rounds = {"participation": 1.0, "start_agents": 3}
     scene = scenario("fedavg", task={"keep": keep}, rounds=rounds)
     layout = layout_of_task(scene.task)
@@ -434,7 +435,7 @@ def test_a_fleet_of_agents_with_numpy_finishes_a_run(
 
 
 def test_rules_without_a_learner_mean_torch() -> None:
-    assert OwnersRules.from_wire({}).learner == NO_CODE_RULES.learner == TORCH
+    assert OwnersRules.of_job(JobRules()).learner == NO_CODE_RULES.learner == TORCH
 
 
 def test_a_model_whose_tensors_have_other_names_is_refused_by_the_first_of_them() -> None:

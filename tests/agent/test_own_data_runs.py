@@ -96,8 +96,8 @@ def test_a_device_whose_columns_do_not_fit_stays_out_and_its_status_names_why(
 ) -> None:
     path = written(tmp_path, "area,town,secret,rent", "50,Oslo,7,600", "60,Rome,8,700")
     found = inspected(path, scenes(FLATS)())
-    assert found["problem"].startswith("the table has no column 'year'")
-    assert "secret" not in found["problem"]
+    assert found.problem.startswith("the table has no column 'year'")
+    assert "secret" not in found.problem
 
 
 def test_a_proposal_trains(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from covey.shared.errors import PublicError, UserError
 from covey.shared.own_code.consent import AllowedCode, ConsentError
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Contrast, GradientCorrection, Local, Training
+from covey.shared.strategies.base import Contrast, Drill, GradientCorrection, Local, Training
 from covey.shared.wire.messages import OrderMessage
-from covey.shared.work.client import shuffle
+from covey.shared.work.at_hand import shuffle
 from tests.kit.local_clients import local_driver
 from tests.kit.small_run import clients, rules, scenario
 
@@ -109,7 +109,7 @@ def test_a_loop_trains_for_the_epochs_of_the_order_and_counts_by_the_samples_tha
     assert device.loss(trained.end) < device.loss(start)
     assert (device.examples, trained.steps, trained.loss) == (11, 9, 0.5)
     again, _ = local(epochs=1, batch=5)
-    longer = again.train(start, epochs=3).end
+    longer = again.train(start, Drill(epochs=3)).end
     assert np.array_equal(longer, trained.end)
 
 
@@ -144,7 +144,7 @@ def test_a_method_that_reaches_into_the_training_is_refused(
 ) -> None:
     device, start = local()
     with pytest.raises(PublicError, match=f"own_softmax:Softmax trains by code of its own.*{what}"):
-        device.train(start, **asked)
+        device.train(start, Drill(**asked))
 
 
 @pytest.mark.parametrize("call", ["gradient", "memberships", "enable_privacy"])

@@ -22,6 +22,7 @@ from covey.agent.policy import (
 from covey.shared.errors import UserError
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.strategies.registry import BUILT_IN
+from covey.shared.wire.jobs import HEAD_BYTES, JobRules, pack, unpack
 from tests.agent.orders import LAYOUT, TASK, order, ref, rest
 
 DEVICE = "pi-7"
@@ -145,8 +146,8 @@ def test_an_order_that_breaks_a_rule_is_refused_with_its_name(
     assert refusal is not None
     with pytest.raises(PolicyError, match=why):
         raise PolicyError(refusal)
-    again = OwnersRules.from_wire(
-        json.loads(json.dumps(rules.to_wire()))
+    again = OwnersRules.of_job(
+        unpack(pack(rules.for_job())[HEAD_BYTES:])
     )  # the worker holds the order against the same rules
     assert again.refuses(order(1, ref(), **changes), DEVICE) == refusal
 
@@ -219,8 +220,8 @@ def test_steps_are_counted_over_all_trainings_of_an_order() -> None:
 def test_a_task_with_allowed_code_is_not_refused() -> None:
     own = {**TASK.for_agents(), "model": {"name": "my_pkg:net"}}
     assert OwnersRules(allowed=AllowedCode.parse(["my_pkg"])).refuses_task(own) is None
-    assert OwnersRules.from_wire({"allow": ["my_pkg"]}).refuses_task(own) is None
-    assert "--allow my_pkg" in str(OwnersRules.from_wire({}).refuses_task(own))
+    assert OwnersRules.of_job(JobRules(allow=["my_pkg"])).refuses_task(own) is None
+    assert "--allow my_pkg" in str(OwnersRules.of_job(JobRules()).refuses_task(own))
 
 
 @pytest.mark.parametrize(

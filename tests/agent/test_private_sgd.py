@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ from covey.shared.privacy.settings import Budget, LocalPrivacy, Trainings
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Contrast, GradientCorrection, Training
+from covey.shared.strategies.base import Contrast, Drill, GradientCorrection, Training
 from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import ReportContent
-from covey.shared.work.client import PRIVACY_LEDGER
+from covey.shared.work.at_hand import PRIVACY_LEDGER
 from tests.agent.test_worker import job
 from tests.kit.device_run import here
 
@@ -81,7 +82,7 @@ def test_frozen_values_do_not_count_in_the_norm_of_a_gradient() -> None:
     _, layout = initial(TASK, 3)
     head = np.zeros(start.size, bool)
     head[layout.span_of("fc2")[0]] = head[layout.span_of("fc2")[1]] = True
-    moved = local.train(start, trained=head).end - start
+    moved = local.train(start, Drill(trained=head)).end - start
     plain, _ = local_of(None, batch=60, epochs=1, lr=1.0)
     gradients = []
     for row in range(60):
@@ -117,7 +118,9 @@ def test_gradient_correction_and_momentum_work_as_without_noise() -> None:
     private, start = local_of(privacy, batch=60, epochs=3, momentum=0.9, weight_decay=0.01)
     plain, _ = local_of(None, batch=60, epochs=3, momentum=0.9, weight_decay=0.01)
     assert np.allclose(
-        private.train(start, correction).end, plain.train(start, correction).end, atol=1e-4
+        private.train(start, Drill(correction)).end,
+        plain.train(start, Drill(correction)).end,
+        atol=1e-4,
     )
 
 
@@ -204,7 +207,7 @@ def spent_by(
         budget = Budget(facet, 3, max(round_, 0), round_ >= 0)
         local, start = local_of(LocalPrivacy(target_epsilon=3.0), budget=budget, ledger=ledger)
         if round_ < 0:
-            local.train(start, epochs=facet.first_epochs, steps=facet.first_steps)
+            local.train(start, Drill(epochs=facet.first_epochs, steps=facet.first_steps))
         else:
             for _ in range(trainings):
                 local.train(start)
@@ -253,7 +256,7 @@ def test_noise_grows_where_more_trainings_are_repeated_than_planned_so_that_all_
 def test_a_model_that_stays_at_home_is_trained_without_noise_and_spends_nothing() -> None:
     private, start = local_of(LocalPrivacy(noise_multiplier=50.0))
     plain, _ = local_of(None)
-    assert np.array_equal(private.train(start, at_home=True).end, plain.train(start).end)
+    assert np.array_equal(private.train(start, Drill(at_home=True)).end, plain.train(start).end)
     assert private.spent() == 0.0
 
 
@@ -276,9 +279,9 @@ def test_without_opacus_the_user_is_given_the_command(monkeypatch: pytest.Monkey
 def test_losses_that_need_other_examples_are_refused() -> None:
     local, start = local_of(LocalPrivacy(noise_multiplier=1.0))
     with pytest.raises(PublicError, match="weighs examples"):
-        local.train(start, weights=np.ones(60, np.float32))
+        local.train(start, Drill(weights=np.ones(60, np.float32)))
     with pytest.raises(PublicError, match="weighs examples"):
-        local.train(start, contrast=Contrast(2))
+        local.train(start, Drill(contrast=Contrast(2)))
 
 
 LOCAL = {"signatures": None, "local": {"noise_multiplier": 1.0}, "rounds": 3}
@@ -286,7 +289,7 @@ LOCAL = {"signatures": None, "local": {"noise_multiplier": 1.0}, "rounds": 3}
 
 def done(folder: Path, **changes: Any) -> ReportContent:
     folder.mkdir()
-    assert answer(job(folder, **changes))["failed"] is None
+    assert answer(job(folder, **changes)).failed == ""
     return ReportContent.from_bytes((folder / "report").read_bytes(), verified=True)
 
 
@@ -325,11 +328,9 @@ def test_a_device_draws_its_signatures_noise_in_secret(tmp_path: Path) -> None:
 def under(folder: Path, demand: dict[str, Any], **changes: Any) -> str | None:
     """Why a worker refuses an order under this policy; None if it did the work."""
     folder.mkdir()
-    rules = OwnersRules(Policy(privacy=PrivacyDemand(**demand))).to_wire()
-    this = {**job(folder, **changes), **rules, "account": str(folder.parent / FILE)}
-    found = answer(this)
-    why: str | None = found.get("failure") or found["failed"]
-    return why
+    rules = OwnersRules(Policy(privacy=PrivacyDemand(**demand))).for_job()
+    found = answer(replace(job(folder, **changes), rules=rules, account=folder.parent / FILE))
+    return found.failed or None
 
 
 def test_the_account_of_a_device_holds_all_runs_and_ends_at_the_owners_bound(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,19 @@ from covey.agent.device.service import Agent, NameTakenError
 from covey.agent.policy import OF_THE_OWNER, TAKES_MORE, OwnersRules, Policy
 from covey.agent.worker.pool import WorkerLost
 from covey.shared.mqtt.link import Received, Up
-from covey.shared.wire import frames
 from covey.shared.wire.documents import AgentStatus
+from covey.shared.wire.jobs import (
+    BadMemory,
+    BadModel,
+    DataSummary,
+    DeviceData,
+    Failure,
+    InspectData,
+    Nothing,
+    Perform,
+    Performed,
+    TryStep,
+)
 from covey.shared.wire.messages import OrderMessage, Part, ReportContent, digest
 from covey.shared.wire.parts import part_count
 from covey.shared.wire.topics import Topics
@@ -34,11 +46,11 @@ class FakePool:
 
     def __init__(self, takes_s: float = 1.0) -> None:
         self.takes_s = takes_s
-        self.jobs: list[frames.Job] = []
+        self.jobs: list[Any] = []
         self.given_up = 0
         self.lost = False
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
         self.jobs.append(job)
         try:
             await asyncio.sleep(self.takes_s)
@@ -47,26 +59,24 @@ class FakePool:
             raise
         if self.lost:
             raise WorkerLost("out of memory")
-        if job["job"] == "inspect":
-            return {"samples": 80, "test_samples": 20, "labels": ["0", "1"], "problem": None}
+        if isinstance(job, InspectData):
+            return DataSummary(samples=80, test_samples=20, labels=["0", "1"])
         return worked(job)
 
     @property
     def steps(self) -> list[int]:
         return [
-            OrderMessage.from_bytes(job["order"]).step
-            for job in self.jobs
-            if job["job"] == "perform"
+            OrderMessage.from_bytes(job.order).step for job in self.jobs if isinstance(job, Perform)
         ]
 
 
-def worked(job: frames.Job) -> frames.Job:
+def worked(job: Perform) -> Performed:
     """What a worker leaves on disk, and its answer."""
-    assert [Path(path).read_bytes() for path in job["models"]] == [MODEL]
+    assert [path.read_bytes() for path in job.models] == [MODEL]
     report = b"r" * REPORT_BYTES
-    Path(job["report_out"]).write_bytes(report)
-    Path(job["memory_out"]).write_bytes(b"memory")
-    return {"digest": digest(report), "size": len(report), "fresh": True, "failed": None}
+    job.report_out.write_bytes(report)
+    job.memory_out.write_bytes(b"memory")
+    return Performed(digest=digest(report), size=len(report), memory_digest=b"seal")
 
 
 class World:
@@ -80,7 +90,7 @@ class World:
         self.hand = broker.link("hand")
 
     def agent(self, device: str = "device", **options: Any) -> Agent:
-        source = {"data": options.pop("data", "x")}
+        source = DeviceData(data=options.pop("data", "x"))
         identity = Identity("pi", "default", source, self.folder / device, durable=False)
         return Agent(
             identity,
@@ -279,7 +289,7 @@ class LosingPool(FakePool):
         super().__init__()
         self.losses = losses
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
         answer = await super().call(job, weight=weight)
         if self.losses:
             self.losses -= 1
@@ -384,11 +394,11 @@ async def test_a_model_that_was_damaged_before_a_restart_is_fetched_again(tmp_pa
 class DoubtingPool(FakePool):
     """Compares each model with its name, as a worker does."""
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
-        for path in map(Path, job.get("models", [])):
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
+        for path in getattr(job, "models", ()):
             if digest(path.read_bytes()).hex() != path.stem:
                 self.jobs.append(job)
-                return {"model_damaged": bytes.fromhex(path.stem)}
+                return BadModel(digest=bytes.fromhex(path.stem))
         return await super().call(job, weight=weight)
 
 
@@ -413,9 +423,9 @@ async def test_a_model_that_was_damaged_while_the_agent_lives_is_fetched_again(
 class ForgetfulPool(FakePool):
     """Finds the memory damaged, as a worker does that compares it with its digest."""
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
         answer = await super().call(job, weight=weight)
-        return {"memory_damaged": True} if job.get("memory") else answer
+        return BadMemory() if job.memory else answer
 
 
 @clock.virtual(within_s=3600)
@@ -429,7 +439,7 @@ async def test_damaged_memory_is_named_once_and_the_next_report_marks_it_as_lost
         await world.order(order(2, ref(), accepted=1))
         await asyncio.sleep(3)
     assert world.pool.steps == [1, 2, 2]
-    assert [job["client_state"] for job in world.pool.jobs] == ["whole", "whole", "lost"]
+    assert [job.client_state for job in world.pool.jobs] == ["whole", "whole", "lost"]
     (why,) = [event["why"] for event in world.notices if event["event"] == "damaged"]
     assert "memory-run-1-1" in why
 
@@ -466,12 +476,12 @@ async def test_data_is_inspected_for_the_coordinators_task(tmp_path: Path) -> No
 class SmallPool(FakePool):
     """A worker whose owner allows the memory of eight samples."""
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
-        if job["job"] != "fits":
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
+        if not isinstance(job, TryStep):
             return await super().call(job, weight=weight)
         self.jobs.append(job)
         why = f"{OF_THE_OWNER}: memory_limit_mb: {TAKES_MORE} 200 MB"
-        return {} if job["batch"] <= 8 else {"failure": why}
+        return Nothing() if job.batch <= 8 else Failure(why=why)
 
 
 @pytest.mark.parametrize(
@@ -546,7 +556,7 @@ def test_changed_data_is_compared_with_the_task_again_while_the_agent_waits(tmp_
             await asyncio.sleep(20.0)
             data.write_text("repaired")
             await asyncio.sleep(20.0)
-            return [job["job"] for job in world.pool.jobs] + [row["event"] for row in world.notices]
+            return [job.called for job in world.pool.jobs] + [row["event"] for row in world.notices]
 
     jobs = clock.run(program())
     assert jobs.count("inspect") == 2
@@ -564,7 +574,7 @@ def test_data_that_changed_just_before_the_work_is_compared_first(tmp_path: Path
             await world.model()
             await world.order(order(1, ref()))
             await asyncio.sleep(3.0)
-            return [job["job"] for job in world.pool.jobs]
+            return [job.called for job in world.pool.jobs]
 
     assert clock.run(program()) == ["inspect", "inspect", "perform"]
 
@@ -577,11 +587,11 @@ def test_others_know_of_samples_that_came_during_the_work_before_its_report_arri
 
         samples = 70
 
-        async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+        async def call(self, job: Any, *, weight: float = 0) -> Any:
             self.samples += 10
             answer = await super().call(job, weight=weight)
-            name = "samples" if job["job"] == "inspect" else "examples"
-            return {**answer, name: self.samples}
+            name = "samples" if isinstance(job, InspectData) else "examples"
+            return replace(answer, **{name: self.samples})
 
     async def program() -> list[int]:
         async with World.open(tmp_path, pool=Grows()) as world, world.living(data="x"):
@@ -591,7 +601,7 @@ def test_others_know_of_samples_that_came_during_the_work_before_its_report_arri
             await world.order(order(1, ref()))
             await asyncio.sleep(5.0)
             assert world.parts
-            jobs = [job["job"] for job in world.pool.jobs]
+            jobs = [job.called for job in world.pool.jobs]
             assert jobs == ["inspect", "perform", "inspect"]
             return [one.samples for one in world.statuses if one.samples]
 

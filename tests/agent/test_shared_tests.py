@@ -24,12 +24,13 @@ from covey.agent.policy import NO_CODE_RULES
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.torch_learner import LEARNER
 from covey.agent.worker import sources
-from covey.agent.worker.sources import FleetSource
+from covey.agent.worker.sources import dataset
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.partition import Dirichlet, GroupedLabels, Iid, LabelSkew, Partition
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Training
-from covey.shared.work.client import measure
+from covey.shared.wire.jobs import FleetShare
+from covey.shared.work.evaluate import measure
 from tests.kit.scenes import Scenes
 
 TARGETS = np.arange(2000) % 10
@@ -41,10 +42,10 @@ scenes = Scenes.of("tested", TASK.model_dump(mode="json"))
 MODEL = np.linspace(-1, 1, 650, dtype=np.float32)
 
 
-def fleet(folder: Path, rule: dict[str, Any]) -> list[FleetSource]:
+def fleet(folder: Path, rule: dict[str, Any]) -> list[FleetShare]:
     """The data of ten agents, whose test parts have no less than a hundred rows."""
     scenario = scenes.written(folder, fleet={"agents": 10, "data": "digits", "partition": rule})
-    return [FleetSource(str(scenario), None, index) for index in range(10)]
+    return [FleetShare(scenario=scenario, index=index) for index in range(10)]
 
 
 @pytest.mark.parametrize("rule", [LabelSkew(share=0.2), Dirichlet(alpha=0.5), GroupedLabels()])
@@ -131,10 +132,10 @@ def test_shares_of_simulated_agents_are_kept_as_far_as_there_is_room(
         folder = tmp_path / str(room_bytes)
         folder.mkdir()
         agents = fleet(folder, {"name": "iid"})[:3]
-        shares = [agent.dataset(TASK) for agent in agents]
-        return sum(agents[index].dataset(TASK) is shares[index] for index in (2, 1, 0))
+        shares = [dataset(agent, TASK) for agent in agents]
+        return sum(dataset(agents[index], TASK) is shares[index] for index in (2, 1, 0))
 
-    own = fleet(tmp_path, {"name": "iid"})[0].dataset(TASK)
+    own = dataset(fleet(tmp_path, {"name": "iid"})[0], TASK)
     arrays = (own.features, own.targets, own.test_features, own.test_targets)
     share_bytes = sum(array.nbytes for array in arrays)
     assert [kept(int(share_bytes * shares)) for shares in (0.5, 2.5, 3.5)] == [0, 2, 3]
@@ -155,7 +156,7 @@ def test_figures_of_shared_rows_are_those_of_each_agent_alone(
 
     monkeypatch.setattr(TorchLocal, "_computed", counted)
     for source in fleet(tmp_path, {"name": "label_skew", "share": 0.2}):
-        data = source.dataset(TASK)
+        data = dataset(source, TASK)
         assert data.shared_tests is not None
         for own, figures in ((replace(data, shared_tests=None), alone), (data, together)):
             rng = np.random.default_rng(0)
@@ -172,8 +173,8 @@ def test_turned_images_and_samples_that_are_held_back_share_no_rows(tmp_path: Pa
         {"features": [1, 8, 8], "classes": 10, "model": {"name": "linear"}}
     )
     turned, *_ = fleet(tmp_path, {"name": "rotation"})
-    assert turned.dataset(images).shared_tests is None
+    assert dataset(turned, images).shared_tests is None
     skewed, *_ = fleet(tmp_path, {"name": "label_skew", "share": 0.2})
-    _, held = hold_back(skewed.dataset(TASK), 0, "agent")
+    _, held = hold_back(dataset(skewed, TASK), 0, "agent")
     assert held is not None
     assert held.shared_tests is None

@@ -20,6 +20,7 @@ from covey.coordinator.deploy.publish import publish
 from covey.coordinator.disk.versions import ModelVersion
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.wire.deployments import Deployment
+from covey.shared.wire.jobs import Adopted, AdoptModel, DeviceData, ModelJudgement
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.agent.orders import TASK
@@ -45,25 +46,25 @@ class Worker(FakePool):
     def figures(self, run: str) -> dict[str, Any]:
         return BAD if (run, self.name) in SPOILT else GOOD
 
-    async def call(self, job: dict[str, Any], *, weight: float = 0) -> dict[str, Any]:
-        if job["job"] != "adopt":
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
+        if not isinstance(job, AdoptModel):
             return await super().call(job, weight=weight)
         await asyncio.sleep(self.takes_s)
-        deployment = Deployment.from_bytes(job["deployment"])
-        version = Version(deployment.run, deployment.round, job["clusters"][0], deployment.origin)
-        before = job["keep"]["current"].partition("-")[0]
+        deployment = Deployment.from_bytes(job.deployment)
+        version = Version(deployment.run, deployment.round, job.clusters[0], deployment.origin)
+        before = job.keep.current.partition("-")[0]
         verdict = judge(self.figures(version.run), self.figures(before) if before else None, 0.05)
         accepted = verdict.accepted or (deployment.force and self.name != CAREFUL)
         if accepted:
-            (Path(job["keep"]["folder"]) / version.file).write_bytes(b"a model")
-        kept = {
-            "version": version.to_json(),
-            "accepted": accepted,
-            "why": verdict.why,
-            "figure": ("accuracy", self.figures(version.run)["accuracy"]),
-            "is_first": not before,
-        }
-        return {"kept": kept}
+            (job.keep.folder / version.file).write_bytes(b"a model")
+        kept = ModelJudgement(
+            version=version.to_json(),
+            accepted=accepted,
+            why=verdict.why,
+            figure=("accuracy", self.figures(version.run)["accuracy"]),
+            is_first=not before,
+        )
+        return Adopted(kept=kept)
 
 
 class Site:
@@ -79,7 +80,9 @@ class Site:
             await agent.run(link)
 
     def start(self, name: str) -> None:
-        identity = Identity(name, "default", {"data": "x"}, self.folder / name, durable=False)
+        identity = Identity(
+            name, "default", DeviceData(data="x"), self.folder / name, durable=False
+        )
         keep = KeepOptions(self.folder / f"models-{name}")
         agent = Agent(identity, Worker(name), keep=keep)
         self.agents[name] = agent, asyncio.create_task(self._lives(agent))

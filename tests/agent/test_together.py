@@ -17,7 +17,7 @@ from covey.agent.training.models import initial
 from covey.agent.training.together import ask, is_together, together
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import GradientCorrection, Training, TrainingResult
+from covey.shared.strategies.base import Drill, GradientCorrection, Training, TrainingResult
 
 pytestmark = pytest.mark.usefixtures("single_thread")
 
@@ -141,7 +141,7 @@ def test_a_second_training_of_an_order_is_a_batch_of_its_own() -> None:
 def test_models_whose_layers_cannot_be_batched_train_alone_to_the_same_bytes(task: Task) -> None:
     start = initial(task, 3)[0]
     sizes = (6, 4)
-    alone = [local.train(start, steps=1).end for local in learners(task, sizes)]
+    alone = [local.train(start, Drill(steps=1)).end for local in learners(task, sizes)]
     works = [partial(local.train, start, steps=1) for local in learners(task, sizes)]
     batch = together(works, lambda _: pytest.fail("nothing to batch"))
     for one, other in zip(alone, batch, strict=True):

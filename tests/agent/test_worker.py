@@ -10,8 +10,9 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,9 +23,10 @@ from covey.agent.training.models import build, initial, layout_of
 from covey.agent.training.torch_learner import COMPILER_FLAG, configure_torch
 from covey.agent.worker import worker
 from covey.agent.worker.memory_file import MemoryDamaged, StoredMemory, load_memory, save_memory
+from covey.agent.worker.participant import ModelCache
 from covey.agent.worker.pool import Pool, WorkerLost
 from covey.agent.worker.process import WorkerOptions
-from covey.agent.worker.worker import ModelCache, answer
+from covey.agent.worker.worker import answer
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.consent import AllowedCode
@@ -32,10 +34,19 @@ from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
 from covey.shared.storage import files
 from covey.shared.strategies.base import LAST_MODEL
-from covey.shared.wire import frames
-from covey.shared.wire.codec import Codec, decode
+from covey.shared.wire import jobs
+from covey.shared.wire.codec import Codec, decode, encode_model
+from covey.shared.wire.jobs import (
+    BadMemory,
+    BadModel,
+    DataSummary,
+    DeviceData,
+    InspectData,
+    Perform,
+    Performed,
+)
 from covey.shared.wire.messages import INITIAL, ModelRef, ReportContent, digest
-from covey.shared.work.client import encode_model, with_array
+from covey.shared.work.execute import with_array
 from tests.agent.orders import TASK, order
 from tests.hashes import Hashes
 
@@ -43,7 +54,7 @@ ECHO = (
     sys.executable,
     "-u",
     "-c",
-    "import covey.shared.wire.frames as w, sys, time, os\n"
+    "import covey.shared.wire.jobs as w, sys, time, os\n"
     + """
 while (job := w.read(sys.stdin.buffer)) is not None:
     if job.get("die"): os._exit(3)
@@ -97,7 +108,7 @@ def data(folder: Path, rows: int = 40) -> Path:
     return folder / "data.npz"
 
 
-def job(folder: Path, **changes: Any) -> frames.Job:
+def job(folder: Path, **changes: Any) -> Perform:
     """A whole order on disk: train a linear model from its initial weights."""
     task = TASK.model_copy(update={"model": TASK.model.model_copy(update={"name": "linear"})})
     vector, layout = initial(task, 0)
@@ -106,18 +117,15 @@ def job(folder: Path, **changes: Any) -> frames.Job:
     reference = ModelRef(key="0", digest=digest(content), parts=1, size=len(content))
     plain = {"task": task.for_agents(), "layout": layout.to_wire()}
     message = order(1, reference, **{**plain, "sizes": {"model": layout.size}, **changes})
-    places = {"report_out": str(folder / "report"), "memory_out": str(folder / "memory")}
-    source = {"data": str(data(folder)), "label": None}
-    return {
-        "job": "perform",
-        "source": source,
-        "client": "pi",
-        "order": message.to_bytes(),
-        "models": [str(folder / "model")],
-        "memory": "",
-        "durable": False,
-        **places,
-    }
+    return Perform(
+        source=DeviceData(data=str(data(folder))),
+        client="pi",
+        order=message.to_bytes(),
+        models=[folder / "model"],
+        report_out=folder / "report",
+        memory_out=folder / "memory",
+        durable=False,
+    )
 
 
 def test_a_damaged_model_is_found_before_it_is_used(tmp_path: Path) -> None:
@@ -125,9 +133,9 @@ def test_a_damaged_model_is_found_before_it_is_used(tmp_path: Path) -> None:
     content = (tmp_path / "model").read_bytes()
     path = tmp_path / f"{digest(content).hex()}.model"
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert answer({**wanted, "models": [str(path)]}) == {"model_damaged": digest(content)}
+    assert answer(replace(wanted, models=[path])) == BadModel(digest=digest(content))
     path.write_bytes(content)
-    assert answer({**wanted, "models": [str(path)]})["failed"] is None
+    assert answer(replace(wanted, models=[path])).failed == ""
 
 
 @pytest.mark.parametrize("damage", ["one bit", "half of it", "nothing is left"])
@@ -142,9 +150,9 @@ def test_damaged_memory_is_found_before_it_is_used(tmp_path: Path, damage: str) 
     if damage == "one bit":
         damaged[content.index(held)] ^= 1
     memory.write_bytes(damaged)
-    again = {**wanted, "memory": str(memory), "memory_digest": done["memory_digest"].hex()}
-    assert answer(again) == {"memory_damaged": True}
-    assert answer({**again, "memory": "", "client_state": "lost"})["failed"] is None
+    again = replace(wanted, memory=memory, memory_digest=done.memory_digest.hex())
+    assert answer(again) == BadMemory()
+    assert answer(replace(again, memory=None, client_state="lost")).failed == ""
     assert report(tmp_path).client_state == "lost"
 
 
@@ -185,11 +193,11 @@ def test_the_values_of_a_report_and_of_a_memory_are_hashed_once(
     hashes = Hashes()
     hashes.watch(monkeypatch)
     done = answer(wanted)
-    memory = {"memory": str(tmp_path / "memory"), "memory_digest": done["memory_digest"].hex()}
+    again = replace(wanted, memory=tmp_path / "memory", memory_digest=done.memory_digest.hex())
     trained = report(tmp_path).vectors["model"].data
     assert hashes.of(trained) == 1
     hashes.inputs.clear()
-    assert answer({**wanted, **memory})["failed"] is None
+    assert answer(again).failed == ""
     assert hashes.of(trained) == 1
 
 
@@ -213,7 +221,7 @@ async def until(reached: Callable[[], bool], within_s: float = 30.0) -> None:
 
 
 @asynccontextmanager
-async def pool(workers: int = 1, **options: Any) -> AsyncIterator[Pool]:
+async def pool(workers: int = 1, **options: Any) -> AsyncIterator[Any]:  # its workers repeat jobs
     async with Pool(workers, command=ECHO, **options) as it:
         yield it
 
@@ -224,25 +232,26 @@ async def test_a_worker_inspects_and_works_over_its_pipes(tmp_path: Path) -> Non
     loaded = tmp_path / "modules"
     async with Pool(1, command=(*WATCHED, str(loaded))) as it:
         task = TASK.for_agents()
-        found = await it.call({"job": "inspect", "source": wanted["source"], "task": task})
-        assert found == {"samples": 32, "test_samples": 8, "labels": ["0", "1"], "problem": None}
+        found = await it.call(InspectData(source=wanted.source, task=task))
+        assert found == DataSummary(samples=32, test_samples=8, labels=["0", "1"])
         assert "torch" not in loaded.read_text().split()
         done = await it.call(wanted)
         modules = set(loaded.read_text().split())
         assert "torch" in modules
         assert not modules & UNWANTED
-        wrong = await it.call({"job": "inspect", "source": {"data": "nowhere.npz"}, "task": task})
-        assert "nowhere.npz" in wrong["detail"]
-        assert "nowhere.npz" not in wrong["problem"]
+        wrong = await it.call(InspectData(source=DeviceData(data="nowhere.npz"), task=task))
+        assert isinstance(wrong, DataSummary)
+        assert "nowhere.npz" in wrong.detail
+        assert "nowhere.npz" not in wrong.problem
         (pid,) = it.processes
-    assert done == {
-        "digest": digest((tmp_path / "report").read_bytes()),
-        "size": (tmp_path / "report").stat().st_size,
-        "fresh": True,
-        "memory_digest": done["memory_digest"],
-        "failed": None,
-        "examples": 32,
-    }
+    assert isinstance(done, Performed)
+    assert done.memory_digest
+    assert done == Performed(
+        digest=digest((tmp_path / "report").read_bytes()),
+        size=(tmp_path / "report").stat().st_size,
+        examples=32,
+        memory_digest=done.memory_digest,
+    )
     assert (report(tmp_path).examples, report(tmp_path).steps) == (32, 4)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -260,7 +269,7 @@ def test_torch_is_set_to_results_that_repeat(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_report_holds_the_trained_model_and_the_memory_too(tmp_path: Path) -> None:
-    assert answer(job(tmp_path))["failed"] is None
+    assert answer(job(tmp_path)).failed == ""
     content = report(tmp_path)
     held = load_memory(tmp_path / "memory")[LAST_MODEL]
     assert np.array_equal(decode(content.vectors["model"], length=10), held)
@@ -282,9 +291,9 @@ def test_layers_that_compute_once_for_all_epochs_are_in_the_answer(tmp_path: Pat
             refs.append(ModelRef(key=key, digest=digest(content), parts=1, size=len(content)))
         plain: dict[str, Any] = {"task": task.for_agents(), "layout": layout.to_wire()}
         message = order(1, *refs, **plain, sizes={"model": parts["0"].size})
-        models = [str(tmp_path / key) for key in parts]
-        done = answer({**job(tmp_path), "order": message.to_bytes(), "models": models})
-        assert (done["failed"], done.get("frozen_once", 0)) == (None, samples)
+        models = [tmp_path / key for key in parts]
+        done = answer(replace(job(tmp_path), order=message.to_bytes(), models=models))
+        assert (done.failed, done.frozen_once) == ("", samples)
 
 
 def test_the_same_job_twice_makes_the_same_vectors(tmp_path: Path) -> None:
@@ -306,7 +315,7 @@ def test_a_model_is_built_for_the_first_of_its_orders_alone(
     monkeypatch.setattr(learner, "build", counted)
     monkeypatch.setattr(torch_learner, "LEARNER", torch_learner.TorchLearner())
     for _ in range(3):
-        assert answer(job(tmp_path))["failed"] is None
+        assert answer(job(tmp_path)).failed == ""
     assert built == ["linear"]
 
 
@@ -322,9 +331,9 @@ def test_a_model_of_the_users_own_is_built_for_each_order() -> None:
 def test_an_evaluation_reports_all_modes_and_does_not_change_the_memory(tmp_path: Path) -> None:
     answer(job(tmp_path))
     (tmp_path / "memory").rename(tmp_path / "kept")
-    done = answer({**job(tmp_path, phase="evaluate", sizes={}), "memory": str(tmp_path / "kept")})
-    assert done["failed"] is None
-    assert not done["fresh"]
+    done = answer(replace(job(tmp_path, phase="evaluate", sizes={}), memory=tmp_path / "kept"))
+    assert done.failed == ""
+    assert not done.memory_digest
     assert not (tmp_path / "memory").exists()
     numbers = report(tmp_path).numbers
     assert set(numbers) == {"server", "tuned", "last", "baseline"}
@@ -333,8 +342,8 @@ def test_an_evaluation_reports_all_modes_and_does_not_change_the_memory(tmp_path
 
 
 def test_moments_are_summed_per_channel(tmp_path: Path) -> None:
-    done = answer({**job(tmp_path, phase="moments", sizes={}), "models": []})
-    assert done["failed"] is None
+    done = answer(replace(job(tmp_path, phase="moments", sizes={}), models=[]))
+    assert done.failed == ""
     assert {name: len(values) for name, values in report(tmp_path).numbers.items()} == {
         "count": 4,
         "sum": 4,
@@ -343,21 +352,21 @@ def test_moments_are_summed_per_channel(tmp_path: Path) -> None:
 
 
 def test_an_error_in_the_work_is_reported_in_one_line_without_a_path(tmp_path: Path) -> None:
-    done = answer({**job(tmp_path), "source": {"data": str(tmp_path / "none.npz"), "label": None}})
-    assert "none.npz" in done["failed"]
-    assert "\n" not in done["failed"]
+    done = answer(replace(job(tmp_path), source=DeviceData(data=str(tmp_path / "none.npz"))))
+    assert "none.npz" in done.failed
+    assert "\n" not in done.failed
     assert report(tmp_path).failure == "the given path does not exist"
     assert report(tmp_path).vectors == {}
 
 
 def test_a_training_that_diverges_is_reported_as_a_failure(tmp_path: Path) -> None:
     done = answer(job(tmp_path, training={"epochs": 200, "batch": 4, "lr": 3e38}))
-    assert "diverged" in done["failed"]
+    assert "diverged" in done.failed
     assert "diverged" in str(report(tmp_path).failure)
 
 
 def test_an_unknown_job_gets_a_failure_as_its_answer(tmp_path: Path) -> None:
-    assert answer({"job": "dance"})["detail"] == "ValueError: unknown job 'dance'"
+    assert answer(cast(Any, "dance")).detail == "TypeError: str is no job of a worker"
 
 
 def test_memory_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -435,7 +444,7 @@ async def test_a_worker_ends_with_its_parent() -> None:
         "import asyncio, sys\nfrom covey.agent.worker.pool import Pool\n"
         "async def main():\n"
         "    pool = Pool(1)\n"
-        "    await pool.call({'job': 'nothing'})\n"
+        "    await pool.call({})\n"
         "    print(*pool.processes, flush=True)\n"
         "    await asyncio.sleep(600)\n"
         "asyncio.run(main())\n"
@@ -471,8 +480,8 @@ def test_a_stored_model_that_a_method_only_replaces_is_not_read(
         return of_file(self, name)
 
     monkeypatch.setattr(StoredMemory, "__getitem__", watched)
-    memory = {"memory": str(tmp_path / "memory"), "memory_digest": done["memory_digest"].hex()}
-    assert answer({**wanted, **memory})["fresh"]
+    again = replace(wanted, memory=tmp_path / "memory", memory_digest=done.memory_digest.hex())
+    assert answer(again).memory_digest
     assert LAST_MODEL in load_memory(tmp_path / "memory")
     assert LAST_MODEL not in read
 
@@ -491,18 +500,21 @@ def test_agents_of_a_simulated_fleet_share_the_models_of_an_order(tmp_path: Path
     layout = layout_of(build(TASK, 0))
     read: list[str] = []
 
+    def paths(*names: str) -> list[Path]:
+        return [Path(name) for name in names]
+
     def reads(path: Path, _: Layout) -> Vector:
         read.append(path.name)
         return np.zeros(layout.size, np.float32)
 
     cache = ModelCache()
-    first = cache.models(["agent-0/aa.model", "agent-0/bb.model"], layout, reads)
-    second = cache.models(["agent-1/bb.model"], layout, reads)
+    first = cache.models(paths("agent-0/aa.model", "agent-0/bb.model"), layout, reads)
+    second = cache.models(paths("agent-1/bb.model"), layout, reads)
     assert second[0] is first[1]
     assert not second[0].flags.writeable
     assert read == ["aa.model", "bb.model"]
-    cache.models(["agent-1/aa.model"], layout, reads)  # the order before did not name it
-    cache.models(["model", "model"], layout, reads)  # such a name identifies no content
+    cache.models(paths("agent-1/aa.model"), layout, reads)  # the order before did not name it
+    cache.models(paths("model", "model"), layout, reads)  # such a name identifies no content
     assert read[2:] == ["aa.model", "model", "model"]
 
 
@@ -510,10 +522,10 @@ def test_agents_of_a_simulated_fleet_share_the_models_of_an_order(tmp_path: Path
 def test_a_worker_syncs_contents_and_leaves_their_names_to_the_outbox(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
 ) -> None:
-    wanted = {**job(tmp_path), "durable": durable}
+    wanted = replace(job(tmp_path), durable=durable)
     synced: list[str] = []
     monkeypatch.setattr(files, "sync", lambda path: synced.append(path.stem))
-    assert answer(wanted)["failed"] is None
+    assert answer(wanted).failed == ""
     assert synced == (["memory", "report"] if durable else [])
 
 
@@ -533,14 +545,14 @@ def test_a_job_that_waits_is_done_before_torch_is_loaded(monkeypatch: pytest.Mon
             done.append("loaded")
             os.close(ours)
 
-    def answer_of(job: frames.Job, options: WorkerOptions) -> frames.Job:
-        done.append(job["job"])
-        return {}
+    def answer_of(job: object, options: WorkerOptions) -> jobs.Nothing:
+        done.append(type(job).__name__)
+        return jobs.Nothing()
 
     monkeypatch.setattr(worker, "load_library", lambda name: Learner())
     monkeypatch.setattr(worker, "answer", answer_of)
     theirs, ours = os.pipe()
-    os.write(ours, frames.pack({"job": "partition"}))
-    with os.fdopen(theirs, "rb") as jobs:
-        worker._serve(jobs, io.BytesIO(), WorkerOptions(warm=True))
-    assert done == ["partition", "loaded"]
+    os.write(ours, jobs.pack(jobs.FindDevice(wanted="cpu")))
+    with os.fdopen(theirs, "rb") as pipe:
+        worker._serve(pipe, io.BytesIO(), WorkerOptions(warm=True))
+    assert done == ["FindDevice", "loaded"]

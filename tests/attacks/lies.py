@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,8 @@ import numpy as np
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.run import Run
 from covey.shared.strategies.base import ClientId
-from covey.shared.wire import frames
 from covey.shared.wire.framing import REPORT_VERSION, VERSION, checksum_of
+from covey.shared.wire.jobs import OrderAnswer, Perform, Performed
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 from tests import clock
 from tests.bowl import Trainer
@@ -369,20 +369,20 @@ class Lying(Numpy):
         self.told: Counter[ClientId] = Counter()
         self.asked: Counter[ClientId] = Counter()  # reports of a liar, bent or not
 
-    def _perform(self, job: frames.Job) -> frames.Job:
-        answer = super()._perform(job)
-        if job["client"] not in self.lies:
+    def perform(self, job: Perform) -> OrderAnswer:
+        answer = super().perform(job)
+        if job.client not in self.lies or not isinstance(answer, Performed):
             return answer
-        self.asked[job["client"]] += 1
-        order = OrderMessage.from_bytes(job["order"])
-        honest = ReportContent.from_bytes(Path(job["report_out"]).read_bytes(), verified=True)
-        bent = self.lies[job["client"]].bend(honest.model_dump(), order)
+        self.asked[job.client] += 1
+        order = OrderMessage.from_bytes(job.order)
+        honest = ReportContent.from_bytes(job.report_out.read_bytes(), verified=True)
+        bent = self.lies[job.client].bend(honest.model_dump(), order)
         if bent is None:
             return answer
-        self.told[job["client"]] += 1
+        self.told[job.client] += 1
         content = bent if isinstance(bent, bytes) else newest(bent)
-        Path(job["report_out"]).write_bytes(content)
-        return {**answer, "digest": digest(content), "size": len(content)}
+        job.report_out.write_bytes(content)
+        return replace(answer, digest=digest(content), size=len(content))
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from covey.shared.numerics.averages import Rule
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import Encoded, ReportContent
-from covey.shared.work.client import decode_model, execute_order
 from tests.attacks.lies import LIES, Lying, outcome
 from tests.kit import spooled
+from tests.kit.local_clients import report_on
 from tests.kit.small_fleet import Numpy
 from tests.kit.small_run import begun, clients, local_for, rules, scenario, setup
 from tests.methods import METHODS, of_each_kind
@@ -62,7 +62,7 @@ def test_no_lie_ends_a_run_or_falls_back_on_somebody_else(
 def test_a_campaign_whose_liars_are_never_asked_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Lying, "_perform", Numpy._perform)
+    monkeypatch.setattr(Lying, "perform", Numpy.perform)
     assert "the attack did not take place" in outcome("fedavg", ["loss_nan"], tmp_path).wrong
 
 
@@ -100,12 +100,8 @@ def asked(run: Run) -> list[SendOrder]:
 
 def honest(run: Run, people: dict[ClientId, Any], order: SendOrder) -> ReportContent:
     assert order.order.work is not None
-    models = [
-        decode_model(run.orders.content_of(ref.key), run.setup.whole)
-        for ref in order.order.work.models
-    ]
     local = local_for(people)(order.client, order.order)
-    return execute_order(order.order, models, local, {}, client=order.client)[0]
+    return report_on(run, order.client, order.order, local)[0]
 
 
 def announced(effects: list[Effect], event: str) -> list[str]:
@@ -218,14 +214,8 @@ def final(
         for order in asked(run):
             assert order.order.work is not None
             client = order.client
-            models = [
-                decode_model(run.orders.content_of(ref.key), run.setup.whole)
-                for ref in order.order.work.models
-            ]
             local = local_for(people)(client, order.order)
-            report, states[client] = execute_order(
-                order.order, models, local, states.get(client, {}), client=client
-            )
+            report, states[client] = report_on(run, client, order.order, local, states.get(client))
             if client == "agent-3":
                 is_training = order.order.work.phase == "train"
                 report = pushed(report, claim, by if is_training else 0.0)

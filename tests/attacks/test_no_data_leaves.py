@@ -28,6 +28,7 @@ from covey.shared.mqtt.link import Received
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.scenario.task import Task
 from covey.shared.wire.documents import CoordinatorStatus
+from covey.shared.wire.jobs import DeviceData, Failure, InspectData
 from covey.shared.wire.topics import Topics
 from tests.agent.orders import order
 from tests.attacks.bad_data import CASES, OWN_TASKS, SECRET
@@ -66,14 +67,12 @@ def refusals(name: str, folder: Path) -> list[DataError]:
     if name in OWN_TASKS:
         tasks = [Task.model_validate({**TASK.model_dump(), **OWN_TASKS[name]})]
     for task in tasks:
-        job = {
-            "job": "inspect",
-            "source": {"data": source[0], "label": source[1]},
-            "task": task.model_dump(mode="json"),
-        }
+        job = InspectData(
+            source=DeviceData(data=source[0], label=source[1]), task=task.model_dump(mode="json")
+        )
         told = answer(job)
-        if problem := told.get("problem") or told.get("failure"):
-            found.append(DataError(told["detail"], public=problem))
+        if problem := told.why if isinstance(told, Failure) else told.problem:
+            found.append(DataError(told.detail, public=problem))
     return found
 
 

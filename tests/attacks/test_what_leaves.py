@@ -23,9 +23,9 @@ from covey.shared.scenario.task import Task
 from covey.shared.secure.simulated import simulated_identity
 from covey.shared.strategies.base import LAST_MODEL
 from covey.shared.strategies.phase_names import CARD
-from covey.shared.wire.codec import Codec
+from covey.shared.wire.codec import Codec, encode_model
+from covey.shared.wire.jobs import DeviceData, InspectData, Perform
 from covey.shared.wire.messages import ModelRef, ReportContent, digest
-from covey.shared.work.client import encode_model
 from tests.attacks.rogue import order
 
 DATA = Path(__file__).parent.parent.parent / "examples" / "diabetes" / "device-1.csv"
@@ -66,7 +66,7 @@ class Device:
         self, folder: Path, limit: str = "", data: Path = DATA, learner: str = "numpy"
     ) -> None:
         self.folder = folder
-        self.memory = ""  # of work that was accepted
+        self.memory: Path | None = None  # of work that was accepted
         self._data = data
         self._rules = OwnersRules(Policy().with_limits([limit] if limit else []), learner=learner)
 
@@ -84,21 +84,19 @@ class Device:
         training = {"epochs": 1, "batch": 10_000, "lr": 0.05}
         asked = {"layout": LAYOUT, "models": refs, "training": training, **work}
         asked["task"] = Task.model_validate(work.get("task", TASK)).for_agents()
-        job: dict[str, Any] = {
-            "job": "perform",
-            "order": order(**asked).to_bytes(),
-            "models": [str(file) for file in files.values()],
-            "memory": self.memory,
-            "client": "a1",
-            "source": {"data": str(self._data), "label": None},
-            "report_out": str(folder / "report"),
-            "memory_out": str(folder / "memory"),
-            "durable": False,
-            "secure": str(folder / "secure"),
-            "account": str(folder / "privacy.json"),
-            "keep": None,
-            **self._rules.to_wire(),
-        }
+        job = Perform(
+            order=order(**asked).to_bytes(),
+            models=list(files.values()),
+            memory=self.memory,
+            client="a1",
+            source=DeviceData(data=str(self._data)),
+            report_out=folder / "report",
+            memory_out=folder / "memory",
+            durable=False,
+            secure=folder / "secure",
+            account=folder / "privacy.json",
+            rules=self._rules.for_job(),
+        )
         answer(job)
         return ReportContent.from_bytes((folder / "report").read_bytes(), verified=True)
 
@@ -118,9 +116,10 @@ class Device:
             "classes": [guess, "x"],
             "model": {"name": "linear"},
         }
-        source = {"data": str(self._data), "label": None}
-        job = {"job": "inspect", "source": source, "task": task, **self._rules.to_wire()}
-        return str(answer(job)["problem"])
+        source = DeviceData(data=str(self._data))
+        return str(
+            answer(InspectData(source=source, task=task, rules=self._rules.for_job())).problem
+        )
 
 
 def with_another_target(row: int, folder: Path) -> Path:
@@ -173,7 +172,7 @@ def test_a_model_that_trained_at_home_without_noise_is_in_no_figure_and_neither_
     trained = device.report(sizes=sizes, numbers=numbers, **asked)
     assert (trained.loss, trained.steps) == (0.0, 0)
     assert figures(trained).keys() <= {"epsilon"}
-    device.memory = str(tmp_path / "memory")
+    device.memory = tmp_path / "memory"
     assert figures(device.report(phase="evaluate", evaluation=EVERYTHING, **JUDGED, **asked)) == {}
 
 

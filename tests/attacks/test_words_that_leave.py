@@ -20,6 +20,7 @@ from covey.agent.worker.worker import answer
 from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.columns import table_columns, width_of
 from covey.shared.scenario.task import Task
+from covey.shared.wire.jobs import DeviceData, InspectData
 
 DEVICES = 3
 ROWS = 30
@@ -82,12 +83,8 @@ def words_that_leave(folder: Path, header: str, row: Row) -> set[str]:
     sent.append(json.dumps(proposal.content()) + "".join(proposal.remarks()))
     for source in sources:
         for asked in (task, asking_for_all(task, header.split())):
-            job = {
-                "job": "inspect",
-                "source": {"data": source},
-                "task": asked.model_dump(mode="json"),
-            }
-            sent.append(json.dumps(answer(job) | {"detail": ""}))
+            job = InspectData(source=DeviceData(data=source), task=asked.model_dump(mode="json"))
+            sent.append(json.dumps({**vars(answer(job)), "detail": ""}))
             numbers = DataSurvey(load_local(source, task=asked), asked).statistics()
             sent.append(json.dumps(numbers, default=lambda one: np.asarray(one).tolist()))
     everything = "\n".join(sent)

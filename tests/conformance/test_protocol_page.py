@@ -33,7 +33,7 @@ from tests.processes import (
 AGENT = ROOT / "docs/examples/minimal_agent.py"
 SHORT_AGENT = ROOT / "examples/agent_in_60_lines.py"
 PAGE = "".join(
-    (ROOT / "docs" / page).read_text("utf-8") for page in ("protocol.md", "protocol-bytes.md")
+    (ROOT / page).read_text("utf-8") for page in ("docs/protocol.md", "shared/wire/README.md")
 )
 PART_BYTES = 1024  # the smallest: with 600 values a model has three parts
 

@@ -27,16 +27,18 @@ from covey.shared.numerics.vectors import Layout, Tensor, Vector, combine, mean
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
+    AS_ORDERED,
     LAST_MODEL,
     ClientId,
     ClientState,
+    Drill,
     SampleIndices,
     Setup,
     TrainingResult,
 )
 from covey.shared.strategies.perfedavg import groups
 from tests import clock
-from tests.bowl import NO_CORRECTION, Bowl, Softmax, softmax_client
+from tests.bowl import Bowl, Softmax, softmax_client
 from tests.kit import small_run
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.scenes import VECTORS, Scenes
@@ -93,8 +95,8 @@ class Units(Bowl):
 
     shuffled: bool = False
 
-    def train(self, start: Vector, correction: Any = NO_CORRECTION, **more: Any) -> TrainingResult:
-        done, draw = super().train(start, correction, **more), generator(self.seed, "units")
+    def train(self, start: Vector, drill: Drill = AS_ORDERED) -> TrainingResult:
+        done, draw = super().train(start, drill), generator(self.seed, "units")
         orders = [draw.permutation(6), draw.permutation(5)]
         return replace(done, end=permute(done.end, orders, MLP)) if self.shuffled else done
 
@@ -328,7 +330,9 @@ def first_models(people: Mapping[ClientId, Softmax], phase: str, epochs: int) ->
         start = initial(local.layout)
         ends.append(
             (
-                replace(local, training=scene.training, seed=seed).train(start, epochs=epochs).end,
+                replace(local, training=scene.training, seed=seed)
+                .train(start, Drill(epochs=epochs))
+                .end,
                 1.0,
             )
         )

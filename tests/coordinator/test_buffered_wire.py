@@ -34,7 +34,7 @@ from covey.coordinator.simulate.virtual_clock import GivenUpError
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase
-from covey.shared.wire import frames
+from covey.shared.wire.jobs import Perform
 from tests import clock
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients
@@ -49,8 +49,8 @@ SECONDS = {"agent-0": 0.2, "agent-1": 0.3, "agent-2": 1.0, "agent-3": 5.0}  # fo
 class Uneven(Numpy):
     """Agents that take different times."""
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
-        self.takes_s = SECONDS[job["client"]] if job["job"] == "perform" else 0.0
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
+        self.takes_s = SECONDS[job.client] if isinstance(job, Perform) else 0.0
         return await super().call(job, weight=weight)
 
 

@@ -39,7 +39,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Setup, TaskData
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fuzzy import Fuzzy
-from covey.shared.wire.frames import Job
+from covey.shared.wire.jobs import DeviceData, InspectData, Performed
 from tests.coordinator.comparisons import DIGITS, scenario, written
 from tests.e2e.conftest import finish
 from tests.processes import Program, model_bytes
@@ -231,9 +231,9 @@ class Interrupted(WorkerPool):
         super().__init__(pool.size, Path())
         self._pool, self._left = pool, reports
 
-    def call(self, job: Job) -> Job:
-        answer = self._pool.call(job)
-        if "digest" in answer:
+    def call(self, job: Any) -> Any:
+        answer: object = self._pool.call(job)
+        if isinstance(answer, Performed):
             self._left -= 1
             if self._left < 0:
                 raise KeyboardInterrupt
@@ -397,4 +397,4 @@ def test_a_worker_that_dies_during_a_job_is_reported(tmp_path: Path) -> None:
         WorkerPool(1, tmp_path / "log", dies) as pool,
         pytest.raises(UserError, match="a worker process died during a job"),
     ):
-        pool.call({"job": "inspect"})
+        pool.call(InspectData(source=DeviceData(data="x"), task={}))

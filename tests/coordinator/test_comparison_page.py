@@ -71,7 +71,6 @@ def test_the_report_of_a_comparison_writes_a_page_into_its_folder(whole: Path) -
         "comparison of 2 methods",
         "seeds 1, 2",
         "mean ± population deviation over seeds",
-        "4 of 4",
         "Accuracy at the end, seed by seed",
         "Lines are means over seeds",
         "<h2>Cells</h2>",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from covey.coordinator.run.run import Run
-from covey.shared.wire import frames
 from tests import clock
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
@@ -16,8 +16,8 @@ from tests.kit.small_run import clients, fingerprint, in_process, rules, scenari
 class SlowLast(Numpy):
     """The last agent takes five seconds for its work."""
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
-        self.takes_s = 5.0 if job.get("client") == "agent-3" else 0.5
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
+        self.takes_s = 5.0 if getattr(job, "client", "") == "agent-3" else 0.5
         return await super().call(job, weight=weight)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any, cast
@@ -9,6 +10,7 @@ from typing import Any, cast
 import pytest
 from pyarrow import parquet
 
+from covey.agent.worker.perform import Worked, worked
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.record import records
 from covey.coordinator.run.options import RunOptions
@@ -17,9 +19,7 @@ from covey.coordinator.simulate import driver
 from covey.shared.errors import UserError
 from covey.shared.scenario.fleet import Fleet
 from covey.shared.strategies.base import Training
-from covey.shared.wire.frames import Job
-from covey.shared.wire.messages import ReportContent
-from covey.shared.work.client import execute_order
+from covey.shared.wire.jobs import Answers, Failure, FindDevice
 from tests.coordinator.comparisons import DIGITS
 from tests.coordinator.comparisons import scenario as small
 from tests.kit.device_run import here
@@ -33,14 +33,13 @@ def phases(folder: Path) -> list[dict[str, Any]]:
 def computed_on(monkeypatch: pytest.MonkeyPatch, **kinds: str) -> None:
     """Let the reports of these agents say that they were computed elsewhere, each from round 1 on."""
 
-    def performed(
-        order: Any, *arguments: Any, client: str, **options: Any
-    ) -> tuple[ReportContent, Any]:
-        content, kept = execute_order(order, *arguments, client=client, **options)
-        kind = kinds.get(client.replace("-", "_"), "cpu")
-        return (content.model_copy(update={"device": kind}) if order.work.round else content), kept
+    def done_there(order: Any, models: Any, memory: Any, who: Any) -> Worked:
+        done = worked(order, models, memory, who)
+        kind = kinds.get(who.client.replace("-", "_"), "cpu")
+        there = done.content.model_copy(update={"device": kind})
+        return replace(done, content=there) if order.work.round else done
 
-    monkeypatch.setattr("tests.kit.local_clients.execute_order", performed)
+    monkeypatch.setattr("tests.kit.local_clients.worked", done_there)
 
 
 def test_a_run_on_cpus_is_recorded_as_such_and_its_lines_are_as_before(tmp_path: Path) -> None:
@@ -101,9 +100,9 @@ def test_the_number_of_workers_does_not_make_another_scenario() -> None:
 class NoGpu:
     """Workers without a GPU; they are given no other job."""
 
-    def call(self, job: Job) -> Job:
-        assert job == {"job": "device", "wanted": "cuda"}
-        return {"failure": "training.device: torch can use no cuda here", "detail": ""}
+    def call(self, job: Any) -> Failure:
+        assert job == FindDevice(wanted="cuda")
+        return Failure(why="training.device: torch can use no cuda here")
 
 
 def test_a_simulation_refuses_a_missing_device_before_any_agent_trains(tmp_path: Path) -> None:
@@ -138,26 +137,26 @@ class Unhurried(WorkerPool):
         super().__init__(1, log)
         self.may_begin = Event()
 
-    def call(self, job: Job) -> Job:
+    def call(self, job: Any) -> Any:
         self.may_begin.wait()
-        return {"answers": [{"did": one["job"]} for one in job.get("jobs", [])]}
+        return Answers(answers=[f"did {one}" for one in getattr(job, "jobs", ())])
 
 
 def test_a_job_that_is_cancelled_in_time_is_left_out_of_its_group(tmp_path: Path) -> None:
     pool = Unhurried(tmp_path / "log")
-    first = pool.submit({"job": "busy"})
-    jobs = pool.submit_together([{"job": name} for name in "abc"])
+    first = pool.submit(cast(Any, "busy"))
+    jobs: Any = pool.submit_together(cast(Any, list("abc")))
     assert jobs[1].cancel()
     pool.may_begin.set()
-    assert first.result() == {"answers": []}
-    assert [jobs[0].result(), jobs[2].result()] == [{"did": "a"}, {"did": "c"}]
+    assert first.result() == Answers(answers=[])
+    assert [jobs[0].result(), jobs[2].result()] == ["did a", "did c"]
 
 
 def test_a_worker_that_dies_fails_all_jobs_of_its_group(tmp_path: Path) -> None:
     class Dying(Unhurried):
-        def call(self, job: Job) -> Job:
+        def call(self, job: Any) -> Any:
             raise UserError("a worker process died")
 
-    for job in Dying(tmp_path / "log").submit_together([{"job": "a"}, {"job": "b"}]):
+    for job in Dying(tmp_path / "log").submit_together(cast(Any, list("ab"))):
         with pytest.raises(UserError, match="worker process died"):
             job.result()

@@ -30,6 +30,7 @@ from covey.coordinator.report.roster import roster_table, status_lines
 from covey.coordinator.report.run_facts import device_words
 from covey.coordinator.report.tables import labels, results
 from covey.coordinator.view.printed import divided, framed, results_table, show, show_words
+from covey.coordinator.view.table import Table, columns_of
 from covey.coordinator.view.words import epsilons
 from covey.shared.wire.documents import RosterMessage
 
@@ -371,3 +372,20 @@ def test_the_row_of_an_agent_has_what_matters_most_about_it(known: set[str], wor
     table = roster_table({"run": "r", "agents": {"pi-1": row, "pi-2": FULL}})
     assert table.rows[0][-1].startswith(words)
     assert bool(table.rows[0][-1]) == bool(words)
+
+
+SIX = "6: north-1, north-2, north-3 and 3 more"
+
+
+def test_no_word_of_a_table_is_cut() -> None:
+    """Before: the name of a version ended in dots where its neighbours could have been wrapped."""
+    titles = ["version", "role", "mean over agents", "published", "by", "in use on"]
+    rows = [
+        ["digits-fedavg@5", "", "accuracy 69.44 %", "2026-11-27 18:55", "root@vm", "0"],
+        ["digits@5", "champion", "accuracy 96.53 %", "2026-11-27 18:55", "root@vm", SIX],
+    ]
+    narrow, text = console(width=80)
+    show(narrow, Table("federation default: 2 versions", columns_of(titles), rows))
+    assert "…" not in text.getvalue()
+    assert "digits-fedavg@5" in text.getvalue()
+    assert max(map(len, text.getvalue().splitlines())) <= 80

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,11 +25,11 @@ from covey.shared.mqtt.link import Received, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.strategies.base import ClientId
-from covey.shared.wire import frames
+from covey.shared.wire.codec import decode_model
 from covey.shared.wire.deployments import Deployment, DeploymentShare
+from covey.shared.wire.jobs import Perform
 from covey.shared.wire.messages import OrderMessage, Part
 from covey.shared.wire.topics import Topics, deployed_key
-from covey.shared.work.client import decode_model
 from tests import clock
 from tests.bowl import Trainer
 from tests.kit import small_run
@@ -169,9 +170,9 @@ class Noting(Numpy):
         super().__init__(people)
         self.for_use: set[tuple[str, int]] = set()
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
-        if job["job"] == "perform":
-            order = OrderMessage.from_bytes(job["order"])
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
+        if isinstance(job, Perform):
+            order = OrderMessage.from_bytes(job.order)
             if order.use and order.work is not None:
                 self.for_use.add((order.work.phase, order.work.round))
         return await super().call(job, weight=weight)

@@ -23,9 +23,9 @@ from covey.shared.strategies.base import ClientId
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.wire.topics import Topics
-from covey.shared.work.client import decode_model, execute_order
 from tests import clock
 from tests.kit import spooled
+from tests.kit.local_clients import report_on
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet
 from tests.kit.small_run import (
@@ -54,13 +54,8 @@ def orders_in(effects: list[Effect]) -> dict[ClientId, OrderMessage]:
 
 
 def report_of(run: Run, client: ClientId, order: OrderMessage) -> bytes:
-    assert order.work is not None
-    models = [
-        decode_model(run.orders.content_of(ref.key), run.setup.whole) for ref in order.work.models
-    ]
-    return execute_order(
-        order, models, local_for(clients(scene=run.scenario))(client, order), {}, client=client
-    )[0].to_bytes()
+    local = local_for(clients(scene=run.scenario))(client, order)
+    return report_on(run, client, order, local)[0].to_bytes()
 
 
 def half_reported(

@@ -19,7 +19,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, ClientState, Expected, Phase
 from covey.shared.wire.messages import ReportContent
-from covey.shared.work.client import decode_model, execute_order
+from tests.kit.local_clients import report_on
 from tests.kit.small_run import begun, clients, local_for, rules, scenario, setup
 from tests.methods import of_each_kind
 
@@ -112,13 +112,9 @@ def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(
                 }
             )
         else:
-            models = [
-                decode_model(run.orders.content_of(ref.key), run.setup.whole) for ref in work.models
-            ]
-            honest, kept = execute_order(
-                first.order, models, local, client_states.get(first.client, {}), client=first.client
+            honest, client_states[first.client] = report_on(
+                run, first.client, first.order, local, client_states.get(first.client)
             )
-            client_states[first.client] = kept
         for _ in range(3):
             poisoned = honest.model_copy(update={"numbers": spoiled(dict(honest.numbers), draw)})
             try:

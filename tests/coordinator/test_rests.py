@@ -40,8 +40,8 @@ from covey.coordinator.view.lines import EventLine, reduced
 from covey.coordinator.view.printed import show
 from covey.coordinator.view.state import agent_state, reason
 from covey.shared.strategies.base import Phase
-from covey.shared.wire import frames
 from covey.shared.wire.documents import AgentStatus
+from covey.shared.wire.jobs import Perform
 from tests import clock
 from tests.coordinator.engines import LINGER, TRAIN, feed, opened, restarted
 from tests.kit import small_run
@@ -265,9 +265,9 @@ class OneIsSilent(Numpy):
 
     silent = "agent-3"
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
-        if job["job"] == "perform":
-            await asyncio.sleep(1e9 if job["client"] == self.silent else WORK_S)
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
+        if isinstance(job, Perform):
+            await asyncio.sleep(1e9 if job.client == self.silent else WORK_S)
         return await super().call(job, weight=weight)
 
 

@@ -23,8 +23,8 @@ from covey.coordinator.simulate.virtual_clock import GivenUpError
 from covey.shared.errors import DecodeError
 from covey.shared.strategies.base import ClientId, ClientState, Report, Training
 from covey.shared.wire.messages import ReportContent
-from covey.shared.work.client import decode_model, execute_order
 from tests.kit import small_run
+from tests.kit.local_clients import report_on
 from tests.kit.small_run import (
     begun,
     clients,
@@ -50,10 +50,7 @@ def opened(folder: Path, **sections: Any) -> tuple[Run, dict[ClientId, Any]]:
 
 
 def answer(run: Run, client: ClientId, order: Any) -> ReportContent:
-    models = [
-        decode_model(run.orders.content_of(ref.key), run.setup.whole) for ref in order.work.models
-    ]
-    return execute_order(order, models, local_for(clients())(client, order), {}, client=client)[0]
+    return report_on(run, client, order, local_for(clients())(client, order))[0]
 
 
 class Killed(Exception):  # noqa: N818 - it is no error
@@ -94,13 +91,9 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
         ]
         first = waiting[0]
         assert first.order.work is not None
-        models = [
-            decode_model(run.orders.content_of(ref.key), run.setup.whole)
-            for ref in first.order.work.models
-        ]
         local = local_for(people)(first.client, first.order)
-        report, kept = execute_order(
-            first.order, models, local, client_states.get(first.client, {}), client=first.client
+        report, kept = report_on(
+            run, first.client, first.order, local, client_states.get(first.client)
         )
         run.accept(first.client, report.to_bytes(), 0.0)
         client_states[first.client] = kept

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 from covey.coordinator.run.run import Run
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId
-from covey.shared.wire import frames
+from covey.shared.wire.jobs import Perform
 from tests import clock
 from tests.kit.memory_broker import MemoryBroker
-from tests.kit.small_fleet import PATIENT, Fleet, Numpy
+from tests.kit.small_fleet import PATIENT, Fleet, Numpy, client_of
 from tests.kit.small_run import clients, fingerprint, in_process, rules, scenario, setup
 
 AGENTS = 20
@@ -36,8 +37,8 @@ class OneAtATime(Numpy):
         super().__init__(people)  # type: ignore[arg-type]
         self.devices = devices
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
-        device = self.devices[job["client"] if "client" in job else job["source"]["client"]]
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
+        device = self.devices[job.client if isinstance(job, Perform) else client_of(job.source)]
         device.waited += device.turn.locked()
         async with device.turn:
             device.busy += 1

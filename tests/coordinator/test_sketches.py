@@ -20,7 +20,7 @@ from covey.shared.errors import UserError
 from covey.shared.numerics.clustering import sketch
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import OrderMessage
-from covey.shared.work.client import decode_model, execute_order
+from tests.kit.local_clients import report_on
 from tests.kit.small_run import (
     begun,
     clients,
@@ -131,13 +131,8 @@ def answered(
     }
     work = {client: order for client, order in sorted(newest.items()) if order.work is not None}
     for client, order in work.items():
-        assert order.work is not None
-        models = [
-            decode_model(run.orders.content_of(ref.key), run.setup.whole)
-            for ref in order.work.models
-        ]
-        report, client_states[client] = execute_order(
-            order, models, local(client, order), client_states.get(client, {}), client=client
+        report, client_states[client] = report_on(
+            run, client, order, local(client, order), client_states.get(client)
         )
         run.accept(client, report.to_bytes(), 0.0)
     return bool(work)

@@ -14,8 +14,11 @@ from covey.coordinator.run.run import Run
 from covey.shared.errors import PublicError, UserError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import LAST_MODEL, ClientId, ClientState
+from covey.shared.wire.codec import decode_model
 from covey.shared.wire.messages import OrderMessage, ReportContent, Work
-from covey.shared.work.client import decode_model, execute_order, model_for_use
+from covey.shared.work.at_hand import AtHand
+from covey.shared.work.execute import execute_order
+from covey.shared.work.use import model_for_use
 from tests.kit import small_run
 from tests.kit.small_fleet import over_the_wire
 from tests.kit.small_run import clients, fingerprint, local_for, samples_of, setup
@@ -253,7 +256,7 @@ def test_an_agent_whose_model_has_other_names_fails_with_a_message(tmp_path: Pat
     layout = {"trainable": 1, "tensors": tensors_of}
     renamed = order.model_copy(update={"work": order.work.model_copy(update={"layout": layout})})
     with pytest.raises(PublicError, match="'out' matches no tensor of the model"):
-        execute_order(renamed, [], people["agent-0"], {}, client="agent-0")
+        execute_order(renamed, [], AtHand(people["agent-0"]), {}, client="agent-0")
 
 
 def test_a_device_uses_the_shared_part_with_what_it_keeps(tmp_path: Path) -> None:
@@ -271,7 +274,7 @@ def test_a_device_uses_the_shared_part_with_what_it_keeps(tmp_path: Path) -> Non
         ]
         state = driver.clients.memories.get(client, {})
         local = local_for(people)(client, order)
-        used = model_for_use(order, models, local, state, client=client)
+        used = model_for_use(order, models, AtHand(local), state, client=client)
         seen[client, order.work.phase, order.work.round] = (used, state, models)
         return work(run, client, order)
 

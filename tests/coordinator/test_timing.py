@@ -29,7 +29,7 @@ from covey.coordinator.engine.rules import DeadlineRule
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.wire import frames
+from covey.shared.wire.jobs import Perform
 from tests import clock
 from tests.coordinator.engines import ALL, TRAIN, cohort, feed, gathered, restarted
 from tests.kit import small_run
@@ -282,9 +282,9 @@ def test_the_keys_of_a_scenario_become_rules() -> None:
 class OneIsSilent(Numpy):
     """The work of one agent never ends; the others take 2 s."""
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
-        if job["job"] == "perform":
-            await asyncio.sleep(1e6 if job["client"] == "agent-3" else 2.0)
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
+        if isinstance(job, Perform):
+            await asyncio.sleep(1e6 if job.client == "agent-3" else 2.0)
         return await super().call(job, weight=weight)
 
 

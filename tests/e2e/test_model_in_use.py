@@ -36,7 +36,7 @@ from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.scenario.load import load
 from covey.shared.seeds import generator
-from covey.shared.wire import frames
+from covey.shared.wire.jobs import DeviceData
 from tests.agent.conftest import single_thread  # noqa: F401  a fixture
 from tests.kit.scenes import Scenes
 from tests.processes import free_port, mosquitto, needs_mosquitto
@@ -54,7 +54,7 @@ class InThread:
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
         async with self._turn:
             return await asyncio.to_thread(answer, job)
 
@@ -98,7 +98,7 @@ class Devices:
         self._pool = InThread()
 
     async def start(self, name: str, sign: int) -> None:
-        source = {"data": str(table(self.folder / f"{name}.csv", sign)), "label": "state"}
+        source = DeviceData(data=str(table(self.folder / f"{name}.csv", sign)), label="state")
         identity = Identity(name, "default", source, self.folder / f"state-{name}", durable=False)
         agent = Agent(
             identity,

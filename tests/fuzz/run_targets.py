@@ -14,10 +14,10 @@ from covey.coordinator.run.effects import SendOrder
 from covey.coordinator.run.run import Run
 from covey.shared.errors import DecodeError
 from covey.shared.wire.messages import OrderMessage, ReportContent
-from covey.shared.work.client import decode_model, execute_order
 from tests.fuzz.mutate import mutated, mutated_tree, packed
 from tests.fuzz.target import Target
 from tests.fuzz.wire_targets import sealed
+from tests.kit.local_clients import report_on
 from tests.kit.small_run import DEEP, begun, clients, local_for, scenario
 from tests.methods import METHODS
 
@@ -94,12 +94,8 @@ class Course:
             made = {"run": "r", "step": order.step, "client": client, "work": work.digest}
             whole = {**made, "numbers": told, **plain}
             return ReportContent.model_validate(whole), self.memories.get(client, {})
-        models = [
-            decode_model(self.run.orders.content_of(ref.key), self.run.setup.whole)
-            for ref in work.models
-        ]
         local = local_for(self.people)(client, order)
-        return execute_order(order, models, local, self.memories.get(client, {}), client=client)
+        return report_on(self.run, client, order, local, self.memories.get(client))
 
 
 def lie(report: ReportContent, rng: Random) -> bytes:

@@ -30,8 +30,8 @@ from covey.shared.numerics.vectors import Layout
 from covey.shared.wire import documents, framing, messages
 from covey.shared.wire.codec import Codec, decode
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
-from covey.shared.wire.frames import unpack
 from covey.shared.wire.framing import Document, Packed
+from covey.shared.wire.jobs import HEAD_BYTES, DeviceData, Perform, pack, unpack
 from covey.shared.wire.messages import Encoded, OrderMessage, Part, ReportContent
 from covey.shared.wire.parts import Assembler, Sink, split
 from covey.shared.wire.topics import Topics
@@ -564,7 +564,17 @@ def take_frame(data: bytes) -> str:
 
 
 def wire_targets() -> list[Target]:
-    frame = packed({"job": "perform", "order": b"order", "models": ["a"], "durable": True})
+    source, place = DeviceData(data="data.csv"), Path("report")
+    job = Perform(
+        order=b"order",
+        client="a",
+        source=source,
+        models=[place],
+        report_out=place,
+        memory_out=place,
+        durable=True,
+    )
+    frame = pack(job)[HEAD_BYTES:]
     simple: list[
         tuple[
             str, Callable[[Random], Any], Callable[[Any], str], tuple[type[Exception], ...], float

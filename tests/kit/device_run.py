@@ -18,7 +18,7 @@ from covey.coordinator.simulate.virtual_clock import Driver, GivenUpError
 from covey.coordinator.simulate.worker_clients import WorkerClients
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy
-from covey.shared.wire.frames import Job
+from covey.shared.wire.jobs import DataSummary, DeviceData, InspectData, Perform, PerformTogether
 from tests.kit.scenes import Scenes
 
 __all__ = ["GivenUpError", "devices", "here", "inspected", "scenes"]
@@ -29,24 +29,24 @@ class HerePool:
 
     size = 1
 
-    def submit(self, job: Job) -> Future[Job]:
+    def submit(self, job: Any) -> Future[Any]:
         return self._answered(self.call(job))
 
-    def submit_together(self, jobs: Sequence[Job]) -> list[Future[Job]]:
-        answers = self.call({"job": "together", "jobs": list(jobs)})["answers"]
+    def submit_together(self, jobs: Sequence[Perform]) -> list[Future[Any]]:
+        answers = self.call(PerformTogether(jobs=list(jobs))).answers
         return [self._answered(one) for one in answers]
 
-    def _answered(self, answer: Job) -> Future[Job]:
-        done: Future[Job] = Future()
+    def _answered(self, answer: Any) -> Future[Any]:
+        done: Future[Any] = Future()
         done.set_result(answer)
         return done
 
-    def call(self, job: Job) -> Job:
+    def call(self, job: Any) -> Any:
         return self.map([job])[0]
 
-    def map(self, jobs: Sequence[Job]) -> list[Job]:
+    def map(self, jobs: Sequence[Any]) -> list[Any]:
         found = [answer(job) for job in jobs]
-        failures = [one["failed"] for one in found if one.get("failed")]
+        failures = [one.failed for one in found if getattr(one, "failed", "")]
         assert not failures, failures
         return found
 
@@ -62,10 +62,11 @@ def scenes(task: Mapping[str, Any]) -> Scenes:
     return Scenes.of("own-data", task, seed=1, training=training, **sections)
 
 
-def inspected(path: Path, scene: Scenario) -> Job:
+def inspected(path: Path, scene: Scenario) -> DataSummary:
     """The description of its data that a device sends."""
-    source = {"data": str(path), "label": None}
-    return answer({"job": "inspect", "source": source, "task": scene.task.for_agents()})
+    source = DeviceData(data=str(path))
+    found: DataSummary = answer(InspectData(source=source, task=scene.task.for_agents()))
+    return found
 
 
 def devices(folder: Path, scene: Scenario, files: Mapping[str, Path]) -> Run:
@@ -75,10 +76,10 @@ def devices(folder: Path, scene: Scenario, files: Mapping[str, Path]) -> Run:
     rules = RoundRules(seed=scene.seed, rounds=scene.rounds.count, start_agents=len(files))
     folder.mkdir(parents=True)
     run = Run.start(folder, scene, setup, rules=rules, run=IN_PROCESS, now=0.0)
-    sources = {client: {"data": str(path), "label": None} for client, path in files.items()}
+    sources = {client: DeviceData(data=str(path)) for client, path in files.items()}
     samples: dict[str, tuple[int, int]] = {}
     for client, path in files.items():
         found = inspected(path, scene)
-        assert found["problem"] is None, found
-        samples[client] = (found["samples"], found["test_samples"])
+        assert not found.problem, found
+        samples[client] = (found.samples, found.test_samples)
     return Driver(run, WorkerClients(run, here(), sources)).complete(samples)

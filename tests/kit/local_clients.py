@@ -3,23 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from covey.agent.kept.secure_folder import SecureFolder
+from covey.agent.policy import NO_CODE_RULES, OwnersRules
+from covey.agent.worker.participant import SimulatedParticipant
+from covey.agent.worker.perform import worked
 from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver, Work
+from covey.shared.errors import UserError
+from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.scenario.base import base_vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.secure.simulated import simulated_identity
 from covey.shared.strategies.base import ClientId, ClientState, Local, Setup
-from covey.shared.wire.messages import OrderMessage, ReportContent
-from covey.shared.work.client import decode_named, execute_order, simulated_noise
+from covey.shared.wire.codec import decode_model
+from covey.shared.wire.jobs import DataSource, DeviceData
+from covey.shared.wire.messages import OrderMessage, ReportContent, is_base
+from covey.shared.work.at_hand import AtHand
 
 LocalFor = Callable[[ClientId, OrderMessage], Local]  # makes a client's data for each order
+AT_HAND = DeviceData(data="at hand")
 HeldBackFor = Callable[[ClientId, OrderMessage], Local | None]
+
+
+def decode_named(key: str, content: bytes, layout: Layout) -> Vector:
+    """The vector that an order names by a key: as `decode_model`, and (d,) of a base, which is a file as it is."""
+    return base_vector(content, layout) if is_base(key) else decode_model(content, layout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client(SimulatedParticipant):
+    """Who does the work of an order with data at hand. A fault of the program is no failure of the work."""
+
+    given: AtHand
+    source: DataSource = AT_HAND
+    rules: OwnersRules = NO_CODE_RULES
+
+    def at_hand(self, *_: object) -> AtHand:
+        return self.given
+
+    def public(self, error: Exception) -> str:
+        if not isinstance(error, UserError):
+            raise error
+        return super().public(error)
+
+
+def done(
+    run: Run, who: SimulatedParticipant, order: OrderMessage, memory: ClientState | None = None
+) -> tuple[ReportContent, ClientState]:
+    """The report on an order of a run, and the memory after it."""
+    assert order.work is not None
+    models = [
+        decode_named(ref.key, run.orders.content_of(ref.key), run.setup.whole)
+        for ref in order.work.models
+    ]
+    found = worked(order, models, memory or {}, who)
+    return found.content, found.memory
+
+
+def report_on(
+    run: Run, client: ClientId, order: OrderMessage, local: Local, memory: ClientState | None = None
+) -> tuple[ReportContent, ClientState]:
+    """The same for a client with this data."""
+    return done(run, Client(client=client, given=AtHand(local)), order, memory)
 
 
 class LocalClients:
@@ -44,26 +96,16 @@ class LocalClients:
 
     def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
         """The client's half of this order."""
-        assert order.work is not None  # the driver has looked
-        layout = run.setup.whole
-        report, self._kept[client] = execute_order(
-            order,
-            [
-                decode_named(ref.key, run.orders.content_of(ref.key), layout)
-                for ref in order.work.models
-            ],
-            self.local_for(client, order),
-            self.memories.get(client, {}),
-            client=client,
-            noise=simulated_noise(order.work, client),
-            held_back=self.held_back_for(client, order) if self.held_back_for else None,
-            secure=self._secure(run, client),
+        report, self._kept[client] = done(
+            run, self.client(run, client, order), order, self.memories.get(client)
         )
         return report
 
-    def _secure(self, run: Run, client: ClientId) -> SecureFolder | None:
-        """Keys for secure sums, if the scenario has them."""
-        return secure_folder(run.folder / "agents" / client / "secure", run.scenario, client)
+    def client(self, run: Run, client: ClientId, order: OrderMessage) -> Client:
+        """Who does this work."""
+        held_back = self.held_back_for(client, order) if self.held_back_for else None
+        given = AtHand(self.local_for(client, order), held_back)
+        return Client(client=client, given=given, secure=run.folder / "agents" / client / "secure")
 
     def settle(self, run: Run, client: ClientId, step: int) -> None:
         """Keep the memory of accepted work."""

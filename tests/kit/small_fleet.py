@@ -10,24 +10,29 @@ from typing import Any
 
 from covey.agent.device.identity import Identity
 from covey.agent.device.service import Agent
-from covey.agent.kept.secure_folder import SecureFolder
-from covey.agent.policy import DEFAULT_RULES
-from covey.agent.worker.memory_file import load_memory, save_memory
+from covey.agent.policy import DEFAULT_RULES, OwnersRules
+from covey.agent.worker.perform import perform
 from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.record.notices import Notice, Observer
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service, last_will
-from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.secure.simulated import simulated_identity
 from covey.shared.strategies.base import ClientId
 from covey.shared.strategies.phase_names import EXCHANGES
-from covey.shared.wire import frames
-from covey.shared.wire.messages import OrderMessage, digest
+from covey.shared.wire.jobs import (
+    DataSource,
+    DataSummary,
+    FleetShare,
+    InspectData,
+    OrderAnswer,
+    Perform,
+)
+from covey.shared.wire.messages import OrderMessage
 from covey.shared.wire.topics import Topics
-from covey.shared.work.client import decode_named, execute_order
+from covey.shared.work.at_hand import AtHand
 from tests import clock
 from tests.bowl import Trainer
+from tests.kit.local_clients import Client
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_run import clients, local_for, rules, setup
 
@@ -36,6 +41,17 @@ PATIENT = {
     "rollcall_s": 3600.0,
     "deadline_s": 36_000.0,
 }  # so that nobody counts as gone
+
+
+def share_of(client: ClientId) -> FleetShare:
+    """The data of a client in this process."""
+    return FleetShare(scenario=Path(client))
+
+
+def client_of(source: DataSource) -> ClientId:
+    """The client whose data this is."""
+    assert isinstance(source, FleetShare)
+    return source.scenario.name
 
 
 class Numpy:
@@ -51,67 +67,48 @@ class Numpy:
         self.worked: list[tuple[ClientId, int]] = []  # (client, step)
         self.ahead: set[ClientId] = set()  # whose work for a secure sum is done
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
-        if job.get("ahead"):  # a worker reads its files at once: the next order may not name them
-            done = self._perform(job)
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
+        if isinstance(job, InspectData):
+            await asyncio.sleep(self.takes_s)
+            local = self.people[client_of(job.source)]
+            labels = sorted({str(label) for label in local.targets("train").tolist()})
+            return DataSummary(samples=local.examples, test_samples=local.examples, labels=labels)
+        if job.ahead:  # a worker reads its files at once: the next order may not name them
+            done = self.perform(job)
             await asyncio.sleep(self.takes_s)
             return done
         await asyncio.sleep(self.takes_s if self._takes_time(job) else 0.0)
-        if job["job"] == "inspect":
-            local = self.people[job["source"]["client"]]
-            labels = sorted({str(label) for label in local.targets("train").tolist()})
-            return {
-                "samples": local.examples,
-                "test_samples": local.examples,
-                "labels": labels,
-                "problem": None,
-            }
-        return self._perform(job)
+        return self.perform(job)
 
-    def _takes_time(self, job: frames.Job) -> bool:
+    def _takes_time(self, job: Perform) -> bool:
         """Whether it is neither an exchange of messages nor work that was done ahead."""
-        if job["job"] != "perform":
-            return True
-        work = OrderMessage.from_bytes(job["order"]).work
-        if job["client"] in self.ahead and work is not None and work.phase not in EXCHANGES:
-            self.ahead.remove(job["client"])
+        work = OrderMessage.from_bytes(job.order).work
+        if work is not None and work.phase in EXCHANGES:
             return False
-        return work is None or work.phase not in EXCHANGES
+        is_ahead = job.client in self.ahead
+        self.ahead.discard(job.client)
+        return not is_ahead
 
-    def _perform(self, job: frames.Job) -> frames.Job:
-        order, client = OrderMessage.from_bytes(job["order"]), job["client"]
-        assert order.work is not None
-        if job.get("ahead"):
-            self.ahead.add(client)
+    def perform(self, job: Perform) -> OrderAnswer:
+        """The work of an order, as a worker does it."""
+        order = OrderMessage.from_bytes(job.order)
+        if job.ahead:
+            self.ahead.add(job.client)
         else:
-            self.worked.append((client, order.step))
-        layout = Layout.from_wire(order.work.layout)
-        models = [
-            decode_named(ref.key, Path(path).read_bytes(), layout)
-            for ref, path in zip(order.work.models, job["models"], strict=True)
-        ]
-        memory = load_memory(Path(job["memory"])) if job["memory"] else {}
-        report, kept = execute_order(
-            order,
-            models,
-            local_for(self.people)(client, order),
-            memory,
-            client=client,
+            self.worked.append((job.client, order.step))
+        return perform(job, self.client(job, order))
+
+    def client(self, job: Perform, order: OrderMessage) -> Client:
+        """Who does this work."""
+        local = local_for(self.people)(job.client, order)
+        return Client(
+            client=job.client,
+            given=AtHand(local, self.held_back.get(job.client)),
+            rules=OwnersRules.of_job(job.rules),
+            secure=job.secure,
+            ahead=job.ahead,
             clock=asyncio.get_running_loop().time,
-            held_back=self.held_back.get(client),
-            secure=SecureFolder(
-                Path(job["secure"]),
-                simulated_identity(order.work.seed, client),
-                simulated=True,
-                ahead=job.get("ahead", False),
-            ),
         )
-        content = report.to_bytes()
-        Path(job["report_out"]).write_bytes(content)
-        if kept is not memory:
-            save_memory(Path(job["memory_out"]), kept, durable=False)
-        fresh = kept is not memory
-        return {"digest": digest(content), "size": len(content), "fresh": fresh, "failed": None}
 
 
 class Fleet:
@@ -128,7 +125,7 @@ class Fleet:
         self.folder, self.scene, self.rules, self.broker = folder, scene, rules, broker
         self.people = people
         self.pool = Numpy(people)  # does the agents' jobs
-        self.sources: dict[ClientId, dict[str, Any]] = {one: {"client": one} for one in people}
+        self.sources: dict[ClientId, DataSource] = {one: share_of(one) for one in people}
         self.device_rules = DEFAULT_RULES
         self.prefix = ""  # of client ids, where several fleets share a broker
         self.late: set[ClientId] = set()  # who does not join at the start

@@ -27,7 +27,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Local, Setup, Training
 from covey.shared.wire.messages import OrderMessage
-from covey.shared.work.client import shuffle
+from covey.shared.work.at_hand import shuffle
 from tests.bowl import Softmax, Trainer, normed_client, perceptron_client, softmax_client
 from tests.kit.local_clients import HeldBackFor, LocalClients, LocalFor, local_driver
 from tests.kit.scenes import VECTORS, Scenes, changed

@@ -43,6 +43,7 @@ from covey.shared.mqtt.program import (
 )
 from covey.shared.mqtt.subscriptions import TopicsRefused
 from covey.shared.wire.documents import AgentStatus, Control, CoordinatorStatus
+from covey.shared.wire.jobs import Failure, FleetShare, Performed
 from covey.shared.wire.messages import OrderMessage, Part, digest
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics
 from tests.agent import orders
@@ -164,7 +165,9 @@ class AgentPlayer(Player):
 
     def _new(self) -> Agent:
         unused: Any = None
-        identity = Identity("pi", "default", {}, self._folder / "pi", durable=False)
+        identity = Identity(
+            "pi", "default", FleetShare(scenario=Path()), self._folder / "pi", durable=False
+        )
         return Agent(identity, unused, session="s", observer=self.notice)
 
     def on_begin(self) -> None:
@@ -208,12 +211,12 @@ class AgentPlayer(Player):
         report, memory = self.machine.outbox.places(order.step)
         report.write_bytes(REPORT)
         memory.write_bytes(b"memory")
-        answer = {"digest": digest(REPORT), "size": len(REPORT), "fresh": True, "failed": None}
+        answer = Performed(digest=digest(REPORT), size=len(REPORT), memory_digest=b"seal")
         self.handle(Done(order, answer))
 
     def on_failed(self) -> None:
         (order,) = self.works.pop(WORK).args
-        self.handle(Done(order, {"failure": "out of memory"}))
+        self.handle(Done(order, Failure(why="out of memory")))
 
     def on_wrote(self) -> None:
         """The report that names a failure is on the disk."""

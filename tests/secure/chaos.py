@@ -30,7 +30,7 @@ from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients
 from tests.simulator.judge import Sums
-from tests.simulator.world import Seeded
+from tests.simulator.world import SeededClient
 
 METHODS = ("fedavg", "ditto", "fedrep")
 KINDS = ("agent killed", "coordinator killed", "agent gone")
@@ -93,9 +93,9 @@ class Clients(LocalClients):
         super().__init__(small_run.local_for(small_run.clients(scene=scene)))
         self.chaos, self.sums = chaos, sums
 
-    def _secure(self, run: Run, client: ClientId) -> SecureFolder:
-        place = run.folder / "agents" / client / "secure"
-        return Seeded(place, client, self.chaos.draw.randbytes, self.sums)
+    def client(self, run: Run, client: ClientId, order: OrderMessage) -> SeededClient:
+        who = super().client(run, client, order)
+        return SeededClient(**vars(who), token=self.chaos.draw.randbytes, sums=self.sums)
 
     def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
         if order.step and self.chaos.strikes("agent gone", GONE):

@@ -25,6 +25,7 @@ from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.secure.derivation import signed_of_entry
 from covey.shared.secure.primitives import signature
 from covey.shared.strategies.base import ClientId
+from covey.shared.wire.jobs import DeviceData, KeepPlace, Perform, Performed
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.kit.local_clients import LocalClients
 from tests.kit.scenes import Scenes
@@ -55,7 +56,7 @@ class Devices(LocalClients):
     def __init__(self, folder: Path, limit: str = "privacy={secure_least: 4}") -> None:
         super().__init__(lambda *_: None)  # type: ignore[arg-type]
         self.folder = folder
-        self.rules = OwnersRules(Policy().with_limits([limit]), learner="numpy").to_wire()
+        self.rules = OwnersRules(Policy().with_limits([limit]), learner="numpy").for_job()
         self.failures: list[str] = []  # of reports, as the coordinator reads them
         self.kept: dict[str, Any] = {}  # the newest model that each device may use
         for number, name in enumerate(AGENTS, 1):
@@ -83,34 +84,28 @@ class Devices(LocalClients):
             paths.append(place / f"{ref.digest.hex()}.model")
             paths[-1].write_bytes(run.orders.content_of(ref.key))
         memory = place / "memory"
-        job = {
-            "job": "perform",
-            "order": order.to_bytes(),
-            "models": [str(path) for path in paths],
-            "memory": str(memory) if memory.exists() else "",
-            "client": client,
-            "source": {"data": str(place / "data.csv"), "label": "y"},
-            "report_out": str(place / "report"),
-            "memory_out": str(place / "newer"),
-            "durable": False,
-            "secure": str(place / "secure"),
-            "keep": {
-                "folder": str(place / "models"),
-                "current": "",
-                "accepted": "",
-                "margin": 0.05,
-            },
-            **self.rules,
-        }
+        job = Perform(
+            order=order.to_bytes(),
+            models=paths,
+            memory=memory if memory.exists() else None,
+            client=client,
+            source=DeviceData(data=str(place / "data.csv"), label="y"),
+            report_out=place / "report",
+            memory_out=place / "newer",
+            durable=False,
+            secure=place / "secure",
+            keep=KeepPlace(folder=place / "models", current="", accepted="", margin=0.05),
+            rules=self.rules,
+        )
         done = answer(job)
-        assert "digest" in done, done
-        if done["fresh"]:
+        assert isinstance(done, Performed), done
+        if done.memory_digest:
             (place / "newer").replace(memory)
-        if "kept" in done:
-            self.kept[client] = done["kept"]
+        if done.kept is not None:
+            self.kept[client] = done.kept
         report = ReportContent.from_bytes((place / "report").read_bytes(), verified=True)
-        if done["failed"]:
-            self.failures.append(done["failed"])
+        if done.failed:
+            self.failures.append(done.failed)
         return report
 
 

@@ -218,10 +218,9 @@ def test_devices_use_the_mixture_that_they_use_in_an_open_run(
     plain_error = result_of(open_, None).accuracy[DELIVERED]["mse"]["macro"]
     assert error == pytest.approx(plain_error, rel=0.01)
     assert error < 0.5 * result_of(sealed, None).accuracy["server"]["mse"]["macro"]
-    assert not [kept for kept in devices.kept.values() if "failure" in kept]
-    uses = {name: kept["version"]["uses"] for name, kept in devices.kept.items()}
+    uses = {name: kept.version["uses"] for name, kept in devices.kept.items()}
     assert uses.keys() == set(AGENTS)
-    assert uses == {name: kept["version"]["uses"] for name, kept in owner.kept.items()}
+    assert uses == {name: kept.version["uses"] for name, kept in owner.kept.items()}
     assert any("at home" in words for words in uses.values())
 
 
@@ -328,7 +327,7 @@ def test_an_agent_without_test_rows_shows_no_box_for_an_evaluation(
         with pytest.MonkeyPatch.context() as patch:
             if client == VICTIM:
                 patch.setattr(
-                    "covey.agent.worker.worker._Late.targets", lambda *_: np.zeros(0), raising=True
+                    "covey.agent.worker.participant.TestTargets.targets", lambda *_: np.zeros(0)
                 )
             return honest(self, run, client, order)
 

@@ -12,21 +12,24 @@ import pytest
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import LAST_MODEL, ClientState, Job, Local, Report, Training
+from covey.shared.strategies.base import (
+    LAST_MODEL,
+    ClientState,
+    Drill,
+    Job,
+    Local,
+    Report,
+    Training,
+)
 from covey.shared.strategies.ditto import OWN, Ditto
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.local import LocalOnly
 from covey.shared.strategies.pacfl import Pacfl
-from covey.shared.wire.codec import Codec, decode
+from covey.shared.wire.codec import Codec, decode, decode_model, encode_model
 from covey.shared.wire.messages import ModelRef, OrderMessage, ReportContent, Work
-from covey.shared.work.client import (
-    ERROR_FEEDBACK,
-    decode_model,
-    encode_model,
-    execute_order,
-    shuffle,
-)
+from covey.shared.work.at_hand import ERROR_FEEDBACK, AtHand, shuffle
+from covey.shared.work.execute import execute_order
 from tests.bowl import Bowl, Softmax, bowl_layout, flat, softmax_client
 
 START = flat(0, 0)
@@ -72,7 +75,7 @@ def done(
     return execute_order(
         wanted or order(),
         [start],
-        local,
+        AtHand(local),
         client_state or {},
         client="pi",
         clock=iter((1.0, 3.5)).__next__,
@@ -101,7 +104,7 @@ def test_the_same_order_makes_the_same_bytes() -> None:
 def test_rounding_at_random_differs_from_round_to_round_and_client_to_client() -> None:
     def sent(round_: int, client: str) -> bytes:
         wanted = order(codec=Codec("int8", block=8), round=round_)
-        content, _ = execute_order(wanted, [START], bowl(0.337, 0.771), {}, client=client)
+        content, _ = execute_order(wanted, [START], AtHand(bowl(0.337, 0.771)), {}, client=client)
         return content.vectors["model"].data
 
     assert len({sent(round_, client) for round_ in range(8) for client in ("a", "b")}) > 1
@@ -157,7 +160,7 @@ def test_a_strategy_that_sends_no_model_may_set_the_held_one_itself() -> None:
     wanted = order(strategy=local_only, numbers={"epochs": 1}, evaluation={"track": True})
     content, client_state = done(bowl(), wanted)
     assert content.vectors == {}
-    assert np.array_equal(client_state[LAST_MODEL], bowl().train(START, epochs=1).end)
+    assert np.array_equal(client_state[LAST_MODEL], bowl().train(START, Drill(epochs=1)).end)
     assert content.numbers["track"]["n"] == 10
 
 
@@ -174,7 +177,7 @@ def test_a_phase_before_the_rounds_that_trains_holds_the_whole_model_though_it_s
     of_the_paper = FedClust(signature="final_layer").model_dump(mode="json")
     wanted = order(phase="signature", strategy=of_the_paper, numbers={"epochs": 1})
     content, client_state = done(bowl(), wanted, {LAST_MODEL: flat(7, 7)})
-    trained = bowl().train(START, epochs=1).end
+    trained = bowl().train(START, Drill(epochs=1)).end
     assert np.array_equal(decode(content.vectors["signature"], length=1), trained[1:])
     assert same(client_state, {LAST_MODEL: trained})
 
@@ -224,7 +227,7 @@ def test_an_evaluation_has_all_modes_the_last_only_after_training() -> None:
         "loss": pytest.approx(np.log(4)),
     }
     assert content.numbers["tuned"]["accuracy"] > content.numbers["server"]["accuracy"]
-    tuned = local.train(start, epochs=1).end
+    tuned = local.train(start, Drill(epochs=1)).end
     content, _ = done(local, wanted, {LAST_MODEL: tuned}, start)
     assert content.numbers["last"] == content.numbers["tuned"]
 
@@ -294,7 +297,7 @@ def test_a_training_that_diverges_is_refused_with_a_hint() -> None:
 def test_an_order_without_work_is_a_mistake_of_ours() -> None:
     with pytest.raises(ValueError, match="no work"):
         execute_order(
-            OrderMessage(run="r", step=1, accepted=0, closed=0), [], bowl(), {}, client="pi"
+            OrderMessage(run="r", step=1, accepted=0, closed=0), [], AtHand(bowl()), {}, client="pi"
         )
 
 

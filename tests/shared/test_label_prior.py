@@ -14,10 +14,12 @@ from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.scenario.load import load
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.base import GradientCorrection, Training
+from covey.shared.strategies.base import Drill, GradientCorrection, Training
 from covey.shared.wire.codec import decode
-from covey.shared.work.client import execute_order, model_for_use
+from covey.shared.work.at_hand import AtHand
+from covey.shared.work.execute import execute_order
 from covey.shared.work.label_prior import own_prior, served, with_prior
+from covey.shared.work.use import model_for_use
 from tests.agent.orders import order, ref
 from tests.bowl import softmax_client
 from tests.kit.scenes import VECTORS
@@ -40,8 +42,8 @@ def worked(model: Any, setting: str, phase: str = "train", **numbers: Any) -> An
     if phase == "evaluate":
         method["sizes"] = {}
     message = order(1, ref(), phase=phase, round_=1, task=task, layout=layout, **method)
-    report, _ = execute_order(message, [model], CLIENT, {}, client="c")
-    return report, model_for_use(message, [model], CLIENT, {}, client="c")
+    report, _ = execute_order(message, [model], AtHand(CLIENT), {}, client="c")
+    return report, model_for_use(message, [model], AtHand(CLIENT), {}, client="c")
 
 
 def trained(setting: str, **numbers: Any) -> Any:
@@ -64,14 +66,14 @@ def test_a_vector_that_leaves_the_learner_is_without_the_prior() -> None:
     [(_, shifted)] = served(((1.0, PLAIN),), found)
     [(_, end)] = served(((1.0, local.train(PLAIN).end),), found)
     np.testing.assert_allclose(end, CLIENT.train(shifted).end, atol=1e-6)
-    pulled = local.train(PLAIN, GradientCorrection(PLAIN, 0.5)).end
-    expected = CLIENT.train(shifted, GradientCorrection(shifted, 0.5)).end
+    pulled = local.train(PLAIN, Drill(GradientCorrection(PLAIN, 0.5))).end
+    expected = CLIENT.train(shifted, Drill(GradientCorrection(shifted, 0.5))).end
     np.testing.assert_allclose(served(((1.0, pulled),), found)[0][1], expected, atol=1e-6)
 
 
 def test_a_bias_that_is_not_trained_keeps_its_bits() -> None:
     local = with_prior(CLIENT, own_prior(4, CLIENT, LAYOUT))
-    end = local.train(PLAIN, weights=np.zeros(30, np.float32)).end
+    end = local.train(PLAIN, Drill(weights=np.zeros(30, np.float32))).end
     np.testing.assert_array_equal(end, PLAIN)
 
 
@@ -112,7 +114,7 @@ def test_a_model_without_a_bias_for_each_class_is_refused_only_if_the_task_asks(
     task = {**VECTORS, "features": [5], "label_prior": "on"}
     message = order(1, ref(), round_=1, task=task, layout=bare.to_wire())
     with pytest.raises(PublicError, match="no bias for each of 4 classes"):
-        execute_order(message, [np.zeros(20, np.float32)], CLIENT, {}, client="c")
+        execute_order(message, [np.zeros(20, np.float32)], AtHand(CLIENT), {}, client="c")
 
 
 def test_a_regression_has_no_shares_of_classes() -> None:

@@ -12,7 +12,7 @@ from covey.shared.errors import PublicError
 from covey.shared.strategies.base import CAP, HOLD_BACK, PRIOR, Expected, Job
 from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.wire.messages import Work
-from covey.shared.work import client
+from covey.shared.work import at_hand
 from covey.shared.work.order_settings import SECTIONS, check_order, settings_of
 from tests.agent.orders import ref, work
 from tests.kit.small_run import clients, in_process, scenario
@@ -54,7 +54,7 @@ def test_orders_of_a_run_pass_and_every_declared_number_is_read(
 ) -> None:
     found: set[str] = set()
     monkeypatch.setattr(
-        client, "Job", lambda **of: Job(**{**of, "numbers": Looked(of["numbers"], found)})
+        at_hand, "Job", lambda **of: Job(**{**of, "numbers": Looked(of["numbers"], found)})
     )
     known = scenario(method).strategy
     fields = type(known).model_fields

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from covey.shared.numerics.vectors import Vector
-from covey.shared.strategies.base import Contrast, Phase, Report, TrainingResult, View
+from covey.shared.strategies.base import Contrast, Drill, Phase, Report, TrainingResult, View
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fuzzy import Fuzzy
 from covey.shared.strategies.reading import folded
@@ -75,8 +75,8 @@ class Recorder:
     seen: list[Contrast | None] = field(default_factory=list)
     counted: list[list[float]] = field(default_factory=list)
 
-    def train(self, start: Vector, *, contrast: Contrast | None = None) -> TrainingResult:
-        self.seen.append(contrast)
+    def train(self, start: Vector, drill: Drill) -> TrainingResult:
+        self.seen.append(drill.contrast)
         return TrainingResult(start + 1, 1, 0.0)
 
     def memberships(self, model: Vector, clusters: int) -> Any:

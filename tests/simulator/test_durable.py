@@ -22,7 +22,7 @@ from covey.agent.device.outbox import Outbox
 from covey.agent.device.service import Agent
 from covey.agent.kept.model_dir import ModelDir, read_index
 from covey.agent.kept.secure_folder import SecureFolder
-from covey.agent.worker import worker
+from covey.agent.worker import perform
 from covey.agent.worker.memory_file import MemoryDamaged, load_memory, save_memory
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
 from covey.coordinator.disk.checkpoint import Checkpoint
@@ -42,6 +42,7 @@ from covey.shared.storage.files import (
 )
 from covey.shared.storage.journal import Journal
 from covey.shared.strategies.base import Report
+from covey.shared.wire.jobs import FleetShare
 from covey.shared.wire.messages import ModelRef, OrderMessage, digest
 from covey.shared.wire.parts import split
 from tests.shared.samples import SAMPLES
@@ -83,7 +84,7 @@ def has(path: Path, content: bytes = CONTENT) -> Check:
 
 def put(box: Outbox, step: int) -> None:
     report, memory = box.places(step)
-    worker._write(report, CONTENT, durable=True)
+    perform._write(report, CONTENT, durable=True)
     seal = save_memory(memory, {"step": np.full(3, step)})
     box.put(
         step,
@@ -138,7 +139,7 @@ def outbox(folder: Path) -> Check:
 
 
 def identity(folder: Path) -> Check:
-    place = Identity("a", "default", {}, folder, durable=True)
+    place = Identity("a", "default", FleetShare(scenario=Path()), folder, durable=True)
     agent = Agent(place, cast(Any, None), session="s")
     with agent.outbox as box:
         box.switch("r1")
@@ -147,7 +148,7 @@ def identity(folder: Path) -> Check:
 
 
 def written(folder: Path) -> Check:
-    worker._write(folder / "x", CONTENT, durable=True)
+    perform._write(folder / "x", CONTENT, durable=True)
     sync_folder(folder)  # as the outbox does, which names it
     return has(folder / "x")
 
@@ -265,10 +266,11 @@ CASES: dict[str, Callable[[Path], Check]] = {
     "agent/device/outbox.py Outbox": outbox,
     "agent/kept/model_dir.py ModelDir": model_dir,
     "agent/worker/memory_file.py save_memory": memory,
-    "agent/worker/worker.py _write": written,
+    "agent/worker/perform.py _write": written,
     "coordinator/disk/array_files.py save_arrays": arrays,
     "coordinator/disk/spool.py Spool": spool,
     "coordinator/run/own_orders.py OwnOrders": own_orders,
+    "shared/wire/jobs.py Perform": written,  # carried out so
     "shared/storage/files.py append": appended,
     "shared/storage/files.py atomic_replace": replaced,
     "shared/storage/files.py make_folder": folders,

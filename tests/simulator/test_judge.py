@@ -21,11 +21,11 @@ from covey.shared.scenario.evaluation import Evaluation
 from covey.shared.strategies.base import ClientId, Fold
 from covey.shared.strategies.phase_names import EVALUATE
 from covey.shared.wire.messages import OrderMessage, ReportContent
-from covey.shared.work.client import decode_named, execute_order, seen_by_methods, simulated_noise
+from covey.shared.work.at_hand import AtHand, seen_by_methods
 from covey.shared.work.judge import MEMORY
 from tests.bowl import Softmax
 from tests.kit import small_run
-from tests.kit.local_clients import LocalClients
+from tests.kit.local_clients import Client, LocalClients
 
 SCENE = small_run.scenario("fedavg", rounds={"participation": 1.0})
 PEOPLE = small_run.clients()
@@ -68,25 +68,11 @@ class Judges(LocalClients):
 
     lose: frozenset[ClientId] = frozenset()
 
-    def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
-        assert order.work is not None
-        models = [
-            decode_named(ref.key, run.orders.content_of(ref.key), run.setup.whole)
-            for ref in order.work.models
-        ]
-        local: Any = self.local_for(client, order)
+    def client(self, run: Run, client: ClientId, order: OrderMessage) -> Client:
         if client in self.lose:
             self.memories.pop(client, None)
-        report, self._kept[client] = execute_order(
-            order,
-            models,
-            local,
-            self.memories.get(client, {}),
-            client=client,
-            noise=simulated_noise(order.work, client),
-            folds=folds(local),
-        )
-        return report
+        local: Any = self.local_for(client, order)
+        return Client(client=client, given=AtHand(local, folds=folds(local)))
 
 
 def run(folder: Path, lose: frozenset[ClientId] = frozenset(), scene: Any = SCENE) -> Run:
@@ -186,12 +172,23 @@ def test_a_coordinator_that_is_killed_between_the_orders_of_the_judge_ends_with_
     assert small_run.fingerprint(done) == small_run.fingerprint(whole)
 
 
-def test_a_method_never_sees_what_the_judge_has_kept(tmp_path: Path) -> None:
+def test_a_method_never_sees_what_the_judge_keeps_and_nothing_of_it_is_left_after_the_run(
+    tmp_path: Path,
+) -> None:
     driver, clients = driven(tmp_path)
+    kept: dict[str, Any] = {}
+    work = clients.work
+
+    def watched(run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
+        kept.update(clients.memories.get(client, {}))
+        return work(run, client, order)
+
+    clients.work = watched  # type: ignore[method-assign]
     driver.complete(small_run.samples_of(PEOPLE))
+    assert any(key.startswith(MEMORY) for key in kept)
+    assert not any(key.startswith(MEMORY) for key in seen_by_methods(kept))
     for memory in clients.memories.values():
-        assert any(key.startswith(MEMORY) for key in memory)
-        assert not any(key.startswith(MEMORY) for key in seen_by_methods(memory))
+        assert not any(key.startswith(MEMORY) for key in memory)
 
 
 def test_all_numbers_of_the_judge_are_in_its_reports(tmp_path: Path) -> None:

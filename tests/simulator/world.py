@@ -21,7 +21,6 @@ from unittest.mock import patch
 from covey.agent.device.identity import Identity
 from covey.agent.device.service import Agent
 from covey.agent.kept.secure_folder import SecureFolder
-from covey.agent.worker.memory_file import MemoryDamaged, ResultDoesNotFit, load_memory, save_memory
 from covey.coordinator.aggregate.service import AggregatorService
 from covey.coordinator.aggregate.service import last_will as aggregator_will
 from covey.coordinator.record.event_log import arrivals_of
@@ -34,21 +33,18 @@ from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.coordinator.simulate.replay import Replay
 from covey.shared.errors import UserError
 from covey.shared.mqtt.shards import shard_of
-from covey.shared.numerics.vectors import Layout
 from covey.shared.secure.agent import AgentState
 from covey.shared.secure.masks import Integers
 from covey.shared.secure.primitives import Token
 from covey.shared.secure.simulated import simulated_identity
-from covey.shared.storage.files import obstacle, write_atomically
 from covey.shared.strategies.base import ClientId
-from covey.shared.wire import frames
 from covey.shared.wire.documents import CoordinatorStatus
-from covey.shared.wire.messages import OrderMessage, ReportContent, digest
+from covey.shared.wire.jobs import OrderAnswer, Perform, Performed
+from covey.shared.wire.messages import OrderMessage, Work, digest
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
-from covey.shared.work.client import decode_model, execute_order
 from tests.bowl import Trainer
-from tests.kit.local_clients import LocalClients
-from tests.kit.small_fleet import Numpy
+from tests.kit.local_clients import Client, LocalClients
+from tests.kit.small_fleet import Numpy, share_of
 from tests.kit.small_run import clients, fingerprint, in_process, local_for, setup
 from tests.simulator.disk import Disk, Disks, State
 from tests.simulator.judge import (
@@ -118,6 +114,19 @@ class Seeded(SecureFolder):
         super().save_vector(name, vector)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SeededClient(Client):
+    """A client with such secure sums."""
+
+    token: Token
+    sums: Sums
+
+    def _keys_at(self, place: Path, work: Work) -> SecureFolder:
+        folder = Seeded(place, self.client, self.token, self.sums)
+        folder.ahead = self.ahead
+        return folder
+
+
 class Workers(Numpy):
     """The agents' workers: numpy, in this process, with seeded durations."""
 
@@ -130,71 +139,29 @@ class Workers(Numpy):
         self._durations = random.Random(f"durations {plan.seed}")  # noqa: S311
         self.has_memories = False  # an agent has something to lose
 
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+    async def call(self, job: Any, *, weight: float = 0) -> Any:
         self.takes_s = self._durations.uniform(0.05, 1.0)
         if not self._is_patient and self._durations.random() < SLOW_SHARE:
             self.takes_s = 1.5 * DEADLINE_S
-        try:
-            return await super().call(job, weight=weight)
-        except MemoryDamaged:
-            return {"memory_damaged": True}
-        except ResultDoesNotFit as error:
-            return {"disk_full": str(error)}
-        except OSError as error:
-            why = obstacle(error, Path(job["report_out"]).parent)
-            if not why:
-                raise
-            return {"disk_full": why}
+        return await super().call(job, weight=weight)
 
-    def _secure(self, job: frames.Job) -> SecureFolder:
-        folder = Seeded(Path(job["secure"]), job["client"], self._token, self._sums)
-        folder.ahead = bool(job.get("ahead"))
-        return folder
+    def client(self, job: Perform, order: OrderMessage) -> Client:
+        who = super().client(job, order)
+        return SeededClient(**vars(who), token=self._token, sums=self._sums)
 
-    def _perform(self, job: frames.Job) -> frames.Job:
-        """Like the worker's own, with a learner in numpy."""
-        order, life, client = OrderMessage.from_bytes(job["order"]), OWNER.get(), job["client"]
+    def perform(self, job: Perform) -> OrderAnswer:
+        """As a worker does it; the judge looks on."""
+        order, life = OrderMessage.from_bytes(job.order), OWNER.get()
         assert life is not None
-        assert order.work is not None
-        is_ahead = bool(job.get("ahead"))
-        if not is_ahead:
+        if not job.ahead:
             self._judge.works(life.session, order)
-        layout = Layout.from_wire(order.work.layout)
-        models = []
-        for path in map(Path, job["models"]):
-            content = path.read_bytes()
-            if digest(content).hex() != path.stem:
-                return {"model_damaged": bytes.fromhex(path.stem)}
-            models.append(decode_model(content, layout))
-        memory = load_memory(Path(job["memory"]), job["memory_digest"]) if job["memory"] else {}
-        local = local_for(self.people)(client, order)
-        clock = asyncio.get_running_loop().time
-        failed = None
-        try:
-            report, kept = execute_order(
-                order, models, local, memory, client=client, clock=clock, secure=self._secure(job)
-            )
-        except UserError as error:
-            failed, kept = str(error), memory
-            report = ReportContent.failed(order, client, failed)
-        report = report.model_copy(update={"client_state": job["client_state"]})
-        content = report.to_bytes()
-        seal = b""
-        self.has_memories |= bool(kept)
-        if kept is not memory:
-            seal = save_memory(Path(job["memory_out"]), kept, durable=job["durable"])
-        write_atomically(
-            Path(job["report_out"]), content, durable=job["durable"], name_durable=False
-        )
-        if not is_ahead:
-            self._judge.made(digest(content), content, order)
-        return {
-            "digest": digest(content),
-            "size": len(content),
-            "fresh": seal != b"",
-            "memory_digest": seal,
-            "failed": failed,
-        }
+        done = super().perform(job)
+        if isinstance(done, Performed):
+            self.has_memories |= job.memory is not None or done.memory_digest != b""
+            if not job.ahead:
+                content = job.report_out.read_bytes()
+                self._judge.made(digest(content), content, order)
+        return done
 
 
 class World:
@@ -300,7 +267,7 @@ class World:
     async def _agent(self, life: Life) -> None:
         name = life.name
         state = self._place(name)
-        identity = Identity(name, TOPICS.federation, {"client": name}, state, durable=True)
+        identity = Identity(name, TOPICS.federation, share_of(name), state, durable=True)
         agent = Agent(identity, self.pool, session=life.session)
         self._agents[name] = agent
         broker = self.brokers[shard_of(name, len(self.brokers))]

@@ -19,7 +19,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, Field, model_validator
@@ -46,6 +46,7 @@ from covey.shared.strategies.base import (
     SIGNATURE,
     TRAIN,
     VOTE,
+    Buffering,
     ClientId,
     Expected,
     Facts,
@@ -66,7 +67,7 @@ from covey.shared.strategies.base import (
     View,
     without,
 )
-from covey.shared.strategies.bases.hard import Clustered, HardClustered, sizes
+from covey.shared.strategies.bases.hard import TO_THE_LAST_GOOD, Clustered, HardClustered, sizes
 from covey.shared.strategies.bases.single import KEY
 from covey.shared.strategies.bases.vote import (
     CLUSTERS,
@@ -625,6 +626,45 @@ def with_tree(state: G, tree: Agglomeration, evidence: tuple[float, ...]) -> G:
     """The state with the facts of the cut that made its clusters."""
     cut = (tree.low, tree.high)
     return replace(state, heights=tree.heights, cut=cut, evidence=evidence, joined=tree.joined)
+
+
+class SignedOnce(ClusteredOnce[G], Generic[G]):
+    """Cuts a tree of signatures, by options that a method describes."""
+
+    if TYPE_CHECKING:
+        linkage: Linkage
+        choose: Choose
+        n_clusters: int | None
+        threshold: float | None
+
+    facts: ClassVar[Facts] = replace(
+        ClusteredOnce.facts, signatures=(SIGNATURE, ENTRY), fallback=TO_THE_LAST_GOOD
+    )
+
+    @property
+    def quantile(self) -> float | None:
+        """Of all distances: up to it clusters are merged."""
+        return None
+
+    @property
+    def cut(self) -> Cut:
+        return Cut(
+            self.linkage,
+            self.choose,
+            self.gate,
+            self.n_clusters,
+            self.threshold,
+            self.quantile,
+            min_group=self.min_group,
+        )
+
+    def clustering_phase(self, state: G) -> Phase:
+        sizes = self.entry_sizes(state)
+        return Phase(SIGNATURE, "all", sizes, ends_round=False, numbers=self.entry_numbers)
+
+    @property
+    def buffer(self) -> Buffering:
+        return Buffering(is_ready=is_ready)
 
 
 def cut_defaults(

@@ -1,0 +1,103 @@
+"""What an agent has at hand for an order, and the order as its method sees it.
+
+The state of a client is a mapping of arrays that it keeps between orders. Its keys belong to the strategy, except:
+
+- `LAST_MODEL`: the model after the latest local training of any phase, for mode E-last. A strategy may read it and may
+  set it itself. It takes 4 bytes per value of the model, from the first phase in which the agent trains.
+- `ERROR_FEEDBACK` + the name of a vector: what the codec topk has not sent yet. A strategy never sees these keys.
+- `PRIVACY_LEDGER`: the training steps with noise so far.
+- those of the judge (`judge.MEMORY`), which a strategy never sees either.
+
+Where only a part of the model travels, `part_local` stands between the strategy and the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from covey.shared.numerics.vectors import Vector
+from covey.shared.privacy.noise import Noise
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import MOMENTS, ClientState, Fold, Job, Local
+from covey.shared.strategies.part_local import initial_rest, on_part
+from covey.shared.strategies.phase_names import EXCHANGES
+from covey.shared.wire.messages import INITIAL, Work
+from covey.shared.work.candidates import Make
+from covey.shared.work.judge import MEMORY
+from covey.shared.work.label_prior import Prior, prior_of, with_prior
+from covey.shared.work.order_settings import layout_of, settings_of, split_of
+
+ERROR_FEEDBACK = "codec/"
+PRIVACY_LEDGER = "privacy/ledger"  # rows of (noise multiplier, sampling rate, steps), float64
+
+
+@dataclass(frozen=True)
+class AtHand:
+    """What an agent has at hand for an order."""
+
+    local: Local  # its data and training
+    held_back: Local | None = None  # samples on which it compares models; None: it has no vote
+    # for the judge: the training samples, each time with another part of them as test part; what makes further candidates of
+    # those that train, by name; and the seconds for training at home, None for as long as it takes
+    folds: Iterable[Fold] = ()
+    others: Mapping[str, Make] = field(default_factory=dict)
+    budget_s: float | None = None
+
+
+def simulated_noise(work: Work, client: str) -> Noise:
+    """The noise of a simulated agent. It protects nothing: anyone who knows the scenario's seed can repeat it."""
+    return Noise.simulated(work.seed, "privacy", client, work.round, work.phase)
+
+
+def shuffle(work: Work, client: str) -> np.random.Generator:
+    """The generator of a client's local training in one phase. Every job gets a new one."""
+    return generator(work.seed, "shuffle", client, work.round, work.phase)
+
+
+def prepared(
+    work: Work, models: Sequence[Vector], at_hand: AtHand, client_state: ClientState, *, client: str
+) -> tuple[Job, Local, tuple[slice, Prior] | None]:
+    """The order as the strategy gets it, the data that it trains on (whole models, or the part that travels), and the label
+    prior that they have."""
+    local, held_back = at_hand.local, at_hand.held_back
+    _, training = settings_of(work)
+    split = split_of(work)
+    layout = layout_of(work)
+    prior = None if work.phase in EXCHANGES else prior_of(work, local, layout)
+    local = with_prior(local, prior)
+    held_back = held_back and with_prior(held_back, prior)
+    if split is not None and work.phase != MOMENTS:
+        brought = {
+            ref.key.partition(".")[0]: one for ref, one in zip(work.models, models, strict=True)
+        }
+        own = initial_rest(split, {key: brought[key] for key in INITIAL if key in brought})
+        models = models[: len(models) - sum(key in brought for key in INITIAL)]
+        local = on_part(local, split, client_state, own, client)
+        if held_back is not None:
+            held_back = on_part(held_back, split, client_state, own, client)
+        layout = split.shared
+    job = Job(
+        phase=work.phase,
+        round=work.round,
+        client=client,
+        seed=work.seed,
+        models=tuple(models),
+        numbers=work.numbers,
+        cluster=work.cluster,
+        layout=layout,
+        training=training,
+        held_back=held_back,
+        split=split,
+    )
+    return job, local, prior
+
+
+def seen_by_methods(state: ClientState) -> ClientState:
+    """What a strategy sees of the state."""
+    visible = [key for key in state if not key.startswith((ERROR_FEEDBACK, MEMORY))]
+    if len(visible) == len(state):
+        return state  # not a copy: arrays on the disk are read only if the strategy wants them
+    return {key: state[key] for key in visible}
