@@ -148,8 +148,6 @@ class PrivacyDemand(BaseModel):
         asked = work.privacy or {}
         local, signatures = asked.get("local"), asked.get("signatures")
         rule = "policy of this device: privacy"
-        if self.local_epsilon is not None and work.evaluation.get("fallback"):
-            return f"{rule}.local_epsilon: evaluation.fallback sends losses on samples held back without noise"
         if self.local_epsilon is not None and work.phase != EVALUATE:
             if work.phase == MOMENTS:
                 return f"{rule}.local_epsilon: statistics of the data are sent without noise"

@@ -13,11 +13,10 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from covey.shared.candidate_names import CANDIDATES
+from covey.shared.candidate_names import CANDIDATES, DELIVERED, GAIN, USES, WEIGHTS
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.vectors import Vector, blocks
-from covey.shared.numerics.votes import LEAST, VOTE
 from covey.shared.privacy.settings import LOCAL
 from covey.shared.scenario.columns import is_word
 from covey.shared.scenario.fleet_statistics import QUANTILE_LEVELS, asked_statistics
@@ -27,7 +26,6 @@ from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import LARGEST, Expected, Phase, Report, is_list, is_number
 from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import ReportContent
-from covey.shared.work.judge import DELIVERED, GAIN, USES, WEIGHTS
 
 # of a vector: its square is still a float32, so training on it need not end in infinity
 LARGEST_VALUE = 1e18
@@ -41,13 +39,6 @@ MAX_SECONDS = 1e9
 OPTIONAL = ("mae", "mean", "variance")
 # of classes: a client of another framework may know its accuracy alone
 OPTIONAL_SHARES = ("f1", "recall", "auc")
-VOTE_NUMBERS = {
-    "n": Expected(least=LEAST, most=MAX_SAMPLES, whole=True),
-    "loss": Expected(least=-LARGEST, most=LARGEST),
-    "other": Expected(least=-LARGEST, most=LARGEST),
-    "variance": Expected(most=LARGEST**2),
-    "naught": Expected(least=-LARGEST, most=LARGEST),
-}
 ROUNDED = 1e-4  # by which weights may miss a sum of 1
 QUANTILES = len(QUANTILE_LEVELS)
 MOMENT_NAMES = ("count", "sum", "square")
@@ -177,7 +168,7 @@ def _of_training(phase: Phase, report: ReportFacts, scenario: Scenario) -> Kept:
 
 
 def _evaluation(numbers: Numbers, scenario: Scenario) -> Kept:
-    """The figures of every mode that the scenario evaluates, the vote between two models, and the agent's choice.
+    """The figures of every mode that the scenario evaluates, and the agent's choice.
 
     A device whose owner demands sums or noise sends none.
     """
@@ -189,13 +180,6 @@ def _evaluation(numbers: Numbers, scenario: Scenario) -> Kept:
     kept: Kept = {
         mode: _figures(mode, numbers[mode], task) for mode in _modes(scenario) if mode in numbers
     }
-    if scenario.evaluation.fallback and VOTE in numbers:
-        vote = numbers[VOTE]
-        if not isinstance(vote, Mapping):
-            _refuse(f"{VOTE} is {vote!r:.60}; expected the losses of two models")
-        for name, expected in VOTE_NUMBERS.items():
-            _check_number(name, vote, expected, MAX_SAMPLES, of=f"{VOTE}: ")
-        kept[VOTE] = _those_of(vote, VOTE_NUMBERS)
     is_noised = scenario.privacy is not None and scenario.privacy.local is not None
     if DELIVERED in numbers and scenario.evaluation.judges and not is_noised:
         kept[DELIVERED] = _figures(DELIVERED, numbers[DELIVERED], task)

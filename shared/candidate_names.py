@@ -1,23 +1,21 @@
-"""The names of the candidates of a device, in their order. A module of its own: an idle agent reads them without numpy."""
+"""The names of the candidates of a device, in their order, and of what a report has of them. A module of its own: an idle agent
+reads them without numpy.
+"""
 
 from __future__ import annotations
 
 NONE = "none"  # the constant
-SERVED = "served"  # the model of the agent's cluster, or the one for all
-COMMON = "common"  # the last model for all, where the agent is served another one
+SERVED = "served"  # what the method serves the agent: its cluster's model, the one for all, or one of its own
 HOME = "home-"  # followed by the epochs of a training at home
-OWN = "own"  # what the method keeps for the agent
 NEAR = "near"  # its nearest training samples
 SOUP = "soup"  # the mean of the parameters of the served model and those after training at home
 TREES = "trees"  # boosted trees on the agent's own table
 HOMES = (1, 5, 20)
-CANDIDATES = (
-    NONE,
-    SERVED,
-    COMMON,
-    *(f"{HOME}{epochs}" for epochs in HOMES),
-    OWN,
-    NEAR,
-    SOUP,
-    TREES,
-)
+CANDIDATES = (NONE, SERVED, *(f"{HOME}{epochs}" for epochs in HOMES), NEAR, SOUP, TREES)
+
+# numbers of the report of an evaluation
+DELIVERED = "delivered"  # figures of what the agent uses
+WEIGHTS = "weights"  # of all its candidates, by name
+GAIN = "gain"  # over the served model, with its variance
+USES = "uses"  # the weights of what it uses
+REPORTED = (DELIVERED, WEIGHTS, GAIN, USES)

@@ -108,13 +108,6 @@ FIGURES = {
     "variance": "of the test targets",
     "diverged": "the outputs were not finite",
 }
-VOTED = {
-    "n": "samples held back",
-    "loss": "mean loss of the served model",
-    "other": "that of the alternative",
-    "variance": "of the differences",
-    "naught": "mean loss of a model of zeros",
-}
 WEIGHED = dict.fromkeys(CANDIDATES, "weight of this candidate")
 MOMENTS_OF_TARGET = {"count": "samples", "sum": "of the targets", "square": "sum of squares"}
 
@@ -138,7 +131,6 @@ NUMBERS_OF_EVALUATION: Table = {
     "baseline": _row(
         "test figures of a guess from training samples", *_OF_TRAINING, within=FIGURES
     ),
-    "vote": _row("losses on samples held back", *_OF_TRAINING, within=VOTED),
     "delivered": _row("test figures of what the device uses", *_OF_TRAINING, within=FIGURES),
     "weights": _row("how much each candidate counts here", *_OF_TRAINING, within=WEIGHED),
     "gain": _row("how much better than the served model, and its variance", *_OF_TRAINING),

@@ -162,7 +162,6 @@ def kind_of(method: str) -> tuple[object, ...]:
         this.facts.individual,
         this.facts.keeps,
         this.facts.sealed is None,
-        this.facts.fallback is None,
         bool(this.facts.signatures),
         bool(this.facts.numbers),
     )

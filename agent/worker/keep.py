@@ -85,7 +85,6 @@ def keep_of_order(
     memory: ClientState,
     who: Participant,
     *,
-    uses: Mapping[str, float],
     place: KeepPlace,
 ) -> ModelJudgement | None:
     """Keep the model that an order gives this agent; None if it gives none.
@@ -94,7 +93,6 @@ def keep_of_order(
         order, models, at_hand: as `execute_order` takes them.
         memory: the one with which the work began, or that replaces it if the judge was asked.
         who: has done the work.
-        uses: what the judge chose, by candidate; empty: it was not asked.
         place: where kept models lie.
     """
     work = order.work
@@ -103,13 +101,7 @@ def keep_of_order(
     mixture = model_for_use(order, models, at_hand, memory, client=who.client)
     if mixture is None:
         return None
-    candidates: Mapping[str, Answerer] = {}
-    if uses:
-        candidates = candidates_for_use(
-            order, models, at_hand, memory, client=who.client, wanted=uses
-        )
-    if not candidates:  # it has no judge
-        uses = {}
+    uses, candidates = candidates_for_use(order, models, at_hand, memory, client=who.client)
     cluster = order.cluster if work.cluster is None else work.cluster
     version = Version(order.run, work.round, cluster, uses=in_words(uses) if uses else "")
     task = task_with_scaling(work.task, work.scaling)

@@ -178,7 +178,7 @@ class Participant:
         task = task_of(work)
         data = self.dataset(work)
         held = None
-        if work.evaluation.get("fallback") or HOLD_BACK in work.numbers:
+        if HOLD_BACK in work.numbers:
             data, held = hold_back(data, work.seed, self.client)
         if work.phase == MOMENTS:
             return AtHand(cast(Local, DataSurvey(data, task)))

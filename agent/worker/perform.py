@@ -57,7 +57,7 @@ from covey.shared.wire.messages import (
     is_base,
 )
 from covey.shared.work.execute import execute_order
-from covey.shared.work.judge import USES, forgotten, has_judge, is_last
+from covey.shared.work.judge import forgotten, has_judge, is_last
 from covey.shared.work.label_prior import asks_for_prior
 from covey.shared.work.order_settings import layout_of, settings_of
 from covey.shared.work.use import serves_own
@@ -197,13 +197,12 @@ def worked(
     kind = getattr(at_hand.local, "device", "cpu")  # which the training may have changed
     device = device_name(kind, platform.machine(), framework_of(learner) or learner)
     content = content.model_copy(update={"client_state": client_state, "device": device})
-    uses = content.numbers.get(USES, {})
     content = cleared(content, work.phase, promises)
     kept: ModelJudgement | Failure | None = None
     if keep is not None:
-        judged = new if uses else memory
+        judged = new if has_judge(work) else memory
         try:
-            kept = keep_of_order(order, models, at_hand, judged, who, uses=uses, place=keep)
+            kept = keep_of_order(order, models, at_hand, judged, who, place=keep)
         except Exception as error:  # it must not cost the report
             kept = Failure(why=explained(error))
     if isinstance(kept, ModelJudgement):  # whether a status may have its figure

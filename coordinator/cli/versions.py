@@ -25,6 +25,7 @@ from covey.coordinator.deploy.uptake import survey
 from covey.coordinator.serve.connect import connected
 from covey.coordinator.view.printed import json_line, show
 from covey.coordinator.view.table import NONE, Column, Table
+from covey.coordinator.view.words import MODE_TITLES
 from covey.shared.cli import BrokerAddresses, Json, broker_option, check_name, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
@@ -147,6 +148,8 @@ def _cells(one: VersionRow, *, asked: bool) -> list[str]:
         who = newest.who
         if newest.figure:
             figure = measured(MEASURES[newest.figure["metric"]], newest.figure["value"])
+            if mode := newest.figure.get("mode"):
+                figure = f"{figure}, {MODE_TITLES[mode]}"
     users = _devices(one.used_by) or ("0" if asked else "")
     names = ", ".join(one.names)
     return [one.title, names, figure, when, who, users, _devices(list(refused))]

@@ -130,9 +130,12 @@ def curve(
         return _tracked_curve(phases, agents, guessed_among)
     points = []
     for phase in phases:
-        figure = figure_of(phase.get("evaluation", {}), metric, measure)
+        averages = phase.get("evaluation", {})
+        # no agent chooses what it uses before the last round is over
+        on: Metric = "server" if metric == "delivered" and metric not in averages else metric
+        figure = figure_of(averages, on, measure)
         if figure is not None:
-            points.append(_point(phase, metric, phase["round"], figure, agents))
+            points.append(_point(phase, on, phase["round"], figure, agents))
     return points
 
 
@@ -304,7 +307,12 @@ def row_of(
         )
     mode, _ = METRICS[compare.metric]
     key = f"{mode}_{measure.name}"
-    by_agent = {agent["agent"]: agent[key] for agent in agents if agent.get(key) is not None}
+    served = key.replace("delivered", "server", 1)
+    by_agent = {
+        agent["agent"]: figure
+        for agent in agents
+        if (figure := agent.get(key, agent.get(served))) is not None
+    }
     return ComparisonRow(cell.split, cell.label, cell.seed, columns, by_agent)
 
 
@@ -331,8 +339,10 @@ def tuning_of(scenario: Scenario) -> dict[str, Any]:
 
 
 def _averages_by_mode(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The averages of a result by mode; those of newcomers are modes of their own."""
+    """The averages of a result by mode; those of newcomers are modes of their own. Agents that do not choose use what they are
+    served."""
     averages = dict(result["accuracy"])
+    averages = {"delivered": averages.get("server"), **averages}
     of_newcomers = (result.get("newcomers") or {}).get("accuracy", {})
     for mode, figures in of_newcomers.items():
         averages[f"newcomers_{mode}"] = figures

@@ -81,9 +81,6 @@ class KeptFacts:
     evaluation: Json | None = None  # the figures of the newest one, by mode
     evaluated_in: int | None = None  # how many rounds were over then
 
-    # where it fell back to another model, the newest time: round, left, cluster and why, as `AgentFellBack` has them
-    fallen: Json | None = None
-
     # where it could not do the work of an order: how many times, and the round (from 1) and the reason of the newest time
     failures: Json | None = None
 
@@ -96,7 +93,7 @@ RENAMED = {"owns": "owners", "device": "devices"}
 COLUMNS = {one.name: RENAMED.get(one.name, one.name) for one in fields(KeptFacts)[1:]}
 _kept = attrgetter(*COLUMNS)
 NOTHING_KEPT = (None,) * len(COLUMNS)
-ONLY_IF_ANY = ("fallen", "owners")  # columns that a checkpoint leaves out where they are empty
+ONLY_IF_ANY = ("owners",)  # columns that a checkpoint leaves out where they are empty
 
 
 @dataclass(slots=True)
@@ -189,11 +186,6 @@ class Members:
     def trained(self) -> dict[ClientId, int]:
         """The newest training round of each agent that was drawn for one."""
         return self.by_agent(lambda one: one.trained)
-
-    @property
-    def fallen(self) -> dict[ClientId, Json]:
-        """The newest time that each of some agents fell back to another model."""
-        return self.by_agent(lambda one: one.fallen)
 
     @property
     def refused(self) -> dict[ClientId, tuple[int, int]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from covey.coordinator.checks import check_vector
@@ -22,18 +23,17 @@ from covey.coordinator.engine.members import Members
 from covey.coordinator.fold import limits
 from covey.coordinator.fold.means import Means, means_of
 from covey.coordinator.fold.stale_reports import Began, fresh
+from covey.shared.candidate_names import DELIVERED, GAIN, REPORTED, USES, WEIGHTS
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.mixture import FleetWeights
 from covey.shared.numerics.vectors import Vector
-from covey.shared.numerics.votes import VOTE, Vote
 from covey.shared.own_code.faults import said
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy, Sums
-from covey.shared.strategies.reading import alternative, fold, is_whole, sums_of
+from covey.shared.strategies.reading import fold, is_whole, sums_of
 from covey.shared.strategies.sums import ExactSums, Terms, fair_terms
-from covey.shared.work.judge import DELIVERED, GAIN, REPORTED, USES, WEIGHTS
 
 if TYPE_CHECKING:
     from covey.coordinator.fold.private_sums import PrivateSums
@@ -54,7 +54,6 @@ class FoldOutcome:
     means: Means  # of the reporters, for the record
     scaling: Figures | None = None  # of the phase that finds moments: see `fleet_statistics`
     evaluation: Mapping[ClientId, Figures] = field(default_factory=dict)  # by mode
-    votes: Mapping[ClientId, Vote] = field(default_factory=dict)  # of the evaluation
     odd: Sequence[Figures] = ()  # devices whose moments differ, as `Odd.to_json` has them
     fleet: FleetWeights | None = None  # of the last evaluation; None: no agent has a judge
 
@@ -407,27 +406,17 @@ class Folding:
         assert figures is not None  # noqa: S101 - no other phase is the last of an evaluation
         means = Means(evaluation=figures.modes, by_cluster=figures.by_cluster or None)
         limits.check_json(means.to_json(), "its averages")
-        return FoldOutcome(state, means, evaluation={client: {} for client in figures.agents})
+        agents = sorted(chain(*figures.groups))
+        fleet = None if figures.fleet is None else FleetWeights(**figures.fleet)
+        return FoldOutcome(state, means, evaluation={client: {} for client in agents}, fleet=fleet)
 
     def _evaluated(self, reports: Reports, state: Any) -> FoldOutcome:
-        votes = {
-            client: Vote.from_wire(report.numbers[VOTE])
-            for client, report in reports
-            # a method without alternatives asks no agent
-            if VOTE in report.numbers and alternative(self._strategy, state, client)
-        }
         claims = {client: _rows_by_mode(report.numbers) for client, report in reports}
         evaluation = limits.fair_figures(claims, self._settings)
         means = self._means(
             [(client, replace(report, numbers=evaluation[client])) for client, report in reports]
         )
-        fallback = self._strategy.facts.fallback
-        if votes and fallback is not None:
-            against = {client: vote.is_against for client, vote in votes.items()}
-            state = fallback.voted(state, against)
-        return FoldOutcome(
-            state, means, evaluation=evaluation, votes=votes, fleet=_fleet_of(reports)
-        )
+        return FoldOutcome(state, means, evaluation=evaluation, fleet=_fleet_of(reports))
 
     def _means(self, reports: Reports) -> Means:
         means = means_of(
@@ -503,7 +492,7 @@ def check_sums(reports: Sequence[Terms], sizes: Mapping[str, int], sums: Accumul
 
 def _rows_by_mode(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of an evaluation by mode; those of E-delivered have the weights of what the agent uses."""
-    modes = {mode: row for mode, row in numbers.items() if mode not in (VOTE, *REPORTED)}
+    modes = {mode: row for mode, row in numbers.items() if mode not in REPORTED}
     if DELIVERED in numbers:
         modes[DELIVERED] = {**numbers[DELIVERED], USES: numbers[USES]}
     return modes

@@ -1,8 +1,8 @@
 """What a run will cost, before anything starts: traffic, memory and disk, from sizes alone.
 
 A method states what agents get and send (`Strategy.exchanges`); nothing trains here, and nothing is encoded. Not counted are
-orders, statuses, acknowledgements, newcomers, drop-outs and repeated rounds, nor what depends on what agents report: votes, the
-orders with the weights of the fleet, and CFL's rounds of all members before a split. Where a method chooses its number of
+orders, statuses, acknowledgements, newcomers, drop-outs and repeated rounds, nor what depends on what agents report: votes and
+CFL's rounds of all members before a split. Where a method chooses its number of
 clusters, the largest it may choose counts.
 """
 
@@ -17,6 +17,7 @@ from covey.coordinator.engine.cohort import cohort_size
 from covey.shared.candidate_names import HOMES
 from covey.shared.mqtt.profiles import PROFILES, UNLIMITED, Profile
 from covey.shared.numerics import kinship
+from covey.shared.numerics.mixture import REFITS
 from covey.shared.numerics.split import FLOAT32_BYTES, TensorsOfRole
 from covey.shared.numerics.vectors import BLOCK
 from covey.shared.privacy.settings import SecureSettings
@@ -202,6 +203,7 @@ class _Pricing:
     def exchanges(self) -> list[Exchange]:
         """What agents get and send in the whole run, each with its number of times but those of each round."""
         scenario, setup = self.scenario, self.setup
+        privacy = scenario.privacy
         stated = scenario.strategy.exchanges(setup, self.agents, math.prod(scenario.task.features))
         evaluation = Exchange(EVALUATE, (setup.layout.size,))
         phases = []
@@ -217,10 +219,10 @@ class _Pricing:
                 evaluation = one
             else:
                 phases.append(one)
-        if scenario.evaluation.fallback and scenario.strategy.facts.fallback is not None:
-            evaluation = replace(evaluation, down=(*evaluation.down, setup.layout.size))
         every = scenario.evaluation.every or scenario.rounds.count
         times = math.ceil(scenario.rounds.count / every)
+        if scenario.evaluation.judges and (privacy is None or privacy.local is None):
+            times += REFITS  # orders with the weights of the fleet
         return [*phases, replace(evaluation, cohort="all", times=times)]
 
     def costs(self) -> list[PhaseCost]:

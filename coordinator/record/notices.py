@@ -150,19 +150,6 @@ class AgentForgotten(Record):
 
 
 @dataclass(frozen=True)
-class AgentFellBack(Record):
-    """An agent is served another model, because that of its cluster was clearly worse on the samples that it holds back."""
-
-    event: ClassVar[str] = "fell_back"
-
-    agent: ClientId
-    round: int  # rounds that were over
-    left: int  # the cluster whose model it was
-    cluster: int  # where the agent is now; the same one if it was alone
-    why: str
-
-
-@dataclass(frozen=True)
 class RoundsStopped(Record):
     """The method needs no more rounds, although the scenario has some left."""
 

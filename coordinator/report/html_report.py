@@ -31,6 +31,7 @@ from covey.coordinator.report.run_facts import (
 )
 from covey.coordinator.report.tables import (
     baseline,
+    has_judges,
     newcomers,
     none_evaluated,
     own_models,
@@ -63,7 +64,7 @@ def shown_modes(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         averages[f"newcomers_{mode}"] = figures
     if not result["never_trained"]:
         averages.pop("last_of_participants", None)  # it is E-last
-    if not result.get("uses"):
+    if not has_judges(result):
         averages.pop("delivered", None)  # it is E-server
         averages.pop("newcomers_delivered", None)
     shown = {}
@@ -320,7 +321,6 @@ INCIDENTS = {
     "void": "steps that were drawn again",
     "set_aside": "reports set aside",
     "quarantined": "agents put in quarantine",
-    "fell_back": "agents that fell back to another model",
     "resting": "agents not invited for some rounds",
     "released": "agents released from quarantine",
     "forgotten": "agents removed by the operator",

@@ -126,8 +126,6 @@ class ProgressBar:
                 self._warn(f"{agent} is {kind}, {why}")
             case notices.AgentForgotten(agent=agent):
                 self._say(f"{agent} is forgotten; if it comes back, it is a newcomer")
-            case notices.AgentFellBack(agent=agent, why=why):
-                self._warn(f"{agent} {why}")
             case notices.AgentReleased(agent=agent):
                 self._say(f"{agent} is out of quarantine")
 

@@ -214,8 +214,6 @@ def _trouble(record: Sequence[Row], roster: Mapping[str, Any]) -> dict[str, str]
         if line["event"] in ("quarantined", "resting", "released", "set_aside"):
             words = str(line.get("kind", line["event"])).replace("_", " ")
             found.setdefault(line["agent"], []).append(f"{words} in round {line['round'] + 1}")
-        if line["event"] == "fell_back":
-            found.setdefault(line["agent"], []).append(f"{line['why']} after round {line['round']}")
     untested = [line["untested"] for line in record if line.get("untested")]
     for agent in untested[-1] if untested else ():
         found.setdefault(agent, []).append("no test samples")

@@ -100,11 +100,16 @@ def _modes(found: Iterable[Result]) -> list[str]:
     for result in found:
         for mode in MODE_TITLES:
             figures = _figures(result, mode)
-            if mode == "delivered" and not result.get("uses"):
+            if mode == "delivered" and not has_judges(result):
                 continue  # it is E-server
             if figures.get("agents") or figures.get("diverged"):
                 present.add(mode)
     return [mode for mode in MODE_TITLES if mode in present]
+
+
+def has_judges(result: Mapping[str, Any]) -> bool:
+    """Whether agents have decided what they answer with; of single agents nothing may be known."""
+    return bool(result.get("uses") or result.get("fleet"))
 
 
 def _figures(result: Result, mode: str) -> Figures:
@@ -340,7 +345,7 @@ def own_models(result: Result) -> str:
     """How much better than the served model, which all of them use, the agents' own ones are; empty if they are not."""
     served = _figures(result, "server")
     measure = shown_measure(served, result.get("measure"))
-    if measure is None or result.get("uses"):
+    if measure is None or has_judges(result):
         return ""
 
     def macro(mode: str) -> float:
@@ -366,19 +371,26 @@ def own_models(result: Result) -> str:
 def used(result: Result) -> str:
     """What the agents use after the run, on average, and those that use no model; empty where all use the served one."""
     uses: Mapping[str, Mapping[str, float]] = result.get("uses") or {}
+    if not uses and (fleet := result.get("fleet")):  # of secure sums
+        return (
+            f"the agents weigh what they can have, on average: {in_words(_shown(fleet['weights']))}"
+        )
     if not uses:
         return ""
     shares: dict[str, float] = {}
     for weights in uses.values():
         for name, weight in weights.items():
             shares[name] = shares.get(name, 0.0) + weight / len(uses)
-    shown = {name: share for name, share in shares.items() if share >= LEAST_SHOWN}
-    sentence = f"the agents use, on average: {in_words(shown)}"
+    sentence = f"the agents use, on average: {in_words(_shown(shares))}"
     without = sorted(agent for agent, weights in uses.items() if set(weights) == {NO_MODEL})
     if without:
         what = f"{len(without)} of {len(uses)} agents use no model"
         sentence += f"; {what}, because none is better than the constant there: {some(without)}"
     return sentence
+
+
+def _shown(weights: Mapping[str, float]) -> dict[str, float]:
+    return {name: weight for name, weight in weights.items() if weight >= LEAST_SHOWN}
 
 
 def _modes_with_divergence(result: Result) -> list[str]:

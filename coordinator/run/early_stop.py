@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.coordinator.fold.means import Means
+from covey.shared.candidate_names import DELIVERED
 from covey.shared.numerics.measures import Measure
 from covey.shared.scenario.rounds import Stop
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId
 
 CHOSEN_ON = "test data"
+SERVER = "server"  # mode of the figures between rounds: no agent weighs what it uses before the last round is over
 
 Figures = Mapping[ClientId, Mapping[str, Any]]  # of agents by mode
 
@@ -67,18 +69,19 @@ def reason(scenario: Scenario, saved: Saved) -> str:
 
 
 def best_figure(scenario: Scenario, saved: Saved, number: int) -> dict[str, Any] | None:
-    """{"metric", "value", "chosen_on"} of the best evaluation, if it is that after round `number`; else None."""
+    """{"metric", "value", "mode", "chosen_on"} of the best evaluation, if it is that after round `number`; else None."""
     measure = measure_of(scenario)
     best = best_of(_history(saved), measure)
     if best is None or best.round != number:
         return None
-    return {"metric": measure.name, "value": best.value, "chosen_on": CHOSEN_ON}
+    return {"metric": measure.name, "value": best.value, "mode": SERVER, "chosen_on": CHOSEN_ON}
 
 
 def figure_after(
     scenario: Scenario, saved: Saved, evaluation: Figures, number: int, rounds: int
 ) -> dict[str, Any]:
-    """{"metric", "value"} of the models of a round: the mean over agents, as in all tables; empty if they were not evaluated.
+    """{"metric", "value", "mode"} of the models of a round: the mean over agents, as in all tables; empty if they were not
+    evaluated. After the last round it is that of what agents use (E-delivered), and between rounds of what they are served.
 
     Args:
         scenario: of the run.
@@ -88,9 +91,11 @@ def figure_after(
         rounds: of the run so far, after which the newest evaluation took place.
     """
     measure = measure_of(scenario)
+    if number == rounds and (value := mean_of(evaluation, measure, DELIVERED)) is not None:
+        return {"metric": measure.name, "value": value, "mode": DELIVERED}
     found = [one[-1] for one in saved if one[0] == number]
     value = found[-1] if found else mean_of(evaluation, measure) if number == rounds else None
-    return {} if value is None else {"metric": measure.name, "value": value}
+    return {} if value is None else {"metric": measure.name, "value": value, "mode": SERVER}
 
 
 def _history(saved: Saved) -> History:
@@ -114,16 +119,16 @@ def value_of(evaluation: Figures, measure: Measure) -> float | None:
     return statistics.median(values) if values else None
 
 
-def mean_of(evaluation: Figures, measure: Measure) -> float | None:
-    """The mean of the same figures; None if no agent has it."""
-    values = _values(evaluation, measure)
+def mean_of(evaluation: Figures, measure: Measure, mode: str = SERVER) -> float | None:
+    """The mean of the figures of a mode; None if no agent has it."""
+    values = _values(evaluation, measure, mode)
     return statistics.fmean(values) if values else None
 
 
-def _values(evaluation: Figures, measure: Measure) -> list[float]:
+def _values(evaluation: Figures, measure: Measure, mode: str = SERVER) -> list[float]:
     found: list[float] = []
     for modes in evaluation.values():
-        figures = modes.get("server", {})
+        figures = modes.get(mode, {})
         if measure.name in figures and figures["n"] > 0 and "diverged" not in figures:
             found.append(figures[measure.name])
     return found

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import Any
+from typing import Any, Literal
 
 from covey.coordinator.engine.members import Members
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.run.run_state import RunState
+from covey.shared.candidate_names import DELIVERED
 from covey.shared.numerics.mixture import REFITS
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, View
 from covey.shared.strategies.phase_names import EVALUATE, MOMENTS
-from covey.shared.work.judge import DELIVERED
 
 
 def next_phase(
@@ -31,20 +31,29 @@ def next_phase(
     phase: Phase | None
     sums = scenario.sums
     if sums is not None and sums.is_evaluating(state):
-        return sums.plan_evaluation(state, view)
+        return _evaluation(scenario, state, view)
     if view.round < view.rounds:
         phase = scenario.method.plan(state, view)
     else:
         phase = _entry(scenario, state, view, engine.rules.newcomers)
     is_trained = view.round > max(facts.evaluated, 0)
     if (phase is None or _evaluation_is_due(scenario, view)) and is_trained:
-        if sums is not None:
-            return sums.plan_evaluation(state, view)
-        return Phase(EVALUATE, "all", ends_round=False, may_be_empty=True)
+        return _evaluation(scenario, state, view)
     if phase is None and 0 < len(facts.fleets) <= REFITS:
-        agents = _judges(engine.members, facts.evaluated)
-        return Phase(EVALUATE, agents, ends_round=False, may_be_empty=True)
+        return _evaluation(scenario, state, view, _judges(engine.members, facts.evaluated))
     return phase
+
+
+def _evaluation(
+    scenario: Scenario,
+    state: Any,
+    view: View,
+    agents: tuple[ClientId, ...] | Literal["all"] = "all",
+) -> Phase:
+    """The next phase of an evaluation; under secure sums of all agents, which have to be the same ones again."""
+    if scenario.sums is None:
+        return Phase(EVALUATE, agents, ends_round=False, may_be_empty=True)
+    return scenario.sums.plan_evaluation(state, view)
 
 
 def _judges(members: Members, evaluated: int) -> tuple[ClientId, ...]:

@@ -11,7 +11,7 @@ from covey.coordinator.doctor.examine import Facts, examine
 from covey.coordinator.doctor.odd import Odd, read_odd
 from covey.coordinator.fold.means import by_mode
 from covey.coordinator.run.run import Run
-from covey.shared.work.judge import DELIVERED, USES
+from covey.shared.candidate_names import DELIVERED, USES
 
 
 def of_reports(run: Run) -> Facts:

@@ -26,8 +26,7 @@ from covey.shared.seeds import generator
 from covey.shared.storage.files import replace_quickly
 from covey.shared.strategies.base import ClientId, Order, Phase, Setup, Training
 from covey.shared.strategies.part_local import model_of, with_own
-from covey.shared.strategies.phase_names import CARD, EVALUATE, MOMENTS
-from covey.shared.strategies.reading import order_of_evaluation
+from covey.shared.strategies.phase_names import AHEAD, CARD, EVALUATE, MOMENTS
 from covey.shared.wire.brief_work import brief_of, shared_of
 from covey.shared.wire.codec import Codec, decode_model, encode_model
 from covey.shared.wire.messages import (
@@ -345,11 +344,11 @@ class OrderBook:
         if phase.name == MOMENTS:
             return Order()
         if phase.name == EVALUATE and not phase.sizes:
-            fallback = self._scenario.evaluation.fallback
-            order = order_of_evaluation(self._strategy, state, client, fallback=fallback)
-            order = replace(order, numbers={**order.numbers, **self._for_the_judge()})
+            order = self._strategy.serve(state, client)
         else:
             order = self._strategy.order(state, phase, client)
+        if EVALUATE in (phase.name, order.numbers.get(AHEAD)):
+            order = replace(order, numbers={**order.numbers, **self._for_the_judge()})
         member = self._members.get(client)
         owns = member is not None and member.owns is not None
         return with_own(order, self._setup, owns=owns)

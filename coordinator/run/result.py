@@ -18,13 +18,13 @@ from covey.coordinator.fold.means import KEPT_MODES, averages, by_mode, last_of_
 from covey.coordinator.record.records import counted, mbit_per_agent, one_device, sizes
 from covey.coordinator.run.oddities import at_the_end
 from covey.coordinator.run.run import Run
+from covey.shared.candidate_names import DELIVERED, USES
 from covey.shared.numerics import metrics
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
 from covey.shared.numerics.mixture import in_words
 from covey.shared.programs.version import version
 from covey.shared.storage.files import atomic_replace, model_file, write_atomically
 from covey.shared.strategies.base import ClientId
-from covey.shared.work.judge import DELIVERED, USES
 
 Figures = dict[str, Any]  # of one agent, by mode
 Truth = Mapping[ClientId, int]  # the true cluster of each agent
@@ -89,7 +89,6 @@ class RunResult:
     left_out: Sequence[str] = ()  # modes that the scenario's privacy does not allow
     stale: Mapping[ClientId, int] = field(default_factory=dict)  # see `_stale`
     failures: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState`
-    fell_back: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState.fallen`
     measure: str | None = None  # what models were chosen by; None: the usual one
     uses: Mapping[ClientId, Mapping[str, float]] = field(
         default_factory=dict
@@ -110,7 +109,6 @@ class RunResult:
             "left_out",
             "stale",
             "failures",
-            "fell_back",
             "origin",
             "measure",
             "uses",
@@ -188,7 +186,6 @@ def result_of(run: Run, truth: Truth | None, odd: Sequence[Odd] | None = None) -
         left_out=scenario.modes_left_out,
         stale=_stale(run, federated),
         failures=dict(sorted(run.members.by_agent(lambda one: one.failures).items())),
-        fell_back=dict(sorted(run.members.fallen.items())),
         measure=scenario.task.measure,
         uses={
             client: modes[DELIVERED][USES]

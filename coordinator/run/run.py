@@ -56,7 +56,7 @@ from covey.coordinator.run.next_phase import next_phase
 from covey.coordinator.run.orders import OrderBook
 from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.own_orders import lost_orders
-from covey.coordinator.run.run_state import RunState, note_fallen, note_outcome
+from covey.coordinator.run.run_state import RunState, note_outcome
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.fleet_statistics import resolved
@@ -759,10 +759,7 @@ class Run:
         circumstances: Mapping[ClientId, Circumstances],
     ) -> None:
         """Make a fold the run's own."""
-        before = self.strategy.assignment(self.state)
         self.state = outcome.state
-        after = self.strategy.assignment(self.state)
-        note_fallen(self.members, outcome.votes, before, after, round_=self.engine.round)
         if self.privacy is not None:
             self.privacy.count_sums(phase, reports, self.state)
         note_outcome(
@@ -800,15 +797,10 @@ class Run:
         def keep() -> Effects:
             line = self._recorded(record)
             self.recorder.keep_sketches(folded.step, self.state, reports, self.setup.layout.size)
-            fallen = [
-                self._recorded(notices.AgentFellBack(client, **fallen))
-                for client, vote in folded.outcome.votes.items()
-                if vote.is_against and (fallen := self.members.of(client).fallen)
-            ]
             if folded.step.phase.is_evaluation:
                 self._keep_best()
             self._steps_over.append(close.step)
-            return [line, *fallen, *self.orders.orders_of(close.missing, self.state)]
+            return [line, *self.orders.orders_of(close.missing, self.state)]
 
         return [], ActionDone(events.Folded(), keep)
 

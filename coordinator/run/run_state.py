@@ -12,7 +12,6 @@ from covey.coordinator.fold.folding import FoldOutcome
 from covey.coordinator.record import records
 from covey.coordinator.run import early_stop
 from covey.shared.numerics.mixture import REFITS, FleetWeights
-from covey.shared.numerics.votes import Vote
 from covey.shared.scenario import simulated_agents
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Reports
@@ -169,23 +168,6 @@ def note_outcome(
         member.device = one.device if is_same else records.MIXED
 
 
-def note_fallen(
-    members: Members,
-    votes: Mapping[ClientId, Vote],
-    before: Clusters,
-    after: Clusters,
-    *,
-    round_: int,
-) -> None:
-    """The agents whose votes were against the model of their cluster; clusters are those of all agents."""
-    for client, vote in votes.items():
-        if vote.is_against:
-            left, cluster = before[client], after[client]
-            why = fell_back(vote, left, cluster)
-            fallen = {"round": round_, "left": left, "cluster": cluster, "why": why}
-            members.of(client).fallen = fallen
-
-
 def best_so_far(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> dict[str, float]:
     """The best and the newest test figures of an agent right after its local training."""
     newest: dict[str, float] = dict(numbers["track"])
@@ -202,12 +184,3 @@ def best_so_far(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> di
     else:
         is_better = newest["mse"] <= best["mse"]
     return newest if is_better else best
-
-
-def fell_back(vote: Vote, left: int, cluster: int) -> str:
-    """Why an agent has another model than that of its cluster, without the agent's name."""
-    where = f"has left cluster {left} and trains alone, as cluster {cluster}"
-    if left == cluster:
-        where = f"has an earlier model of cluster {cluster}, which is its own, again"
-    losses = f"{vote.loss:.3g} under the model of its cluster, {vote.other:.3g} under the other"
-    return f"{where}: loss {losses}, on {vote.n} samples that it holds back"

@@ -14,6 +14,7 @@ from typing import Any
 
 from covey.coordinator.engine.events import Joined, Left
 from covey.coordinator.engine.members import Members, RosterEntry, Trouble
+from covey.shared.candidate_names import DELIVERED
 from covey.shared.numerics.measures import shown_measure
 from covey.shared.sentences import some
 from covey.shared.strategies.base import ClientId
@@ -358,8 +359,6 @@ class Roster:
                 "version": status.version,
                 "refusals": dict(entry.refusals or {}),
             }
-            if member.fallen is not None:
-                row["fell_back"] = member.fallen["why"]
             if agent in resting:
                 row[resting[agent].kind] = resting[agent].words
             if status.model is not None:  # that the device uses itself
@@ -371,10 +370,10 @@ class Roster:
 
 
 def _figure(modes: Mapping[str, Any] | None) -> float | None:
-    """The accuracy of the served model on the agent's test data, or its RMSE."""
+    """The accuracy on the agent's test data, or the RMSE, of what it uses; until it has decided this, of the served model."""
     if modes is None:
         return None
-    figures = modes.get("server")
+    figures = modes.get(DELIVERED) or modes.get("server")
     if not figures:
         return None
     measure = shown_measure(figures)

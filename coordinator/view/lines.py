@@ -29,7 +29,7 @@ NOTHING: Row = {}
 USED = ("delivered", "server")  # modes of what agents use: the first that there is
 AGENTS = "agents"  # a count among figures
 # these end a round, and others interrupt the next one; a loss of lines has no round in the record
-AFTER_A_ROUND = ("stopped", "lost lines", "fell_back")
+AFTER_A_ROUND = ("stopped", "lost lines")
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,6 @@ def _event(row: Row) -> EventLine | None:
         "void": f"the attempt came to nothing and is repeated: {why}",
         "set_aside": f"a report of {agent} was set aside: {why}",
         "quarantined": f"{agent} is in quarantine: {why}",
-        "fell_back": f"{agent} {why}",
         "resting": f"{agent} is {_text(row.get('kind'))} and is not invited for some rounds: {why}",
         "released": f"{agent} was released from quarantine",
         "forgotten": f"{agent} was forgotten by the operator",

@@ -519,7 +519,7 @@ def reason(row: Mapping[str, Any]) -> str:
     failed = row.get("failed")
     if not failed:
         untested = row.get("samples") and row.get("test_samples") == 0
-        return str(row.get("fell_back") or (UNTESTED if untested else ""))
+        return UNTESTED if untested else ""
     in_a_row = row.get("failures", 0)
     if isinstance(in_a_row, int) and in_a_row > 1:
         return f"failed {in_a_row} times in a row, the last time: {failed}"

@@ -19,6 +19,7 @@ a candidate that is clearly worse than the constant has none at all. Two gates f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -26,17 +27,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.candidate_names import (
-    CANDIDATES,
-    COMMON,
-    HOME,
-    NEAR,
-    NONE,
-    OWN,
-    SERVED,
-    SOUP,
-    TREES,
-)
+from covey.shared.candidate_names import CANDIDATES, HOME, NEAR, NONE, SERVED, SOUP, TREES
 from covey.shared.numerics.figures import errors, kind_of, weighted_mean
 from covey.shared.numerics.units import means_of_units
 from covey.shared.numerics.votes import counted, difference
@@ -297,11 +288,16 @@ def _rounded(weights: Mapping[str, float]) -> dict[str, float]:
 
 def fleet_weights(of_agents: Iterable[Weights]) -> dict[str, float]:
     """The mean of the weights of agents: of each candidate over those that have it. Empty without any agent."""
-    sums: dict[str, list[float]] = {}
+    totals, holders = Counter[str](), Counter[str]()
     for weights in of_agents:
-        for name, weight in weights.items():
-            sums.setdefault(name, []).append(weight)
-    means = {name: sum(sums[name]) / len(sums[name]) for name in CANDIDATES if name in sums}
+        totals.update(weights)
+        holders.update(weights.keys())
+    return mean_weights(totals, holders)
+
+
+def mean_weights(totals: Weights, holders: Weights) -> dict[str, float]:
+    """The same by the sum of the weights of each candidate, and the number of agents that have it."""
+    means = {name: totals[name] / holders[name] for name in CANDIDATES if holders.get(name)}
     total = sum(means.values())
     return _rounded({name: mean / total for name, mean in means.items()}) if total else {}
 
@@ -410,8 +406,6 @@ def in_words(weights: Weights) -> str:
 WORDS = {
     NONE: "constant",
     SERVED: "served",
-    COMMON: "common model",
-    OWN: "own model",
     NEAR: "neighbours",
     SOUP: "mean of the models",
     TREES: "trees",

@@ -1,15 +1,13 @@
 """Votes: losses of agents under two models, on data that they hold back from training. Pure.
 
-An agent that votes for itself (`Vote`) comes to the same verdict as the coordinator, so that it can act on it at once.
 In a vote of the fleet each agent sends a mean difference and its variance, and `counted` has the outcome.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +16,6 @@ VOTE = "vote"  # number of the report of an evaluation: the losses of the served
 LEAST = 5  # samples: with fewer the variance of a mean is a guess
 SURE = 2.33  # standard deviations: one-sided, 1 %
 LIMIT = 3.0  # times the median, the most that one agent counts in a decision of the fleet
-MUCH = 0.5  # of the loss of a model that knows nothing
 LARGEST_LOSS = (
     1e50  # in place of larger losses and of those that are not finite; its square is finite
 )
@@ -26,49 +23,6 @@ MOST = 1e6  # standard deviations, in place of more
 
 Losses = npt.NDArray[np.float32]
 Errors = npt.NDArray[np.float32] | npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Vote:
-    """Mean losses on the same samples."""
-
-    n: int  # samples
-    loss: float  # of the model that the agent would be served
-    other: float  # of the other model
-    variance: float  # of the mean difference between the two
-    naught: float  # the loss of a model whose outputs are all 0
-
-    @classmethod
-    def of(cls, served: Losses, other: Losses, naught: Losses) -> Self:
-        """A vote from the losses of single samples (n,), n >= 2."""
-        one, two, nothing = (_bounded(losses) for losses in (served, other, naught))
-        n = len(one)
-        return cls(
-            n=n,
-            loss=float(one.mean()),
-            other=float(two.mean()),
-            variance=float((one - two).var(ddof=1)) / n,
-            naught=float(nothing.mean()),
-        )
-
-    @classmethod
-    def from_wire(cls, numbers: Mapping[str, Any]) -> Self:
-        return cls(**numbers)
-
-    def to_wire(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-    @property
-    def is_against(self) -> bool:
-        """Whether the other model is so much better that neither chance nor the course of a training explains it.
-
-        In an honest fleet a model is at times worse for an agent than an earlier one, also beyond chance: chance alone
-        is no reason to leave.
-        """
-        if self.n < LEAST:
-            return False
-        difference = self.loss - self.other
-        return difference > MUCH * self.naught and difference > SURE * math.sqrt(self.variance)
 
 
 def difference(one: Errors, other: Errors) -> tuple[float, float]:

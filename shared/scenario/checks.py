@@ -135,10 +135,6 @@ def check_secure(
         "wire.codec other than float32": (wire.codec != "float32", "masks have all their bits"),
         "wire.delta": (wire.delta, "masks have all their bits"),
         "evaluation.track": (evaluation.track, ""),
-        "evaluation.deliver other than served": (
-            evaluation.judges,
-            "set it to served: all devices use the model that was summed",
-        ),
         "statistics of the fleet (task.standardise: federated and its like)": (
             bool(task.asks_fleet_for),
             "",
@@ -177,30 +173,16 @@ def _check_summed_figures(task: Task, rounds: Rounds, compare: Compare | None) -
     if compare is not None:
         compared["compare.measure"] = compare.measure or usual.name
         modes = {compare.metric, *(method.metric or compare.metric for method in compare.methods)}
-        if unknown := sorted(modes - {"server", "tuned", "global"}):
+        if unknown := sorted(modes - {"server", "tuned", "delivered", "global"}):
             raise ValueError(
                 f"privacy.secure: compare.metric {unknown[0]} is a figure that only some agents have, and is in no sum; "
-                "set it to server, tuned or global"
+                "set it to delivered, server, tuned or global"
             )
     for key, name in compared.items():
         if name == "auc":
             raise ValueError(
                 f"privacy.secure: {key} is auc, which cannot be made of sums over agents; choose accuracy, f1, recall or loss"
             )
-
-
-def check_fallback(privacy: Privacy) -> None:
-    """ValueError where votes on held-back samples would release what the privacy account does not cover."""
-    if privacy.secure is not None:
-        raise ValueError(
-            "privacy.secure: with evaluation.fallback each agent sends two losses of its own; set evaluation.fallback to false"
-        )
-    if privacy.client is None and privacy.local is None:
-        return
-    raise ValueError(
-        "privacy: with evaluation.fallback agents send two losses on their training data without noise, and these decide who "
-        "trains which model; set evaluation.fallback to false"
-    )
 
 
 def check_figures(

@@ -140,9 +140,9 @@ class Compare(Section):
         "units of the target.",
     )
     metric: Metric = Field(
-        "last",
+        "delivered",
         json_schema_extra=FIRST,
-        description="The compared figure. last, server, delivered, tuned: macro average of that evaluation mode; global: "
+        description="The compared figure. delivered, what devices use, and for papers last, server and tuned: macro average of that evaluation mode; global: "
         "micro average of E-server over all agents' test samples (a sample that several agents hold counts for each); "
         "newcomers: E-tuned of the newcomers.",
     )

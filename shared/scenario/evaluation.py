@@ -87,19 +87,12 @@ class Evaluation(Section):
         Deliver(),
         description="What a device uses after the run, mode E-delivered: a mixture of the answers of a constant, the served "
         "model, the same after 1, 5 and 20 epochs at home, the nearest training samples, the mean of these models, and trees "
-        "for tables, weighed out of fold on its training samples. served: what mode E-server measures; under privacy.secure by "
-        "default, and the only choice.",
+        "for tables, weighed out of fold on its training samples. served: what mode E-server measures.",
     )
     track: bool = Field(
         default=False,
         description="Measure the test accuracy of each participant right after its training, in every round. E-best needs "
         "it. The default saves the time on the devices.",
-    )
-    fallback: bool = Field(
-        default=False,
-        description="Agents hold back a tenth of their training samples, at least five, and compare on them, at each "
-        "evaluation, the model of their cluster with its last good one. If the cluster's is clearly worse they take the "
-        "other one, and train it alone from then on. For fedclust, pacfl, robust and cfl; needs evaluation.every.",
     )
     weight: Literal["test", "total"] = Field(
         "test",
@@ -125,8 +118,6 @@ class Evaluation(Section):
         unused = {"every", "tune"}
         if self.weight == "test":  # devices weigh their figures themselves where these are summed
             unused.add("weight")
-        if not self.fallback:
-            unused.add("fallback")
         if self.deliver == "served":
             unused.add("deliver")
         return self.model_dump(mode="json", exclude=unused)

@@ -14,6 +14,7 @@ REMOVED: dict[str, str] = {
     "aggregation.iterations": "the geometric median takes at most 50 iterations; leave it out",
     "aggregation.keep": "multi_krum averages all reports but those that may be false: set liars",
     "aggregation.max_samples.absolute": "a claim is capped at a multiple of the usual one: set times_median",
+    "evaluation.fallback": "a device weighs the model of its cluster against all else that it can have; leave it out",
     "evaluation.knn": "neighbours are a candidate of evaluation.deliver; leave it out",
     "compare.methods.local_last": "lower rounds.count and raise evaluation.tune_epochs in a scenario of its own",
     "fleet.durations.per": "each order has a time of its own; leave it out",

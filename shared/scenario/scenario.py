@@ -129,18 +129,15 @@ class Scenario(Section):
     @model_validator(mode="before")
     @classmethod
     def _defaults_under_privacy(cls, data: Any) -> Any:
-        """Fine-tuning has no noise, and its figure is sent; what a device would choose for itself is in no secure sum."""
+        """Fine-tuning has no noise, and its figure is sent."""
         if not isinstance(data, Mapping):
             return data
         privacy, evaluation = data.get("privacy"), data.get("evaluation") or {}
         if not isinstance(privacy, Mapping) or not isinstance(evaluation, Mapping):
             return data
-        usual: dict[str, Any] = {}
-        if privacy.get("local") is not None:
-            usual["tune_epochs"] = 0
-        if privacy.get("secure") is not None:
-            usual["deliver"] = "served"
-        return {**data, "evaluation": {**usual, **evaluation}} if usual else data
+        if privacy.get("local") is None:
+            return data
+        return {**data, "evaluation": {"tune_epochs": 0, **evaluation}}
 
     # -- checks across sections ------------------------------------------------------------------------------------
 
@@ -211,28 +208,6 @@ class Scenario(Section):
             raise ValueError(
                 "rounds.stop needs evaluations between rounds; set evaluation.every, for example to 1"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_fallback(self) -> Self:
-        if not self.evaluation.fallback:
-            return self
-        if not any(strategy.facts.fallback is not None for strategy in self._strategies):
-            raise ValueError(
-                f"evaluation.fallback is for methods that form clusters once, and {self.strategy.name} does not; "
-                "set evaluation.fallback to false"
-            )
-        if self.evaluation.every == 0:
-            raise ValueError(
-                "evaluation.fallback needs evaluations between rounds; set evaluation.every, for example to 1"
-            )
-        if self.rounds.mode == "buffered":
-            raise ValueError(
-                "evaluation.fallback moves agents between clusters, and buffered rounds have reports under way to both; "
-                "set rounds.mode to synchronous"
-            )
-        if self.privacy is not None:
-            checks.check_fallback(self.privacy)
         return self
 
     @model_validator(mode="after")
@@ -384,7 +359,7 @@ class Scenario(Section):
         return self._training_with(method.training)
 
     def evaluation_of(self, method: Method) -> Evaluation:
-        """The evaluation of a compared method: it is fine-tuned like all others, and falls back if it can."""
+        """The evaluation of a compared method: it is fine-tuned like all others."""
         common = self.tuning
         own = self.training_of(method)
         tune: dict[str, Any] = {}
@@ -392,9 +367,7 @@ class Scenario(Section):
             if getattr(own, key) != getattr(common, key):
                 tune[key] = getattr(common, key)
         tune |= self.evaluation.tune.model_dump()
-        fallback = self.evaluation.fallback and method.strategy.facts.fallback is not None
-        changes = {"tune": Tune.model_validate(tune), "fallback": fallback}
-        return self.evaluation.model_copy(update=changes)
+        return self.evaluation.model_copy(update={"tune": Tune.model_validate(tune)})
 
     @property
     def modes_left_out(self) -> tuple[str, ...]:

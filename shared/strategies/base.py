@@ -88,7 +88,6 @@ from covey.shared.strategies.facts import FORMER, NOT_BUFFERED
 from covey.shared.strategies.facts import Buffering as Buffering
 from covey.shared.strategies.facts import Exchange as Exchange
 from covey.shared.strategies.facts import Facts as Facts
-from covey.shared.strategies.facts import Fallback as Fallback
 from covey.shared.strategies.facts import OrderNumbers as OrderNumbers
 from covey.shared.strategies.facts import PrivacyFacet as PrivacyFacet
 from covey.shared.strategies.facts import Routes as Routes
@@ -139,10 +138,6 @@ UNSEALED = "it needs single reports, or numbers of each"
 
 # why values that agents keep are not for methods that send gradients
 GRADIENTS = "agents send gradients and do not train: what they keep, or the threshold of anomalies, would stay as it is"
-
-ALTERNATIVE = (
-    "alternative"  # number of an order to evaluate: compare the last model with the others
-)
 
 # Number of an order: leave out of the training what the agent holds back for votes, a tenth of its samples.
 HOLD_BACK = "hold_back"

@@ -84,7 +84,6 @@ from covey.shared.strategies.bases.cut import (
     with_tests,
 )
 from covey.shared.strategies.bases.hard import (
-    TO_THE_LAST_GOOD,
     Features,
     ManyModels,
     by_membership,
@@ -151,9 +150,7 @@ class CflState(Tested):
 class Cfl(ManyModels[CflState]):
     """Finds out by itself whether clusters are needed, and how many."""
 
-    facts: ClassVar[Facts] = Facts(
-        individual=True, numbers={SIGNATURE: CARD_ASKED}, fallback=TO_THE_LAST_GOOD
-    )
+    facts: ClassVar[Facts] = Facts(individual=True, numbers={SIGNATURE: CARD_ASKED})
 
     summary: ClassVar[str] = (
         "FedAvg that splits a cluster in two where its members' updates disagree"

@@ -99,18 +99,6 @@ class Sealed:
     begins: slice = field(default_factory=lambda: slice(None))
 
 
-@dataclass(frozen=True)
-class Fallback:
-    """How clients can leave a cluster that serves them badly (`evaluation.fallback`)."""
-
-    # (state, client): the key of the model that a client compares with the one it is served; empty for none
-    alternative: Callable[[Any, ClientId], str]
-
-    # (state, against): the state after an evaluation in which clients have compared the two
-    # models; `against` has whether a client is served the alternative
-    voted: Callable[[Any, Mapping[ClientId, bool]], Any]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """What others must know of a method. A subclass begins with its base's: `replace(Base.facts, individual=True)`.
@@ -137,9 +125,6 @@ class Facts:
 
     # How the method takes part in secure sums; None: it cannot.
     sealed: Sealed | None = None
-
-    # How clients leave a cluster that serves them badly (`evaluation.fallback`); None: they cannot.
-    fallback: Fallback | None = None
 
     # False: a round makes something else than means of models, so there is no key `server`.
     server: bool = True
@@ -187,7 +172,6 @@ FORMER = {
         "order_numbers": "numbers=Base.facts.numbers_with({...})",
         "simulated_cell": "cell=...",
         "sealed": "sealed=Sealed(...)",
-        "fallback": "fallback=Fallback(...)",
         "no_server": "server=False",
         "unset": "unset=(...)",
     }.items()

@@ -371,8 +371,6 @@ class Pacfl(SignedOnce[PacflState]):
         """
         apart: list[float] = []
         weights: list[float] = []
-        if k in state.alone:
-            return math.inf
         for client, cluster in state.assign.items():
             if cluster == k:
                 weight = state.weights.get(client, 0.0)

@@ -1,4 +1,4 @@
-"""What others do with a method: read reports for its fold, fold them, and make orders of evaluation."""
+"""What others do with a method: read reports for its fold, and fold them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.strategies.base import (
-    ALTERNATIVE,
-    GRADIENT,
-    MODEL,
-    ClientId,
-    Order,
-    Phase,
-    Report,
-    Reports,
-    Strategy,
-)
+from covey.shared.strategies.base import GRADIENT, MODEL, ClientId, Phase, Report, Reports, Strategy
 from covey.shared.strategies.server import Moving, Served
 from covey.shared.strategies.sums import Sums, SumsAtHand, Terms
 
@@ -50,24 +40,6 @@ def bases_of(
         usual = {MODEL: keys[0] if keys else "", GRADIENT: ""}
         bases = {**usual, **bases}
     return bases
-
-
-def alternative(strategy: Strategy[Any], state: Any, client: ClientId) -> str:
-    """The key of the model that a client compares with the one it is served; empty for none."""
-    fallback = strategy.facts.fallback
-    return "" if fallback is None else fallback.alternative(state, client)
-
-
-def order_of_evaluation(
-    strategy: Strategy[Any], state: Any, client: ClientId, *, fallback: bool
-) -> Order:
-    """The order of mode E-server; with a fallback its models end with the alternative."""
-    served = strategy.serve(state, client)
-    key = alternative(strategy, state, client) if fallback else ""
-    if not key:
-        return served
-    numbers = {**served.numbers, ALTERNATIVE: 1}
-    return replace(served, models=(*served.models, key), numbers=numbers)
 
 
 def sums_of(

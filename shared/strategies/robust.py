@@ -59,13 +59,7 @@ from covey.shared.strategies.base import (
     trained_report,
 )
 from covey.shared.strategies.bases.cut import CARD_ASKED, ClusteredOnce, Cut, Grouped, with_card
-from covey.shared.strategies.bases.hard import (
-    START,
-    TO_THE_LAST_GOOD,
-    Features,
-    feature_span,
-    joined,
-)
+from covey.shared.strategies.bases.hard import START, Features, feature_span, joined
 from covey.shared.strategies.fedsgd import decayed
 from covey.shared.written import FIRST
 
@@ -98,7 +92,6 @@ class Robust(ClusteredOnce[RobustState]):
             {SOLVE: {**CARD_ASKED, "epochs": A_COUNT}, ENTRY: {"epochs": A_COUNT}}
         ),
         sealed=None,
-        fallback=TO_THE_LAST_GOOD,
     )
 
     summary: ClassVar[str] = (

@@ -23,7 +23,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.candidate_names import COMMON, HOME, HOMES, NEAR, NONE, SERVED, SOUP
+from covey.shared.candidate_names import HOME, HOMES, NEAR, NONE, SERVED, SOUP
 from covey.shared.errors import PublicError
 from covey.shared.numerics.figures import answers, kind_of, weighted_mean
 from covey.shared.numerics.mixture import Float64, Judged, Weights
@@ -108,7 +108,6 @@ class BeforeHome:
 
     served: Mixture
     outputs: int  # of the model
-    common: Mixture | None = None  # None: it is the served model, or there is none
     split: Split | None = None  # what trains of a model
     others: Mapping[str, Make] = field(default_factory=dict)  # by name, such as trees
 
@@ -149,9 +148,6 @@ def made(
         NONE: lambda one: Constant.of(one.targets("train"), given.outputs),
         SERVED: lambda _: OfModels(given.served),
     }
-    if given.common is not None:
-        common = given.common
-        makers[COMMON] = lambda _: OfModels(common)
     for epochs, mixture in snapshots.items():
         makers[f"{HOME}{epochs}"] = partial(_of_models, mixture)
     if hasattr(local, "features"):

@@ -1,10 +1,10 @@
-"""The evaluation of an order: figures in all modes, the agent's vote, and what its judge chooses."""
+"""The evaluation of an order: figures in all modes, and what its judge chooses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,7 @@ from covey.shared.numerics.figures import (
     or_diverged,
     weighted_mean,
 )
-from covey.shared.numerics.votes import LEAST, VOTE, Vote
 from covey.shared.strategies.base import (
-    ALTERNATIVE,
     EVALUATE,
     LAST_MODEL,
     ClientState,
@@ -64,15 +62,28 @@ def is_summed(work: Work) -> bool:
 
 
 def evaluated(
+    strategy: Strategy[Any],
+    job: Job,
+    local: Local,
+    client_state: ClientState,
+    *,
+    work: Work,
+    judging: Judging | None,
+) -> tuple[Report, ClientState]:
+    """The report of an evaluation, and the client state after it."""
+    if judging is None:
+        return _figures(strategy, job, local, client_state, work=work), client_state
+    return _judged(strategy, job, local, client_state=client_state, work=work, judging=judging)
+
+
+def _figures(
     strategy: Strategy[Any], job: Job, local: Local, client_state: ClientState, *, work: Work
 ) -> Report:
-    """Figures in the modes E-server, E-tuned and E-last, those of the baseline, and the agent's vote if it is asked for."""
+    """Figures in the modes E-server, E-tuned and E-last, and those of the baseline."""
     evaluation = work.evaluation
-    mixture, vote = served_by(strategy, job, local, client_state)
+    mixture = served_by(strategy, job, local, client_state)
     on_whole = of_whole(local)
     numbers: dict[str, Any] = {"server": measure(mixture, on_whole)}
-    if vote is not None:
-        numbers[VOTE] = vote.to_wire()
     epochs = int(evaluation.get("tune_epochs", 0))
     if epochs > 0:
         numbers["tuned"] = measure(tuned(on_whole, mixture, epochs, job.split), on_whole)
@@ -83,7 +94,7 @@ def evaluated(
     return Report({}, local.examples, numbers)
 
 
-def judged(
+def _judged(
     strategy: Strategy[Any],
     job: Job,
     local: Local,
@@ -93,17 +104,17 @@ def judged(
     judging: Judging,
 ) -> tuple[Report, ClientState]:
     """The same of the last evaluation, with what the agent answers with from then on."""
-    mixture, _ = served_by(strategy, job, local, client_state)
+    mixture = served_by(strategy, job, local, client_state)
     on_whole = of_whole(local)
     if isinstance(on_whole, Measured) or work.task.get("anomalies") is not None:
-        report = evaluated(strategy, job, local, client_state, work=work)
+        report = _figures(strategy, job, local, client_state, work=work)
         return replace(report, numbers=only_served(report.numbers)), client_state
     given = BeforeHome(mixture, task_of(work).outputs, split=job.split, others=judging.others)
     fleet, state = fleet_of(work.numbers), client_state
     known = Judgement.of_memory(client_state, mixture)
     candidates: Mapping[str, Candidate] = {}
     if known is None:
-        report = evaluated(strategy, job, local, client_state, work=work)
+        report = _figures(strategy, job, local, client_state, work=work)
         known, candidates = Judgement.made(
             on_whole,
             given,
@@ -114,7 +125,7 @@ def judged(
             clock=judging.clock,
         )
         state = {**forgotten(client_state), **known.to_memory()}
-    choice = known.choice(fleet, single=bool(work.evaluation["deliver"].get("single")))
+    choice = known.choice_after(work)
     if not candidates:
         candidates = made(on_whole, given, known.snapshots, choice.weights)
     return Report({}, local.examples, known.numbers(choice, candidates, fleet, on_whole)), state
@@ -122,35 +133,12 @@ def judged(
 
 def served_by(
     strategy: Strategy[Any], job: Job, local: Local, client_state: ClientState
-) -> tuple[Mixture, Vote | None]:
-    """The mixture of whole models that the order of an evaluation serves the agent, and the agent's vote.
-
-    An order with an alternative names it last. The agent takes it if its vote is against the other model: its test data
-    have no say in that.
-    """
+) -> Mixture:
+    """The mixture of whole models that the order of an evaluation serves the agent."""
     visible = seen_by_methods(client_state)
-    part = local if isinstance(local, PartLocal) else None
-    if part is not None:
-        visible = part.seen(visible)
-    if ALTERNATIVE not in job.numbers:
-        mixture = strategy.personal(job, local, visible)
-        return (mixture if part is None else part.whole_mixture(mixture)), None
-    *models, alternative = job.models
-    own = strategy.personal(replace(job, models=tuple(models)), local, visible)
-    if part is not None:
-        own = part.whole_mixture(own)
-        alternative = part.whole(alternative)
-    held_back = None if job.held_back is None else of_whole(job.held_back)
-    if held_back is None or len(own) != 1 or held_back.examples < LEAST:
-        return own, None
-    [(_, served)] = own
-    with np.errstate(all="ignore"):  # a vote counts losses that are not finite as very large
-        vote = Vote.of(
-            held_back.losses(served),
-            held_back.losses(alternative),
-            held_back.losses(np.zeros_like(served)),
-        )
-    return (((1.0, alternative),) if vote.is_against else own), vote
+    if not isinstance(local, PartLocal):
+        return strategy.personal(job, local, visible)
+    return local.whole_mixture(strategy.personal(job, cast(Local, local), local.seen(visible)))
 
 
 def measure(mixture: Mixture, local: Local) -> Figures:

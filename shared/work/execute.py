@@ -46,8 +46,8 @@ from covey.shared.work.at_hand import (
     prepared,
     seen_by_methods,
 )
-from covey.shared.work.evaluate import Judging, evaluated, is_summed, judged, measure, plain
-from covey.shared.work.judge import has_judge
+from covey.shared.work.evaluate import Judging, evaluated, is_summed, measure, plain
+from covey.shared.work.judge import MEMORY, forgotten, has_judge
 from covey.shared.work.label_prior import with_prior
 from covey.shared.work.order_settings import check_order, settings_of
 
@@ -113,20 +113,20 @@ def execute_order(
     check_order(strategy, work)
     job, local, prior = prepared(work, models, at_hand, client_state, client=client)
     started = clock()
+    judging = None
+    if has_judge(work):
+        folds = (replace(fold, local=with_prior(fold.local, prior)) for fold in at_hand.folds)
+        judging = Judging(folds, at_hand.others, at_hand.budget_s, clock)
     worker: Works = strategy
     if (work.privacy or {}).get("secure") and (job.phase not in OF_THE_RUN or is_summed(work)):
         if secure is None:
             raise PublicError("secure sums: this agent has no keys for them")
-        evaluate = partial(evaluated, strategy, work=work)
+        evaluate = partial(evaluated, strategy, work=work, judging=judging)
         from covey.shared.strategies.secured.agent import OnDevice
 
         worker = OnDevice(strategy, secure, work, models, evaluate)
     elif is_summed(work):
         raise PublicError("an order to evaluate asks for a vector without secure sums")
-    judging = None
-    if has_judge(work):
-        folds = (replace(fold, local=with_prior(fold.local, prior)) for fold in at_hand.folds)
-        judging = Judging(folds, at_hand.others, at_hand.budget_s, clock)
     report, state = _run_phase(
         strategy,
         worker,
@@ -172,15 +172,12 @@ def _run_phase(
             raise PublicError("the statistics of a fleet need data that can be summed")
         return Report({}, local.examples, local.statistics()), client_state
     if job.phase == EVALUATE and not is_summed(work):
-        if judging is not None:
-            return judged(
-                strategy, job, local, client_state=client_state, work=work, judging=judging
-            )
-        return evaluated(strategy, job, local, client_state, work=work), client_state
-    if job.phase in (
-        *EXCHANGES,
-        EVALUATE,
-    ):  # they leave nothing of the order with the agent, as values that do not travel
+        return evaluated(strategy, job, local, client_state, work=work, judging=judging)
+    if job.phase == EVALUATE:  # of its state what the judge keeps is new
+        report, after = worker.work(job, local, client_state)
+        kept = {key: after[key] for key in after if key.startswith(MEMORY)}
+        return report, {**forgotten(client_state), **kept} if kept else client_state
+    if job.phase in EXCHANGES:  # they leave nothing of the order with the agent
         return worker.work(job, local, client_state)[0], client_state
     track = bool(work.evaluation.get("track"))
     report, state = _train(worker, job, local, client_state, track=track)

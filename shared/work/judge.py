@@ -18,7 +18,16 @@ from typing import Any, Self
 
 import numpy as np
 
-from covey.shared.candidate_names import CANDIDATES, HOME, HOMES, SERVED
+from covey.shared.candidate_names import (
+    CANDIDATES,
+    DELIVERED,
+    GAIN,
+    HOME,
+    HOMES,
+    SERVED,
+    USES,
+    WEIGHTS,
+)
 from covey.shared.numerics.figures import Figures, figures_of, or_diverged
 from covey.shared.numerics.mixture import (
     REFITS,
@@ -30,6 +39,7 @@ from covey.shared.numerics.mixture import (
 )
 from covey.shared.scenario.evaluation import Evaluation
 from covey.shared.strategies.base import ClientState, Expected, Fold, Local, Mixture
+from covey.shared.strategies.phase_names import EVALUATE
 from covey.shared.wire.messages import Work, digest
 from covey.shared.work.candidates import (
     BeforeHome,
@@ -53,13 +63,6 @@ ASKED = {
     FLEET: Expected(len(CANDIDATES), most=1, required=False),
     GAINS: Expected(most=1, whole=True, required=False),
 }
-
-# numbers of a report
-DELIVERED = "delivered"  # figures of what the agent uses
-WEIGHTS = "weights"  # of all its candidates, by name
-GAIN = "gain"  # over the served model, with its variance
-USES = "uses"  # the weights of what it uses
-REPORTED = (DELIVERED, WEIGHTS, GAIN, USES)
 
 
 def order_numbers(judge: int, fleet: FleetWeights | None) -> dict[str, Any]:
@@ -179,8 +182,13 @@ class Judgement:
         gain = self.judged.vote(found[WEIGHTS])
         return found if gain is None else {**found, GAIN: list(gain)}
 
+    def choice_after(self, work: Work) -> ChosenMixture:
+        """What the agent uses after this work."""
+        single = bool(work.evaluation["deliver"].get("single"))
+        return self.choice(fleet_of(work.numbers), single=single)
+
     def choice(self, fleet: FleetWeights | None, *, single: bool) -> ChosenMixture:
-        """What the agent uses."""
+        """What the agent uses by what is known of the fleet."""
         return chosen(self.judged, self.names, fleet, single=single)
 
 
@@ -204,7 +212,7 @@ def digest_of(mixture: Mixture) -> str:
 
 def has_judge(work: Work) -> bool:
     """Whether the agent decides what it answers with after this work."""
-    return JUDGE in work.numbers and isinstance(work.evaluation.get("deliver"), Mapping)
+    return work.phase == EVALUATE and JUDGE in work.numbers and "deliver" in work.evaluation
 
 
 def only_served(figures: Mapping[str, Any]) -> dict[str, Any]:

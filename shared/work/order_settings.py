@@ -17,7 +17,7 @@ from covey.shared.privacy.settings import Privacy
 from covey.shared.scenario.evaluation import Evaluation
 from covey.shared.scenario.fleet_statistics import STATISTICS
 from covey.shared.scenario.task import SPLIT, Task
-from covey.shared.strategies.base import ALTERNATIVE, ASKED, Expected, Strategy, Training
+from covey.shared.strategies.base import Expected, Strategy, Training
 from covey.shared.strategies.phase_names import AHEAD, BOX, EVALUATE, JOIN
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.codec import Codec
@@ -59,12 +59,13 @@ def _numbers_of(strategy: Strategy[Any], work: Work) -> Mapping[str, Expected]:
     """The numbers that an order of this phase may have."""
     if work.phase in (BOX, JOIN):  # which announce the work of another phase
         ahead = str(work.numbers.get(AHEAD))
-        return {**strategy.facts.numbers_of(ahead), AHEAD: Expected(words=(ahead,))}
-    of_method = strategy.facts.numbers_of(work.phase)
-    can_fall_back = strategy.facts.fallback is not None and bool(work.evaluation.get("fallback"))
-    if work.phase != EVALUATE:
-        return of_method
-    return {**of_method, **JUDGED, **({ALTERNATIVE: ASKED} if can_fall_back else {})}
+        return {**_of_phase(strategy, ahead), AHEAD: Expected(words=(ahead,))}
+    return _of_phase(strategy, work.phase)
+
+
+def _of_phase(strategy: Strategy[Any], phase: str) -> Mapping[str, Expected]:
+    of_method = strategy.facts.numbers_of(phase)
+    return {**of_method, **JUDGED} if phase == EVALUATE else of_method
 
 
 @lru_cache(KEPT)

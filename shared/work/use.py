@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,11 +21,11 @@ from covey.shared.strategies.base import (
     Training,
 )
 from covey.shared.strategies.part_local import PartLocal, of_whole
-from covey.shared.wire.messages import OrderMessage
+from covey.shared.wire.messages import OrderMessage, Work
 from covey.shared.work.at_hand import AtHand, prepared
 from covey.shared.work.candidates import BeforeHome, Candidate, made, with_models
-from covey.shared.work.evaluate import served_by
-from covey.shared.work.judge import Judgement
+from covey.shared.work.evaluate import is_summed, served_by
+from covey.shared.work.judge import Judgement, has_judge
 from covey.shared.work.label_prior import served
 from covey.shared.work.order_settings import settings_of, task_of
 
@@ -55,6 +56,13 @@ def serves_own(strategy: Strategy[Any], models: int) -> bool:
     return all(served is not one for one in vectors)
 
 
+MESSAGES = 2  # of a secure sum, which follow the models of an order to evaluate
+
+
+def _without_messages(job: Job, work: Work) -> Job:
+    return replace(job, models=job.models[:-MESSAGES]) if is_summed(work) else job
+
+
 def model_for_use(
     order: OrderMessage,
     models: Sequence[Vector],
@@ -78,9 +86,9 @@ def model_for_use(
         return None
     strategy, _ = settings_of(work)
     job, local, prior = prepared(work, models, at_hand, client_state, client=client)
+    job = _without_messages(job, work)
     if work.phase == EVALUATE:
-        mixture, _ = served_by(strategy, job, local, client_state)
-        return served(mixture, prior)
+        return served(served_by(strategy, job, local, client_state), prior)
     is_trained = work.phase == TRAIN and work.round > 0
     if not is_trained or len(job.models) != 1 or serves_own(strategy, 1):
         return None
@@ -101,24 +109,26 @@ def candidates_for_use(
     client_state: ClientState,
     *,
     client: str,
-    wanted: Container[str],
-) -> dict[str, Candidate]:
-    """What the judge of an agent has chosen, by name; empty if it has judged nothing.
+) -> tuple[Mapping[str, float], dict[str, Candidate]]:
+    """What the judge of an agent has chosen, the weights and the candidates by name; empty if it has judged nothing.
 
     Args:
         order, models, at_hand, client: as `execute_order` takes them.
         client_state: the state that replaces the one with which the work began.
-        wanted: names of candidates.
     """
     work = order.work
-    if work is None:
-        return {}
+    if work is None or not has_judge(work):
+        return {}, {}
     strategy, _ = settings_of(work)
     job, local, prior = prepared(work, models, at_hand, client_state, client=client)
-    mixture, _ = served_by(strategy, job, local, client_state)
+    job = _without_messages(job, work)
+    mixture = served_by(strategy, job, local, client_state)
     known = Judgement.of_memory(client_state, mixture)
     if known is None:
-        return {}
+        return {}, {}
+    uses = known.choice_after(work).weights
     given = BeforeHome(mixture, task_of(work).outputs, split=job.split, others=at_hand.others)
-    found = made(of_whole(local), given, known.snapshots, wanted)
-    return {name: with_models(one, partial(served, found=prior)) for name, one in found.items()}
+    found = made(of_whole(local), given, known.snapshots, uses)
+    return uses, {
+        name: with_models(one, partial(served, found=prior)) for name, one in found.items()
+    }

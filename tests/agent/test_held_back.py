@@ -12,13 +12,9 @@ import pytest
 from covey.agent.data import Dataset
 from covey.agent.data.dataset import dataset, hold_back
 from covey.agent.kept.model_dir import ModelDir
-from covey.agent.kept.model_file import read_model
-from covey.agent.kept.versions import Version
 from covey.agent.worker.worker import answer
 from covey.shared.numerics.vectors import Vector
-from covey.shared.numerics.votes import Vote
 from covey.shared.seeds import generator
-from covey.shared.strategies.fedclust import FedClust
 from covey.shared.wire.codec import Codec, encode_model
 from covey.shared.wire.jobs import DeviceData, KeepPlace, Perform
 from covey.shared.wire.messages import ModelRef, ReportContent, digest
@@ -116,49 +112,12 @@ def answered(
     return dict(report.numbers), done, models
 
 
-def evaluated(folder: Path, served: Vector, other: Vector) -> tuple[dict[str, Any], list[float]]:
-    """The numbers of the report of an order to compare two models, and the model that the device then uses."""
-    numbers, done, models = answered(
-        folder,
-        served,
-        other,
-        phase="evaluate",
-        strategy=FedClust().model_dump(mode="json"),
-        numbers={"alternative": 1},
-        evaluation={"tune_epochs": 0, "fallback": True},
-    )
-    version = Version.from_json(done.kept.version)
-    [kept] = read_model(models.folder / version.file).models
-    return numbers, LAYOUT.vector(kept).tolist()
-
-
-def test_an_agent_reports_its_losses_and_is_served_and_uses_the_model_that_it_prefers(
-    tmp_path: Path, single_thread: None
-) -> None:
-    much_worse = 5 * BAD
-    numbers, used = evaluated(tmp_path / "hijacked", much_worse, GOOD)
-    vote = Vote.from_wire(numbers["vote"])
-    assert vote.n == 5
-    assert vote.loss > 1 > vote.other
-    assert vote.naught == pytest.approx(np.log(2))
-    assert vote.is_against
-    assert numbers["server"]["accuracy"] > 0.8, "measured with the other model"
-    assert used == GOOD.tolist()
-    numbers, used = evaluated(tmp_path / "sound", GOOD, much_worse)
-    assert not Vote.from_wire(numbers["vote"]).is_against
-    assert used == GOOD.tolist()
-    numbers, used = evaluated(tmp_path / "same", BAD, BAD)
-    assert not Vote.from_wire(numbers["vote"]).is_against
-    assert used == BAD.tolist(), "the cluster's own model, as long as the other is no better"
-
-
-@pytest.mark.parametrize(("fallback", "trained"), [(True, 43), (False, 48)])
+@pytest.mark.parametrize(("numbers", "trained"), [({"hold_back": 1}, 43), ({}, 48)])
 def test_an_agent_trains_on_what_it_does_not_hold_back(
-    tmp_path: Path, single_thread: None, fallback: bool, trained: int
+    tmp_path: Path, single_thread: None, numbers: dict[str, Any], trained: int
 ) -> None:
     models = ModelDir(tmp_path / "models")
-    evaluation = {"tune_epochs": 0} | ({"fallback": True} if fallback else {})
-    perform(tmp_path, GOOD, models, evaluation=evaluation)
+    perform(tmp_path, GOOD, models, strategy={"name": "kin"}, numbers=numbers)
     report = ReportContent.from_bytes((tmp_path / "report").read_bytes(), verified=True)
     assert report.examples == trained
 

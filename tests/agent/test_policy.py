@@ -81,11 +81,6 @@ REFUSED: list[tuple[OwnersRules, dict[str, Any], str]] = [
     ),
     (DEMANDING, {"privacy": {"local": {"target_epsilon": "8"}}}, "target_epsilon is nan"),
     (DEMANDING, {"privacy": {"local": True}}, "trains without privacy.local"),
-    (
-        DEMANDING,
-        {"phase": "evaluate", "evaluation": {"tune_epochs": 1, "fallback": True}},
-        "privacy.local_epsilon: evaluation.fallback",
-    ),
     (DEMANDING, {"phase": "moments"}, "privacy.local_epsilon: statistics of the data"),
     (SIGNING, {"phase": "signature"}, "privacy.signatures: .* noise of 0 x clip, at least 0.1"),
     (

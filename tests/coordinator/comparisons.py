@@ -40,6 +40,7 @@ DIGITS: dict[str, Any] = {
         ],
         "seeds": [4, 5],
         "published": {"fedclust": 95.5},
+        "metric": "last",
     },
 }
 

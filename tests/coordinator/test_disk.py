@@ -180,7 +180,7 @@ def test_a_state_in_a_state_keeps_its_kind_and_a_strange_key_in_it_is_another_ve
     tmp_path: Path,
 ) -> None:
     one = GroupSum("0", ("a", "b", "c"), 3, contents={"total": vector(1, 2)})
-    sealed = SealedState(state(), Progress(sums=(one,), figures=SummedFigures(agents=("a",))))
+    sealed = SealedState(state(), Progress(sums=(one,), figures=SummedFigures(groups=(("a",),))))
     for found in (Checkpoint(tmp_path).save({}, sealed), Checkpoint(tmp_path).state(sealed)):
         assert same(found.inner, sealed.inner)
         assert (found.progress.sums[0].members, found.progress.figures) == (

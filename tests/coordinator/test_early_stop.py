@@ -96,7 +96,7 @@ def test_one_agent_decides_neither_the_best_round_nor_the_stop() -> None:
         note(scene, saved, number, value_after(scene, figures, {"late"}, Means()), mean)
         assert bool(reason(scene, saved)) == (number == 3)
     assert [one[:2] for one in saved] == [[number, accuracy] for number, accuracy in honest.items()]
-    best = {"metric": "accuracy", "value": 0.6, "chosen_on": "test data"}
+    best = {"metric": "accuracy", "value": 0.6, "mode": "server", "chosen_on": "test data"}
     assert best_figure(scene, saved, 3) == best
 
 

@@ -79,11 +79,11 @@ def test_the_state_of_secure_sums_names_no_agent_that_was_forgotten(tmp_path: Pa
         "blamed": [*both],
         "standing": {"0": {"bound": [*both], "members": [*both]}},
         "ends": [{"cluster": "0", "reported": [*both]}],
-        "figures": SummedFigures(agents=[*both]),
+        "figures": SummedFigures(groups=[[*both]]),
     }
     run.state = SealedState(run.state.inner, Progress(**named))
     of_sums = {f"Progress.{name}" for name in named if name != "figures"}
-    assert traces(run.state, GONE) == {*of_sums, "SummedFigures.agents"}
+    assert traces(run.state, GONE) == {*of_sums, "SummedFigures.groups"}
     run.handle(Forget(GONE), 1.0)
     assert traces(run.state, GONE) == set()
     assert tuple(run.state.progress.blamed) == ("agent-2",)

@@ -53,10 +53,6 @@ EXAMPLES: list[tuple[Notice, str]] = [
     ),
     (notices.AgentReleased("a", 1), '{"event": "released", "agent": "a", "round": 1}'),
     (
-        notices.AgentFellBack("a", 2, 0, 3, "has left"),
-        '{"event": "fell_back", "agent": "a", "round": 2, "left": 0, "cluster": 3, "why": "has left"}',
-    ),
-    (
         notices.RoundsStopped(2, 9, "settled"),
         '{"event": "stopped", "round": 2, "rounds": 9, "why": "settled"}',
     ),

@@ -133,9 +133,9 @@ def test_phases_add_up_to_the_round_and_rounds_to_the_run() -> None:
     figures = planned(scenario("fedavg"))
     train, last = phase(figures, "train"), phase(figures, "evaluate")
     assert figures.round_down_bytes == 10 * train.down_bytes
-    assert figures.down_bytes == 200 * 10 * train.down_bytes + 100 * last.down_bytes
-    assert figures.up_bytes == 200 * 10 * train.up_bytes + 100 * last.up_bytes
-    assert (last.times, last.invited, last.down_values, last.up_values) == (1, 100, VALUES, 0)
+    assert figures.down_bytes == 200 * 10 * train.down_bytes + 3 * 100 * last.down_bytes
+    assert figures.up_bytes == 200 * 10 * train.up_bytes + 3 * 100 * last.up_bytes
+    assert (last.times, last.invited, last.down_values, last.up_values) == (3, 100, VALUES, 0)
 
 
 def test_fedclust_sends_the_start_to_all_and_final_layers_back_once() -> None:
@@ -204,8 +204,11 @@ def test_a_buffered_round_counts_the_reports_of_a_buffer() -> None:
 
 
 def test_a_run_evaluates_at_its_interval_and_once_at_the_end() -> None:
-    assert phase(planned(scenario("fedavg", evaluation={"every": 50})), "evaluate").times == 4
-    assert phase(planned(scenario("fedavg", evaluation={"every": 60})), "evaluate").times == 4
+    for every in (50, 60):
+        for deliver, further in (("served", 0), ({}, 2)):  # with the weights of the fleet
+            settings: dict[str, object] = {"every": every, "deliver": deliver}
+            found = phase(planned(scenario("fedavg", evaluation=settings)), "evaluate")
+            assert found.times == 4 + further
 
 
 def test_federated_standardisation_is_a_phase_of_all_without_vectors() -> None:

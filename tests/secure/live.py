@@ -25,7 +25,7 @@ from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.secure.derivation import signed_of_entry
 from covey.shared.secure.primitives import signature
 from covey.shared.strategies.base import ClientId
-from covey.shared.wire.jobs import DeviceData, Perform, Performed
+from covey.shared.wire.jobs import DeviceData, KeepPlace, Perform, Performed
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.kit.local_clients import LocalClients
 from tests.kit.scenes import Scenes
@@ -58,8 +58,9 @@ class Devices(LocalClients):
         self.folder = folder
         self.rules = OwnersRules(Policy().with_limits([limit]), learner="numpy").for_job()
         self.failures: list[str] = []  # of reports, as the coordinator reads them
+        self.kept: dict[str, Any] = {}  # the newest model that each device may use
         for number, name in enumerate(AGENTS, 1):
-            (folder / name).mkdir(parents=True)
+            (folder / name / "models").mkdir(parents=True)
             self._enrolled(number, name)
             rows = np.random.default_rng(number).normal(size=(40, FEATURES))
             targets = rows @ [1.0, -2.0, 0.5] + number
@@ -93,12 +94,15 @@ class Devices(LocalClients):
             memory_out=place / "newer",
             durable=False,
             secure=place / "secure",
+            keep=KeepPlace(folder=place / "models", current="", accepted="", margin=0.05),
             rules=self.rules,
         )
         done = answer(job)
         assert isinstance(done, Performed), done
         if done.memory_digest:
             (place / "newer").replace(memory)
+        if done.kept is not None:
+            self.kept[client] = done.kept
         report = ReportContent.from_bytes((place / "report").read_bytes(), verified=True)
         if done.failed:
             self.failures.append(done.failed)
@@ -106,7 +110,15 @@ class Devices(LocalClients):
 
 
 def made(devices: Devices, name: str, *, strategy: Any = "fedavg", **sections: Any) -> Path:
-    """A run of these devices to its end, however its sums end; its folder."""
+    """A run of these devices to its end, however its sums end, with one evaluation of the models that are served; its folder."""
+    figures = {**SECTIONS["evaluation"], "deliver": "served", **sections.pop("evaluation", {})}
+    sections["evaluation"] = figures
+    run_of(devices, name, strategy=strategy, **sections)
+    return devices.folder / name
+
+
+def run_of(devices: Devices, name: str, *, strategy: Any = "fedavg", **sections: Any) -> Run:
+    """The same run itself."""
     method = {"name": strategy} if isinstance(strategy, str) else dict(strategy)
     scene = Scenes.of("live", TASK, seed=3, **SECTIONS)(method, **sections)
     starts = [np.full(LAYOUT.size, 0.1 * k, np.float32) for k in range(scene.strategy.starts)]
@@ -115,8 +127,7 @@ def made(devices: Devices, name: str, *, strategy: Any = "fedavg", **sections: A
     run = Run.start(
         folder, scene, setup, rules=replace(rules_of(scene), void_limit=20), run=IN_PROCESS, now=0.0
     )
-    Driver(run, devices).complete(dict.fromkeys(AGENTS, (40, 40)))
-    return folder
+    return Driver(run, devices).complete(dict.fromkeys(AGENTS, (40, 40)))
 
 
 def record(folder: Path) -> list[Mapping[str, Any]]:

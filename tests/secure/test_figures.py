@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 
 from covey.coordinator.fold.means import averages
+from covey.coordinator.run.result import result_of
+from covey.shared.candidate_names import CANDIDATES, DELIVERED, SERVED
 from covey.shared.numerics.measures import derived
+from covey.shared.numerics.mixture import REFITS, FleetWeights
 from covey.shared.secure.integers import OutOfRangeError
 from covey.shared.strategies.base import Order
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.secured.coordinator import Secured
 from covey.shared.strategies.secured.figures import BITS, FigureSlots
-from tests.secure.live import AGENTS, Devices, made, record, sums
+from tests.secure.live import AGENTS, Devices, made, record, run_of, sums
 
 VICTIM = "a3"
 REGRESSION: dict[str, Any] = {"features": [3], "classes": None}
@@ -72,6 +75,53 @@ def test_a_sum_that_no_honest_members_have_made_is_out_of_range(lie: int) -> Non
     totals[3] = lie  # far more agents than there are, or less than none
     with pytest.raises(OutOfRangeError):
         slots.averages(totals, 2)
+
+
+JUDGED: dict[str, Any] = {"deliver": {}}
+
+
+def of_judge(candidates: int) -> dict[str, Any]:
+    names = RNG.permutation(CANDIDATES)[:candidates]
+    weights = RNG.dirichlet(np.ones(candidates))
+    gain = (float(RNG.normal(0.1, 0.1)), float(RNG.exponential(0.001)))
+    return {"weights": dict(zip(names.tolist(), weights.tolist(), strict=True)), "gain": gain}
+
+
+def test_sums_have_the_weights_of_the_fleet_as_single_agents_give_them() -> None:
+    slots = FigureSlots.of(JUDGED, CLASSES)
+    agents = [of_judge(candidates) for candidates in (3, 5, len(CANDIDATES), 4)]
+    vectors = [slots.vector({**one, "uses": {SERVED: 1.0}}, 9) for one in agents]
+    found = slots.fleet(np.sum(vectors, axis=0).astype(np.int64), len(agents))
+    of_each = FleetWeights.of([one["weights"] for one in agents], [one["gain"] for one in agents])
+    assert found is not None
+    assert found.weights == pytest.approx(of_each.weights, abs=2e-6)
+    assert found.gains == of_each.gains
+
+
+def test_an_agent_without_weights_of_its_own_adds_what_it_uses() -> None:
+    slots = FigureSlots.of(JUDGED, CLASSES)
+    totals = slots.vector({"uses": {SERVED: 0.75, "none": 0.25}}, 9).astype(np.int64)
+    found = slots.fleet(totals, 1)
+    assert found is not None
+    assert found.weights == {"none": 0.25, SERVED: 0.75}
+    assert not found.gains
+
+
+def test_an_evaluation_without_the_judge_has_neither_weights_nor_delivered_figures() -> None:
+    slots = FigureSlots.of(JUDGED, CLASSES)
+    totals = slots.vector({"server": of_classes(4)}, 9).astype(np.int64)
+    assert slots.fleet(totals, 1) is None
+    assert DELIVERED not in slots.averages(totals, 1)
+
+
+@pytest.mark.parametrize("place", ["weight", "holders", "gain"])
+def test_weights_that_no_honest_members_have_made_are_out_of_range(place: str) -> None:
+    slots = FigureSlots.of(JUDGED, CLASSES)
+    totals = 2 * slots.vector({"uses": {SERVED: 1.0}}, 9).astype(np.int64)
+    at = {"weight": 2 * len(CANDIDATES) + 2, "holders": len(CANDIDATES) + 2, "gain": 2}[place]
+    totals[2 - 6 * at] += 9  # units of the integer part
+    with pytest.raises(OutOfRangeError):
+        slots.fleet(totals, 2)
 
 
 # -- the workers of devices, whose owners demand sums ------------------------------------------------------------------
@@ -141,6 +191,67 @@ def test_no_figure_of_one_agent_is_in_a_report_or_in_the_record(
             assert str(figures[mode]["mse"]) not in written
     checkpoint = json.dumps(record(folder))
     assert all(f'"{name}": {{"server"' not in checkpoint for name in AGENTS)
+
+
+def test_devices_use_the_mixture_that_they_use_in_an_open_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watched(monkeypatch)
+    devices = Devices(tmp_path / "sealed")
+    sealed = run_of(devices, "run")
+    assert devices.failures == []
+    ends = [one["end"] for one in sums(devices.folder / "run", evaluations=True)]
+    assert ends == ["sum"] * (1 + REFITS)
+    owner = Devices(tmp_path / "open", limit="max_epochs=20")
+    open_ = run_of(owner, "run", privacy=None)
+    for place, (found, plain) in enumerate(
+        zip(sealed.facts.fleets, open_.facts.fleets, strict=True)
+    ):
+        reported = seen[place * len(AGENTS) : (place + 1) * len(AGENTS)]
+        of_each = FleetWeights.of(
+            [one["weights"] for one in reported], [one["gain"] for one in reported]
+        )
+        assert found["weights"] == pytest.approx(of_each.weights, abs=2e-6)
+        assert found["weights"] == pytest.approx(plain["weights"], abs=0.01)
+        assert found["gains"] == plain["gains"]
+    error = result_of(sealed, None).accuracy[DELIVERED]["mse"]["macro"]
+    plain_error = result_of(open_, None).accuracy[DELIVERED]["mse"]["macro"]
+    assert error == pytest.approx(plain_error, rel=0.01)
+    assert error < 0.5 * result_of(sealed, None).accuracy["server"]["mse"]["macro"]
+    uses = {name: kept.version["uses"] for name, kept in devices.kept.items()}
+    assert uses.keys() == set(AGENTS)
+    assert uses == {name: kept.version["uses"] for name, kept in owner.kept.items()}
+    assert any("at home" in words for words in uses.values())
+
+
+def test_no_weight_of_one_agent_is_in_the_run_and_a_smaller_group_has_no_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member is gone once the fleet has its weights: what was found stays, and the run ends."""
+    seen = watched(monkeypatch)
+    honest = Secured._boxes
+
+    def without_one(self: Secured, state: Any, reports: Any) -> Any:
+        if state.progress.figures:
+            reports = [one for one in reports if one[0] != VICTIM]
+        return honest(self, state, reports)
+
+    monkeypatch.setattr(Secured, "_boxes", without_one)
+    run = run_of(Devices(tmp_path), "run")
+    ends = [one["end"] for one in sums(tmp_path / "run", evaluations=True)]
+    assert ends[0] == "sum"
+    assert set(ends[1:]) == {"void"}
+    assert len(seen) == len(AGENTS), "nobody was asked to weigh again"
+    found = run.facts.fleets
+    assert len(found) == 1 + REFITS
+    assert found[0] == found[-1]
+    assert result_of(run, None).accuracy[DELIVERED]["agents"] == len(AGENTS)
+    kept = (tmp_path / "run" / "rounds.jsonl").read_text() + json.dumps(
+        result_of(run, None).to_json()
+    )
+    for one in seen:
+        numbers = [*one["weights"].values(), *one["gain"]]
+        assert not [number for number in numbers if 0 < number < 1 and str(number) in kept]
 
 
 def evaluate_fixed(monkeypatch: pytest.MonkeyPatch, *others: float) -> None:

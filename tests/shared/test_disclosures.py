@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from covey.coordinator.checks import VOTE_NUMBERS
+from covey.shared.candidate_names import REPORTED
 from covey.shared.disclosures import (
     ANY,
     FIGURES,
@@ -18,7 +18,6 @@ from covey.shared.disclosures import (
     REPORT,
     STATUS,
     VECTORS,
-    VOTED,
     DisclosureRow,
     Promise,
     cleared,
@@ -27,14 +26,12 @@ from covey.shared.disclosures import (
 )
 from covey.shared.errors import PublicError
 from covey.shared.numerics.figures import answers, baseline_figures, figures_of, kind_of
-from covey.shared.numerics.votes import VOTE
 from covey.shared.scenario.fleet_statistics import asked_statistics
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.phase_names import EVALUATE, MODES, MOMENTS, TRAIN
 from covey.shared.strategies.secured.phases import HEAD
 from covey.shared.wire.documents import AgentStatus, ModelInUse
 from covey.shared.wire.messages import Encoded, ReportContent
-from covey.shared.work.judge import REPORTED
 
 TRUTHS = {
     "classes": np.array([0, 1, 1, 2]),
@@ -93,8 +90,7 @@ def test_each_figure_that_an_evaluation_can_produce_has_a_row() -> None:
         found |= figures_of(truth, answers(outputs, kind)).keys()
         found |= baseline_figures(truth, truth).keys()
     assert found == set(FIGURES)
-    assert set(NUMBERS_OF_EVALUATION) == {*MODES, VOTE, *REPORTED, HEAD}
-    assert set(VOTED) == set(VOTE_NUMBERS)
+    assert set(NUMBERS_OF_EVALUATION) == {*MODES, *REPORTED, HEAD}
 
 
 TASKS: list[dict[str, Any]] = [

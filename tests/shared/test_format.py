@@ -32,7 +32,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "ce70f704cd1d93cf",
+    "a509ded5f36d6290",
 )  # the format number, and the digest of the fields that it stands for
 
 

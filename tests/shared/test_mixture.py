@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.shared.candidate_names import CANDIDATES, NONE, SERVED
+from covey.shared.candidate_names import NEAR, NONE, SERVED
 from covey.shared.numerics.mixture import (
     FEWEST,
     ChosenMixture,
@@ -47,7 +47,7 @@ def case(seed: int, kind: str, n: int, count: int) -> Case:
         values = draw.standard_normal((n, steps)).astype(np.float32)
         found = [values + one[:, :steps] / (place + 1) for place, one in enumerate(noise)]
         truth = values if steps > 1 else values[:, 0]
-    names = CANDIDATES[:count]
+    names = (NONE, SERVED, NEAR, "home-1", "home-5", "home-20")[:count]
     return dict(zip(names, found, strict=True)), truth, units
 
 
@@ -109,11 +109,11 @@ def test_two_candidates_that_err_elsewhere_are_mixed_and_a_bad_one_is_not(kind: 
     answers, truth, units = case(3, kind, 400, 6)
     best = answers["home-20"]
     mirrored = 2 * truth.reshape(best.shape) - best if kind in ("values", "forecasts") else best
-    judged = Judged.of({**answers, "own": mirrored}, truth, units)
+    judged = Judged.of({**answers, "soup": mirrored}, truth, units)
     weights = fitted(judged)
-    assert {"home-20", "own"} == set(sorted(weights, key=lambda name: -weights[name])[:2])
+    assert {"home-20", "soup"} == set(sorted(weights, key=lambda name: -weights[name])[:2])
     if kind in ("values", "forecasts"):
-        assert weights["home-20"] == pytest.approx(weights["own"], abs=0.02)
+        assert weights["home-20"] == pytest.approx(weights["soup"], abs=0.02)
         assert total(judged, fitted_alone(judged)) < 1e-3
 
 

@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covey.coordinator.plan.plan import plan
 from covey.coordinator.record.records import lines
 from covey.coordinator.run.result import result_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
+from covey.shared.candidate_names import DELIVERED, REPORTED
 from covey.shared.numerics.mixture import REFITS
 from covey.shared.scenario.evaluation import Evaluation
 from covey.shared.strategies.base import ClientId, Fold
 from covey.shared.strategies.phase_names import EVALUATE
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.work.at_hand import AtHand, seen_by_methods
-from covey.shared.work.judge import DELIVERED, MEMORY, REPORTED
+from covey.shared.work.judge import MEMORY
 from tests.bowl import Softmax
 from tests.kit import small_run
 from tests.kit.local_clients import Client, LocalClients
@@ -107,6 +109,15 @@ def test_agents_fit_again_with_the_fleets_weights_and_use_what_follows(tmp_path:
         result_of(done, None).accuracy[mode]["accuracy"]["macro"] for mode in (DELIVERED, "server")
     )
     assert delivered > server
+
+
+def test_a_plan_counts_the_orders_with_the_weights_of_the_fleet(tmp_path: Path) -> None:
+    done = run(tmp_path)
+    phases = plan(SCENE, small_run.setup(SCENE), len(PEOPLE)).phases
+    [evaluation] = [one for one in phases if one.name == EVALUATE]
+    assert evaluation.times == len(of_evaluations(tmp_path))
+    down = sum(one.times * one.invited * one.down_values for one in phases)
+    assert down == done.traffic["down_vectors"]
 
 
 def test_trained_models_and_figures_of_other_modes_are_as_without_a_judge(tmp_path: Path) -> None:

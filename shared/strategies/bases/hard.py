@@ -22,7 +22,6 @@ from covey.shared.strategies.base import (
     ClientId,
     ClientState,
     Expected,
-    Fallback,
     Job,
     Local,
     Mixture,
@@ -44,7 +43,6 @@ from covey.shared.strategies.bases.single import sample_term
 # fields of a state that a new run sets; what the earlier run found stays
 SETTINGS = ("seed", "lr", "schedule", "settled")
 START = "start"  # key of the common initial model
-GOOD = "good-"  # a cluster's number follows: its model in `Clustered.good`
 Features = Literal["full", "last_kernel", "last_layer"]
 
 
@@ -56,13 +54,6 @@ class Clustered(Moving):
     models: tuple[Vector, ...] = ()  # K cluster models (d,); none before the clusters exist
     assign: dict[ClientId, int] = field(default_factory=dict)  # cluster of each member, sorted
     asked: tuple[ClientId, ...] = ()  # newcomers whose entry failed since the last complete round
-
-    # evaluation.fallback: each cluster's model (d,) as of the newest evaluation after which no member
-    # left; the start for clusters that have none yet
-    good: tuple[Vector, ...] = ()
-    alone: tuple[
-        int, ...
-    ] = ()  # clusters of clients that have left theirs; no other client joins them
 
 
 H = TypeVar("H", bound=Clustered)
@@ -114,43 +105,6 @@ def joined(state: H, clusters: Mapping[ClientId, int]) -> H:
     return replace(state, assign=dict(in_order))
 
 
-def left(state: H, against: Mapping[ClientId, bool]) -> H:
-    """The state after votes: a member who is against its cluster's model goes back to the last good one, alone.
-
-    No other member trains that model from then on: those who made the cluster's bad may have voted, too.
-    """
-    assign = dict(state.assign)
-    models = list(state.models)
-    good = [*state.good, *[state.start] * len(models)][: len(models)]
-    alone = list(state.alone)
-    for k, model in enumerate(state.models):
-        members = [client for client, cluster in state.assign.items() if cluster == k]
-        voters = [client for client in members if client in against]
-        leaving = [client for client in voters if against[client]]
-        if voters and not leaving:
-            good[k] = model
-        for client in leaving:
-            if len(members) == 1:
-                models[k] = good[k]
-                continue
-            assign[client] = len(models)
-            alone.append(len(models))
-            models.append(good[k])
-            good.append(good[k])
-    return replace(state, assign=assign, models=tuple(models), good=tuple(good), alone=tuple(alone))
-
-
-def last_good(state: Clustered, client: ClientId) -> str:
-    """The key of the last good model of a client's cluster; empty for a client without one."""
-    cluster = state.assign.get(client)
-    if cluster is None:
-        return ""
-    return f"{GOOD}{cluster}" if cluster < len(state.good) else START
-
-
-TO_THE_LAST_GOOD = Fallback(last_good, left)
-
-
 def has_clusters(state: Clustered) -> bool:
     """Whether the clusters are formed."""
     return bool(state.models)
@@ -191,15 +145,13 @@ class ManyModels(Strategy[H], Generic[H]):
     def model(self, state: H, key: str) -> Vector:
         if key == START:
             return state.start
-        if key.startswith(GOOD):
-            return state.good[int(key.removeprefix(GOOD))]
         return state.models[int(key)]
 
     def serve(self, state: H, client: ClientId) -> Order:
         if client in state.assign:
             cluster = state.assign[client]
             return Order(models=(str(cluster),), cluster=cluster)
-        every_key = tuple(str(k) for k in range(len(state.models)) if k not in state.alone)
+        every_key = tuple(str(k) for k in range(len(state.models)))
         return Order(models=every_key or (START,))
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:

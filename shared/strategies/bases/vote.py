@@ -3,9 +3,6 @@
 Each agent compares them on samples that it holds back (`HOLD_BACK`), both without its own model, which
 weighs more in the smaller average: with it, groups drawn at random would win. It sends a mean difference
 of losses and the variance of that mean; numerics/votes.py has the outcome.
-
-An agent's vote for itself against the model of its cluster is another question and needs no phase: the
-evaluation asks it (`evaluation.fallback`), with the same samples.
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ class SecureDevice(Protocol):
         """Delete the newest work and all vectors."""
 
 
-Evaluate = Callable[[Job, Local, ClientState], Report]  # the report of an evaluation, in the clear
+# the report of an evaluation, in the clear, and the client state after it
+Evaluate = Callable[[Job, Local, ClientState], tuple[Report, ClientState]]
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,9 @@ class Measuring:
     slots: FigureSlots
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
-        report = self.evaluate(job, local, client_state)
+        report, state = self.evaluate(job, local, client_state)
         vector = self.slots.vector(report.numbers, report.examples)
-        return Report({FIGURES: vector}, examples=1), client_state
+        return Report({FIGURES: vector}, examples=1), state
 
 
 class OnDevice:

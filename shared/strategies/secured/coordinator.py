@@ -178,7 +178,8 @@ class SummedFigures:
 
     modes: Mapping[str, Any] = field(default_factory=dict)
     by_cluster: Mapping[str, Any] = field(default_factory=dict)
-    agents: Sequence[ClientId] = ()  # in the sums
+    groups: Sequence[Sequence[ClientId]] = ()  # the members of each sum
+    fleet: Mapping[str, Any] | None = None  # `FleetWeights`; None: no agent has weights
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,8 @@ class Progress:
         blamed = [one for one in self.blamed if one != client]
         figures = self.figures
         if figures is not None:
-            figures = replace(figures, agents=[one for one in figures.agents if one != client])
+            groups = [[one for one in group if one != client] for group in figures.groups]
+            figures = replace(figures, groups=groups)
         return replace(self, blamed=blamed, standing=standing, figures=figures, ends=None)
 
     @property
@@ -486,7 +488,9 @@ class Secured(Strategy[SealedState[Any]]):
         progress = state.progress
         if progress.stage != BOX:
             return self._masked(state, sums, reports)
-        kept = replace(progress, round=progress.round + phase.ends_round, sums=(), ends=None)
+        figures = None if phase.ends_round else progress.figures  # they are of other models
+        kept = replace(progress, round=progress.round + phase.ends_round, sums=(), figures=figures)
+        kept = replace(kept, ends=None)
         least = max(FEWEST, self.settings.least or 0, self.settings.threshold or 0)
         after = self.method.fold(state.inner, phase, sums, reports)
         return SealedState(self._sealed.allowed(after, least), kept)
@@ -524,6 +528,10 @@ class Secured(Strategy[SealedState[Any]]):
                 self.settings.group,
             )
         ]
+        # the same models again: agents let nobody compare sums of other members
+        again = progress.figures.groups if progress.evaluates and progress.figures else ()
+        if again:
+            drawn = [list(group) for group in again if set(group) <= set(chain(*drawn))]
         if progress.stage != BOX:  # the attempt before lacked members
             progress = replace(progress, voids=progress.voids + 1)
         if not progress.honest:  # no group of this round has made a vector yet
@@ -533,7 +541,7 @@ class Secured(Strategy[SealedState[Any]]):
         bound = () if progress.evaluates else progress.standing.values()
         for chosen in drawn:
             if group := self._group(len(chosen), progress.honest):
-                if any(sorted(chosen) == sorted(one["members"]) for one in bound):
+                if again or any(sorted(chosen) == sorted(one["members"]) for one in bound):
                     group = replace(group, least=len(chosen))  # nobody else is bound
                 shown_by = [members[client] for client in chosen]
                 known = {
@@ -708,7 +716,7 @@ class Secured(Strategy[SealedState[Any]]):
         own = self._phase(state)
         if not progress.open and progress.evaluates:
             shown = () if progress.sums else progress.ends or ()
-            return self._evaluated(state, progress, {}, [], blamed=progress.blamed, ends=shown)
+            return self._evaluated(state, progress, {}, blamed=progress.blamed, ends=shown)
         if not progress.open:  # the round is passed over
             inner = state.inner
             if own.ends_round:
@@ -746,7 +754,8 @@ class Secured(Strategy[SealedState[Any]]):
             try:
                 total = total_of(integers, len(end.reported), scale)
                 if progress.evaluates:
-                    self.slots.averages(total.values, total.reported)  # raises
+                    self.slots.averages(total.values, total.reported)  # these raise
+                    self.slots.fleet(total.values, total.reported)
             except OutOfRangeError as error:
                 closed[-1] = replace(group, end=str(error))
                 ends.append(group.ended("passed over", str(error)))
@@ -770,7 +779,8 @@ class Secured(Strategy[SealedState[Any]]):
             ends.append({**group.ended("sum"), **figures})
         ended: dict[str, Any] = {"blamed": sorted(blamed), "ends": ends}
         if progress.evaluates:
-            return self._evaluated(state, progress, found, came, **ended)
+            ended["groups"] = [list(one.reported) for one in closed if one.end == "sum"]
+            return self._evaluated(state, progress, found, **ended)
         ended["standing"] = {key: standing[key] for key in standing if key not in summed}
         if not came and not own.ends_round:  # the rest of the round needs this sum: it ends
             return replace(state, progress=replace(progress, sums=closed, **ended))
@@ -784,15 +794,21 @@ class Secured(Strategy[SealedState[Any]]):
         state: State,
         progress: Progress,
         sums: Mapping[str, Total],
-        agents: Sequence[ClientId],
+        groups: Sequence[Sequence[ClientId]] = (),
         **ended: Any,
     ) -> State:
-        """The state after an evaluation with these sums, by cluster; without any it has no figures."""
-        modes, by_cluster = {}, {}
-        if sums:
-            first, *others = sums.values()
-            whole = sum(others, first)
-            modes = self.slots.averages(whole.values, whole.reported)
+        """The state after an evaluation with these sums, by cluster; without any it has the figures of the same models, if
+        these were evaluated before."""
+        after = Progress(round=progress.round, standing=progress.standing, **ended)
+        if not sums:
+            return replace(
+                state, progress=replace(after, figures=progress.figures or SummedFigures())
+            )
+        by_cluster = {}
+        first, *others = sums.values()
+        whole = sum(others, first)
+        modes = self.slots.averages(whole.values, whole.reported)
+        fleet = self.slots.fleet(whole.values, whole.reported)
         for cluster, own in sums.items():
             served = self.slots.averages(own.values, own.reported)["server"]
             means = {
@@ -802,8 +818,7 @@ class Secured(Strategy[SealedState[Any]]):
             }
             if means and self.assignment(state):
                 by_cluster[cluster] = {"agents": served["agents"], **means}
-        found = SummedFigures(modes, by_cluster, sorted(agents))
-        after = Progress(round=progress.round, standing=progress.standing, **ended)
+        found = SummedFigures(modes, by_cluster, groups, None if fleet is None else vars(fleet))
         return replace(state, progress=replace(after, figures=found))
 
 

@@ -2,7 +2,10 @@
 
 Numbers are exact in the sum: each is a fixed-point number of 96 bits in six slots of 16 bits, so that no clip and no weight
 of a model is in them. Each member adds all of its figures, those of its own test rows: a mode or a figure that only some of
-the members have would show these apart, so E-last, E-delivered and AUC are in no sum.
+the members have would show these apart, so E-last and AUC are in no sum.
+
+In the last evaluation the weights of an agent's candidates follow, each with a 1 for a candidate that it has, and by how much
+its mixture gains. An agent with too few samples for weights of its own adds those of what it uses.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from covey.shared.candidate_names import CANDIDATES, DELIVERED, GAIN, USES, WEIGHTS
 from covey.shared.numerics.measures import derived, kind_of_task
+from covey.shared.numerics.mixture import SURE, FleetWeights, mean_weights
 from covey.shared.numerics.vectors import Vector
 from covey.shared.secure.integers import OutOfRangeError
 
@@ -38,23 +43,25 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class FigureSlots:
-    """Which figures of which modes are summed, in the order of the slots."""
+    """What is summed, in the order of the slots: figures by mode, then what the judges of agents have found."""
 
     modes: tuple[str, ...]
     names: tuple[str, ...]
     has_moments: bool  # of the targets
     counts_training: bool  # agents weigh by all their samples, not by those of the test
+    judges: bool  # agents weigh what they can answer with after the last round
 
     @classmethod
     def of(cls, evaluation: Mapping[str, Any], task: Mapping[str, Any]) -> FigureSlots:
         """Those of an order, or of a scenario: the sections as they travel."""
-        asked = {"tuned": evaluation.get("tune_epochs")}
+        asked = {"tuned": evaluation.get("tune_epochs"), DELIVERED: "deliver" in evaluation}
         has_values = kind_of_task(task) == "values"
         return cls(
             modes=(*ALWAYS, *(mode for mode, amount in asked.items() if amount)),
             names=OF_VALUES if has_values else OF_CLASSES,
             has_moments=has_values,
             counts_training=evaluation.get("weight") == "total",
+            judges="deliver" in evaluation,
         )
 
     @property
@@ -66,7 +73,9 @@ class FigureSlots:
 
     @property
     def length(self) -> int:
-        return LIMBS * len(self.modes) * len(self.columns)
+        return LIMBS * (
+            len(self.modes) * len(self.columns) + self.judges * (2 * len(CANDIDATES) + 2)
+        )
 
     def vector(self, numbers: Mapping[str, Mapping[str, Any]], train_samples: int) -> Vector:
         """What an agent adds, (length,): integers below 2**16.
@@ -81,6 +90,8 @@ class FigureSlots:
         for mode in self.modes:
             row = self._row(numbers.get(mode, {}), train_samples)
             found += [row.get(column, 0.0) for column in self.columns]
+        if self.judges:
+            found += _of_judge(numbers)
         slots = [slot for number in found for slot in _slots(number)]
         return np.array(slots, np.float32)
 
@@ -108,15 +119,46 @@ class FigureSlots:
         Raises:
             OutOfRangeError: no honest agents have made this sum.
         """
-        if totals.size != self.length or totals.min() < 0 or totals.max() >= reported << BITS:
-            raise OutOfRangeError("a slot of the sum of figures is out of range")
-        numbers = [_number(slots) for slots in totals.reshape(-1, LIMBS).tolist()]
+        numbers = self._numbers(totals, reported)
         width = len(self.columns)
         rows = {}
         for place, mode in enumerate(self.modes):
             own = numbers[place * width : (place + 1) * width]
             rows[mode] = self._averages(dict(zip(self.columns, own, strict=True)), reported)
+        if self.judges and not rows[DELIVERED]["agents"]:  # no evaluation but the last one has it
+            del rows[DELIVERED]
         return rows
+
+    def fleet(self, totals: npt.NDArray[np.int64], reported: int) -> FleetWeights | None:
+        """What the weights of the agents say about the fleet; None without any. Raises as `averages` does."""
+        if not self.judges:
+            return None
+        count = len(CANDIDATES)
+        numbers = self._numbers(totals, reported)[-2 * count - 2 :]
+        weights, holders = (
+            dict(zip(CANDIDATES, numbers[at : at + count], strict=True)) for at in (0, count)
+        )
+        gain, variance = numbers[-2:]
+        slack = 2.0**-FRACTION * reported
+        for name, held in holders.items():
+            if (
+                held != int(held)
+                or not 0 <= held <= reported
+                or not 0 <= weights[name] <= held + slack
+            ):
+                raise OutOfRangeError(
+                    f"{held:g} agents and a weight of {weights[name]:g} for {name}"
+                )
+        if not 0 <= variance <= reported or not abs(gain) <= reported:
+            raise OutOfRangeError(f"a gain of {gain:g} with the variance {variance:g}")
+        found = mean_weights(weights, holders)
+        return FleetWeights(found, gain > SURE * math.sqrt(variance)) if found else None
+
+    def _numbers(self, totals: npt.NDArray[np.int64], reported: int) -> list[float]:
+        """The numbers that sums of slots stand for."""
+        if totals.size != self.length or totals.min() < 0 or totals.max() >= reported << BITS:
+            raise OutOfRangeError("a slot of the sum of figures is out of range")
+        return [_number(slots) for slots in totals.reshape(-1, LIMBS).tolist()]
 
     def _averages(self, sums: Mapping[str, float], reported: int) -> Row:
         agents, weight = sums["agents"], sums["weight"]
@@ -138,6 +180,18 @@ class FigureSlots:
             if variance > 0:
                 row["r2"] = {"micro": 1 - row["mse"]["micro"] / variance}
         return row
+
+
+def _of_judge(numbers: Mapping[str, Any]) -> list[float]:
+    """Weights, a 1 for each candidate that there is, and the gain with its variance: each of one agent is at most 1."""
+    weights = numbers.get(WEIGHTS) or numbers.get(USES, {})
+    gain, variance = numbers.get(GAIN, (0.0, 0.0))
+    return [
+        *(weights.get(name, 0.0) for name in CANDIDATES),
+        *(float(name in weights) for name in CANDIDATES),
+        min(max(gain, -1.0), 1.0),
+        min(variance, 1.0),
+    ]
 
 
 def _slots(number: float) -> list[int]:
