@@ -67,7 +67,7 @@ from covey.shared.strategies.base import (
     View,
     without,
 )
-from covey.shared.strategies.bases.hard import TO_THE_LAST_GOOD, Clustered, HardClustered, sizes
+from covey.shared.strategies.bases.hard import Clustered, HardClustered, sizes
 from covey.shared.strategies.bases.single import KEY
 from covey.shared.strategies.bases.vote import (
     CLUSTERS,
@@ -637,9 +637,7 @@ class SignedOnce(ClusteredOnce[G], Generic[G]):
         n_clusters: int | None
         threshold: float | None
 
-    facts: ClassVar[Facts] = replace(
-        ClusteredOnce.facts, signatures=(SIGNATURE, ENTRY), fallback=TO_THE_LAST_GOOD
-    )
+    facts: ClassVar[Facts] = replace(ClusteredOnce.facts, signatures=(SIGNATURE, ENTRY))
 
     @property
     def quantile(self) -> float | None:
