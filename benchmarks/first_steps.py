@@ -16,8 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.processes import free_port
-from tests.test_docs import ROOT
+from tests.processes import ROOT, free_port
 from tests.test_docs_sessions import USUAL_PORTS, Commands, SavedFile, ended, run, started, steps
 
 TERM = re.compile(r"\*\*([^*]+)\*\*")
