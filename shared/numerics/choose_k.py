@@ -1,7 +1,6 @@
 """Choosing the number of clusters K from the data, without training anything.
 
-`elbow` reads the fall of J over a grid of K, and `shared.clustering.largest_gap` reads the merge
-heights of a tree. `best_silhouette` compares the cuts of a tree with each other. `by_rotations` and
+`shared.clustering.largest_gap` reads the merge heights of a tree. `best_silhouette` compares the cuts of a tree with each other. `by_rotations` and
 `by_silhouette` compare them with the cuts of clouds that have no clusters; only these two can
 answer 1 where agents differ at all. scipy is imported inside of functions: agents do not have it.
 """
