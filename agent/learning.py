@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from covey.agent.policy import OwnersRules
     from covey.shared.numerics.vectors import Layout
     from covey.shared.own_code.consent import AllowedCode
-    from covey.shared.privacy.noise import Noise
-    from covey.shared.privacy.settings import Budget, LocalPrivacy
+    from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise
     from covey.shared.scenario.task import Task
     from covey.shared.strategies.base import Local, Training
     from covey.shared.wire.messages import DeviceKind

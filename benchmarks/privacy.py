@@ -32,8 +32,7 @@ from covey.agent.data.partition import client_dataset, fleet_data
 from covey.coordinator.fold.private_sums import Ledger, PrivateSums
 from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
-from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import noised
+from covey.shared.privacy.settings import Noise, noised
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator

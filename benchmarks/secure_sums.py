@@ -25,7 +25,7 @@ from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Vector
 from covey.shared.secure import agent as at
 from covey.shared.secure import coordinator as co
-from covey.shared.secure.masks import Integers, add_masks, digest_of
+from covey.shared.secure.integers import Integers, add_masks, digest_of
 from covey.shared.secure.messages import Introduction, Terms
 from covey.shared.secure.parameters import USUAL_GROUP, groups
 from tests.secure.group import Device, Site, devices, terms_of

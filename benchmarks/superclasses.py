@@ -33,8 +33,7 @@ from scipy.optimize import linear_sum_assignment
 from covey.agent.data import Dataset, fit, load
 from covey.agent.policy import NO_CODE_RULES
 from covey.agent.worker.learners import learner_for
-from covey.coordinator.compare.rows import ComparisonRow
-from covey.coordinator.compare.summaries import summaries
+from covey.coordinator.compare.rows import ComparisonRow, summaries
 from covey.coordinator.compare.tables import tables
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.processes.launch import started

@@ -157,7 +157,7 @@ MUTANTS = (
     ),
     Mutant(
         "outbox no memory before",
-        "agent/device/outbox_state.py",
+        "agent/device/outbox.py",
         "before=self.memory,",
         'before="",',
         "tests/agent/test_outbox.py::test_files_that_are_no_longer_needed_are_removed_at_once",

@@ -42,7 +42,7 @@ STAIRS = {
         "embedded",
         "programs",
         "folder doctor",
-        "expulsion joining shards doctor_between seen",
+        "expulsion joining shards seen",
         "cli",
     ],
     "coordinator": [
@@ -60,7 +60,7 @@ STAIRS = {
     ],
     "agent": [
         "conditions learner_choice data_place",
-        "own_code policy kept data_watch",
+        "own_code policy kept",
         "data",
         "learning",
         "light",
@@ -103,7 +103,6 @@ PURE = [
     "coordinator/checks.py",
     "coordinator/fold/limits.py",
     "coordinator/fold/means.py",
-    "coordinator/fold/stale_reports.py",
     "coordinator/fold/statistics.py",
     "coordinator/view/*.py",
     "shared/numerics/*.py",

@@ -285,7 +285,7 @@ async def run_agents(
     """Live in all federations. Their jobs go to one worker, so that they wait their turn."""
     from covey.agent.device.service import Agent
     from covey.agent.worker.pool import Pool, check_device
-    from covey.shared.mqtt.certificates import first_end
+    from covey.shared.mqtt.credentials import first_end
     from covey.shared.mqtt.mqtt_link import MqttLink
 
     loop = asyncio.get_running_loop()
@@ -452,7 +452,7 @@ def bench(
     status --json` shows it.
     """
     from covey.agent.device import bench_file
-    from covey.agent.device.fitting import what_fits
+    from covey.agent.device.performing import what_fits
     from covey.agent.learner_choice import learner_name
     from covey.agent.policy import TAKES_MORE
     from covey.shared.wire.documents import Benchmark

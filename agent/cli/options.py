@@ -194,8 +194,7 @@ class ModelOptions:
                 names = " and ".join(idle)
                 raise UserError(f"{names} without --model-dir has no effect; add --model-dir")
             return None
-        from covey.agent.device.hook import parse_hook
-        from covey.agent.device.keeper import KeepOptions
+        from covey.agent.device.keeper import KeepOptions, parse_hook
 
         changes: dict[str, Any] = {
             "margin": self.accept_margin,

@@ -22,7 +22,7 @@ from covey.agent.data.scaling import (
     standardised_targets,
     target_scale_of,
 )
-from covey.agent.data.times import circular
+from covey.agent.data.table_columns import circular
 from covey.agent.data.values import spelled
 from covey.agent.policy import OwnersRules
 from covey.shared.errors import DataError, PublicError

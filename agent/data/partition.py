@@ -21,8 +21,7 @@ import numpy as np
 from covey.agent.data.arrays import read_npz
 from covey.agent.data.dataset import Array, Dataset, Indices, held_out, take
 from covey.agent.data.named import load_named
-from covey.agent.data.natural_clients import NaturalClients, by_group
-from covey.agent.data.partition_rules import AgentSamples, rule
+from covey.agent.data.partition_rules import AgentSamples, NaturalClients, by_group, rule
 from covey.shared.errors import UserError
 from covey.shared.scenario.fleet import Fleet
 from covey.shared.scenario.partition import ByGroup, Partition

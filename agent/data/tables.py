@@ -15,11 +15,19 @@ import numpy.typing as npt
 from covey.agent.data.cells import BadCell, BadCells, quoted
 from covey.agent.data.dataset import Array, Dataset, RawColumns, dataset, encode
 from covey.agent.data.limits import check_size, unpacked_limit
-from covey.agent.data.table_columns import CellPlace, Words, labels, numbers, series_names
+from covey.agent.data.table_columns import (
+    CellPlace,
+    Words,
+    days_elapsed,
+    instants,
+    labels,
+    numbers,
+    seconds_of_week,
+    series_names,
+)
 from covey.agent.data.table_files import USUAL, JoinedRows, open_table
 from covey.agent.data.table_rows import Block, TableFile, listed
 from covey.agent.data.table_selection import Selection, selected
-from covey.agent.data.times import days_elapsed, instants, seconds_of_week
 from covey.agent.data.values import number_written, spelled
 from covey.agent.data.windows import labels_of, longest_series, window_rows, windows_of
 from covey.agent.data_place import GrowingFolder

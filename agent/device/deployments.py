@@ -22,7 +22,7 @@ from covey.agent.device.events import (
     Subscribe,
     Unsubscribe,
 )
-from covey.agent.device.stalls import StallTimer, part_topics
+from covey.agent.device.fetching import StallTimer, part_topics
 from covey.agent.policy import OwnersRules
 from covey.shared.mqtt.part_window import PartWindow
 from covey.shared.programs.timers import earliest

@@ -3,6 +3,8 @@
 A job takes long and changes nothing of this agent. Its answer is settled at once, with the event that the session has to
 know, unless the job was given up meanwhile. Reports, models and memories are only handed around by path: the
 worker reads and writes them, this process never holds them.
+
+Whether the work of a task fits into the memory that the owner of a device allows, and what would.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from covey.agent.device import events as e
 from covey.agent.device.fetching import is_exchange
-from covey.agent.device.fitting import too_large
 from covey.agent.device.identity import Identity
 from covey.agent.device.model_store import ModelStore
 from covey.agent.device.notices import (
@@ -30,7 +31,7 @@ from covey.agent.device.notices import (
 )
 from covey.agent.device.outbox import Outbox
 from covey.agent.kept import privacy_account
-from covey.agent.policy import OwnersRules
+from covey.agent.policy import OF_THE_OWNER, TAKES_MORE, OwnersRules
 from covey.agent.worker.pool import PoolLike, WorkerLost
 from covey.shared.errors import UserError
 from covey.shared.storage.files import obstacle, write_atomically
@@ -44,6 +45,7 @@ from covey.shared.wire.jobs import (
     BadModel,
     Failure,
     InspectData,
+    MeasureWork,
     Perform,
     Performed,
     TryStep,
@@ -53,6 +55,36 @@ from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 
 if TYPE_CHECKING:
     from covey.agent.device.keeper import Keeper
+
+
+Trial = TypeVar("Trial", TryStep, MeasureWork)
+Call = Callable[[Trial], Awaitable[object]]
+
+
+async def too_large(call: Call[TryStep], job: TryStep) -> str:
+    """Why a job exceeds a limit of the owner, and for memory a smaller batch that fits; empty if the job is within the limits,
+    whatever else is wrong: the work itself reports that.
+
+    Args:
+        call: gives a job to a worker.
+        job: trains with its `batch`.
+    """
+    answer = await call(job)
+    if not isinstance(answer, Failure) or not answer.why.startswith(OF_THE_OWNER):
+        return ""
+    return f"{answer.why}; {await what_fits(call, job)}" if TAKES_MORE in answer.why else answer.why
+
+
+async def what_fits(call: Call[Trial], job: Trial) -> str:
+    """What to change where the work of a batch takes too much memory: each half of the batch is tried."""
+    advice = "freeze more of the model (task.freeze, task.share), or choose a smaller one"
+    batch = job.batch
+    while batch > 1:
+        batch //= 2
+        if not isinstance(await call(replace(job, batch=batch)), Failure):
+            return f"a batch of {batch} fits (training.batch); or {advice}"
+    return f"no batch fits; {advice}"
+
 
 A = TypeVar("A")
 BeforeReport = Callable[[OrderMessage], Awaitable[None]]

@@ -19,16 +19,15 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from covey.agent.conditions import unmet
-from covey.agent.data_watch import DataWatch
+from covey.agent.data_place import DataWatch
 from covey.agent.device import bench_file, readings
 from covey.agent.device import events as e
 from covey.agent.device import notices as n
 from covey.agent.device.identity import Identity
-from covey.agent.device.model_store import Bases, ModelStore
+from covey.agent.device.model_store import MAX_MODEL_BYTES, Bases, ModelStore, ReceivedModels
 from covey.agent.device.outbox import Outbox
 from covey.agent.device.performing import BeforeReport, DeviceParts, Done, JudgedForUse, Performer
 from covey.agent.device.presence import Vitals
-from covey.agent.device.received_models import MAX_MODEL_BYTES, ReceivedModels
 from covey.agent.device.session import Session
 from covey.agent.policy import DEFAULT_RULES, OwnersRules
 from covey.agent.worker.pool import PoolLike

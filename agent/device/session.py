@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from covey.agent.device.briefs import Briefs
 from covey.agent.device.delivery import Delivery
 from covey.agent.device.events import (
     Actions,
@@ -60,7 +59,7 @@ from covey.agent.device.events import (
     WorkDone,
     WorkerGone,
 )
-from covey.agent.device.fetching import Fetching, WorkState, is_exchange
+from covey.agent.device.fetching import Briefs, Fetching, WorkState, is_exchange
 from covey.agent.device.presence import NOT_LOOKED, SessionPresence, SessionProgress, Vitals
 from covey.agent.device.story import Story, StoryContext, StorySentence, sentences
 from covey.agent.policy import DEFAULT_RULES, OwnersRules

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from covey.agent.device import notices as n
 from covey.agent.device.identity import Identity
-from covey.agent.device.received_models import ReceivedModels
+from covey.agent.device.model_store import ReceivedModels
 from covey.agent.device.service import Agent, NameTakenError
 from covey.agent.learner_choice import TORCH
 from covey.agent.policy import UNLIMITED, OwnersRules

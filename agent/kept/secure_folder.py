@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from covey.shared.errors import DecodeError, PublicError
 from covey.shared.secure.agent import AgentState, OwnersPolicy, SecureAgent, SecureIdentity
-from covey.shared.secure.integers import from_wire
-from covey.shared.secure.masks import WIRE, Integers
+from covey.shared.secure.integers import WIRE, Integers, from_wire
 from covey.shared.secure.primitives import KEY_BYTES, Token, hashed
 from covey.shared.storage.files import private_folder, write_private
 

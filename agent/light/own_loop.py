@@ -20,8 +20,7 @@ from covey.agent.policy import OwnersRules
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.own_code.consent import AllowedCode
-from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import Budget, LocalPrivacy
+from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import AS_ORDERED, Drill, SampleIndices, Training, TrainingResult
 from covey.shared.wire.messages import DeviceKind

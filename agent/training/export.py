@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from covey.agent.data.scaling import target_scale_of
 from covey.agent.kept.model_file import ModelFile, read_model
 from covey.agent.learning import SAME_VERSION
-from covey.agent.training.adapters import merged
-from covey.agent.training.input_scaling import InputScaling
-from covey.agent.training.models import build, check_claims, layout_of, tensors_of
+from covey.agent.training.models import build, check_claims, layout_of, merged, tensors_of
+from covey.agent.training.objective import InputScaling
 from covey.shared.candidate_names import NONE
 from covey.shared.cli import ProgramFormat
 from covey.shared.errors import UserError, install

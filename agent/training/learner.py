@@ -14,15 +14,21 @@ import torch
 from torch import Tensor, nn
 
 from covey.agent.data import Dataset
-from covey.agent.data.dataset import Array
+from covey.agent.data.dataset import Array, kept_arrays, recalled
 from covey.agent.data.local import CHUNK, DataOfLocal, Float32, chunks
-from covey.agent.data.shared_tests import kept_arrays, recalled
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learning import check_layout
 from covey.agent.policy import NO_CODE_RULES, OwnersRules
 from covey.agent.training.architectures import BUILT_IN, THRESHOLD
 from covey.agent.training.augment import augmentation_for, augmentation_of_training
-from covey.agent.training.batched import Course, TrainingRequest, can_be_batched, padded
+from covey.agent.training.batched import (
+    Course,
+    TrainingRequest,
+    ask,
+    can_be_batched,
+    is_together,
+    padded,
+)
 from covey.agent.training.compute_device import choose_device, prepare_device
 from covey.agent.training.flat_module import (
     FEATURES_BYTES,
@@ -32,13 +38,13 @@ from covey.agent.training.flat_module import (
     freeze,
     frozen_layers,
 )
-from covey.agent.training.input_scaling import InputScaling
 from covey.agent.training.models import build, headed, model_of, tensors_of
 from covey.agent.training.objective import (
     Change,
     ContrastiveObjective,
     Debiased,
     ImageViews,
+    InputScaling,
     Objective,
     TaskLoss,
     in_precision,
@@ -46,13 +52,11 @@ from covey.agent.training.objective import (
     unchanged,
 )
 from covey.agent.training.sgd import ScaledSteps, Sgd
-from covey.agent.training.together import ask, is_together
 from covey.agent.training.trial import check_batch
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.consent import AllowedCode
-from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import Budget, LocalPrivacy
+from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import (
     AS_ORDERED,

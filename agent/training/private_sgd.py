@@ -23,8 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.shared.errors import PublicError, install
-from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import Budget, LocalPrivacy
+from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise
 from covey.shared.scenario.adapters import B
 from covey.shared.strategies.base import SampleIndices, Training
 

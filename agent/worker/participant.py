@@ -22,8 +22,7 @@ from covey.agent.worker.sources import dataset
 from covey.shared.errors import DataError, public_text
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.faults import OwnCodeError
-from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import AgentPrivacy, Budget, Trainings
+from covey.shared.privacy.settings import AgentPrivacy, Budget, Noise, Trainings
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.strategies.base import HOLD_BACK, ClientId, ClientState, DataSplit, Fold, Local
 from covey.shared.strategies.phase_names import EVALUATE, EXCHANGES, MOMENTS, TRAIN, VOTE

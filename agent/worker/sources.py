@@ -13,8 +13,7 @@ from pathlib import Path
 from cachetools import LRUCache
 
 from covey.agent.data import Dataset, fit
-from covey.agent.data.partition import SampleSplit, client_dataset, fleet_data
-from covey.agent.data.shared_tests import (
+from covey.agent.data.dataset import (
     Key,
     Outputs,
     Rows,
@@ -23,7 +22,8 @@ from covey.agent.data.shared_tests import (
     sets_of,
     shared_tests,
 )
-from covey.agent.data_watch import Fingerprint, fingerprint
+from covey.agent.data.partition import SampleSplit, client_dataset, fleet_data
+from covey.agent.data_place import Fingerprint, fingerprint
 from covey.shared.own_code.consent import framework_of
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.simulated_agents import Holders, holders_of

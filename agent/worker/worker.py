@@ -179,7 +179,7 @@ def _started(job: j.WriteStart) -> j.Nothing:
 
 
 def _performed_together(job: j.PerformTogether, options: WorkerOptions) -> j.Answers:
-    from covey.agent.training.together import together
+    from covey.agent.training.batched import together
 
     def trained(requests: Sequence[Any]) -> Sequence[Any]:
         from covey.agent.training.batched import batched  # torch, which the learner has loaded

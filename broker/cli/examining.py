@@ -21,8 +21,7 @@ from covey.shared.programs.terminal import Terminal
 from covey.shared.storage import json_text
 
 if TYPE_CHECKING:
-    from covey.broker.doctor import BrokerCheck
-    from covey.broker.doctor_between import Between
+    from covey.broker.doctor import Between, BrokerCheck
 
 COLOURS = {"ok": "green", "missing": "red", "note": "yellow"}
 
@@ -52,8 +51,7 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Check that a broker provides what Covey needs. Exit code 1 if something is missing."""
-    from covey.broker.doctor import Doctor, examine_disk
-    from covey.broker.doctor_between import CHECK, examine_between
+    from covey.broker.doctor import BETWEEN, Doctor, examine_between, examine_disk
 
     disk = None
     if home is not None:
@@ -90,7 +88,7 @@ def doctor(
         for url, findings in examined:
             _show(str(url), findings)
         if between is not None:
-            _show(CHECK, between.findings)
+            _show(BETWEEN, between.findings)
     if any(finding.state == "missing" for finding in everything):
         raise typer.Exit(1)
 

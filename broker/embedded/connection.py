@@ -14,7 +14,7 @@ from typing import Any
 
 from paho.mqtt.enums import ConnackCode, MessageType
 
-from covey.broker.embedded.hub import MAX_FILTERS, REFUSED, Client, Hub
+from covey.broker.embedded.hub import MAX_FILTERS, REFUSED, Client, ClientSession, Hub, Sending
 from covey.broker.embedded.packets import (
     Connect,
     PacketReader,
@@ -30,7 +30,6 @@ from covey.broker.embedded.packets import (
     packet_id_of,
     publish_head,
 )
-from covey.broker.embedded.sessions import ClientSession, Sending
 from covey.broker.topic_filters import is_topic
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from covey.coordinator.aggregate.open_step import read_task
-from covey.coordinator.aggregate.summing import HOLD_S, Summing
+from covey.coordinator.aggregate.summing import HOLD_S, Summing, read_task
 from covey.coordinator.checks import MAX_OTHER_BYTES, largest_report_of
 from covey.coordinator.serve.rate import Rates
 from covey.shared.errors import CoveyError, DecodeError

@@ -45,11 +45,9 @@ from covey.coordinator.cli.options import (
     refuse_contradictions,
 )
 from covey.coordinator.cli.tracked_run import finish_tracked, track_afterwards
-from covey.coordinator.cluster.cell_task import CellOutcome
-from covey.coordinator.cluster.dask_cells import failed, run_on_dask
+from covey.coordinator.cluster.dask_cells import CellOutcome, failed, run_on_dask
 from covey.coordinator.compare.grid import Cell, chosen, grid
-from covey.coordinator.compare.rows import ComparisonRow
-from covey.coordinator.compare.summaries import summaries
+from covey.coordinator.compare.rows import ComparisonRow, summaries
 from covey.coordinator.compare.tables import tables
 from covey.coordinator.compare.verdict import deciding, standings, verdicts
 from covey.coordinator.disk.checkpoint import Checkpoint

@@ -16,13 +16,14 @@ from typing import Any
 from covey.coordinator.compare.grid import Cell, grid, section, target_of
 from covey.coordinator.compare.rows import (
     ComparisonRow,
+    Summary,
     judged,
     measure_of,
     row_of,
+    summaries,
     tuning_of,
     with_same_columns,
 )
-from covey.coordinator.compare.summaries import Summary, summaries
 from covey.coordinator.compare.tables import markdown
 from covey.coordinator.compare.verdict import Verdict, standings, verdicts
 from covey.coordinator.disk.checkpoint import Checkpoint

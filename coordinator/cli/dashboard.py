@@ -14,9 +14,8 @@ import typer
 from covey.coordinator.cli.options import READERS, ensure_role, show_line
 from covey.coordinator.cli.runs import RunList
 from covey.coordinator.dashboard import terminal
-from covey.coordinator.dashboard.broker_watcher import BrokerWatcher
 from covey.coordinator.dashboard.folder_reader import FolderReader
-from covey.coordinator.dashboard.hub import is_other_run
+from covey.coordinator.dashboard.hub import BrokerWatcher, is_other_run
 from covey.coordinator.dashboard.server import DashboardServer, Send, serving
 from covey.coordinator.deploy.registry import run_folders
 from covey.shared.cli import BrokerAddresses, broker_option, check_name, with_connection

@@ -13,9 +13,8 @@ import typer
 from covey.coordinator.cli.options import READERS, ensure_role, out
 from covey.coordinator.deploy.uptake import RetainedFleet
 from covey.coordinator.doctor.devices import Broker, Seen
-from covey.coordinator.doctor.examine import Facts, examine
+from covey.coordinator.doctor.examine import Facts, examine, of_retained
 from covey.coordinator.doctor.odd import Odd, ranked, read_odd
-from covey.coordinator.doctor.retained import of_retained
 from covey.coordinator.record import records
 from covey.coordinator.record.roster_files import read_roster, roster_file
 from covey.coordinator.report.odd_list import show_odd

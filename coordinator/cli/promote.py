@@ -30,15 +30,16 @@ from covey.coordinator.deploy.decide import (
     plan,
 )
 from covey.coordinator.deploy.finished import withheld
-from covey.coordinator.deploy.outcome import DeploymentOutcome, outcome_of
 from covey.coordinator.deploy.publish import publish
 from covey.coordinator.deploy.registry import (
+    DeploymentOutcome,
     Publication,
     Registry,
     RegistryEntry,
     note,
     note_outcome,
     operator,
+    outcome_of,
     registry,
     run_folders,
 )

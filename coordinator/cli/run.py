@@ -54,9 +54,8 @@ from covey.coordinator.report.tables import (
     used,
 )
 from covey.coordinator.run.effects import Effect
-from covey.coordinator.run.folder import prepared
+from covey.coordinator.run.folder import Origin, copy_start, origin_of, prepared
 from covey.coordinator.run.options import RunOptions
-from covey.coordinator.run.origin import Origin, copy_start, origin_of
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.connect import connected, ensure_one_cluster, fitted

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from covey.coordinator.compare.grid import section, splits
-from covey.coordinator.compare.rows import METRICS, TITLES, TUNING, measure_of
-from covey.coordinator.compare.summaries import Summary
+from covey.coordinator.compare.rows import METRICS, TITLES, TUNING, Summary, measure_of
 from covey.coordinator.view.table import NONE, Table, columns_of
 from covey.shared.numerics.measures import (
     ACCURACY,

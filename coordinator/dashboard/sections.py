@@ -15,18 +15,21 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from covey.coordinator.view import plots, svg
-from covey.coordinator.view.axes import (
+from covey.coordinator.view.state import DashboardState, Points
+from covey.coordinator.view.svg import (
     Axis,
+    LegendEntry,
+    Panel,
     columns_axis,
     figure_axis,
     from_zero,
+    other,
+    panel,
     rounds_axis,
     shown,
+    swatch,
 )
-from covey.coordinator.view.state import DashboardState, Points
-from covey.coordinator.view.svg import LegendEntry, Panel, panel, swatch
 from covey.coordinator.view.table import NONE, Table
-from covey.coordinator.view.theme import other
 from covey.coordinator.view.words import away_words, bytes_text, duration_text, trouble_words
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure, plain
 from covey.shared.sentences import counted

@@ -32,7 +32,7 @@ from pydantic import ValidationError
 from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.dashboard.hub import LiveState, Update
 from covey.coordinator.dashboard.sections import list_sections, sections
-from covey.coordinator.view import theme
+from covey.coordinator.view import svg
 from covey.coordinator.view.table import Table
 from covey.shared.errors import UserError
 from covey.shared.programs.bounded_http import HOST, BoundedOnThisMachine, body_length
@@ -77,7 +77,7 @@ Send = Callable[[Control], str | None]
 def files() -> dict[str, tuple[str, bytes]]:
     """The parts of the page: content type and content, by path."""
     folder = resources.files("covey.coordinator.dashboard")
-    style = theme.css() + theme.chosen_css() + (folder / "page.css").read_text(encoding="utf-8")
+    style = svg.css() + svg.chosen_css() + (folder / "page.css").read_text(encoding="utf-8")
     page = (folder / "page.html").read_bytes()
     scripts = [(folder / name).read_bytes() for name in ("map.js", "page.js")]
     return {

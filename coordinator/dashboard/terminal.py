@@ -16,9 +16,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as Grid
 from rich.text import Text
 
-from covey.coordinator.dashboard.broker_watcher import BrokerWatcher
 from covey.coordinator.dashboard.folder_reader import FolderReader
-from covey.coordinator.dashboard.hub import LiveState
+from covey.coordinator.dashboard.hub import BrokerWatcher, LiveState
 from covey.coordinator.view.lines import Line
 from covey.coordinator.view.printed import bare
 from covey.coordinator.view.state import OVER, DashboardState, Points, RoundRow, history

@@ -1,14 +1,186 @@
-"""`examine`: everything that is odd about a fleet, as one ranked list. All programs that name odd devices ask this function. Pure."""
+"""`examine`: everything that is odd about a fleet, as one ranked list. All programs that name odd devices ask this function. Pure.
+
+Odd figures: what each device's newest evaluation shows next to those of the other devices. Pure.
+
+A figure is judged by the device's own constant answer (`baseline`) and by the medians of the fleet. If many devices are
+worse than nothing, the method is at fault, and no device is odd.
+
+The list from what a broker retains: the devices' own word, and what the coordinator has published. Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
 
-from covey.coordinator.doctor.columns import Columns, odd_columns
-from covey.coordinator.doctor.devices import Seen, odd_devices
-from covey.coordinator.doctor.figures import Evaluation, odd_figures
-from covey.coordinator.doctor.odd import Odd, ranked
+from covey.coordinator.doctor.columns import (
+    LEAST_VALUES,
+    Columns,
+    OfDevices,
+    are_few,
+    numbers_of,
+    odd_columns,
+    outliers,
+    same_rows,
+    to_check,
+)
+from covey.coordinator.doctor.devices import Broker, Seen, odd_devices
+from covey.coordinator.doctor.odd import Odd, ranked, read_odd
+from covey.shared.numerics.measures import MEASURES, Measure, shown_measure
+from covey.shared.wire.deployments import Deployment
+from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, RosterMessage
+
+Modes = Mapping[str, Mapping[str, Any]]  # of one device: figures by mode
+Evaluation = Mapping[str, Modes]
+USED = ("delivered", "server")  # what a device uses: the first of these that there is
+SHIFT = 3.0  # deviations of the target between training and test rows
+WORSE = 2.0  # times the error of the constant answer, and deviations of a share
+
+
+def odd_figures(
+    evaluation: Evaluation, weights: Mapping[str, Mapping[str, float]] | None = None
+) -> Iterator[Odd]:
+    """All that is odd about the figures of a fleet.
+
+    Args:
+        evaluation: the newest of each device.
+        weights: what each device's mixture gives its candidates, by name; None: there are no mixtures.
+    """
+    used = {device: own for device, modes in evaluation.items() if (own := in_use(modes))}
+    targets = _targets(used)
+    yield from odd_columns({"target": targets}, "target") if targets else same_tests(used)
+    yield from _worse_than_nothing(used, evaluation)
+    yield from _far_from_others(used)
+    yield from _drifts(evaluation)
+    yield from _no_model(weights or {})
+
+
+def in_use(modes: Modes) -> Mapping[str, Any]:
+    """The figures of the model that a device uses; empty if it has none, or no test data."""
+    for mode in USED:
+        figures = modes.get(mode)
+        if figures:
+            return figures if figures.get("n") and not figures.get("diverged") else {}
+    return {}
+
+
+def _targets(used: Mapping[str, Mapping[str, Any]]) -> OfDevices:
+    """The test targets of each device; empty for classes."""
+    found = {}
+    for device, figures in used.items():
+        if "mean" in figures and "variance" in figures:
+            count, mean = float(figures["n"]), float(figures["mean"])
+            square = figures["variance"] + mean**2
+            if (one := numbers_of(count, count * mean, count * square)) is not None:
+                found[device] = one
+    return found
+
+
+def same_tests(used: Mapping[str, Mapping[str, Any]]) -> Iterator[Odd]:
+    """Devices with the same loss to the last digit on the same number of test rows."""
+    same: dict[object, list[str]] = {}
+    for device, figures in used.items():
+        loss = figures.get("loss", 0.0)
+        if loss > 0 and figures["n"] >= LEAST_VALUES:
+            same.setdefault((figures["n"], loss), []).append(device)
+    yield from same_rows(same.values())
+
+
+def _worse_than_nothing(
+    used: Mapping[str, Mapping[str, Any]], evaluation: Evaluation
+) -> Iterator[Odd]:
+    """Devices whose model is clearly worse than their constant answer, where nearly all others gain."""
+    gains: dict[str, float] = {}  # above 0: clearly worse
+    words: dict[str, str] = {}
+    for device, figures in used.items():
+        nothing = evaluation[device].get("baseline") or {}
+        measure = shown_measure(figures)
+        if measure is None or measure.name not in nothing:
+            continue
+        mine, other = figures[measure.name], nothing[measure.name]
+        gains[device] = _is_worse(measure, mine, other, figures["n"])
+        words[device] = (
+            f"its model is worse than none: {measure.label} {measure.text(mine)}, the constant answer "
+            f"{measure.text(other)}"
+        )
+    worse = [device for device, gain in gains.items() if gain > 0]
+    if are_few(worse, gains):
+        for device in worse:
+            yield to_check(device, "figure", words[device], gains[device])
+
+
+def _is_worse(measure: Measure, mine: float, nothing: float, rows: int) -> float:
+    """How far beyond chance a figure is worse than another one; 0 if it is not."""
+    if measure.lower_is_better:
+        power = 2 if measure.name == "mse" else 1
+        return max(mine - WORSE**power * nothing, 0.0) if nothing > 0 else 0.0
+    chance = WORSE * math.sqrt(max(nothing * (1 - nothing), 0.0) / max(rows, 1))
+    return max(nothing - mine - chance, 0.0)
+
+
+def _far_from_others(used: Mapping[str, Mapping[str, Any]]) -> Iterator[Odd]:
+    """Devices whose error is many times the fleet's median."""
+    errors: dict[str, float] = {}
+    shown: dict[str, tuple[Measure, float]] = {}
+    for device, figures in used.items():
+        measure = next(
+            (MEASURES[name] for name in ("rmse", "mse", "loss") if name in figures), None
+        )
+        if measure is not None and figures[measure.name] > 0:
+            value = float(figures[measure.name])
+            if measure.name == "mse":
+                measure, value = MEASURES["rmse"], math.sqrt(value)
+            errors[device], shown[device] = math.log10(value), (measure, value)
+    usual = 10 ** median(errors.values()) if errors else 0.0
+    for device in outliers(errors):
+        measure, value = shown[device]
+        if value < usual:
+            continue
+        what = f"{measure.label} {measure.text(value)}, the fleet's median is {measure.text(usual)}"
+        yield to_check(device, "figure", what, value / usual)
+
+
+def _drifts(evaluation: Evaluation) -> Iterator[Odd]:
+    """Devices whose test targets lie far from those that they train on.
+
+    The error of the mean of the training targets is variance + (difference of the means)^2.
+    """
+    shifts: dict[str, float] = {}
+    for device, modes in evaluation.items():
+        own, nothing = in_use(modes), modes.get("baseline") or {}
+        if own.get("variance", 0.0) > 0 and "mse" in nothing:
+            shifts[device] = math.sqrt(max(nothing["mse"] / own["variance"] - 1, 0.0))
+    usual = median(shifts.values()) if shifts else 0.0
+    away = [device for device, shift in shifts.items() if shift >= SHIFT * (1 + usual)]
+    if not are_few(away, shifts):
+        return
+    for device in away:
+        what = (
+            f"its test targets are {shifts[device]:.1f} deviations from those it trains on, on the others "
+            f"{usual:.1f}"
+        )
+        yield to_check(device, "drift", what, shifts[device])
+
+
+NOTHING = ("none",)  # candidates that have learned nothing; trees alone are usual on small tables
+
+
+def _no_model(weights: Mapping[str, Mapping[str, float]]) -> Iterator[Odd]:
+    """Devices whose mixture gives no model of the fleet any weight, where most devices' do."""
+    without = [
+        device
+        for device, own in weights.items()
+        if own and all(name in NOTHING or not weight for name, weight in own.items())
+    ]
+    if are_few(without, weights):
+        for device in without:
+            yield to_check(
+                device, "no model", "it uses the constant answer alone: no model helps it"
+            )
+
 
 NOTHING_ODD = "nothing odd"
 
@@ -58,3 +230,47 @@ def _with_one_cause(found: Sequence[Odd]) -> list[Odd]:
             kept.append(odd)
         named.add((odd.devices, odd.kind))
     return kept
+
+
+def of_retained(
+    now: float,
+    statuses: Mapping[str, AgentStatus],
+    roster: RosterMessage | None,
+    coordinator: CoordinatorStatus | None,
+    *,
+    between_runs: bool,
+    deployment: Deployment | None = None,
+    elsewhere: Mapping[str, str] | None = None,
+    until: float | None = None,
+) -> list[Odd]:
+    """The list at one moment.
+
+    Args:
+        now: in seconds since 1970.
+        statuses: the newest of each device.
+        roster: of the run at work, or of the last one.
+        coordinator: its status.
+        between_runs: no coordinator is at work. Of its list only that counts which no device states itself.
+        deployment: in force for all devices.
+        elsewhere: agents of federations without a coordinator, with the name of theirs.
+        until: when the certificate of the broker ends.
+    """
+    known = [] if roster is None else read_odd(roster.odd)
+    rows = {} if roster is None else roster.agents
+    if between_runs:
+        known = _remembered(known)
+    seen = Seen(
+        now,
+        statuses,
+        {agent: {"seen": row.get("seen")} for agent, row in rows.items()},
+        coordinator,
+        deployment,
+        elsewhere or {},
+        Broker(until=until),
+    )
+    return examine(Facts(seen=seen, known=known))
+
+
+def _remembered(known: Sequence[Odd]) -> list[Odd]:
+    """Of a coordinator's list, all that no device states itself, marked as of the last run."""
+    return [replace(one, what=f"{one.what} (last run)") for one in known if one.facts.of_run]

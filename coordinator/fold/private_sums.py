@@ -25,13 +25,14 @@ import numpy.typing as npt
 from covey.shared.errors import UserError, install
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine
-from covey.shared.privacy.noise import Noise, new_key
 from covey.shared.privacy.settings import (
     LOCAL,
     ClientPrivacy,
+    Noise,
     Privacy,
     clipped_sum,
     combined_multiplier,
+    new_key,
     noised_count,
 )
 from covey.shared.scenario.scenario import Scenario

@@ -15,10 +15,8 @@ from markupsafe import Markup
 from covey.coordinator.record.sketches import ModelSketches
 from covey.coordinator.report.curves import Curves
 from covey.coordinator.view import svg
-from covey.coordinator.view.axes import Axis, from_zero
 from covey.coordinator.view.plots import BOTTOM, colour_entry, horizontal_axis, mark
-from covey.coordinator.view.svg import Drawing, LegendEntry
-from covey.coordinator.view.theme import fill, other, stroke
+from covey.coordinator.view.svg import Axis, Drawing, LegendEntry, fill, from_zero, other, stroke
 from covey.shared.numerics.clustering import Linkage, Matrix
 from covey.shared.strategies.base import ClientId, Proximity
 from covey.shared.strategies.phase_names import TRAIN

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.compare.grid import Cell, section, splits
-from covey.coordinator.compare.rows import ComparisonRow, measure_of
-from covey.coordinator.compare.summaries import summaries
+from covey.coordinator.compare.rows import ComparisonRow, measure_of, summaries
 from covey.coordinator.compare.tables import tables
 from covey.coordinator.compare.verdict import deciding, standings, verdicts
 from covey.coordinator.record.records import finished
 from covey.coordinator.report.curves import Curves, curves
 from covey.coordinator.report.figure_pictures import Picture, RunGroup
-from covey.coordinator.report.html_page import Fact, Page, PageSection, Tile, html, terms
-from covey.coordinator.report.pictures import pictures
+from covey.coordinator.report.html_page import Fact, Page, PageSection, Tile, html, pictures, terms
 from covey.coordinator.report.run_facts import (
     data_remarks,
     device_words,

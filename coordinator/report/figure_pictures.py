@@ -7,10 +7,18 @@ from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 
 from covey.coordinator.report.curves import Curves, Points, TreeCut
-from covey.coordinator.view.axes import Axis, around, figure_axis, from_zero, rounds_axis, shown
 from covey.coordinator.view.plots import Bar, Series, Strip, bars, legend_of, lines, strips
-from covey.coordinator.view.svg import Drawing, Panel
-from covey.coordinator.view.theme import other
+from covey.coordinator.view.svg import (
+    Axis,
+    Drawing,
+    Panel,
+    around,
+    figure_axis,
+    from_zero,
+    other,
+    rounds_axis,
+    shown,
+)
 from covey.coordinator.view.words import MODE_TITLES
 from covey.shared.numerics.measures import PERCENT, Measure, plain
 

@@ -19,9 +19,9 @@ from covey.coordinator.report.html_page import (
     PageSection,
     Tile,
     html,
+    pictures,
     terms,
 )
-from covey.coordinator.report.pictures import pictures
 from covey.coordinator.report.run_facts import (
     RunFacts,
     device_words,

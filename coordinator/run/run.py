@@ -33,7 +33,7 @@ from covey.coordinator.engine.members import MAX_FAILURE_CHARS
 from covey.coordinator.engine.pace import Pace
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import RoundRules
-from covey.coordinator.fold import limits, stale_reports
+from covey.coordinator.fold import limits
 from covey.coordinator.fold.folding import (
     Folding,
     FoldOutcome,
@@ -43,7 +43,7 @@ from covey.coordinator.fold.folding import (
     Reasons,
     Sound,
 )
-from covey.coordinator.fold.stale_reports import Began
+from covey.coordinator.fold.limits import Began
 from covey.coordinator.record import notices, records
 from covey.coordinator.record.audit_trail import FILE as AUDIT_FILE
 from covey.coordinator.record.audit_trail import Trail, head_of
@@ -51,12 +51,10 @@ from covey.coordinator.record.event_log import Arrival, Restarted, arrivals_jour
 from covey.coordinator.record.recorder import FoldedStep, Recorder
 from covey.coordinator.run import early_stop
 from covey.coordinator.run.effects import Announce, Effect, Question, RunOver, SendOrder
-from covey.coordinator.run.folder import IN_PROCESS
-from covey.coordinator.run.next_phase import next_phase
+from covey.coordinator.run.folder import IN_PROCESS, Origin
 from covey.coordinator.run.orders import OrderBook
-from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.own_orders import lost_orders
-from covey.coordinator.run.run_state import RunState, note_outcome
+from covey.coordinator.run.run_state import RunState, next_phase, note_outcome
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.fleet_statistics import resolved
@@ -356,7 +354,7 @@ class Run:
             self.spool.kept.add(number)
             member.accepted = number
             keys = self.orders.own.keys_of(number)
-            reported = stale_reports.reported(
+            reported = limits.reported(
                 self.strategy,
                 self.state,
                 phase,

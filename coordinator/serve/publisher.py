@@ -16,10 +16,10 @@ from covey.coordinator.disk.space import PAUSE_S
 from covey.coordinator.run.effects import SendModel, SendOrder
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.desk import Desk, orders_of
+from covey.shared.mqtt.profiles import publish_bytes
 from covey.shared.mqtt.program import Look, Publish
 from covey.shared.storage.files import obstacle
 from covey.shared.wire.documents import ASKED, AgentStatus
-from covey.shared.wire.packet_size import publish_bytes
 from covey.shared.wire.parts import split
 from covey.shared.wire.topics import Topics
 

@@ -19,10 +19,9 @@ from covey.coordinator.processes.finish import finish
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.record.notices import AgentExcluded, Observer
 from covey.coordinator.run.effects import Effect
-from covey.coordinator.run.folder import IN_PROCESS, prepared
+from covey.coordinator.run.folder import IN_PROCESS, Origin, copy_start, origin_of, prepared
 from covey.coordinator.run.oddities import at_the_end
 from covey.coordinator.run.options import RunOptions
-from covey.coordinator.run.origin import Origin, copy_start, origin_of
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.signals import interrupts_stay_interrupts

@@ -10,8 +10,7 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from covey.coordinator.view import svg
-from covey.coordinator.view.axes import Axis
-from covey.coordinator.view.theme import COLOURS, fill, other, stroke
+from covey.coordinator.view.svg import COLOURS, Axis, fill, other, stroke
 from covey.shared.numerics.measures import plain
 
 TOP = 24.0  # above a plot: the label of its vertical axis

@@ -24,15 +24,13 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from covey.shared.errors import UserError
-from covey.shared.mqtt.acknowledgements import Acknowledgements, Losses
-from covey.shared.mqtt.backoff import Backoff, Failover
+from covey.shared.mqtt.acknowledgements import Acknowledgements, Inbox, Losses
+from covey.shared.mqtt.backoff import EVERY_S, Backoff, Failover, Reasons, tls_failure
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.inbox import Inbox
 from covey.shared.mqtt.link import UNANSWERED, Down, Echo, Incoming, Received, Subscribed, Up, Will
 from covey.shared.mqtt.profiles import Profile
 from covey.shared.mqtt.read_back import LOOK_S, ReadBack, delivered, swallowed
 from covey.shared.mqtt.throttle import Throttle
-from covey.shared.mqtt.why_down import EVERY_S, Reasons, tls_failure
 
 __all__ = ["BrokerUrl", "MqttLink"]
 

@@ -4,6 +4,8 @@ The figures are those of the vendors' public pages (2025): AWS IoT Core endpoint
 Grid quotas and limits, MQTT in a namespace with one throughput unit, and its page on retained messages; EMQX Platform
 quotas, Serverless; HiveMQ's defaults. NATS counts 1024 unacknowledged messages for each subscription, and takes 65535. A broker that speaks MQTT 5 names some limits itself as it accepts a connection
 (CONNACK: MQTT 5.0, section 3.2.2.3): the lower one counts.
+
+The size of an MQTT 3.1.1 PUBLISH packet at QoS 1, to count the bytes that a run sends.
 """
 
 from __future__ import annotations
@@ -13,7 +15,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from covey.shared.wire.packet_size import publish_bytes
+TYPE_AND_FLAGS_BYTES = 1
+TOPIC_LENGTH_BYTES = 2
+PACKET_ID_BYTES = 2
+BITS_PER_LENGTH_BYTE = 7  # of the remaining length, in each of its bytes
+
+
+def publish_bytes(topic_bytes: int, payload_bytes: int) -> int:
+    """The size of a whole packet (MQTT 3.1.1, sections 2.2 and 3.3).
+
+    Args:
+        topic_bytes: length of the topic in UTF-8.
+        payload_bytes: length of the payload.
+    """
+    topic_field = TOPIC_LENGTH_BYTES + topic_bytes
+    remaining = topic_field + PACKET_ID_BYTES + payload_bytes
+    length_bits = remaining.bit_length()
+    length_bytes = -(-length_bits // BITS_PER_LENGTH_BYTE)  # rounded up
+    return TYPE_AND_FLAGS_BYTES + length_bytes + remaining
+
 
 UNLIMITED = sys.maxsize
 KIB = 1 << 10

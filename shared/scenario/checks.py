@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from covey.shared.privacy.settings import Privacy
-from covey.shared.scenario.aggregation import Aggregation, Clip
+from covey.shared.scenario.aggregation import Aggregation, Clip, Wire
 from covey.shared.scenario.compare import Compare
 from covey.shared.scenario.evaluation import Evaluation
 from covey.shared.scenario.rounds import Rounds
 from covey.shared.scenario.task import Task
-from covey.shared.scenario.wire import Wire
 from covey.shared.strategies.registry import AnyStrategy
 
 BUFFERED = "rounds.mode buffered"

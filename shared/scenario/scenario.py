@@ -17,7 +17,7 @@ from covey.shared.mqtt.shards import shard_of
 from covey.shared.numerics.kinship import MIN_CELL
 from covey.shared.privacy.settings import Privacy
 from covey.shared.scenario import checks
-from covey.shared.scenario.aggregation import Aggregation
+from covey.shared.scenario.aggregation import Aggregation, Wire
 from covey.shared.scenario.checks import check_buffered
 from covey.shared.scenario.compare import Compare, Method
 from covey.shared.scenario.evaluation import Evaluation, Tune
@@ -26,7 +26,6 @@ from covey.shared.scenario.partition import REMOVED_RULES, RULES
 from covey.shared.scenario.rounds import Rounds
 from covey.shared.scenario.section import Section
 from covey.shared.scenario.task import IMAGE_AXES, SPLIT, Task
-from covey.shared.scenario.wire import Wire
 from covey.shared.strategies.base import Training
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.strategies.training import unfit_for_dp_sgd

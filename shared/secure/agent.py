@@ -47,6 +47,7 @@ from covey.shared.secure.derivation import (
     row_of_join,
     self_key,
     share_in_cell,
+    share_to_bytes,
     sign_of,
     signed_of_answer,
     signed_of_box,
@@ -56,6 +57,7 @@ from covey.shared.secure.derivation import (
     signed_of_unmask_row,
     signers_of,
     sketches_in,
+    split,
 )
 from covey.shared.secure.memberships import Memberships, name_of_agent
 from covey.shared.secure.messages import (
@@ -87,7 +89,6 @@ from covey.shared.secure.primitives import (
     sealed,
     signature,
 )
-from covey.shared.secure.shamir import share_to_bytes, split
 from covey.shared.wire.framing import Count, Message, Packed
 
 KEPT_BOXES = 2

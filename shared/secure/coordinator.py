@@ -30,7 +30,9 @@ from covey.shared.secure.derivation import (
     pair_key,
     row_of_head,
     row_of_join,
+    secret_of,
     self_key,
+    share_from_bytes,
     share_in_cell,
     sign_of,
 )
@@ -45,7 +47,6 @@ from covey.shared.secure.messages import (
     UnmaskList,
 )
 from covey.shared.secure.primitives import KEY_BYTES, BadKeyError, agreement, public_key
-from covey.shared.secure.shamir import secret_of, share_from_bytes
 
 TERMS, LIST, UNMASK, END = "terms", "list", "unmask", "end"
 JOIN, REPORT, ANSWER = "join", "report", "answer"

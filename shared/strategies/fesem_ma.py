@@ -43,9 +43,18 @@ from pydantic import Field
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.clustering import Labels, Matrix, kmeans, refill
 from covey.shared.numerics.exact_sum import ExactMean
-from covey.shared.numerics.fedma import Inputs, Prior, average_last, match_layer, raw_inputs
+from covey.shared.numerics.fedma import (
+    Inputs,
+    Permutation,
+    Prior,
+    align,
+    average_last,
+    layers_of,
+    match_layer,
+    random_start,
+    raw_inputs,
+)
 from covey.shared.numerics.figures import kind_of
-from covey.shared.numerics.matching import Permutation, align, layers_of, random_start
 from covey.shared.numerics.vectors import Layout, Vector, mean, release, squared_distance
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from covey.shared.numerics.vectors import Vector
-from covey.shared.privacy.noise import Noise
+from covey.shared.privacy.settings import Noise
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import MOMENTS, ClientState, Fold, Job, Local
 from covey.shared.strategies.part_local import initial_rest, on_part

@@ -9,6 +9,14 @@ included, the last ones are left out: the first epoch on all samples shows how l
 
 A method's own model of an agent (Ditto, Local) counts as the served one: it has trained on all samples, so that no fold can
 judge another candidate of that name.
+
+kNN-Per (Marfoq et al. 2022): a model that remembers the training samples of its device.
+
+Personalized Federated Learning through Local Memorization, ICML 2022, sections 3.1 and 3.2. The answers of a common model
+are mixed with those of the k nearest training samples, by the inputs of the model's last layer; `mixture` weighs them.
+
+Our deviation: weights are exp(-distance) relative to the nearest neighbour, so that they never all vanish, which changes
+nothing else because they are normalised.
 """
 
 from __future__ import annotations
@@ -27,10 +35,38 @@ from covey.shared.candidate_names import HOME, HOMES, NEAR, NONE, SERVED, SOUP
 from covey.shared.errors import PublicError
 from covey.shared.numerics.figures import answers, kind_of, weighted_mean
 from covey.shared.numerics.mixture import Float64, Judged, Weights
-from covey.shared.numerics.neighbours import remembered
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import DataSplit, Drill, Featured, Fold, Local, Mixture
+
+ROWS = 256  # of queries at once
+
+
+def remembered(memory: Float64, targets: Float64, queries: Float64, k: int) -> Float64:
+    """The mean of the targets of the k nearest samples, weighted by exp(-distance).
+
+    Args:
+        memory: features (m, width), m >= 1.
+        targets: (m, outputs).
+        queries: features (n, width).
+        k: neighbours; m if there are fewer.
+
+    Returns:
+        (n, outputs).
+    """
+    found = np.empty((len(queries), targets.shape[1]))
+    k = min(k, len(memory))
+    squares = (memory**2).sum(axis=1)
+    for start in range(0, len(queries), ROWS):
+        rows = queries[start : start + ROWS]
+        squared = squares - 2 * rows @ memory.T + (rows**2).sum(axis=1)[:, None]
+        nearest = np.argpartition(squared, k - 1, axis=1)[:, :k]
+        distances = np.sqrt(np.maximum(np.take_along_axis(squared, nearest, axis=1), 0))
+        weights = np.exp(distances.min(axis=1, keepdims=True) - distances)
+        weights /= weights.sum(axis=1, keepdims=True)
+        found[start : start + ROWS] = (weights[:, :, None] * targets[nearest]).sum(axis=1)
+    return found
+
 
 NEIGHBOURS = 10
 PER_EPOCH = 3  # epochs of work for each epoch at home: on all samples, and on two thirds of them three times

@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
-from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import LOCAL, AgentPrivacy, noised
+from covey.shared.privacy.settings import LOCAL, AgentPrivacy, Noise, noised
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     AS_ORDERED,

@@ -26,11 +26,11 @@ import numpy.typing as npt
 from covey.coordinator.record.notices import Notice, Observer, ignore
 from covey.coordinator.view.milestones import Evaluated, RoundEnded, milestones
 from covey.coordinator.view.table import Table
-from covey.shared.own_code.consent import AllowedCode, consented
-from covey.shared.own_code.faults import own_code
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.numerics.measures import MeasureName
+from covey.shared.own_code.consent import AllowedCode, consented
+from covey.shared.own_code.faults import own_code
 from covey.shared.scenario.load import from_mapping
 from covey.shared.scenario.load import load as read_scenario
 from covey.shared.scenario.scenario import Scenario
@@ -402,7 +402,7 @@ def compare(
     from covey.coordinator.cli import compare as command
     from covey.coordinator.cli import comparison_files
     from covey.coordinator.compare.grid import Cell
-    from covey.coordinator.compare.summaries import summaries
+    from covey.coordinator.compare.rows import summaries
     from covey.coordinator.compare.tables import tables
     from covey.coordinator.compare.verdict import standings, verdicts
     from covey.coordinator.run.options import RunOptions

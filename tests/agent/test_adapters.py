@@ -12,11 +12,10 @@ from torch import nn
 
 from covey.agent.kept.model_file import read_model, save_model
 from covey.agent.kept.versions import Version
-from covey.agent.light.dense_net import layout_of_task
-from covey.agent.training.adapters import adapted, merged
+from covey.agent.light.numpy_learner import layout_of_task
 from covey.agent.training.export import load, module_of
 from covey.agent.training.learner import TorchLocal
-from covey.agent.training.models import build, initial, layout_of
+from covey.agent.training.models import adapted, build, initial, layout_of, merged
 from covey.agent.training.private_sgd import check_layers
 from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Split

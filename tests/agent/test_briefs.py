@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from covey.agent.device import events as e
+from covey.agent.device.fetching import STALL_S
 from covey.agent.device.session import Session
-from covey.agent.device.stalls import STALL_S
 from covey.coordinator.run.orders import OrderBook
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Up

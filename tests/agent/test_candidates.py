@@ -12,8 +12,7 @@ import pytest
 import covey.agent.data.trees as trees
 from covey.agent.data.dataset import Dataset, folds
 from covey.agent.data.trees import trees_for
-from covey.agent.light.dense_net import layout_of_task
-from covey.agent.light.numpy_learner import NumpyLocal
+from covey.agent.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.agent.light.own_loop import LoopLocal, start_of
 from covey.agent.policy import NO_CODE_RULES, OwnersRules, Policy
 from covey.agent.training.learner import TorchLocal

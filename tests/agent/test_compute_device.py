@@ -25,8 +25,7 @@ from covey.agent.worker.pool import check_device
 from covey.agent.worker.worker import answer
 from covey.shared.errors import PublicError, UserError
 from covey.shared.numerics.vectors import Vector
-from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import Budget, LocalPrivacy, Trainings
+from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise, Trainings
 from covey.shared.programs.child import environment, python
 from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator

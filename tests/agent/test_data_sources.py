@@ -18,8 +18,7 @@ from covey.agent.data.check import load_local
 from covey.agent.data.named import device_entries
 from covey.agent.data.proposal_data import describe
 from covey.agent.data.unlabelled import cells_of, load_unlabelled
-from covey.agent.data_place import GrowingFolder, daily_files, place_of
-from covey.agent.data_watch import DataWatch, fingerprint
+from covey.agent.data_place import DataWatch, GrowingFolder, daily_files, fingerprint, place_of
 from covey.shared.errors import DataError, UserError
 from covey.shared.own_code.plugins import data_code
 from covey.shared.scenario.task import Task

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from covey.agent.data_watch import NOTHING, DataWatch, fingerprint
+from covey.agent.data_place import NOTHING, DataWatch, fingerprint
 from covey.agent.worker.sources import dataset
 from covey.shared.scenario.task import Task
 from covey.shared.wire.jobs import DeviceData

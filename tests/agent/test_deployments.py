@@ -15,8 +15,8 @@ from covey.agent.device.events import (
     Subscribe,
     Unsubscribe,
 )
+from covey.agent.device.fetching import STALL_S
 from covey.agent.device.session import Session
-from covey.agent.device.stalls import STALL_S
 from covey.agent.policy import DEFAULT_RULES, OwnersRules, Policy
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Up

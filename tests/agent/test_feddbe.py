@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from covey.agent.data.check import load_local
-from covey.agent.light.dense_net import layout_of_task
-from covey.agent.light.numpy_learner import NumpyLocal
+from covey.agent.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.agent.training.learner import TorchLocal
 from covey.coordinator.run.result import result_of
 from covey.shared.errors import PublicError

@@ -13,8 +13,7 @@ from covey.agent.data.check import load_local
 from covey.agent.data.unlabelled import load_unlabelled
 from covey.agent.kept.model_file import save_model, task_with_scaling
 from covey.agent.kept.versions import Version
-from covey.agent.light.dense_net import layout_of_task
-from covey.agent.light.numpy_learner import NumpyLocal
+from covey.agent.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.agent.training.learner import TorchLocal
 from covey.agent.worker.predict import Predictor, as_csv
 from covey.coordinator.fold.means import averages

@@ -14,8 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from covey.agent.cli.program import app
-from covey.agent.device.hook import ModelHook, parse_hook
-from covey.agent.device.keeper import Keeper, KeepOptions
+from covey.agent.device.keeper import Keeper, KeepOptions, ModelHook, parse_hook
 from covey.agent.kept.model_dir import INDEX, ModelDir, read_index
 from covey.agent.kept.model_file import read_model, save_model, task_with_scaling
 from covey.agent.kept.versions import Figure, Figures, Version, judge

@@ -15,8 +15,7 @@ from covey.agent.data.fit import fit
 from covey.agent.data.load import load
 from covey.agent.kept.model_file import save_model
 from covey.agent.kept.versions import Version
-from covey.agent.light.dense_net import layout_of_task
-from covey.agent.light.numpy_learner import NumpyLocal
+from covey.agent.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.agent.training.learner import TorchLocal
 from covey.agent.worker.predict import Predictor, as_csv
 from covey.coordinator.run.result import result_of

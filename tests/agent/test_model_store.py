@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.agent.device.model_store import ModelStore
-from covey.agent.device.received_models import ReceivedModels
+from covey.agent.device.model_store import ModelStore, ReceivedModels
 from covey.shared.errors import DecodeError
 from covey.shared.storage import files
 from covey.shared.wire.messages import Part, digest

@@ -29,8 +29,7 @@ from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.own_code.faults import OwnCodeError, own_code
-from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import Budget, LocalPrivacy, Trainings
+from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise, Trainings
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Drill, GradientCorrection, Training

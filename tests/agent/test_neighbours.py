@@ -10,15 +10,14 @@ import pytest
 
 from covey.agent.data.check import load_local
 from covey.agent.data.local import DataOfLocal
-from covey.agent.light.dense_net import layout_of_task
-from covey.agent.light.numpy_learner import NumpyLocal
+from covey.agent.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.agent.training.learner import TorchLocal
 from covey.coordinator.run.result import result_of
 from covey.shared.numerics.figures import errors, figures_of
-from covey.shared.numerics.neighbours import remembered
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Training
+from covey.shared.work.candidates import remembered
 from tests.kit.device_run import devices, scenes
 
 pytestmark = pytest.mark.usefixtures("single_thread")

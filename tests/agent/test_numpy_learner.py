@@ -16,8 +16,7 @@ import pytest
 from covey.agent.data.dataset import Dataset, dataset
 from covey.agent.learner_choice import NUMPY, TORCH, learner_name
 from covey.agent.learning import check_layout
-from covey.agent.light.dense_net import layout_of_task
-from covey.agent.light.numpy_learner import NumpyLocal
+from covey.agent.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.agent.policy import NO_CODE_RULES, UNLIMITED, OwnersRules, PolicyError
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
@@ -30,8 +29,7 @@ from covey.coordinator.run.run import Run
 from covey.shared.errors import DataError, PublicError, UserError
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.own_code.consent import NO_CODE
-from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import Budget, LocalPrivacy, Trainings
+from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise, Trainings
 from covey.shared.scenario.columns import TargetScale
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Model, Standardise, Task

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from covey.agent.device.events import Outboxed
-from covey.agent.device.outbox import Outbox
-from covey.agent.device.outbox_state import AHEAD, LOST, State
+from covey.agent.device.outbox import AHEAD, LOST, Outbox, State
 from covey.shared.errors import UserError
 from covey.shared.wire.format import FORMAT
 from covey.shared.wire.messages import digest

@@ -26,8 +26,7 @@ from covey.coordinator.run.options import RunOptions
 from covey.coordinator.simulate.driver import simulate
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
-from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import Budget, LocalPrivacy, Trainings
+from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise, Trainings
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from covey.agent.device import events as e
-from covey.agent.device.fetching import WorkState
-from covey.agent.device.stalls import FETCHED_BYTES_PER_S, STALL_S
+from covey.agent.device.fetching import FETCHED_BYTES_PER_S, STALL_S, WorkState
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.strategies.phase_names import EXCHANGES, TRAIN
 from covey.shared.wire.messages import OrderMessage

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.agent.data.dataset import Array, hold_back
-from covey.agent.data.partition import partition
-from covey.agent.data.shared_tests import (
+from covey.agent.data.dataset import (
+    Array,
     Outputs,
     Rows,
+    hold_back,
     kept_arrays,
     recalled,
     sets_of,
     shared_tests,
 )
+from covey.agent.data.partition import partition
 from covey.agent.policy import NO_CODE_RULES
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.torch_learner import LEARNER

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from paho.mqtt.enums import MessageType
 
 from covey.broker.access import passwords
-from covey.broker.embedded import sessions
+from covey.broker.embedded import hub as sessions
 from covey.broker.embedded.connection import CONNECT_BYTES, CONNECT_S, STALL_S, Connection
 from covey.broker.embedded.hub import MAX_FILTERS, Hub, Users
 from covey.broker.embedded.packets import (

@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from covey.broker.cli.program import app
-from covey.broker.doctor import BrokerCheck, Doctor
-from covey.broker.doctor_between import judged
+from covey.broker.doctor import BrokerCheck, Doctor, judged_between
 from covey.broker.folder import BrokerFolder
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.crossing import Crossing
@@ -74,7 +73,7 @@ def test_an_agent_is_not_enrolled_at_two_brokers(homes: list[BrokerFolder]) -> N
 def between(*crossings: Crossing) -> tuple[list[str], list[list[str]]]:
     """The states and groups for addresses a and b, and what crosses from a to b and back."""
     there, back = crossings
-    found = judged(["a", "b"], {(0, 1): there, (1, 0): back})
+    found = judged_between(["a", "b"], {(0, 1): there, (1, 0): back})
     return [finding.state for finding in found.findings], found.groups
 
 

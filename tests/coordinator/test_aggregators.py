@@ -10,9 +10,9 @@ from unittest.mock import patch
 import pytest
 
 from covey.coordinator.aggregate import service
-from covey.coordinator.aggregate.open_step import OpenStep, read_task
 from covey.coordinator.aggregate.service import AggregatorService, Precedence, RivalReaction
 from covey.coordinator.aggregate.service import last_will as aggregator_will
+from covey.coordinator.aggregate.summing import OpenStep, read_task
 from covey.coordinator.run.run import Run
 from covey.shared.mqtt.link import Link, Received
 from covey.shared.mqtt.program import Show

@@ -16,9 +16,14 @@ from rich.console import Console
 
 from covey.coordinator.cli.compare import CompareRequest, compare, run_cells
 from covey.coordinator.cli.comparison_files import finished_rows
-from covey.coordinator.cluster import cell_task, dask_cells
-from covey.coordinator.cluster.cell_task import CellOutcome, packed, this_place, unpack
-from covey.coordinator.cluster.dask_cells import run_on_dask
+from covey.coordinator.cluster import dask_cells
+from covey.coordinator.cluster.dask_cells import (
+    CellOutcome,
+    packed,
+    run_on_dask,
+    this_place,
+    unpack,
+)
 from covey.coordinator.compare.grid import Cell, grid
 from covey.coordinator.run.options import RunOptions
 from covey.shared.errors import UserError
@@ -123,7 +128,7 @@ def test_a_scheduler_that_is_not_there_is_an_error_in_words(
 def test_a_worker_of_another_version_is_refused(
     cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cell_task, "installed_versions", lambda packages: {"covey": "9.9"})
+    monkeypatch.setattr(dask_cells, "installed_versions", lambda packages: {"covey": "9.9"})
     with pytest.raises(UserError, match="install the same version on both"):
         run_on_dask(
             cluster,

@@ -23,7 +23,7 @@ from covey.coordinator.cli.comparison_files import (
     write_tables,
 )
 from covey.coordinator.compare.grid import Cell, grid
-from covey.coordinator.compare.summaries import Summary, summaries
+from covey.coordinator.compare.rows import Summary, summaries
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.run.effects import RunOver
 from covey.coordinator.run.folder import IN_PROCESS, alone_in, prepare

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from covey.coordinator.compare.grid import chosen, grid
-from covey.coordinator.compare.rows import row_of
-from covey.coordinator.compare.summaries import Spread, Summary, summaries
+from covey.coordinator.compare.rows import Spread, Summary, row_of, summaries
 from covey.coordinator.compare.tables import markdown, tables
 from tests.coordinator.comparisons import DIGITS, cell, compared, scenario
 

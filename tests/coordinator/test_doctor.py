@@ -24,7 +24,7 @@ from covey.coordinator.cli.doctor import of_fleet
 from covey.coordinator.cli.init import odd_among
 from covey.coordinator.cli.program import CoordinatorCommands
 from covey.coordinator.deploy.uptake import RetainedFleet
-from covey.coordinator.doctor import columns, devices, examine, figures
+from covey.coordinator.doctor import columns, devices, examine
 from covey.coordinator.doctor.devices import Broker, Seen
 from covey.coordinator.doctor.examine import Facts
 from covey.coordinator.doctor.odd import KINDS, Odd, ranked, read_odd
@@ -391,9 +391,9 @@ def test_a_method_that_fails_for_a_group_blames_no_device() -> None:
         return {"server": own, "baseline": {"n": 50, "mse": 1.0}}
 
     few = {f"gw-{number}": modes(9.0 if number < 3 else 0.5) for number in range(10)}
-    assert not [odd for odd in figures.odd_figures(few) if odd.kind == "figure"]
+    assert not [odd for odd in examine.odd_figures(few) if odd.kind == "figure"]
     one = {f"gw-{number}": modes(9.0 if number < 1 else 0.5) for number in range(10)}
-    assert [odd.who for odd in figures.odd_figures(one) if odd.kind == "figure"] == ["gw-0"]
+    assert [odd.who for odd in examine.odd_figures(one) if odd.kind == "figure"] == ["gw-0"]
 
 
 def test_a_fleet_asleep_is_not_odd() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.coordinator.run.origin import copy_start, origin_of
+from covey.coordinator.run.folder import copy_start, origin_of
 from covey.coordinator.run.result import result_of, write_all, write_models
 from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError

@@ -16,10 +16,9 @@ from covey.coordinator.record.records import finished
 from covey.coordinator.report.html_report import classes_table, drawn, page, write_pictures
 from covey.coordinator.report.run_facts import facts_of
 from covey.coordinator.report.tables import results
-from covey.coordinator.view import theme
-from covey.coordinator.view.axes import Axis, rounds_axis
+from covey.coordinator.view import svg as theme
 from covey.coordinator.view.plots import Strip, horizontal_axis, strips
-from covey.coordinator.view.svg import document
+from covey.coordinator.view.svg import Axis, document, rounds_axis
 from covey.shared.errors import UserError
 from covey.shared.numerics.clustering import agglomerative
 from covey.shared.numerics.measures import MEASURES

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.coordinator.aggregate.open_step import OpenStep
-from covey.coordinator.aggregate.summing import HOLD_S, Summing
+from covey.coordinator.aggregate.summing import HOLD_S, OpenStep, Summing
 from covey.coordinator.engine.events import Joined
 from covey.coordinator.fold.partial_sums import AggregatorAgents, check_aggregators
 from covey.coordinator.record.notices import ReportRefused, ReportSetAside

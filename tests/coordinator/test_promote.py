@@ -14,8 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from covey.coordinator.cli.program import app
-from covey.coordinator.deploy.outcome import sample
-from covey.coordinator.deploy.registry import publications
+from covey.coordinator.deploy.registry import publications, sample
 from covey.coordinator.disk.versions import last_version, round_name, save_version
 from covey.coordinator.record.audit_trail import FILE
 from covey.coordinator.run.result import write_all, write_models

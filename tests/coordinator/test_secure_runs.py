@@ -33,8 +33,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.secure import agent as secure_agent
 from covey.shared.secure.agent import OwnersPolicy
 from covey.shared.secure.fleet_key import signed_list
-from covey.shared.secure.integers import Total, total_of
-from covey.shared.secure.masks import Integers
+from covey.shared.secure.integers import Integers, Total, total_of
 from covey.shared.secure.messages import Entry
 from covey.shared.secure.parameters import Scale
 from covey.shared.secure.primitives import hashed, number

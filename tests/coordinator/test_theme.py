@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from covey.coordinator.view import theme
+from covey.coordinator.view import svg
 
 LIGHT, DARK = 0, 1  # which part of the sheet
 MIN_CONTRAST = 3.0  # of a graphic against the page (WCAG 2.2, 1.4.11)
@@ -18,7 +18,7 @@ MIN_DISTANCE = 20.0  # between two colours in CIE Lab, for usual colour vision
 
 def colours(part: int) -> dict[str, tuple[float, float, float]]:
     """The colours of one theme, as linear light."""
-    block = theme.css().split("@media")[part]
+    block = svg.css().split("@media")[part]
     found: dict[str, tuple[float, float, float]] = {}
     for name, digits in re.findall(r"--(\w+): #(\w{6})", block):
         red, green, blue = (int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4))
@@ -64,7 +64,7 @@ def distance(one: tuple[float, float, float], other: tuple[float, float, float])
 @pytest.mark.parametrize("part", [LIGHT, DARK])
 def test_series_are_visible_and_differ_and_text_is_readable(part: int) -> None:
     found = colours(part)
-    series = [found[f"c{number}"] for number in range(theme.COLOURS)]
+    series = [found[f"c{number}"] for number in range(svg.COLOURS)]
     assert min(contrast(one, found["page"]) for one in series) >= MIN_CONTRAST
     for one, other in itertools.permutations(series, 2):
         assert distance(one, other) >= MIN_DISTANCE
@@ -75,13 +75,13 @@ def test_series_are_visible_and_differ_and_text_is_readable(part: int) -> None:
 
 
 def test_colours_repeat_after_the_last_and_nothing_is_grey() -> None:
-    assert [theme.fill(number) for number in (0, 7, 8, None)] == ["f0", "f7", "f0", "fn"]
-    assert theme.stroke(9) == "s1"
+    assert [svg.fill(number) for number in (0, 7, 8, None)] == ["f0", "f7", "f0", "fn"]
+    assert svg.stroke(9) == "s1"
     for name in ("f7", "s7", "fn", "sn"):
-        assert f".{name} {{" in theme.css()
+        assert f".{name} {{" in svg.css()
 
 
 def test_the_style_sheet_needs_no_other_file() -> None:
-    assert "url(" not in theme.css()
-    assert "@import" not in theme.css()
-    assert "/*" not in theme.css()
+    assert "url(" not in svg.css()
+    assert "@import" not in svg.css()
+    assert "/*" not in svg.css()

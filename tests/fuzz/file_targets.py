@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from covey.agent.data import array_files
+from covey.agent.data import arrays as array_files
 from covey.agent.data import load as load_data
 from covey.agent.data.proposal_data import describe
 from covey.agent.device.outbox import Outbox
@@ -324,7 +324,7 @@ def read_tensors(path: Path) -> None:
 
 
 def read_arrays(path: Path) -> None:
-    array_files.read_npz(path, 1 << 20)
+    array_files.read_members(path, 1 << 20)
 
 
 class State:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from covey.agent.data import load as load_data
-from covey.agent.data.array_files import ArrayFileError, read_npz
+from covey.agent.data.arrays import ArrayFileError, read_members
 from covey.agent.data.proposal_data import describe
 from covey.coordinator.disk.array_files import open_arrays
 from covey.coordinator.record import audit_check
@@ -83,7 +83,7 @@ def test_an_npz_file_with_a_wild_offset_is_refused(tmp_path: Path) -> None:
     content[end + 16 : end + 20] = struct.pack("<I", 2**31)
     (tmp_path / "a.npz").write_bytes(content)
     with pytest.raises(ArrayFileError):
-        read_npz(tmp_path / "a.npz", 1 << 20)
+        read_members(tmp_path / "a.npz", 1 << 20)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from covey.agent.worker.participant import SimulatedParticipant
 from covey.agent.worker.perform import worked
 from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.record.notices import Observer, ignore
-from covey.coordinator.run.folder import IN_PROCESS
-from covey.coordinator.run.origin import Origin
+from covey.coordinator.run.folder import IN_PROCESS, Origin
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver, Work
 from covey.shared.errors import UserError

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Self
 
 from covey.broker.topic_filters import Retained, Subscriptions, is_filter, is_topic
+from covey.shared.mqtt.acknowledgements import Inbox
 from covey.shared.mqtt.backoff import Backoff
-from covey.shared.mqtt.inbox import Inbox
 from covey.shared.mqtt.link import UNANSWERED, Down, Incoming, Received, Subscribed, Up, Will
 from covey.shared.mqtt.profiles import MOSQUITTO, Profile
 from covey.shared.mqtt.throttle import Throttle

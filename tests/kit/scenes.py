@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 import yaml
 
-from covey.agent.light.dense_net import layout_of_task
+from covey.agent.light.numpy_learner import layout_of_task
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
 

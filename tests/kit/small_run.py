@@ -18,7 +18,7 @@ from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.run.effects import Effect
-from covey.coordinator.run.origin import Origin
+from covey.coordinator.run.folder import Origin
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver

@@ -21,7 +21,8 @@ import numpy as np
 from covey.shared.numerics.vectors import Vector
 from covey.shared.secure import agent as at
 from covey.shared.secure import derivation as de
-from covey.shared.secure.masks import digest_of
+from covey.shared.secure.derivation import secret_of, share_from_bytes
+from covey.shared.secure.integers import digest_of
 from covey.shared.secure.messages import (
     Answer,
     CellInbox,
@@ -34,7 +35,6 @@ from covey.shared.secure.messages import (
 )
 from covey.shared.secure.parameters import Group
 from covey.shared.secure.primitives import KEY_BYTES, agreement, signature
-from covey.shared.secure.shamir import secret_of, share_from_bytes
 from covey.shared.strategies.secured.phases import start_of_work
 from covey.shared.wire.messages import Work
 from tests.agent.orders import TASK, ref, work

@@ -12,8 +12,7 @@ import numpy as np
 from covey.shared.secure import agent as at
 from covey.shared.secure import coordinator as co
 from covey.shared.secure.derivation import OrderStart, signed_of_entry, signed_of_expelled, start_of
-from covey.shared.secure.integers import mean_of, to_integers
-from covey.shared.secure.masks import Integers, add_masks, digest_of
+from covey.shared.secure.integers import Integers, add_masks, digest_of, mean_of, to_integers
 from covey.shared.secure.messages import Box, Entry, Expelled, Member, ReportHead, Terms
 from covey.shared.secure.parameters import Group, Scale, group_of, plain_scale
 from covey.shared.secure.primitives import Token, hashed, signature, signing_key

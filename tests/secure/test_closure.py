@@ -14,10 +14,10 @@ import pytest
 
 from covey.shared.secure import agent as at
 from covey.shared.secure import derivation as de
+from covey.shared.secure.derivation import share_to_bytes
 from covey.shared.secure.messages import JoinList, ListRow, Terms, UnmaskList, UnmaskRow
 from covey.shared.secure.parameters import Group, Scale, group_of
 from covey.shared.secure.primitives import Token, public_key
-from covey.shared.secure.shamir import share_to_bytes
 from tests.secure.closure import NOTHING, Asked, Attempt, Server, asked
 from tests.secure.group import NOW, Device, device
 

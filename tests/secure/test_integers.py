@@ -10,8 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.shared.secure.derivation import Stream
-from covey.shared.secure.integers import OutOfRangeError, add_noise, mean_of, moved, to_integers
-from covey.shared.secure.masks import add_masks, digest_of, integers_of
+from covey.shared.secure.integers import (
+    OutOfRangeError,
+    add_masks,
+    add_noise,
+    digest_of,
+    integers_of,
+    mean_of,
+    moved,
+    to_integers,
+)
 from covey.shared.secure.parameters import Scale, group_of, noised_scale, plain_scale
 
 SCALE = plain_scale(5, clip=1.0, cap=100)

@@ -12,7 +12,7 @@ import pytest
 
 from covey.shared.secure import agent as at
 from covey.shared.secure import primitives
-from covey.shared.secure.masks import integers_of
+from covey.shared.secure.integers import integers_of
 from tests.secure import vectors
 from tests.secure.group import site_at
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from covey.shared.secure import agent as at
 from covey.shared.secure import coordinator as co
+from covey.shared.secure import derivation, primitives
 from covey.shared.secure import derivation as de
-from covey.shared.secure import primitives, shamir
-from covey.shared.secure.masks import integers_of
+from covey.shared.secure.integers import integers_of
 from tests.secure.group import Site, site
 
 FILE = Path(__file__).parent / "vectors.json"
@@ -20,7 +20,7 @@ OTHER = bytes(range(32, 64))
 
 def small() -> dict[str, str]:
     """One line for each primitive: also in shared/secure/README.md."""
-    shares = shamir.split(
+    shares = derivation.split(
         KEY, 4, range(1, 6), lambda n: bytes(range(1, n + 1))
     )  # the same bytes for each coefficient
     return {
@@ -31,7 +31,7 @@ def small() -> dict[str, str]:
         "Ed25519 key of key": primitives.signing_key(KEY).hex(),
         "PRG(key), 4 integers": " ".join(map(str, integers_of(KEY, 4))),
         "cell of 33 zeros under key, about 01": primitives.sealed(KEY, bytes(33), b"\x01").hex(),
-        "share 5 of key, threshold 4": shamir.share_to_bytes(shares[5]).hex(),
+        "share 5 of key, threshold 4": derivation.share_to_bytes(shares[5]).hex(),
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from covey.broker.programs.mosquitto import find
-from covey.shared.mqtt import mqtt_link, why_down
+from covey.shared.mqtt import backoff, mqtt_link
 from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from covey.shared.mqtt.link import Down, Echo, Incoming, Up, Will
@@ -185,7 +185,7 @@ async def test_a_program_that_runs_takes_a_new_authority_from_its_file(
 async def test_a_port_at_which_nobody_listens_any_more_is_named(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(why_down, "EVERY_S", 0.3)
+    monkeypatch.setattr(backoff, "EVERY_S", 0.3)
     await broker.runs()
     async with Program(f"mqtt://127.0.0.1:{broker.port}") as program:
         await program.is_up()

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from covey.agent.training.torch_learner import write_float16
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import BLOCK, Vector
-from covey.shared.scenario.wire import Wire
+from covey.shared.scenario.aggregation import Wire
 from covey.shared.wire import number_formats
 from covey.shared.wire.codec import Codec, Name, decode, encode
 from covey.shared.wire.largest import SAMPLE_EVERY

@@ -13,13 +13,14 @@ from covey.shared.numerics.fedma import (
     Prior,
     Units,
     average_last,
+    layers_of,
     match,
     match_layer,
     most_new,
+    permute,
     raw_inputs,
     scores,
 )
-from covey.shared.numerics.matching import layers_of, permute
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.scenario.task import Model, Task
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 import covey.shared.scenario
 import covey.shared.wire
-from covey.agent.device.outbox_state import State
+from covey.agent.device.outbox import State
 from covey.coordinator.engine.members import Member
 from covey.coordinator.run.run_state import RunState
 from covey.shared.errors import DecodeError

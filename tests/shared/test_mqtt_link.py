@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from covey.shared.mqtt.acknowledgements import Inbox
 from covey.shared.mqtt.backoff import Backoff
-from covey.shared.mqtt.inbox import Inbox
 from covey.shared.mqtt.link import Down, Received, Up
 from covey.shared.mqtt.mqtt_link import BrokerUrl, MqttLink
 from tests.clock import run

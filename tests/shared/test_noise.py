@@ -6,7 +6,7 @@ import numpy as np
 from scipy import stats
 
 from covey.shared.numerics.vectors import BLOCK
-from covey.shared.privacy.noise import Noise, new_key
+from covey.shared.privacy.settings import Noise, new_key
 
 
 def test_the_same_key_gives_the_same_numbers_and_another_key_others() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from covey.shared.wire.packet_size import publish_bytes
+from covey.shared.mqtt.profiles import publish_bytes
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from covey.shared.numerics.vectors import Vector
-from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import (
     AgentPrivacy,
     LocalPrivacy,
+    Noise,
     Privacy,
     SignaturePrivacy,
     clipped_sum,

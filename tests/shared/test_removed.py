@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from covey.shared.errors import UserError
+from covey.shared.scenario.explain import NAMED, REMOVED
 from covey.shared.scenario.load import load
-from covey.shared.scenario.removed import NAMED, REMOVED
 from covey.shared.scenario.scenario import Scenario
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Vector
-from covey.shared.scenario.removed import REMOVED
+from covey.shared.scenario.explain import REMOVED
 from covey.shared.strategies.base import MODEL, Phase, Report
 from covey.shared.strategies.bases.single import Single
 from covey.shared.strategies.fedavg import FedAvg

@@ -5,10 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from covey.shared.numerics.spectral import davies_bouldin, spectral
 from covey.shared.strategies.base import Phase, Report, Reports
 from covey.shared.strategies.fedavg import FedAvg
-from covey.shared.strategies.fedgwc import FedGwc, FedGwcState, affinity, rewards
+from covey.shared.strategies.fedgwc import (
+    FedGwc,
+    FedGwcState,
+    affinity,
+    davies_bouldin,
+    rewards,
+    spectral,
+)
 from covey.shared.strategies.reading import folded
 from tests.shared.planted import SGD, run, unequal
 

@@ -9,7 +9,7 @@ import pytest
 
 from covey.shared.errors import UserError
 from covey.shared.numerics.averages import Average
-from covey.shared.numerics.matching import align, permute, random_start
+from covey.shared.numerics.fedma import align, permute, random_start
 from covey.shared.numerics.vectors import Layout, Tensor, Vector, squared_distance
 from covey.shared.seeds import generator
 from covey.shared.strategies import fesem_ma

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from covey.shared.errors import UserError
+from covey.shared.mqtt.backoff import tls_failure
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
-from covey.shared.mqtt.why_down import tls_failure
 
 URL = BrokerUrl.parse("mqtts://farm:1883")
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from covey.shared.numerics import clustering
-from covey.shared.numerics.trimmed import (
+from covey.shared.seeds import generator
+from covey.shared.strategies.robust import (
     Trim,
     ball,
     dropped,
@@ -18,7 +19,6 @@ from covey.shared.numerics.trimmed import (
     trimmed_kmeans,
     trimmed_mean,
 )
-from covey.shared.seeds import generator
 
 
 def rows(count: int, size: int, seed: int = 1) -> list[Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from covey.shared.mqtt.acknowledgements import SUSPECT, Losses
+from covey.shared.mqtt.backoff import EVERY_S, Reasons
 from covey.shared.mqtt.profiles import HEAD_BYTES, UNLIMITED
 from covey.shared.mqtt.read_back import BUSY_BYTES, LOOKS, ReadBack
-from covey.shared.mqtt.why_down import EVERY_S, Reasons
 
 STATUS = "covey/f/agents/a/status"
 

@@ -34,8 +34,7 @@ from covey.coordinator.engine.pace import Pace
 from covey.coordinator.run.run import Run
 from covey.shared.secure.agent import OwnSum
 from covey.shared.secure.derivation import name_of_terms
-from covey.shared.secure.integers import total_of
-from covey.shared.secure.masks import Integers
+from covey.shared.secure.integers import Integers, total_of
 from covey.shared.secure.messages import JoinList, Terms
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports
 from covey.shared.strategies.secured import coordinator as secured

@@ -34,7 +34,7 @@ from covey.coordinator.simulate.replay import Replay
 from covey.shared.errors import UserError
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.secure.agent import AgentState
-from covey.shared.secure.masks import Integers
+from covey.shared.secure.integers import Integers
 from covey.shared.secure.primitives import Token
 from covey.shared.secure.simulated import simulated_identity
 from covey.shared.strategies.base import ClientId

@@ -14,8 +14,7 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.secure import agent as at
 from covey.shared.secure.derivation import OrderStart
-from covey.shared.secure.integers import add_noise, to_integers
-from covey.shared.secure.masks import Integers, add_masks, digest_of
+from covey.shared.secure.integers import Integers, add_masks, add_noise, digest_of, to_integers
 from covey.shared.secure.messages import Introduction, ReportHead, Terms
 from covey.shared.secure.primitives import Token, hashed
 from covey.shared.strategies.base import (

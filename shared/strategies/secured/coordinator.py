@@ -25,8 +25,15 @@ from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.settings import ClientPrivacy, SecureSettings
 from covey.shared.secure import coordinator as co
 from covey.shared.secure import messages
-from covey.shared.secure.integers import Mean, OutOfRangeError, Total, moved, total_of
-from covey.shared.secure.masks import add_masks, digest_of
+from covey.shared.secure.integers import (
+    Mean,
+    OutOfRangeError,
+    Total,
+    add_masks,
+    digest_of,
+    moved,
+    total_of,
+)
 from covey.shared.secure.messages import MOST_LISTS, Introduction, Member, ReportHead
 from covey.shared.secure.parameters import (
     FEWEST,

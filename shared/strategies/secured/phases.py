@@ -11,7 +11,7 @@ import numpy.typing as npt
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector, blocks
 from covey.shared.secure.derivation import SKETCH, OrderStart, start_of
-from covey.shared.secure.masks import Integers
+from covey.shared.secure.integers import Integers
 from covey.shared.secure.primitives import hashed
 from covey.shared.strategies.phase_names import AHEAD as AHEAD
 from covey.shared.strategies.phase_names import BOX as BOX
