@@ -82,12 +82,12 @@ def group_size(devices: int) -> int:
 
 
 def are_few(away: Sized, devices: Sized) -> bool:
-    """Whether so many can differ from the others, and are no group."""
+    """Whether these devices differ from the others as outliers do: too few for a group."""
     return len(devices) >= LEAST_DEVICES and len(away) < group_size(len(devices))
 
 
 def to_check(device: str, kind: Kind, what: str, weight: float = 0.0) -> Odd:
-    """What is odd about the data of a device, which shows more of them."""
+    """An oddity in the data of a device; the device itself shows more of them."""
     return Odd((device,), kind, what, f"on the device: {CHECK}", weight=weight)
 
 

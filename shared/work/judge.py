@@ -188,7 +188,7 @@ class Judgement:
         return self.choice(fleet_of(work.numbers), single=single)
 
     def choice(self, fleet: FleetWeights | None, *, single: bool) -> ChosenMixture:
-        """What the agent uses by what is known of the fleet."""
+        """The mixture that the agent uses, by what is known of the fleet."""
         return chosen(self.judged, self.names, fleet, single=single)
 
 

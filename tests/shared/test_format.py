@@ -32,7 +32,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "a509ded5f36d6290",
+    "4ba3b73e7b6aebcc",
 )  # the format number, and the digest of the fields that it stands for
 
 

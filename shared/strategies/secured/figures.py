@@ -43,7 +43,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class FigureSlots:
-    """What is summed, in the order of the slots: figures by mode, then what the judges of agents have found."""
+    """Everything that is summed, in the order of the slots: figures by mode, then what the judges of agents have found."""
 
     modes: tuple[str, ...]
     names: tuple[str, ...]
