@@ -48,7 +48,7 @@ FOUND = {
         ),
     ),
     "masks of the missing": Plan(
-        0, "fedavg", "hasty", 1, False, (Fault("kill agent", at=2, lasts=60),), secure=True
+        0, "fedavg", "hasty", 1, False, (Fault("kill agent", at=1.5, lasts=60),), secure=True
     ),
     "memory on the disk": Plan(
         34,
@@ -74,7 +74,7 @@ FOUND = {
         0, "fedavg", "hasty", 1, False, (Fault("put back folder", at=1, lasts=5),), secure=True
     ),
     "listed members": Plan(
-        0, "fedavg", "hasty", 1, False, (Fault("kill agent", at=2, lasts=60),), secure=True
+        0, "fedavg", "hasty", 1, False, (Fault("kill agent", at=1.5, lasts=60),), secure=True
     ),
     "synced files": Plan(
         0, "fedavg", "hasty", 1, False, (Fault("power cut of coordinator", at=3, lasts=5),)
