@@ -40,4 +40,4 @@ def test_an_exported_model_has_the_accuracy_of_its_run_on_raw_data(tmp_path: Pat
 def test_a_run_that_is_not_finished_has_nothing_to_export(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["lab", "export", str(tmp_path)])
     assert done.exit_code == 2
-    assert "has the run been finished?" in done.stderr
+    assert "the run is not finished" in done.stderr
