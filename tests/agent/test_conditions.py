@@ -166,10 +166,10 @@ def test_a_limit_that_this_system_cannot_measure_is_refused_with_another_one() -
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA covers mappings on Linux")
 def test_data_that_does_not_fit_into_memory_is_a_refusal_with_a_name() -> None:
     code = (
-        "from covey.agent.policy import Policy, PolicyError, Rules\n"
+        "from covey.agent.policy import OwnersRules, Policy, PolicyError\n"
         "from covey.agent.worker.process import memory_limited\n"
         "try:\n"
-        "    with memory_limited(Rules(Policy(memory_limit_mb=200)), threads=None):\n"
+        "    with memory_limited(OwnersRules(Policy(memory_limit_mb=200)), threads=None):\n"
         "        bytearray(1 << 30)\n"
         "except PolicyError as error:\n"
         "    print(error, len(bytearray(1 << 28)))\n"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from covey.agent.data.proposal_data import describe
-from covey.agent.worker import worker
+from covey.agent.worker import perform
 from covey.agent.worker.predict import predict
 from covey.coordinator import checks
 from covey.coordinator.checks import LARGEST_VALUE
@@ -119,7 +119,7 @@ def test_a_simulation_without_room_on_the_disk_names_the_full_disk(
     def no_room(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "no space left on the device")
 
-    monkeypatch.setattr(worker, "write_atomically", no_room)
+    monkeypatch.setattr(perform, "write_atomically", no_room)
     files = {"a": flats(tmp_path, 0), "b": flats(tmp_path, 1)}
     with (
         pytest.raises(UserError, match=r"no room is left on the disk .*with --resume"),

@@ -18,6 +18,7 @@ from covey.agent.kept.model_dir import ModelDir
 from covey.agent.kept.model_file import read_model
 from covey.agent.worker.predict import Predictor
 from covey.shared.numerics.mixture import in_words
+from covey.shared.wire.jobs import Failure
 from covey.shared.wire.messages import ReportContent
 from tests.agent.test_held_back import numbered, numbers
 from tests.agent.test_kept import BAD, GOOD, LAYOUT, perform, samples
@@ -82,7 +83,7 @@ def evaluated(
         **changes,
     }
     kept = perform(folder, served, models, phase="evaluate", sizes={}, round_=2, **wanted)
-    assert "failure" not in kept, kept
+    assert not isinstance(kept, Failure), kept
     content = ReportContent.from_bytes((folder / "report").read_bytes(), verified=True)
     return dict(content.numbers), models
 

@@ -307,7 +307,7 @@ def test_two_brokers_at_once_are_refused(
         coordinator, ["status", "--credentials", str(home.file("coordinator"))]
     )
     assert done.exit_code == 2
-    assert "COVEY_BROKER names a broker as well" in done.stderr
+    assert "and COVEY_BROKER another one" in done.stderr
 
 
 @pytest.mark.parametrize("file", ["nowhere.pem", "."])
