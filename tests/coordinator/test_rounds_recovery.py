@@ -287,7 +287,7 @@ FAULTY_RUN = """
 0    +a ->
 0    +b ->
 0    +c ->
-0    +d -> plan
+0    +d -> planphase
 0    planned -> open 1 for cd
 1    -d -> invite b
 2    report b 1 ->
@@ -299,7 +299,7 @@ FAULTY_RUN = """
 109  tick -> invite a
 110  fail a 1 -> void 1
 110.2 +d ->
-110.5 tick -> plan
+110.5 tick -> planphase
 110.5 planned -> open 2 for ad
 111  report c 1 -> ignored
 112  report a 2 ->
@@ -307,7 +307,7 @@ FAULTY_RUN = """
 113  +c ->
 114  report d 2 -> close 2 with ad
 115  restart -> close 2 with ad
-116  folded -> plan
+116  folded -> planphase
 116  planned -> open 3 for ac
 117  -a -> invite b
 118  restart ->
@@ -318,7 +318,7 @@ FAULTY_RUN = """
 122  report b 3 -> close 3 with bc
 123  folded ->
 124  tick ->
-125  resume -> plan
+125  resume -> planphase
 125  complete -> finished
 """
 

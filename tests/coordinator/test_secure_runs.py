@@ -451,7 +451,7 @@ def test_boxes_and_joins_are_exchanged_while_agents_train(tmp_path: Path) -> Non
             await fleet.serve()
             return asyncio.get_running_loop().time()
 
-    sections = {
+    sections: dict[str, Any] = {
         "rounds": {"count": 1, "participation": 1.0, "start_agents": 4},
         "evaluation": {"deliver": "served"},
     }

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from covey.agent.kept.secure_folder import SecureFolder
+from covey.agent.policy import OwnersRules, Policy, PrivacyDemand
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.errors import PublicError
-from covey.shared.secure.agent import OwnersPolicy
-from covey.shared.secure.simulated import simulated_identity
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.coordinator.test_secure_runs import Failing, ends, scene, sums
 from tests.kit import small_run
+from tests.kit.local_clients import Client
 
-POLICY = OwnersPolicy(steady=True)
+STEADY = OwnersRules(Policy(privacy=PrivacyDemand(secure_steady=True)))
 
 
 class Steady(Failing):
-    def _secure(self, run: Run, client: ClientId) -> SecureFolder:
-        place = run.folder / "agents" / client / "secure"
-        return SecureFolder(
-            place, simulated_identity(run.scenario.seed, client), POLICY, simulated=True
-        )
+    def client(self, run: Run, client: ClientId, order: OrderMessage) -> Client:
+        return replace(super().client(run, client, order), rules=STEADY)
 
     def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
         try:
