@@ -177,6 +177,20 @@ MUTANTS = (
         "tests/simulator/test_durable.py::test_an_outbox_knows_after_a_power_cut_what_it_knew_before[2]",
     ),
     Mutant(
+        "answer with another digest",
+        "agent/worker/perform.py",
+        "digest=digest(report),",
+        'digest=digest(b""),',
+        "tests/simulator/test_simulator.py::test_runs_with_faults_have_the_bytes_of_calm_ones",
+    ),
+    Mutant(
+        "new memory unnamed",
+        "agent/worker/perform.py",
+        "return replace(done, seal=seal)",
+        "return done",
+        "tests/simulator/test_simulator.py::test_runs_with_faults_have_the_bytes_of_calm_ones",
+    ),
+    Mutant(
         "reportfile keeps half record",
         "coordinator/disk/report_file.py",
         "if not self._is_tidy:",

@@ -3,12 +3,8 @@
 An agent works on one order at a time. It subscribes to the parts of the models that are not on disk yet. If parts do not
 arrive, it subscribes again after doubling waits, and the broker sends the retained parts once more.
 
-Parts of models: where they are, and when to subscribe to them again. Pure: time is an argument.
-
-Orders that name what all agents share by its digest: they wait until that is here. Pure: time is an argument.
-
-The shared part is fetched like a model, once, and kept for the orders that follow. An order whose digest never arrives is
-never followed.
+A brief order names the part that all agents share by its digest. That part is fetched like a model, once, and kept for the
+orders that follow. An order whose digest never arrives is never followed.
 """
 
 from __future__ import annotations

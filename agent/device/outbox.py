@@ -12,7 +12,7 @@ reads them, this process never holds them.
 - A full disk only delays the new line of `state.json`. The old files stay until it is there, so a kill costs only work.
 - The first line of a process, and one after `MOST_BYTES`, replaces the file.
 
-What `state.json` holds of one run of an agent, and how it changes. Pure.
+`State` is what `state.json` holds of one run of an agent. It is pure.
 """
 
 from __future__ import annotations

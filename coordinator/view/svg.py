@@ -2,13 +2,11 @@
 
 Colours are classes of the theme, so that one drawing serves the light and the dark theme; text stays text.
 
-The style sheet of all pages, and the colour of each series and cluster. Pure, without libraries.
-
-A page puts `css()` into its one `<style>` element. SVG and HTML name colours by class: `f0` to `f7` fill, `s0` to
+The style sheet of all pages is here too: a page puts `css()` into its one `<style>` element. SVG and HTML name colours by class: `f0` to `f7` fill, `s0` to
 `s7` stroke; `fn` and `sn` are grey. The classes follow the reader's theme, light or dark. Clusters take the colours from
 the first one on, methods and all else from the end: they share none where both are few.
 
-Axes: which range suits some values, where its ticks are, and how they are written. Pure.
+Axes have a range that suits their values, ticks, and the way in which these are written.
 """
 
 from __future__ import annotations

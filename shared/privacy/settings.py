@@ -5,9 +5,7 @@ Differentially Private Recurrent Language Models (clipped updates, noised sums);
 Private Learning with Adaptive Clipping (noised counts next to noised sums); Abadi et al. 2016, Deep Learning with
 Differential Privacy (DP-SGD).
 
-Gaussian noise from a key: only a holder of the key can repeat it.
-
-Bits come from SHAKE-256, a cryptographic generator, and become normal numbers by the method of Box and Muller. A key is
+Gaussian noise comes from a key, so only a holder of the key can repeat it. Bits come from SHAKE-256, a cryptographic generator, and become normal numbers by the method of Box and Muller. A key is
 secret on a device and at a real coordinator. A simulation derives it from the scenario's seed, so that runs repeat.
 """
 

@@ -80,7 +80,7 @@ def test_an_agent_that_the_log_does_not_mention_is_named(tmp_path: Path) -> None
 
 
 def test_a_folder_without_an_audit_log_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no audit.jsonl in it"):
+    with pytest.raises(UserError, match=r"no audit\.jsonl in it"):
         story_of("agent-0", tmp_path)
 
 
