@@ -16,7 +16,7 @@ from tests.simulator.plan import KINDS, Fault, Plan, plan
 from tests.simulator.shrink import shrunk
 from tests.simulator.world import play
 
-METHODS = ("fedavg", "fedclust", "ifca")
+METHODS = ("fedavg", "fedclust", "ifca", "scaffold")  # the last one trains with its memory
 ROOT = Path(__file__).parents[2]
 
 
