@@ -95,6 +95,8 @@ def load_memory(path: Path, expected: str = "") -> StoredMemory:
         except MemoryError:
             raise
         except Exception as error:  # zipfile raises a dozen types for a damaged file
+            if isinstance(error, OSError) and obstacle(error, path.parent):
+                raise  # the device's limits, not the file: it waits
             raise MemoryDamaged(path) from error
         if not is_whole:
             raise MemoryDamaged(path)

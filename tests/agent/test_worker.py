@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import io
 import os
@@ -556,3 +557,15 @@ def test_a_job_that_waits_is_done_before_torch_is_loaded(monkeypatch: pytest.Mon
     with os.fdopen(theirs, "rb") as pipe:
         worker._serve(pipe, io.BytesIO(), WorkerOptions(warm=True))
     assert done == ["FindDevice", "loaded"]
+
+
+def test_a_memory_that_cannot_be_opened_for_want_of_descriptors_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> bool:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    seal = save_memory(tmp_path / "x", {"a": np.arange(3)})
+    monkeypatch.setattr("covey.agent.worker.memory_file._is_whole", full)
+    with pytest.raises(OSError, match="too many open files"):
+        load_memory(tmp_path / "x", seal.hex())
