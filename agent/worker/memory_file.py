@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,19 @@ class MemoryDamaged(Exception):  # noqa: N818 - the service sets it aside
     """The file of an agent's memory is not the one that a worker wrote, or cannot be read."""
 
 
+@contextmanager
+def _read(path: Path) -> Iterator[None]:
+    """Read a memory's file. Errors mean damage, but for those of the device's limits: they pass, and the work waits."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # numpy and zipfile raise a dozen types for a damaged file
+        if isinstance(error, OSError) and obstacle(error, path.parent):
+            raise
+        raise MemoryDamaged(path) from error
+
+
 class StoredMemory(Mapping[str, npt.NDArray[Any]]):
     """The arrays in a memory's file. Each is read when it is first asked for, and then kept.
 
@@ -46,13 +60,9 @@ class StoredMemory(Mapping[str, npt.NDArray[Any]]):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read: dict[str, npt.NDArray[Any]] = {}  # what was asked for so far
-        try:
+        with _read(path):
             self._file = np.load(path, allow_pickle=False)
             self._names: list[str] = list(self._file.files)
-        except MemoryError:
-            raise
-        except Exception as error:  # numpy and zipfile raise a dozen types for a damaged file
-            raise MemoryDamaged(path) from error
 
     def __repr__(self) -> str:
         return f"<StoredMemory {self._path}: {len(self._read)} of {len(self)} arrays were read>"
@@ -61,12 +71,8 @@ class StoredMemory(Mapping[str, npt.NDArray[Any]]):
         if name not in self._names:
             raise KeyError(name)
         if name not in self._read:
-            try:
+            with _read(self._path):
                 self._read[name] = self._file[name]
-            except MemoryError:
-                raise
-            except Exception as error:
-                raise MemoryDamaged(self._path) from error
         return self._read[name]
 
     def __contains__(self, name: object) -> bool:
@@ -88,16 +94,11 @@ def load_memory(path: Path, expected: str = "") -> StoredMemory:
 
     Raises:
         MemoryDamaged: the file has other content, or cannot be read.
+        OSError: the device's limits are in the way, such as too few descriptors.
     """
     if expected:
-        try:
+        with _read(path):
             is_whole = _is_whole(path, bytes.fromhex(expected))
-        except MemoryError:
-            raise
-        except Exception as error:  # zipfile raises a dozen types for a damaged file
-            if isinstance(error, OSError) and obstacle(error, path.parent):
-                raise  # the device's limits, not the file: it waits
-            raise MemoryDamaged(path) from error
         if not is_whole:
             raise MemoryDamaged(path)
     return StoredMemory(path)
