@@ -21,8 +21,8 @@ from covey.coordinator.checks import check_vector
 from covey.coordinator.disk.spool import Spool, SpooledVectors
 from covey.coordinator.engine.members import Members
 from covey.coordinator.fold import limits
-from covey.coordinator.fold.limits import Began, fresh
 from covey.coordinator.fold.means import Means, means_of
+from covey.coordinator.fold.stale_reports import Began, fresh
 from covey.shared.candidate_names import DELIVERED, GAIN, REPORTED, USES, WEIGHTS
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator

@@ -33,7 +33,7 @@ from covey.coordinator.engine.members import MAX_FAILURE_CHARS
 from covey.coordinator.engine.pace import Pace
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import RoundRules
-from covey.coordinator.fold import limits
+from covey.coordinator.fold import limits, stale_reports
 from covey.coordinator.fold.folding import (
     Folding,
     FoldOutcome,
@@ -43,7 +43,7 @@ from covey.coordinator.fold.folding import (
     Reasons,
     Sound,
 )
-from covey.coordinator.fold.limits import Began
+from covey.coordinator.fold.stale_reports import Began
 from covey.coordinator.record import notices, records
 from covey.coordinator.record.audit_trail import FILE as AUDIT_FILE
 from covey.coordinator.record.audit_trail import Trail, head_of
@@ -354,7 +354,7 @@ class Run:
             self.spool.kept.add(number)
             member.accepted = number
             keys = self.orders.own.keys_of(number)
-            reported = limits.reported(
+            reported = stale_reports.reported(
                 self.strategy,
                 self.state,
                 phase,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from covey.coordinator.fold.limits import staleness_weight
+from covey.coordinator.fold.stale_reports import staleness_weight
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver, duration_s
