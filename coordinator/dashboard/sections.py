@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from covey.coordinator.view import plots, svg
 from covey.coordinator.view.state import DashboardState, Points
 from covey.coordinator.view.svg import (
@@ -30,6 +28,7 @@ from covey.coordinator.view.svg import (
     swatch,
 )
 from covey.coordinator.view.table import NONE, Table
+from covey.coordinator.view.templates import templates
 from covey.coordinator.view.words import away_words, bytes_text, duration_text, trouble_words
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure, plain
 from covey.shared.sentences import counted
@@ -91,13 +90,7 @@ def list_sections(found: Table) -> dict[str, str]:
 
 @cache
 def _macros() -> Any:
-    pages = Environment(
-        loader=PackageLoader("covey.coordinator.dashboard", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    pages = templates("covey.coordinator.dashboard")
     pages.globals |= {"panel": panel, "swatch": swatch}
     return pages.get_template("sections.html").module
 

@@ -17,7 +17,6 @@ from functools import cache
 from importlib import resources
 from statistics import fmean
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from covey.coordinator.doctor.odd import Odd
@@ -45,6 +44,7 @@ from covey.coordinator.view.svg import (
     swatch,
 )
 from covey.coordinator.view.table import Table
+from covey.coordinator.view.templates import templates
 from covey.shared.numerics.measures import MEASURES, Measure
 from covey.shared.sentences import counted
 
@@ -340,13 +340,7 @@ class Page:
 
 def html(page: Page) -> str:
     """The HTML of a page. The same page gives the same bytes."""
-    pages = Environment(
-        loader=PackageLoader("covey.coordinator.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    pages = templates("covey.coordinator.report")
     template = pages.get_template("report.html")
     style = f"{svg.css()}\n{_own('report.css')}"
     script = _own("report.js")
