@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from covey.coordinator.run import effects as runs
 from covey.coordinator.run.effects import SendOrder
-from covey.coordinator.run.run import Run
+from covey.coordinator.run.run import Happening, Run
 from covey.coordinator.serve.elsewhere import Elsewhere
 from covey.coordinator.serve.intake import Intake
 from covey.coordinator.serve.own_status import OwnStatus
@@ -72,6 +73,12 @@ def while_the_run_works(desk: Desk) -> Iterator[None]:
         yield
     finally:
         desk.lock.acquire()
+
+
+def happen(desk: Desk, *events: Happening, now: float) -> list[runs.Effect]:
+    """What follows from events of the run, once what it has written is on the disk."""
+    with while_the_run_works(desk):
+        return [one for effects in desk.run.handle_all(events, now) for one in effects]
 
 
 def orders_of(desk: Desk, clients: Iterable[ClientId]) -> list[SendOrder]:

@@ -59,7 +59,7 @@ class Course:
         self.turn += 1
         self.people, self.memories = clients(scene=self.scene), {}
         run = begun(self.folder / "run", self.scene, name="r")
-        run.spool.durable = False
+        run.store.durable = False
         run.members.note_samples(dict.fromkeys(self.people, (24, 24)))
         for client in self.people:
             run.handle(Joined(client), 0.0)

@@ -17,10 +17,11 @@ import numpy as np
 from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.record.notices import Observer, ignore
+from covey.coordinator.record.store import Store
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import Origin
 from covey.coordinator.run.rules import rules_of
-from covey.coordinator.run.run import Run
+from covey.coordinator.run.run import ReportCame, Run
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.scenario import Scenario
@@ -183,6 +184,11 @@ def in_process(
     return driver(folder, scene, people, **knobs).complete(samples_of(people))
 
 
+def received(run: Run, client: ClientId, content: bytes, now: float = 0.0) -> list[Effect]:
+    """What follows from a report that comes over the wire."""
+    return run.handle(ReportCame(client, lambda: content), now)
+
+
 class KilledError(Exception):
     pass
 
@@ -197,19 +203,19 @@ def killed_at_each_step(
     Returns:
         The run at its end, and the number of kills.
     """
-    save, struck = Run._save, set[tuple[Any, ...]]()
+    save, struck = Store._save, set[tuple[Any, ...]]()
 
-    def dies(run: Run) -> None:
+    def dies(store: Store, run: Run) -> None:
         place = (run.engine.number, run.engine.stage, run.engine.round)
         if place not in struck:
             struck.add(place)
             raise KilledError
-        save(run)
+        save(store, run)
 
     effects: list[Effect] = []
     while True:
         try:
-            with patch.object(Run, "_save", dies):
+            with patch.object(Store, "_save", dies):
                 return first.complete(samples, effects), len(struck)
         except KilledError:
             first.run, found = resumed()

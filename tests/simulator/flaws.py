@@ -144,7 +144,8 @@ def without(fix: str) -> Iterator[None]:
 
 
 def _forgetting_all(orders: OwnOrders, needed: object, present: object) -> list[DropModel]:
-    orders._useless += [send.path for send in orders.versions.values()]
+    for send in orders.versions.values():
+        orders._store.useless(send.path)
     return []
 
 

@@ -31,6 +31,7 @@ import numpy as np
 from covey.coordinator.checks import read_report
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.engine.pace import Pace
+from covey.coordinator.record.store import Saved
 from covey.coordinator.run.run import Run
 from covey.shared.secure.agent import OwnSum
 from covey.shared.secure.derivation import name_of_terms
@@ -269,8 +270,8 @@ class Judge:
         """Look at everything that a coordinator does. Its run has just been made; it is started or resumed next."""
         lineage = self._lineages.setdefault(run.folder, Lineage())
         is_first = True  # checkpoint of this life
-        note, save, take = run.audit.note, run._save, run._take
-        take_back, discard = run.members.take_back, run.spool.discard
+        note, save, take = run.store.note, run.store._save, run._take
+        take_back, discard = run.members.take_back, run.store.reports.discard
         note_resume = run.recorder.note_resume
 
         def noted(event: str, **about: Any) -> None:
@@ -280,12 +281,12 @@ class Judge:
             if event == "fold":
                 self._folded(run, lineage, about["step"], about["reporters"])
 
-        def saved() -> None:
+        def saved(of: Saved) -> None:
             nonlocal is_first
             if is_first:
                 self._begins(run, lineage)
             is_first = False
-            save()
+            save(of)
             self._saved(run, lineage)
 
         def taken(phase: Phase, reports: Reports, outcome: Any, circumstances: Any) -> None:
@@ -310,12 +311,12 @@ class Judge:
             lineage.promised.pop(client, None)
             discard(step, client)
 
-        run.audit.note = noted  # type: ignore[method-assign]
-        run._save = saved  # type: ignore[method-assign]
+        run.store.note = noted  # type: ignore[method-assign]
+        run.store._save = saved  # type: ignore[assignment, method-assign]
         run._take = taken  # type: ignore[method-assign]
         run.recorder.note_resume = resumed  # type: ignore[assignment, method-assign]
         run.members.take_back = taken_back  # type: ignore[method-assign]
-        run.spool.discard = discarded  # type: ignore[method-assign]
+        run.store.reports.discard = discarded  # type: ignore[method-assign]
 
     def _begins(self, run: Run, lineage: Lineage) -> None:
         """The first checkpoint of a life follows."""
@@ -341,7 +342,9 @@ class Judge:
         waiting = Checkpoint(run.folder / "checkpoint").facts()["engine"].get("stream")
         if waiting is not None:
             reports = Pace.from_json(waiting, ()).waiting()
-            lost = [one.client for one in reports if one.client not in run.spool.who(one.step)]
+            lost = [
+                one.client for one in reports if one.client not in run.store.reports.who(one.step)
+            ]
             self._expect(
                 not lost, f"the checkpoint counts reports of {lost} that are not in the spool"
             )
