@@ -31,7 +31,7 @@ import numpy as np
 from covey.coordinator.checks import read_report
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.engine.pace import Pace
-from covey.coordinator.record.store import Saved
+from covey.coordinator.record.store import Saved, Store
 from covey.coordinator.run.run import Run
 from covey.shared.secure.agent import OwnSum
 from covey.shared.secure.derivation import name_of_terms
@@ -184,6 +184,7 @@ class Judge:
     def __init__(self, fail: Callable[[Exception], None]) -> None:
         self._fail = fail
         self._lineages: dict[Path, Lineage] = {}
+        self._stores: dict[Path, Store] = {}  # of the newest life in each folder
         self._works: dict[str, set[str]] = {}  # what each report came from, by its digest
         self._contents: dict[str, bytes] = {}  # of the reports, by their digests
         self._newest: dict[tuple[str, ...], tuple[int, ...]] = {}  # of what only grows
@@ -214,6 +215,11 @@ class Judge:
     def ordered(self, life: str, folder: Path, client: ClientId, order: OrderMessage) -> None:
         """A coordinator publishes an order: its agent may learn what was accepted."""
         self._grows(("orders", life, client), order.age)
+        store = self._stores[folder]
+        self._expect(
+            not store._is_due and not store.reports._unsynced,
+            "an order leaves before what it follows from is on the disk",
+        )
         promised = self._lineages[folder].promised
         promised[client] = max(promised.get(client, 0), order.accepted)
 
@@ -269,6 +275,7 @@ class Judge:
     def watch(self, run: Run) -> None:
         """Look at everything that a coordinator does. Its run has just been made; it is started or resumed next."""
         lineage = self._lineages.setdefault(run.folder, Lineage())
+        self._stores[run.folder] = run.store
         is_first = True  # checkpoint of this life
         note, save, take = run.store.note, run.store._save, run._take
         take_back, discard = run.members.take_back, run.store.reports.discard

@@ -26,6 +26,7 @@ DISKS = (
     "cut off agent",
     "power cut of coordinator",  # what was not synced may be lost
     "power cut of agent",
+    "power cut after a message",  # of the coordinator, which has just published it
     "full disk",
     "read-only disk",
     "no descriptors",
