@@ -9,7 +9,7 @@ from functools import partial
 from covey.coordinator.record.notices import WorkFailed
 from covey.coordinator.run.effects import Announce, Effect, ReportTaken
 from covey.coordinator.run.run import ReportCame, Run
-from covey.coordinator.serve.desk import Desk, while_the_run_works
+from covey.coordinator.serve.desk import Desk, apart
 from covey.coordinator.serve.intake import Arrived
 from covey.shared.mqtt.program import TOGETHER
 from covey.shared.wire.parts import taken
@@ -25,8 +25,7 @@ def accept(desk: Desk, reports: Sequence[Arrived], now: float) -> list[Effect]:
     """Accept reports in their order, or refuse them. Returns what follows, once all of them are on the disk."""
     # each is read when its turn comes: of a large model each copy counts
     came = [ReportCame(one.client, partial(taken, one.sink), one.digest) for one in reports]
-    with while_the_run_works(desk):
-        found = desk.run.handle_all(came, now)
+    found = apart(desk, lambda: desk.run.handle_all(came, now))
     for report, effects in zip(reports, found, strict=True):
         [refused] = [effect.refused for effect in effects if isinstance(effect, ReportTaken)]
         desk.intake.report_taken(report, is_refused=refused != "")

@@ -24,7 +24,7 @@ from covey.coordinator.record.notices import (
 )
 from covey.coordinator.run.effects import Effect, SumTaken
 from covey.coordinator.run.run import SumCame
-from covey.coordinator.serve.desk import Desk, happen, orders_of, while_the_run_works
+from covey.coordinator.serve.desk import Desk, apart, happen, orders_of
 from covey.coordinator.serve.direct import AggregatorItem, Direct
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Received
@@ -383,8 +383,7 @@ class Aggregators(Direct):
         """Publish the task of a step, unless this broker retains it."""
         task = self._task
         if task is None or task[0] != step.number:
-            with while_the_run_works(self._desk):
-                content = self._task_of(step)
+            content = apart(self._desk, lambda: self._task_of(step))
             task = (step.number, content, self._ref(content))
             self._task = task
             for other in self._sites:

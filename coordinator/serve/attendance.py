@@ -16,7 +16,7 @@ from covey.coordinator.record.notices import (
 )
 from covey.coordinator.run.effects import Effect, SendModel, SendOrder
 from covey.coordinator.serve import publisher
-from covey.coordinator.serve.desk import STATUS, Desk, happen, orders_of, while_the_run_works
+from covey.coordinator.serve.desk import STATUS, Desk, apart, happen, orders_of
 from covey.coordinator.serve.direct import Direct
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.mqtt.program import Show, Subscribe
@@ -187,8 +187,7 @@ class Connections:
         desk = self._desk
         desk.shared = b""
         self._aggregators.retained_is_unknown(shard)
-        with while_the_run_works(desk):
-            desired = desk.run.desired()
+        desired = apart(desk, desk.run.desired)
         accepted = desk.run.members.accepted
         if desk.shards == 1:
             return desk.postponed.keep_idle(desired, accepted)
