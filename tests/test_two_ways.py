@@ -51,7 +51,7 @@ def trail() -> list[Call]:
             over_the_wire(Path(folder), scenario("fedavg"))
     finally:
         sys.setprofile(before)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
     return calls
 
 

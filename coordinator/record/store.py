@@ -1,7 +1,7 @@
 """Everything that a run keeps on its disk, behind one door: reports, checkpoint, record, audit log, arrivals.
 
-What a run writes is in the files at once, and survives a power cut when `commit` returns: one wait for the disk for all
-that came together. Nothing that follows from it may leave the process before.
+A run writes into files at once, and all of it survives a power cut when `commit` returns: with one wait for the disk for
+all that came together. Nothing that follows from it may leave the process before.
 
 `commit` has the order of writing, so that a kill between any two lines loses nothing: reports are on the disk before a
 checkpoint that counts them, and a fold is in the checkpoint before its reports leave the spool.

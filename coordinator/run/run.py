@@ -3,8 +3,8 @@
 Events go in, effects come out: what is to be published. The service sends effects over a link; the
 in-process driver hands them to local clients. Both therefore compute the same bytes.
 
-What an event leads to is written into the store first. One `commit` makes all that came together survive a power cut,
-and only then does the caller get the effects: `handle_all` is the one place that decides on this order.
+The store has everything that an event leads to before anything else happens. One `commit` makes all that came together
+survive a power cut, and only then does the caller get the effects: `handle_all` decides on this order.
 
 In buffered rounds every agent has an order of its own. A report that waits in a buffer is in the spool under the number of
 its order. A fold gathers its reports under a number of its own; from there on it is that of a synchronous round.
@@ -13,6 +13,7 @@ its order. A fold gathers its reports under a number of its own; from there on i
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -67,9 +68,7 @@ from covey.shared.strategies.phase_names import AHEAD, EVALUATE, MOMENTS, TRAIN
 from covey.shared.wire.messages import ReportContent, digest
 
 if TYPE_CHECKING:
-    from covey.coordinator.fold.partial_sums import AggregatorAgents
     from covey.coordinator.fold.private_sums import PrivateSums
-    from covey.shared.wire.aggregates import PartialSum
 
 HONEST_REFUSALS = frozenset(
     {"other run", "format"}
@@ -99,13 +98,12 @@ class ReportCame:
     digest: bytes = b""  # of the content, if the caller has compared it already
 
 
-@dataclass(frozen=True)
-class SumCame:
-    """An aggregator has sent the sum of many reports."""
+class Came(ABC):
+    """Something else that came over the wire, with its rules in a module of its own."""
 
-    content: bytes
-    partial: PartialSum  # the same, read
-    origin: AggregatorAgents  # what is known of its agents
+    @abstractmethod
+    def taken(self, run: Run, now: float) -> Effects:
+        """The effects, before it is on the disk."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ class GivenUp:
     why: str
 
 
-Happening = events.Event | ReportCame | SumCame | GivenUp
+Happening = events.Event | ReportCame | Came | GivenUp
 
 
 class Run:
@@ -276,12 +274,12 @@ class Run:
     # -- events ------------------------------------------------------------------------------------
 
     def handle(self, event: Happening, now: float) -> Effects:
-        """What an event leads to, once what it has written is on the disk."""
+        """The effects of an event, once everything that it has changed is on the disk."""
         [effects] = self.handle_all([event], now)
         return effects
 
     def handle_all(self, happenings: Iterable[Happening], now: float) -> list[Effects]:
-        """What each of these leads to, once everything that they have written is on the disk: with one wait for it.
+        """The effects of each of these, once everything that they have changed is on the disk: with one wait for it.
 
         Agents of a large fleet come and report by the hundred; a checkpoint of the whole fleet for each of them would
         be too much.
@@ -294,10 +292,8 @@ class Run:
         match happening:
             case ReportCame():
                 return self._received(happening, now)
-            case SumCame(content, partial, origin):
-                from covey.coordinator.run.sum_acceptance import take_sum
-
-                return take_sum(self, content, partial, origin, now)
+            case Came():
+                return happening.taken(self, now)
             case events.Failed():
                 return self.failed(happening, now)
             case events.Reported(client, step) if self.engine.refusal(client, step):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from covey.coordinator.checks import check_examples
 from covey.coordinator.engine.events import Failed
 from covey.coordinator.engine.step import Stage
 from covey.coordinator.fold.folding import Folding
 from covey.coordinator.fold.partial_sums import WRONG, AggregatorAgents, count_sum
 from covey.coordinator.run.effects import Effect, SumTaken
-from covey.coordinator.run.run import Run
+from covey.coordinator.run.run import Came, Run
 from covey.shared.errors import DecodeError
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.aggregates import PartialSum
@@ -17,31 +19,27 @@ from covey.shared.wire.messages import digest
 Effects = list[Effect]
 
 
-def take_sum(
-    run: Run, content: bytes, partial: PartialSum, origin: AggregatorAgents, now: float
-) -> Effects:
-    """Count a partial sum, as if its reports had come one by one.
+@dataclass(frozen=True)
+class SumCame(Came):
+    """An aggregator has sent a partial sum, which counts as if its reports had come one by one.
 
     A sum of a step that is over is dropped, as late reports are. One that is refused makes its step direct: the caller
     asks the agents for their reports.
-
-    Args:
-        run: takes the reports.
-        content: the message of the aggregator.
-        partial: the same, read.
-        origin: what is known of its agents.
-        now: the time (s) of the engine.
-
-    Returns:
-        what follows, and last what became of the sum.
     """
-    try:
-        effects = _accepted(run, content, partial, origin, now)
-    except DecodeError as error:
-        return [SumTaken(counts=False, error=error)]
-    if effects is None:
-        return [SumTaken(counts=False)]
-    return [*effects, SumTaken(counts=True)]
+
+    content: bytes  # the message of the aggregator
+    partial: PartialSum  # the same, read
+    origin: AggregatorAgents  # what is known of its agents
+
+    def taken(self, run: Run, now: float) -> Effects:
+        """The effects, and last what became of the sum."""
+        try:
+            effects = _accepted(run, self.content, self.partial, self.origin, now)
+        except DecodeError as error:
+            return [SumTaken(counts=False, error=error)]
+        if effects is None:
+            return [SumTaken(counts=False)]
+        return [*effects, SumTaken(counts=True)]
 
 
 def _accepted(

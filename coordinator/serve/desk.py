@@ -77,7 +77,7 @@ def apart(desk: Desk, work: Callable[[], T]) -> T:
 
 
 def happen(desk: Desk, *events: Happening, now: float) -> list[runs.Effect]:
-    """What follows from events of the run, once what it has written is on the disk."""
+    """The effects of events of the run, once everything that they have changed is on the disk."""
     found = apart(desk, lambda: desk.run.handle_all(events, now))
     return [effect for effects in found for effect in effects]
 
