@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from tests.e2e.conftest import REAL
-from tests.e2e.test_enrolled import SCENARIO, TASK, data
+from tests.e2e.enrolled import SCENARIO, TASK, data
 from tests.kit.others import is_root
 from tests.kit.scenes import start_file
 from tests.processes import ROOT, free_port, mosquitto, needs_mosquitto, rows, until
