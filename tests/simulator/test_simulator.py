@@ -18,12 +18,11 @@ from tests.simulator.world import play
 
 METHODS = ("fedavg", "fedclust", "ifca", "scaffold")  # the last one trains with its memory
 ROOT = Path(__file__).parents[2]
-SEEDS = (1, 2, 3, 7, 10, 11)  # which meet most kinds of faults; every night has thousands of others
 
 
 def test_runs_with_faults_have_the_bytes_of_calm_ones() -> None:
     struck: Counter[str] = Counter()
-    for seed in SEEDS:
+    for seed in range(12):
         history = play(plan(seed, METHODS))
         assert not history.failure, f"python -m tests.simulator --seed {seed}: {history.failure}"
         struck += history.struck
