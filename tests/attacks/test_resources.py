@@ -54,7 +54,7 @@ def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its
             grown: dict[str, float] = {}
             sent: dict[str, int] = {}
             blamed: dict[str, int] = {}
-            floods = (("big", 20, 40.0), ("small", 1500, 4000.0), ("stranger", 1200, 2000.0))
+            floods = (("big", 20, 40.0), ("small", 4000, 4000.0), ("stranger", 2000, 2000.0))
             for kind, count, per_s in floods:
                 rogue = attack(tmp_path, port, kind, count, per_s)
                 until(lambda: rogue.process.poll() is not None, of=rogue)  # noqa: B023 - called at once
