@@ -40,7 +40,7 @@ def test_a_run_from_files_is_the_run_that_wrote_them(tmp_path: Path) -> None:
     (tmp_path / "who.json").write_text(
         json.dumps([[int(who.split("-")[1]) for who in row] for row in trained])
     )
-    base = SIMULATED.written(tmp_path)
+    base = SIMULATED.written(tmp_path, fleet={"faults": {}})
     files = {
         "task.init": "theta.npz",
         "fleet.partition": "split.npz",
