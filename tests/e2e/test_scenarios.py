@@ -32,12 +32,7 @@ SMALL = {  # the same scenario with few agents and one round
         "training.epochs=1",
         "evaluation.deliver=served",
     ],
-    "har_people": [
-        "training.epochs=1",
-        "rounds.participation=0.1",
-        "fleet.limit=2400",
-        "evaluation.deliver=served",
-    ],
+    "har_people": ["training.epochs=1", "rounds.participation=0.1", "evaluation.deliver=served"],
 }
 
 
