@@ -113,12 +113,8 @@ def broker(folder: Path, place: Path) -> list[str]:
 PROGRAMS = {one.__name__: one for one in (coordinator, agent, keeper, broker)}
 
 
-# two faults of each program, and two programs with each fault
-PAIRS = [
-    (name, [*FAULTS][(place + further) % len(FAULTS)])
-    for place, name in enumerate(PROGRAMS)
-    for further in range(2)
-]
+# each program and each fault once: one function writes the message
+PAIRS = list(zip(PROGRAMS, FAULTS, strict=True))
 
 
 @pytest.mark.parametrize(("name", "fault"), PAIRS)

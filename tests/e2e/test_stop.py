@@ -106,19 +106,18 @@ def test_a_run_in_process_hears_ctrl_c(tmp_path: Path) -> None:
 
 @pytest.mark.broker
 @needs_mosquitto
-@pytest.mark.parametrize("name", ["run", "aggregate", "start", "up"])
+@pytest.mark.parametrize("name", ["run", "start", "up"])
 def test_a_program_begun_with_nohup_outlives_its_terminal(tmp_path: Path, name: str) -> None:
     """It begins with SIGHUP ignored; another one ends with its terminal, as by SIGTERM."""
     port = free_port()
     reach = ["--broker", f"mqtt://127.0.0.1:{port}"]
     lines = {
         "run": command(tmp_path, "in process", "run", rounds=1000),
-        "aggregate": ["covey.coordinator.cli", "lab", "aggregate", *reach],
         "start": ["covey.agent.cli", "start", *reach, "--data", str(data(tmp_path, 1))],
         "up": ["covey.broker.cli", "up", "--port", str(free_port())],
     }
     lines["start"] += ["--id", "pi-1", "--state", str(tmp_path / "state")]
-    signs = {"run": "round", "aggregate": "connected", "start": "connected", "up": "listens"}
+    signs = {"run": "round", "start": "connected", "up": "listens"}
     with mosquitto(tmp_path, port):
         for is_ignored in (False, True):
             log = tmp_path / f"log-{is_ignored}"
