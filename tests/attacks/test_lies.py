@@ -53,7 +53,7 @@ EVERY_LIE = [(listener(names), names) for names in GROUPS]
 def test_no_lie_ends_a_run_or_falls_back_on_somebody_else(
     tmp_path: Path, method: str, names: list[str]
 ) -> None:
-    verdict = outcome(method, names, tmp_path)
+    verdict = outcome(method, names, tmp_path, scenario)
     assert verdict.wrong == ""
     # a report of `local` has no vector to lie about
     assert verdict.told >= (0 if method == "local" else len(names))
@@ -63,13 +63,15 @@ def test_a_campaign_whose_liars_are_never_asked_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Lying, "perform", Numpy.perform)
-    assert "the attack did not take place" in outcome("fedavg", ["loss_nan"], tmp_path).wrong
+    assert (
+        "the attack did not take place" in outcome("fedavg", ["loss_nan"], tmp_path, scenario).wrong
+    )
 
 
 @pytest.mark.parametrize("method", of_each_kind("lies"))
 def test_a_method_of_each_kind_ends_well_among_liars(tmp_path: Path, method: str) -> None:
     names = generator(2, "lies", method).choice(CAUGHT, 3, replace=False).tolist()
-    verdict = outcome(method, names, tmp_path)
+    verdict = outcome(method, names, tmp_path, scenario)
     assert verdict.wrong == ""
 
 

@@ -178,7 +178,13 @@ def path(request: pytest.FixtureRequest) -> Play:
     return PATHS[request.param]
 
 
-scenes = Scenes.of("reduction", VECTORS, seed=SEED, training=SGD, evaluation={"tune_epochs": 0})
+scenes = Scenes.of(
+    "reduction",
+    VECTORS,
+    seed=SEED,
+    training=SGD,
+    evaluation={"tune_epochs": 0, "deliver": "served"},
+)
 
 
 def scenario_of(

@@ -42,7 +42,7 @@ from covey.shared.strategies.fuzzy import Fuzzy
 from covey.shared.wire.jobs import DeviceData, InspectData, Performed
 from tests.coordinator.comparisons import DIGITS, scenario, written
 from tests.e2e.conftest import finish
-from tests.processes import Program, model_bytes
+from tests.processes import Program, model_bytes, words
 
 
 class Watching:
@@ -205,15 +205,7 @@ def test_a_run_without_a_broker_is_byte_identical_to_one_over_a_broker(tmp_path:
     path = written(
         tmp_path, {**data, "fleet": fleet, "strategy": {"name": "fedclust", "n_clusters": 2}}
     )
-    arguments = [
-        "covey.coordinator.cli",
-        "run",
-        str(path),
-        "--out",
-        str(tmp_path / "wire"),
-        "--embedded",
-        "--json",
-    ]
+    arguments = words("coordinator run", path, "--out", tmp_path / "wire", "--embedded", "--json")
     finish(Program(arguments, tmp_path / "log"))
     here = alone(load(path), RunOptions(tmp_path / "here"), lambda row: None)
     assert here is not None

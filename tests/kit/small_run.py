@@ -54,8 +54,16 @@ def clients(count: int = AGENTS, scene: Scenario | None = None) -> dict[ClientId
     return {f"agent-{i}": client(GROUPS[i % 2], seed=i) for i in range(count)}
 
 
+SERVED = {"deliver": "served"}
+
+
 def scenario(method: str, **sections: Any) -> Scenario:
-    """Eight agents, three rounds, half of them in each."""
+    """Eight agents, three rounds, half of them in each. No agent judges what else it could answer with: half of a run's time."""
+    return judged(method, **changed({"evaluation": SERVED}, sections))
+
+
+def judged(method: str, **sections: Any) -> Scenario:
+    """The same, and after the last round each agent weighs what it can have, as it does unless a scenario names something else."""
     task = {**VECTORS, "model": {"name": "mlp" if method in DEEP else "linear"}}
     if method in IMAGES:
         task["features"] = [1, *VECTORS["features"], 1]
@@ -80,7 +88,7 @@ def buffered(method: str, **sections: Any) -> Scenario:
         "start_agents": AGENTS,
     }
     shared = changed({"fleet": fleet, "rounds": rounds}, sections)
-    return scenario(method, **shared)
+    return judged(method, **shared)
 
 
 def starts(scene: Scenario) -> tuple[list[Vector], Layout]:
