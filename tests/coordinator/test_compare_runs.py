@@ -336,15 +336,15 @@ def test_a_method_that_cannot_train_on_the_task_is_named_before_anything_runs(
         return evaluated
 
     monkeypatch.setattr(commands, "_run", run)
-    methods = ["fedavg", {"name": "robust", "features": "logreg"}]
+    methods = ["fedavg", "flux"]
     scene = scenario(
         task={**DIGITS["task"], "classes": None},
         compare={"methods": methods, "published": {}, "seeds": [4]},
     )
     outcome = try_cells(scene, RunOptions(tmp_path), [], Watching())
-    why = "logreg needs classes, and the task has values"
+    why = "profiles"
     assert why in said_before[0]
-    assert why in outcome.failures["robust/4"]
+    assert why in outcome.failures["flux/4"]
     with pytest.raises(UserError, match=why):
         rules_of(grid(scene)[1].scenario)
 
