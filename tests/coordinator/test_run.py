@@ -65,9 +65,9 @@ STOPS: dict[str, Any] = {"stop": "assignments"}
     ("method", "options", "late"),
     [
         ("fesem", STOPS, {"agent-7"}),
-        ("fesem_ma-fedma", {}, set()),
+        ("fesem_ma", {}, set()),
         ("fedavg", {"server": {"name": "adam", "lr": 0.1}}, set()),
-        ("ifca", {"server": {"name": "sgd", "momentum": 0.9}, "shared_trunk": False}, set()),
+        ("ifca", {"server": {"name": "sgd", "momentum": 0.9}}, set()),
         ("fedclust", {"server": {"name": "yogi", "lr": 0.1}}, set()),
         ("fedrep", {}, {"agent-7"}),
     ],
