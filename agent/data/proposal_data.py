@@ -356,6 +356,7 @@ def _column_facts(column: ColumnDescription, rows: int, words: Collection[str]) 
         singles=column.words.singles,
         length=column.words.length,
         mixed=column.words.mixed,
+        coded=column.words.coded,
         asked=column.name in words,
         steps=column.steps,
         smallest=column.smallest if is_number else None,

@@ -28,6 +28,7 @@ LEAST_WORDS = 3  # that can hardly repeat
 LONG = 32  # characters of a word on average: a text
 MIXED = 0.5  # of the words have digits among other signs: keys or codes, if they are more than MANY_MIXED
 MANY_MIXED = 10
+CODE_DIGITS = 3  # of a word: a key, such as a number of a chassis, and not the third of some rooms
 # in the name of a column about people
 PERSONAL = frozenset((
     "surname", "firstname", "lastname", "forename", "username", "patient", "person", "people", "user", "customer", "client",
@@ -50,6 +51,7 @@ class WordFacts:
     singles: int  # words that one cell has
     length: float = 0.0  # characters of a word, on average
     mixed: float = 0.0  # the share of words with digits and other signs
+    coded: float = 0.0  # the share of words with CODE_DIGITS or more among other signs
     exact: bool = True  # no word is counted on two devices
 
 
@@ -64,6 +66,8 @@ def facts_of(counts: Iterable[tuple[str, int]]) -> WordFacts:
         singles=sum(count == 1 for _, count in found),
         length=sum(map(len, words)) / many,
         mixed=sum(map(_is_mixed, words)) / many,
+        coded=sum(sum(map(str.isdigit, word)) >= CODE_DIGITS for word in words if _is_mixed(word))
+        / many,
     )
 
 
@@ -75,7 +79,9 @@ def why_no_classes(name: str, facts: WordFacts) -> str:
         return f"{counted} different words in {cells} rows: keys, names or text"
     if facts.length > LONG:
         return "long texts"
-    if words > MANY_MIXED and facts.mixed > MIXED:
+    if (words > MANY_MIXED and facts.mixed > MIXED) or (
+        words > LEAST_WORDS and facts.coded > MIXED
+    ):
         return f"{counted} words with digits: keys or codes"
     if is_personal(name):
         return "the name of a column about people"
@@ -133,6 +139,9 @@ class ColumnFacts(Section):
     singles: int = Field(0, ge=0)  # values that one cell has
     length: float = Field(0.0, ge=0)  # characters of a value, on average
     mixed: float = Field(0.0, ge=0)  # the share of values with letters and digits
+    coded: float = Field(
+        0.0, ge=0
+    )  # the share of values with three digits or more among other signs
     asked: bool = False  # the owner of the device takes its words for classes
     # whole numbers, none missing: each one more than the one before, or rising, or falling, or rising after runs of one number
     steps: Literal["", "ones", "rising", "falling", "runs"] = ""

@@ -497,8 +497,8 @@ def test_of_many_ways_none_is_taken_for_frozen() -> None:
 
 @pytest.mark.parametrize("name", ["DrawsOfNumpy", "DrawsOfPython", "rrelu"])
 def test_one_seed_gives_one_training_whichever_generator_a_model_takes(name: str) -> None:
-    ends = [local.train(start).end for local, start, _ in (local_of(name), local_of(name))]
-    assert np.array_equal(*ends)
+    one, other = (local.train(start).end for local, start, _ in (local_of(name), local_of(name)))
+    assert np.array_equal(one, other)
 
 
 def test_nothing_moves_what_the_models_own_code_has_frozen() -> None:

@@ -62,6 +62,8 @@ def person(number: int) -> str:
         ("Vorname", lambda row: ("Ann", "Ben")[row % 2]),
         ("prénom du client", lambda row: ("Ann", "Ben")[row % 2]),
         ("position", lambda row: f"52.{row % 15:02},13.4"),
+        ("chassis", lambda row: f"WVW{row // 30}{row % 9:05}"),
+        ("mac", lambda row: f"aa:{row // 30:02}:{row % 4:02}"),
         ("src", lambda row: f"10.0.{row // 30}.{row % 15}"),
         ("town", lambda row: f"town {'abcdefghijklmnopqrstuvwxyz'[row % 26]}"),
     ],
