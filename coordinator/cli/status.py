@@ -95,7 +95,7 @@ def from_folder(folder: Path) -> dict[str, Any]:
     try:
         roster, written = read_roster(folder), path.stat().st_mtime
     except FileNotFoundError:
-        raise UserError(f"{folder}: it has no roster; {_instead(folder)}") from None
+        raise UserError(f"{folder}: no list of agents is in it; {_instead(folder)}") from None
     except DecodeError as error:
         raise UserError(f"{path}: {error}") from None
     finished = (folder / "result.json").exists()
@@ -119,7 +119,7 @@ def _instead(folder: Path) -> str:
         return (
             "a run without a broker keeps none; any other writes it when its first agent connects"
         )
-    return "is it a run's folder?"
+    return "expected the folder of a run; `coordinator ls` lists them"
 
 
 async def from_broker(url: BrokerUrl, federation: str) -> dict[str, Any]:

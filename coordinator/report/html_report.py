@@ -450,7 +450,7 @@ def headline(result: Result, measure: Measure) -> str:
     sentence = f"{result['method']}{clusters}: {title} {measured(measure, figure)}"
     constant = result["accuracy"].get("baseline", {}).get(measure.name, {}).get("macro")
     if constant is not None:
-        sentence += f", one constant answer on each device {measured(measure, constant)}"
+        sentence += f"; one constant answer on each device has {measured(measure, constant)}"
     return f"{sentence} (mean over {counted(result['agents'], 'agent')})."
 
 
