@@ -28,7 +28,7 @@ def out() -> Terminal:
     return Terminal()
 
 
-ScenarioFile = Annotated[Path, typer.Argument(help="the scenario file", metavar="<file>")]
+ScenarioFile = Annotated[Path, typer.Argument(help="the scenario file")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="override a key, e.g. strategy.name=fedavg; repeatable"),

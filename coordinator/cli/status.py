@@ -48,7 +48,7 @@ def status(
     """List a fleet's agents: their state and since when, the version in use, and what is wrong.
 
     That is the agents' own word at the broker, so no coordinator needs to run. --json has all that is known of each one:
-    cluster, samples, figures, certificate, free disk; what is odd about it stands in `coordinator doctor`.
+    cluster, samples, figures, certificate, free disk; `coordinator doctor` lists what is odd.
 
     With --watch, show the rounds instead, as they end: figures by cluster, reports, faults, and the time that is left.
     """

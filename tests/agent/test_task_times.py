@@ -181,7 +181,9 @@ def test_elapsed_days_are_a_number_behind_the_columns(tmp_path: Path) -> None:
     assert data.features[:, 2].tolist() == [1.5, 10, 9497]
     assert prepared(data, own).features.shape == (3, 6)
     assert len(DataSurvey(data, own).statistics()["sum"]) == own.number_columns == 2
-    with pytest.raises(ValidationError, match="elapsed names \\['x'\\], expected columns of task.times"):
+    with pytest.raises(
+        ValidationError, match="elapsed names \\['x'\\], expected columns of task.times"
+    ):
         task(features=(6,), elapsed=("x",))
 
 

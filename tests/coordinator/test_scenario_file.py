@@ -87,11 +87,7 @@ def test_a_scenario_is_read(file: Path) -> None:
         ("alpha", "alhpa", "fleet.partition.alhpa: unknown key, line 12; did you mean alpha?"),
         ("joins", "joined", "fleet.timeline.0.joined: unknown key, line 14; did you mean joins?"),
         ("  classes", "  klasses", "task.klasses: unknown key, line 4; did you mean classes?"),
-        (
-            "count: 3",
-            "count: many",
-            "rounds.count: 'many', line 9; expected a whole number",
-        ),
+        ("count: 3", "count: many", "rounds.count: 'many', line 9; expected a whole number"),
         ("count: 3", "count: 0", "rounds.count: 0, line 9; expected at least 1"),
         ("alpha: 0.5", "alpha: -1", "fleet.partition.alpha: -1, line 12; expected more than 0"),
         ("fedclust", "fedclst", "strategy.name: 'fedclst', line 6; did you mean fedclust?"),
