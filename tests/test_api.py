@@ -174,8 +174,7 @@ def test_a_notebook_sees_each_round_in_one_line_that_is_replaced(
     monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
-    covey.run(DIGITS)
-    rounds = DIGITS["rounds"]["count"]
+    rounds = covey.run(DIGITS).summary["rounds"]
     assert [line.split(",")[0] for line in lines] == [
         f"round {done} of {rounds}" for done in range(rounds + 1)
     ]
