@@ -182,7 +182,7 @@ def test_elapsed_days_are_a_number_behind_the_columns(tmp_path: Path) -> None:
     assert prepared(data, own).features.shape == (3, 6)
     assert len(DataSurvey(data, own).statistics()["sum"]) == own.number_columns == 2
     with pytest.raises(
-        ValidationError, match="elapsed names \\['x'\\], expected columns of task.times"
+        ValidationError, match=r"elapsed names \['x'\], expected columns of task\.times"
     ):
         task(features=(6,), elapsed=("x",))
 
