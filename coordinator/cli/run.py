@@ -130,7 +130,7 @@ def run_command(
         typer.Option(
             min=1.0,
             metavar="<seconds>",
-            help="end the run, with exit code 2, once it has waited so long for agents  [default: it waits on]",
+            help="end the run, with exit code 2, once it has waited for agents this long  [default: it keeps waiting]",
         ),
     ] = None,
     in_process: InProcess = False,

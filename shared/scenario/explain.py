@@ -27,6 +27,7 @@ from covey.shared.scenario.introspection import (
     value_inside,
 )
 from covey.shared.scenario.yaml_source import Path, YamlSource
+from covey.shared.sentences import expectation
 
 # By dots. A key of a method is `method.NAME.key`, also in a comparison; one of a partition rule is `partition.NAME.key`.
 REMOVED: dict[str, str] = {
@@ -189,12 +190,6 @@ MAX_SEEN_LENGTH = 60  # characters of a value that a message quotes
 SIMILARITY = 0.5  # of names, 0 to 1: below it, a guess is rarely right
 # errors about the type of a value: another member of its union may accept it
 OTHER_TYPE = ("_type", "literal_error", "_parsing")
-# where pydantic names a type of Python
-PLAIN_WORDS = {
-    "model_type": "should be a section with keys of its own",
-    "dict_type": "should be a section with keys of its own",
-    "tuple_type": "should be a list",
-}
 
 Sections = Sequence[SectionType]
 
@@ -322,8 +317,7 @@ def _refused_value(item: ErrorDetails) -> _Complaint:
     """The complaint about a value that has the wrong type or lies out of range."""
     value = item["input"]
     seen = _shortened(value)
-    message = item["msg"]
-    expected = PLAIN_WORDS.get(item["type"]) or message.removeprefix("Input ")
+    expected = expectation(item)
     is_bare_word = item["type"] == "string_type" and isinstance(value, bool)
     if isinstance(value, datetime.date):
         seen = str(value)
