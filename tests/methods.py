@@ -68,7 +68,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "given": [{"groups": {"even": ["*[02468]"], "odd": ["*"]}}, {"groups": {"one": ["*1"]}}],
     "fedsoft": [{}, {"n_clusters": 3, "selected": 2}],
     "fedem": [{"n_clusters": 2, "share_memberships": True}, {}],
-    "fesem_ma": [{"n_clusters": 2}, {"n_clusters": 2, "restarts": 2}],
+    "fesem_ma": [{"n_clusters": 2}, {"n_clusters": 2, "restarts": 2}, {"matching": "fedma"}],
     "fuzzy": [
         {"n_clusters": 2},
         {"variant": "fedavg+clu"},
@@ -103,6 +103,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "fesem": {"n_clusters": 2},
     "fesem_ma": {"n_clusters": 2},
     "fesem_ma-own": {"name": "fesem_ma", "n_clusters": 2, "warmup_start": "own"},
+    "fesem_ma-fedma": {"name": "fesem_ma", "n_clusters": 2, "matching": "fedma"},
     "fedsoft": {"n_clusters": 2},
     "fedem": {"n_clusters": 2},
     "fuzzy": {"n_clusters": 2},

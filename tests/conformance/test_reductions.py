@@ -22,7 +22,7 @@ import pytest
 from covey.agent.worker.memory_file import load_memory
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run
-from covey.shared.numerics.matching import permute
+from covey.shared.numerics.fedma import permute
 from covey.shared.numerics.vectors import Layout, Tensor, Vector, combine, mean
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator

@@ -65,7 +65,7 @@ STOPS: dict[str, Any] = {"stop": "assignments"}
     ("method", "options", "late"),
     [
         ("fesem", STOPS, {"agent-7"}),
-        ("fesem_ma", {}, set()),
+        ("fesem_ma-fedma", {}, set()),
         ("fedavg", {"server": {"name": "adam", "lr": 0.1}}, set()),
         ("ifca", {"server": {"name": "sgd", "momentum": 0.9}}, set()),
         ("fedclust", {"server": {"name": "yogi", "lr": 0.1}}, set()),

@@ -51,7 +51,7 @@ def tensors(run: Run, model: Any) -> dict[str, Any]:
     return run.setup.whole.named(model)
 
 
-SPLIT = sorted(set(METHODS) - WITHOUT)
+SPLIT = sorted(set(METHODS) - WITHOUT - {"fesem_ma-fedma"})
 
 
 @pytest.mark.parametrize("method", of_each_kind("split", SPLIT))

@@ -35,7 +35,7 @@ from tests.kit.scenes import VECTORS, Scenes, changed
 from tests.methods import LAYERED, METHODS, NORMED
 
 # These are about several layers; for all others a single one is enough.
-DEEP = {"fesem_ma-own", "fedrep-fedper", *LAYERED}
+DEEP = {"fesem_ma-fedma", "fesem_ma-own", "fedrep-fedper", *LAYERED}
 # The task of these is called images of one column.
 IMAGES = {"fuzzy"}
 

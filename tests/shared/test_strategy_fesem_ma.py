@@ -9,7 +9,7 @@ import pytest
 
 from covey.shared.errors import UserError
 from covey.shared.numerics.averages import Average
-from covey.shared.numerics.matching import align, permute, random_start
+from covey.shared.numerics.fedma import align, permute, random_start
 from covey.shared.numerics.vectors import Layout, Tensor, Vector, squared_distance
 from covey.shared.seeds import generator
 from covey.shared.strategies import fesem_ma
@@ -119,11 +119,14 @@ def test_fesem_ma_own_starts_repeat_on_the_seed_and_differ_between_agents() -> N
     assert len({model.tobytes() for model in first}) == len(first)
 
 
-def test_fesem_ma_with_own_starts_learns() -> None:
+@pytest.mark.parametrize("matching", ["fixed", "fedma"])
+def test_fesem_ma_with_own_starts_learns(matching: Any) -> None:
     """Six agents with two labels each: the mean loss falls below what guessing among all four classes costs."""
     locals_ = {f"c{i}": perceptron_client(((0, 1), (2, 3))[i % 2], seed=i) for i in range(6)}
     start = np.zeros(locals_["c0"].layout.size, np.float32)
-    end = run(FesemMa(n_clusters=2, warmup_start="own"), locals_, TWO, start, rounds=6)
+    end = run(
+        FesemMa(n_clusters=2, matching=matching, warmup_start="own"), locals_, TWO, start, rounds=6
+    )
     losses = [
         local.loss(end.state.models[end.state.assign[client]]) for client, local in locals_.items()
     ]
