@@ -36,19 +36,28 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "ifca": [
         {"n_clusters": 2, "initial": "random"},
         {},
-        {"n_clusters": 3},
+        {"initial": "restarts", "restarts": 2},
+        {"initial": "kmeans++", "n_clusters": 3},
         {"initial": "warmup", "warmup_rounds": 2},
     ],
     "pacfl": [
         {"n_clusters": 2},
-        {"p": 1, "beta": 20, "linkage": "complete"},
-        {"linkage": "single"},
+        {
+            "p": 1,
+            "beta": 20,
+            "measure": "principal",
+            "linkage": "complete",
+            "newcomers": "recluster",
+        },
+        {"measure": "trace", "linkage": "single"},
         {"choose": "gap"},
         {"beta": -1},
     ],
     "robust": [
         {"n_clusters": 2, "first_epochs": 2},
-        {"beta": 0.3, "restarts": 2, "round_beta": 0.4},
+        {"trim": "ball", "features": "last_layer", "beta": 0.3, "restarts": 2},
+        {"trim": "median", "restarts": 2, "round_beta": 0.4},
+        {"features": "logreg", "beta": 0.25, "restarts": 2},
     ],
     "fedclust": [
         {"n_clusters": 2},
@@ -76,7 +85,14 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "fesem": [
         {"n_clusters": 2, "restarts": 3},
-        {"n_clusters": 2, "features": "last_kernel", "m_step": "participants"},
+        {"n_clusters": 3, "restarts": 2, "features": "sketch"},
+        {
+            "n_clusters": 2,
+            "distance": "cosine",
+            "features": "last_kernel",
+            "m_step": "participants",
+        },
+        {"n_clusters": 2, "distance": "l1", "features": "last_layer"},
     ],
 }
 

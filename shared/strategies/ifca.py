@@ -21,12 +21,12 @@ Our deviations.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from covey.shared.seeds import generator
+from covey.shared.privacy.settings import SecureSettings
 from covey.shared.strategies.base import (
     A_MODEL,
     CHOICE,
@@ -45,13 +45,13 @@ from covey.shared.strategies.base import (
     Job,
     Local,
     Mixture,
-    Models,
     Order,
     Phase,
     PrivacyFacet,
     Report,
     Reports,
     Sealed,
+    Settings,
     Setup,
     Shown,
     Sums,
@@ -66,7 +66,6 @@ from covey.shared.strategies.bases.cut import (
     CARDS_ALONE,
     WHOLE_CARD_ASKED,
     Numbered,
-    Tested,
     cards_of,
     sampled,
     shift_facts,
@@ -74,6 +73,20 @@ from covey.shared.strategies.bases.cut import (
     with_tests,
 )
 from covey.shared.strategies.bases.hard import START, ManyModels, joined
+from covey.shared.strategies.bases.hypotheses import (
+    CANDIDATES,
+    RATE,
+    RESTART,
+    RESTART_ROUNDS,
+    SCORE,
+    SEED,
+    SEEDING,
+    Hypotheses,
+    KMeansPlusPlus,
+    Random,
+    Restarts,
+    Warmup,
+)
 from covey.shared.strategies.bases.losses import comparable, lowest
 from covey.shared.strategies.bases.single import counted
 
@@ -81,19 +94,6 @@ DEAD_AFTER = 10  # rounds in which no client chooses a hypothesis
 COLLAPSED = 5  # rounds in which all reporters choose the same hypothesis
 DEFAULT_WARMUP_ROUNDS = 3
 AUTHORS_WARMUP_ROUNDS = 20  # of the authors' code, on FEMNIST
-
-
-@dataclass(frozen=True)
-class Hypotheses(Tested):
-    """The hypotheses are `models`; the cluster of a client is its latest choice."""
-
-    count: int = 0  # K; 0 until the cards have come, if agents are asked for them
-    seed: int = 0
-    round: int = 0  # rounds that are complete
-    chooses_first: bool = False  # clients choose in a phase of their own
-    chosen: dict[ClientId, int] = field(default_factory=dict)  # in that of the present round
-    idle: tuple[int, ...] = ()  # rounds since each hypothesis was last chosen
-    spare: Models = ()  # initial models that are not used yet
 
 
 class Ifca(Numbered, ManyModels[Hypotheses]):
@@ -108,10 +108,17 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
     source: ClassVar[str] = "Ghosh et al. 2020, Mansour et al. 2020"
 
     name: Literal["ifca", "hypocluster"] = "ifca"
-    initial: Literal["random", "warmup"] = Field(
+    initial: Literal["random", "restarts", "kmeans++", "warmup"] = Field(
         "warmup",
-        description="The first hypotheses. random: independent random models. warmup: random groups "
-        "of clients train one hypothesis each.",
+        description="The first hypotheses. random: independent random models. restarts: several "
+        "short runs from random models, of which the one with the lowest mean loss continues. "
+        "kmeans++: models of clients that the other hypotheses serve worst, of twenty that train one. "
+        "warmup: random groups of clients train one hypothesis each.",
+    )
+    restarts: int = Field(
+        1,
+        ge=1,
+        description="The number of short runs for initial: restarts. Each has three rounds, in addition to those of the run.",
     )
     warmup_rounds: int = Field(
         DEFAULT_WARMUP_ROUNDS,
@@ -131,9 +138,36 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
             rounds = AUTHORS_WARMUP_ROUNDS
         return {**data, "warmup_rounds": rounds}
 
+    @model_validator(mode="after")
+    def _restarts_are_asked_for(self) -> Self:
+        has_several = self.restarts > 1
+        is_chosen = self.initial == "restarts"
+        if has_several != is_chosen:
+            raise ValueError(
+                "restarts of 2 or more and initial: restarts belong together: set both or neither"
+            )
+        return self
+
     @property
     def starts(self) -> int:
-        return self.most_clusters
+        return self.most_clusters * self.restarts
+
+    def refuses(self, settings: Settings) -> str:
+        if isinstance(settings, SecureSettings) and self.initial in ("restarts", "kmeans++"):
+            return "it needs models or losses of single agents; choose initial: random or warmup"
+        return super().refuses(settings)
+
+    def _initial(self, state: Hypotheses) -> Random:
+        """How the first hypotheses come about."""
+        match self.initial:
+            case "random":
+                return Random(state.count)
+            case "warmup":
+                return Warmup(state.count, self.warmup_rounds)
+            case "restarts":
+                return Restarts(state.count, self.restarts)
+            case "kmeans++":
+                return KMeansPlusPlus(state.count)
 
     def init(self, setup: Setup) -> Hypotheses:
         state = Hypotheses(
@@ -146,9 +180,10 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
         return state if state.asks else self._begun(state, self.count())
 
     def _begun(self, state: Hypotheses, count: int) -> Hypotheses:
-        """The state with this number of hypotheses, of which each begins with an initial model."""
-        models = state.spare[:count]
-        return replace(state, count=count, idle=(0,) * count, models=models, spare=())
+        """The state with this number of hypotheses, or before the phases in which they come about."""
+        spare = state.spare[: count * self.restarts]
+        state = replace(state, count=count, idle=(0,) * count, spare=spare)
+        return self._initial(state).begin(state)
 
     # -- phases ------------------------------------------------------------------------------------
 
@@ -161,10 +196,11 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
             "losses": Expected(-state.count, least=-LARGEST, most=LARGEST),
         }
         round_ = Phase(sizes={MODEL: state.start.size}, numbers=numbers)
-        if not state.chooses_first or not self._is_warm(state):
-            return round_
+        phase = self._initial(state).plan(state, view, round_) or round_
+        if not state.chooses_first or not self._initial(state).is_over(state):
+            return phase
         if state.chosen and not view.attempt:
-            return replace(round_, cohort=tuple(state.chosen))
+            return replace(phase, cohort=tuple(state.chosen))
         choice = {CHOICE: numbers[CHOICE]}
         return Phase(CHOOSE, ends_round=False, numbers=choice, draw=TRAIN)
 
@@ -176,8 +212,19 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
         choosing = replace(usual, down=every)
         cards = super().exchanges(setup, agents, features)[:1] if self.asks_in(setup) else ()
         before: tuple[Exchange, ...] = ()
-        if self.initial == "warmup":
-            before = (replace(usual, down=one, times=min(self.warmup_rounds, setup.rounds)),)
+        match self.initial:
+            case "warmup":
+                before = (replace(usual, down=one, times=min(self.warmup_rounds, setup.rounds)),)
+            case "restarts":
+                runs = replace(choosing, name=RESTART, times=self.restarts * RESTART_ROUNDS)
+                before = (runs, Exchange(RATE, every, times=self.restarts))
+            case "kmeans++":
+                trained = min(agents, CANDIDATES)
+                seeds = replace(usual, name=SEED, cohort=trained, times=1)
+                scores = [
+                    Exchange(SCORE, every[:k], cohort=trained, times=1) for k in range(1, count)
+                ]
+                before = (seeds, *scores)
         rounds: tuple[Exchange, ...] = (choosing,)
         if setup.secure is not None:
             rounds = (Exchange(CHOOSE, every), replace(usual, down=one))
@@ -186,6 +233,8 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
     def order(self, state: Hypotheses, phase: Phase, client: ClientId) -> Order:
         if not state.count:
             return CARD_ORDER
+        if phase.name == SEED:
+            return Order(models=(START,), whole=True)
         named = self._named(state, client)
         if named is not None and phase.name != CHOOSE:
             return Order(models=(str(named),), numbers={CHOICE: named})
@@ -198,13 +247,8 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
 
     def _named(self, state: Hypotheses, client: ClientId) -> int | None:
         """The hypothesis that an order to train names; None where the client chooses while it trains."""
-        if self._is_warm(state):
-            return state.chosen.get(client)
-        return int(generator(state.seed, "group", client).integers(state.count))
-
-    def _is_warm(self, state: Hypotheses) -> bool:
-        """Whether clients choose, instead of training the hypothesis of a random group."""
-        return self.initial == "random" or state.round >= self.warmup_rounds
+        group = self._initial(state).group(state, client)
+        return state.chosen.get(client) if group is None else group
 
     def _choosing_order(self, state: Hypotheses, client: ClientId) -> Order:
         """All hypotheses, of which the client chooses one."""
@@ -216,7 +260,11 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == SIGNATURE:
             return with_card(Report({}, local.examples), job, local), client_state
+        if job.phase == SEED:
+            return trained_report(local.train(job.models[0]), local), client_state
         losses = comparable([local.loss(model) for model in job.models]).tolist()
+        if job.phase in SEEDING:
+            return Report({}, local.examples, {"losses": losses}), client_state
         best = lowest(losses)
         # during the warm-up the order names the group, and only its hypothesis was sent
         choice = job.numbers.get(CHOICE, best)
@@ -234,23 +282,28 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
     # -- the server --------------------------------------------------------------------------------
 
     def terms(self, state: Hypotheses, phase: Phase, client: ClientId, report: Report) -> Terms:
-        if phase.name in (SIGNATURE, CHOOSE):
+        if phase.name in (SIGNATURE, *SEEDING, CHOOSE):
             return ()
         choice = self._choice(state, client, report)
         if choice is None:
             return ()
-        return (Term(str(choice), counted(report), base=str(choice)),)
+        weight = counted(report)
+        return (Term(str(choice), weight, base=str(choice)),)
 
     def fold(self, state: Hypotheses, phase: Phase, sums: Sums, reports: Reports) -> Hypotheses:
         if phase.name == SIGNATURE:
             cards = cards_of(sampled(reports)).values()
             state = with_tests(state, cards)
             return self._begun(state, self.count(state.chances, cards))
+        if phase.name in SEEDING:
+            return self._initial(state).fold(state, phase, reports)
         chosen = self._choices(state, reports)
         if phase.name == CHOOSE:
             return replace(state, chosen=chosen)
         models = tuple(sums.mean(str(k), otherwise=old) for k, old in enumerate(state.models))
         moved = replace(state, models=models, chosen={})
+        if phase.name.startswith(RESTART):
+            return self._initial(state).fold(moved, phase, reports)
         idle = _idle(state, chosen)
         if phase.buffer is not None:
             # reports of one hypothesis say nothing about the idle time of the others
@@ -313,9 +366,11 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
 
     @property
     def buffer(self) -> Buffering:
-        # the rounds of the warm-up are drawn for all hypotheses together
+        # the rounds of an initialisation are drawn for all hypotheses together
         return Buffering(
-            "", lambda state: state.count > 0 and self._is_warm(state), self._buffer_of
+            "",
+            lambda state: state.count > 0 and self._initial(state).is_over(state),
+            self._buffer_of,
         )
 
     def _buffer_of(self, state: Hypotheses, client: ClientId, report: Report) -> int:
@@ -326,7 +381,12 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
 
     @property
     def privacy(self) -> PrivacyFacet:
-        return PrivacyFacet(routes="chosen")
+        if self.initial not in ("restarts", "kmeans++"):
+            return PrivacyFacet(routes="chosen")
+        return PrivacyFacet(
+            refusal=f"ifca's initial: {self.initial} would use models or losses of single agents outside "
+            "the account; choose random or warmup"
+        )
 
     def forget(self, state: Hypotheses, client: ClientId) -> Hypotheses:
         return replace(super().forget(state, client), chosen=without(state.chosen, client))

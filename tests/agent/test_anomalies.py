@@ -202,6 +202,7 @@ def test_a_run_finds_anomalies_and_its_model_raises_alarms(tmp_path: Path, strat
     [
         ({"name": "fedsgd"}, "threshold of anomalies"),
         ({"name": "perfedavg"}, "threshold of anomalies"),
+        ({"name": "robust", "n_clusters": 2, "features": "logreg"}, "the task has anomalies"),
         ({"name": "flux"}, "profiles"),
         ({"name": "feroma"}, "profiles"),
     ],

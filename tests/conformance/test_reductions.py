@@ -279,6 +279,11 @@ IS_FEDAVG = [
     FedAvgs("ifca with one model", {"name": "ifca", "n_clusters": 1}),
     FedAvgs("hypocluster with one model", {"name": "hypocluster", "n_clusters": 1}),
     FedAvgs("pacfl up to 180 degrees", {"name": "pacfl", "beta": 180.0}, exact=True),
+    FedAvgs(
+        "pacfl, principal angles",
+        {"name": "pacfl", "beta": 180.0, "measure": "principal"},
+        exact=True,
+    ),
     FedAvgs("fedclust, endless lambda", {"name": "fedclust", "lambda": 1e300}, exact=True),
     FedAvgs("fedem with one component", {"name": "fedem", "n_clusters": 1}),
     FedAvgs("fuzzy with one cluster", {"name": "fuzzy", "n_clusters": 1, "beta": 0.0}),

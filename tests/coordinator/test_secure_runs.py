@@ -654,6 +654,7 @@ def test_an_attempt_with_fewer_members_has_as_much_noise() -> None:
 @pytest.mark.parametrize(
     ("method", "sections", "words"),
     [
+        ("ifca", {"strategy": {"initial": "kmeans++"}}, "choose initial: random or warmup"),
         ("fedem", {"strategy": {"share_memberships": True}}, "not for fedem: share_memberships"),
         ("fedavg", {"privacy": {**NOISED, "secure": {"clip": 2.0}}}, "bound the same updates"),
         ("ifca", {"privacy": NOISED}, "sees which model each agent of ifca chooses"),

@@ -141,6 +141,7 @@ def test_example_level_privacy_is_kept_or_refused_with_a_reason(method: str) -> 
     [
         ("fedclust", {"privacy": CLIENT}, "the phases signature and entry send"),
         ("fesem", {"privacy": SIGNED}, "m_step"),
+        ("ifca", {"privacy": CLIENT, "strategy": {"initial": "kmeans++"}}, "kmeans"),
         ("fedavg", {"privacy": SIGNED}, "fedavg sends no signature"),
         (
             "fedavg",

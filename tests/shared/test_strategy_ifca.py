@@ -5,14 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from covey.shared.privacy.settings import SecureSettings
-from covey.shared.strategies.base import Phase, Report, View
+from covey.shared.strategies.base import Phase, Report, Training, View
 from covey.shared.strategies.ifca import Ifca
 from covey.shared.strategies.reading import folded
-from tests.bowl import flat
+from tests.bowl import Bowl, flat
 from tests.drive import Run, fingerprint
-from tests.shared.planted import ONE, alternating, bowls, run, setup, two_groups
+from tests.shared.planted import ONE, WHOLE, alternating, bowls, run, setup, two_groups
 
 STARTS = [flat(1, 1), flat(-1, -1)]
 
@@ -65,6 +66,87 @@ def test_ifca_round_without_a_valid_choice_does_not_count_against_anybody() -> N
     assert at.state.idle == (0, 2)
     assert folded(at.strategy, at.state, Phase(), reports=[]).idle == (0, 2)
     assert at.rounds(3).state.idle == (0, 3)
+
+
+def test_ifca_kmeans_plus_plus_takes_the_models_of_those_served_worst() -> None:
+    locals_ = bowls((5, 0), (5.2, 0), (-5, 0), (0, 9))
+    end = run(
+        Ifca(n_clusters=3, initial="kmeans++"),
+        locals_,
+        Training(epochs=1, batch=100, lr=1.0),
+        rounds=1,
+    )
+    assert [phase.name for phase, _ in end.phases] == ["seed", "score", "score", "train"]
+    assert end.state.assign["c00"] == end.state.assign["c01"]
+    assert len({end.state.assign[c] for c in ("c00", "c02", "c03")}) == 3
+    assert end.state.candidates == ()
+
+
+def test_ifca_kmeans_plus_plus_makes_do_with_those_who_answer() -> None:
+    locals_ = bowls((5, 0), (-5, 0))
+    end = run(
+        Ifca(n_clusters=3, initial="kmeans++"),
+        locals_,
+        rounds=2,
+        drop=lambda phase, r, c: phase == "score",
+    )
+    assert len(end.state.models) == 3
+
+
+def test_ifca_kmeans_plus_plus_passes_over_who_does_not_answer_and_begins_anywhere() -> None:
+    locals_ = bowls((1, 0), (2, 0), (3, 0), (4, 0))
+    strategy = Ifca(n_clusters=2, initial="kmeans++")
+    firsts = set()
+    for seed in range(12):
+        begun = replace(setup(locals_, WHOLE, count=2), seed=seed)
+        at = Run(strategy, begun, locals_)
+        at.phase(0)
+        firsts.add(float(at.state.models[0][0]))
+        silent, there = at.state.candidates[:2]
+        answer = Report({}, 10, {"losses": [0.25]})
+        assert (
+            folded(strategy, at.state, Phase("score"), reports=[(there[0], answer)]).models[1]
+            is there[1]
+        )
+        assert silent[0] != there[0]
+    assert len(firsts) > 1
+
+
+def test_ifca_rates_a_restart_by_samples_and_keeps_the_first_of_two_that_are_as_good() -> None:
+    locals_ = {"a": Bowl(flat(4, 0), 10), "b": Bowl(flat(-4, 0), 30)}
+    up, down = flat(0, 8), flat(0, -8)
+    for first, second in ((up, down), (down, up)):
+        strategy = Ifca(n_clusters=1, initial="restarts", restarts=2)
+        at = Run(strategy, setup(locals_, ONE, first, second), locals_)
+        for _ in range(8):
+            at.phase(0)
+        # seven eighths of the way to the mean (4 * 10 - 4 * 30) / 40 = -2, next to the remainder of the start
+        assert at.state.models[0].tolist() == [-1.75, first[1] / 8]
+        losses = (10 * (5.75**2 + 1) / 2 + 30 * (2.25**2 + 1) / 2) / 40
+        assert at.state.best_loss == pytest.approx(losses)
+
+
+def test_ifca_continues_with_the_restart_of_the_lowest_loss() -> None:
+    locals_ = bowls((5, 5), (-5, -5))
+    bad = [flat(90, -90), flat(91, -91)]
+    for starts in ([*bad, *STARTS], [*STARTS, *bad]):
+        end = run(
+            Ifca(n_clusters=2, initial="restarts", restarts=2), locals_, ONE, *starts, rounds=1
+        )
+        # each round of a restart has a name of its own, on which draws are made: equal in all restarts
+        names = ["restart0", "restart1", "restart2", "rate"]
+        assert [phase.name for phase, _ in end.phases] == [*names, *names, "train"]
+        assert end.state.best_loss == pytest.approx(
+            2 * (4 * 0.5**3) ** 2 / 2
+        )  # of the models as trained
+        assert end.state.models[0] == pytest.approx(5 - 4 * 0.5**4)
+        assert end.state.models[1] == pytest.approx(-5 + 4 * 0.5**4)
+        assert end.state.best == end.state.spare == ()
+
+
+def test_ifca_restarts_must_be_asked_for() -> None:
+    with pytest.raises(ValidationError, match="initial: restarts"):
+        Ifca(restarts=3)
 
 
 def test_ifca_warmup_trains_random_groups_before_clients_choose() -> None:
