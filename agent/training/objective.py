@@ -179,7 +179,7 @@ def contrastive_loss(first: Tensor, second: Tensor, contrast: Contrast) -> Tenso
     Args:
         first: soft assignments (B, K) of the first view; rows sum to 1.
         second: soft assignments (B, K) of the same B samples in the second view.
-        contrast: temperature, and weight of the entropy term.
+        contrast: temperature, weight of the entropy term, and whose signatures are compared.
     """
     loss = _discrimination(first, second, contrast)
     if contrast.kappa:
@@ -190,8 +190,10 @@ def contrastive_loss(first: Tensor, second: Tensor, contrast: Contrast) -> Tenso
 
 def _discrimination(first: Tensor, second: Tensor, contrast: Contrast) -> Tensor:
     """Cross-entropy of finding each signature's partner in the other view, among all other signatures of both views."""
-    # a cluster's signature: how strongly each sample belongs to it
-    both_views = torch.cat([first.T, second.T])
+    pair = [first, second]
+    if contrast.by == "columns":  # a cluster's signature: how strongly each sample belongs to it
+        pair = [first.T, second.T]
+    both_views = torch.cat(pair)
     signatures = functional.normalize(both_views, dim=1)
     count = len(signatures)
     device = signatures.device
@@ -200,7 +202,7 @@ def _discrimination(first: Tensor, second: Tensor, contrast: Contrast) -> Tensor
     itself = torch.eye(count, dtype=torch.bool, device=device)
     candidates = similarity.masked_fill(itself, -math.inf)
     # signature i of one view belongs to signature i of the other, half the list further on
-    partner = torch.arange(count, device=device).roll(count // 2)
+    partner = torch.arange(count, device=device).roll(len(pair[0]))
     return functional.cross_entropy(candidates, partner)
 
 

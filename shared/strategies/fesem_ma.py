@@ -90,7 +90,6 @@ from covey.shared.strategies.bases.soft import merged
 
 PULLED = {"mu": STRENGTH, "frozen": A_COUNT}
 LAYER = "layer"  # phase in which the layers behind the frozen ones are trained; a number follows
-MATCHED = 2  # times that members are matched to the mean that they made last
 OWN = "@"  # key of a client's own model; its id follows
 
 
@@ -138,6 +137,11 @@ class FesemMa(MultiCentre[FesemMaState]):
         "common",
         description="Where the warm-up starts: at a common model, or at random weights of each "
         "agent's own, so that units need matching.",
+    )
+    sweeps: int = Field(
+        1,
+        ge=0,
+        description="How often members are matched again to the mean that they have just made.",
     )
     matching: Literal["fixed", "fedma"] = Field(
         "fixed",
@@ -334,7 +338,7 @@ class FesemMa(MultiCentre[FesemMaState]):
             members = [model for client, model in state.stored.items() if state.assign[client] == k]
             if not members:
                 continue
-            for _ in range(MATCHED):
+            for _ in range(1 + self.sweeps):
                 models[k] = _matched_mean(members, models[k], state.layout, average)
         return replace(state, models=tuple(models))
 

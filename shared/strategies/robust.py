@@ -53,6 +53,8 @@ from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     A_COUNT,
     ENTRY,
+    GRADIENT,
+    GRADIENTS,
     MODEL,
     TRAIN,
     ClientState,
@@ -65,15 +67,20 @@ from covey.shared.strategies.base import (
     Phase,
     Report,
     Reports,
+    Schedule,
     Settings,
     Setup,
     Shown,
     Sums,
     TaskData,
+    View,
+    factor_in,
+    needs_training,
     trained_report,
 )
 from covey.shared.strategies.bases.cut import CARD_ASKED, ClusteredOnce, Cut, Grouped, with_card
 from covey.shared.strategies.bases.hard import START, Features, feature_span, joined
+from covey.shared.strategies.fedsgd import decayed
 from covey.shared.written import FIRST
 
 Trim = Literal["mean", "ball", "median"]
@@ -242,8 +249,11 @@ class RobustState(Grouped):
 
     span: tuple[int, int] = (0, 0)  # start and stop of the features in a model
     seed: int = 0
+    lr: float = 0.0  # the server's learning rate, where clients send gradients
     centres: tuple[Vector, ...] = ()  # u_k, of the features
     inertia: float = 0.0  # the trimmed cost of stage 2
+    schedule: Schedule = ()  # of the server's rate
+    round: int = 0  # rounds that are complete
 
 
 class Robust(ClusteredOnce[RobustState]):
@@ -300,6 +310,11 @@ class Robust(ClusteredOnce[RobustState]):
         "used.",
     )
     first_epochs: int = Field(10, ge=1, description="E_0: the epochs of stage 1.")
+    averaging: Literal["model", "gradient"] = Field(
+        "model",
+        description="What clients send in a round: a trained model, or one gradient, with which "
+        "the server takes a step of size training.lr.",
+    )
 
     def refuses(self, settings: Settings) -> str:
         match settings:
@@ -307,6 +322,8 @@ class Robust(ClusteredOnce[RobustState]):
                 return f"strategy.features: logreg needs classes, and the task has {settings.kind}; use full"
             case Average() if settings.single:
                 return "it has robust means of its own: strategy.trim, beta and round_beta"
+            case _ if self.averaging == "gradient" and needs_training(settings):
+                return GRADIENTS
         return super().refuses(settings)
 
     @property
@@ -321,6 +338,8 @@ class Robust(ClusteredOnce[RobustState]):
             asks=self.cut.asks(setup),
             span=(span.start, span.stop),
             seed=setup.seed,
+            lr=setup.training.lr,
+            schedule=setup.training.schedule(setup.rounds),
         )
 
     def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
@@ -341,8 +360,18 @@ class Robust(ClusteredOnce[RobustState]):
     def entry_order(self, state: RobustState) -> Order:
         return Order(models=(START,), numbers={"epochs": self.first_epochs})
 
+    def plan(self, state: RobustState, view: View) -> Phase:
+        phase = super().plan(state, view)
+        if phase.name == TRAIN:
+            phase = replace(phase, sizes={self.averaging: state.start.size})
+        return phase
+
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         model = job.models[0]
+        if job.phase == TRAIN and self.averaging == "gradient":
+            gradient = decayed(local.gradient(model), model, job)
+            loss = local.loss(model)
+            return Report({GRADIENT: gradient}, local.examples, steps=1, loss=loss), client_state
         result = local.train(model, Drill(epochs=job.numbers.get("epochs")))  # E_0 in stage 1
         report = trained_report(result, local)
         if job.phase != TRAIN and self.features == "logreg":
@@ -390,12 +419,18 @@ class Robust(ClusteredOnce[RobustState]):
     def aggregate(self, state: RobustState, sums: Sums, reports: Reports) -> RobustState:
         """Stage 3: the trimmed mean of each cluster; one without reporters keeps its model."""
         models = list(state.models)
-        for k in range(len(models)):
+        rate = state.lr * factor_in(state.schedule, state.round)
+        for k, model in enumerate(state.models):
             members = [report for client, report in reports if state.assign[client] == k]
-            if members:
-                vectors = [report.vectors[MODEL] for report in members]
-                models[k] = trimmed_mean(vectors, self.round_beta).astype(np.float32)
-        return replace(state, models=tuple(models))
+            if not members:
+                continue
+            vectors = [report.vectors[self.averaging] for report in members]
+            robust = trimmed_mean(vectors, self.round_beta).astype(np.float32)
+            if self.averaging == "model":
+                models[k] = robust
+            else:
+                models[k] = combine([(model, 1.0), (robust, -rate)])
+        return replace(state, models=tuple(models), round=state.round + 1)
 
     def shown(self, state: RobustState) -> Shown:
         if not state.models:

@@ -258,8 +258,10 @@ PLAIN = {"momentum": 0.0, "weight_decay": 0.0}
 IS_FEDAVG = [
     FedAvgs("fedprox without pull", {"name": "fedprox", "mu": 0.0}, exact=True),
     FedAvgs("fednova of equal steps", {"name": "fednova"}, training={"momentum": 0.0}),
-    FedAvgs("feddws that goes all the way", {"name": "feddws", "epsilon": 1.0}),
-    FedAvgs("feddist of equal samples", {"name": "feddist", "epsilon": 1.0}, equal),
+    FedAvgs("feddws that goes all the way", {"name": "feddws", "epsilon": 1.0, "anneal": "none"}),
+    FedAvgs(
+        "feddist of equal samples", {"name": "feddist", "epsilon": 1.0, "anneal": "none"}, equal
+    ),
     FedAvgs(
         "fedsgd, one step on all",
         {"name": "fedsgd"},
@@ -277,6 +279,7 @@ IS_FEDAVG = [
     FedAvgs("cfl, half of them", CFL, rounds={"count": 3}),
     FedAvgs("given with one group", {"name": "given", "groups": {"all": ["*"]}}, exact=True),
     FedAvgs("ifca with one model", {"name": "ifca", "n_clusters": 1}),
+    FedAvgs("ifca with one head", {"name": "ifca", "n_clusters": 1, "shared_trunk": True}),
     FedAvgs("hypocluster with one model", {"name": "hypocluster", "n_clusters": 1}),
     FedAvgs("pacfl up to 180 degrees", {"name": "pacfl", "beta": 180.0}, exact=True),
     FedAvgs(
@@ -350,7 +353,11 @@ ROBUST = {
     "first_epochs": 3,
     "restarts": 1,
 }
-UNIFORM = {"name": "feddist", "epsilon": 1.0}  # FedAvg in which all clients count the same
+UNIFORM = {
+    "name": "feddist",
+    "epsilon": 1.0,
+    "anneal": "none",
+}  # FedAvg in which all clients count the same
 FESEM = {"name": "fesem", "n_clusters": 1, "mu": 0.0, "restarts": 1}
 FROM_MEAN: dict[str, Any] = {
     "robust without trimming": (ROBUST, UNIFORM, unequal, "solve", 3, 0.5),

@@ -20,7 +20,7 @@ from covey.shared.scenario.fleet import Durations
 from tests.kit import small_run
 from tests.kit.small_run import fingerprint
 
-PLAIN_IFCA = {"initial": "warmup", "warmup_rounds": 1}
+PLAIN_IFCA = {"initial": "warmup", "warmup_rounds": 1, "shared_trunk": False}
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "ifca": PLAIN_IFCA,
@@ -224,6 +224,10 @@ def test_durations_are_log_normal_and_drawn_on_the_seed() -> None:
         ({"rounds": {"over_select": 1.5}}, "rounds.over_select"),
         ({"wire": {"delivery": "all"}}, "set wire.delivery to participants"),
         ({"strategy": {"name": "cfl"}}, "is not for cfl: a round needs the reports of one cohort"),
+        (
+            {"strategy": {"name": "ifca", "averaging": "gradient"}},
+            "a stale gradient does not apply",
+        ),
         (
             {"privacy": {"client": {"noise_multiplier": 1.0, "clip": 1.0}}},
             "privacy.client counts what a drawn cohort reveals",

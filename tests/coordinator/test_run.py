@@ -67,7 +67,7 @@ STOPS: dict[str, Any] = {"stop": "assignments"}
         ("fesem", STOPS, {"agent-7"}),
         ("fesem_ma-fedma", {}, set()),
         ("fedavg", {"server": {"name": "adam", "lr": 0.1}}, set()),
-        ("ifca", {"server": {"name": "sgd", "momentum": 0.9}}, set()),
+        ("ifca", {"server": {"name": "sgd", "momentum": 0.9}, "shared_trunk": False}, set()),
         ("fedclust", {"server": {"name": "yogi", "lr": 0.1}}, set()),
         ("fedrep", {}, {"agent-7"}),
     ],

@@ -132,6 +132,7 @@ class Watch:
         return len(recorded)
 
 
+OPTIONS: dict[str, dict[str, Any]] = {"ifca": {"shared_trunk": False}, "fedem": {"damped": False}}
 LATER = {"flux", "fedrep", "fedbabu"}  # work of the second round differs from that of the first
 SEALED = [name for name, method in BUILT_IN.items() if method.facts.sealed is not None]
 
@@ -145,7 +146,7 @@ def test_a_secure_run_has_the_sums_of_plain_integers_and_the_clusters_of_the_run
     if method == "flux":  # its clusters are too small for a sum
         monkeypatch.setattr("covey.shared.strategies.flux._knee", lambda apart: 99.0)
     rounds = {"count": 2 if method in LATER else 1}
-    changes: Any = {"rounds": rounds}
+    changes: Any = {"strategy": OPTIONS.get(method, {}), "rounds": rounds}
     masked = in_process(tmp_path / "masked", scene(method, **changes))
     assert watch.check(tmp_path / "masked") == sum(map(len, all_sums(tmp_path / "masked"))) >= 2
     changes["rounds"]["participation"] = 1.0
@@ -654,10 +655,14 @@ def test_an_attempt_with_fewer_members_has_as_much_noise() -> None:
 @pytest.mark.parametrize(
     ("method", "sections", "words"),
     [
-        ("ifca", {"strategy": {"initial": "kmeans++"}}, "choose initial: random or warmup"),
-        ("fedem", {"strategy": {"share_memberships": True}}, "not for fedem: share_memberships"),
+        ("ifca", {}, "leave out shared_trunk"),
+        ("fedem", {}, "not for fedem: damped"),
         ("fedavg", {"privacy": {**NOISED, "secure": {"clip": 2.0}}}, "bound the same updates"),
-        ("ifca", {"privacy": NOISED}, "sees which model each agent of ifca chooses"),
+        (
+            "ifca",
+            {"strategy": {"shared_trunk": False}, "privacy": NOISED},
+            "sees which model each agent of ifca chooses",
+        ),
         ("cfl", {}, "not for cfl: it needs single reports"),
         ("fedgwc", {}, "not for fedgwc: it needs single reports, or numbers of each"),
         ("fedavg", {"strategy": {"server": {"name": "sgd", "lr": 0.5}}}, "server"),

@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from covey.shared.privacy.settings import SecureSettings
+from covey.shared.strategies import ifca
 from covey.shared.strategies.base import Phase, Report, Training, View
 from covey.shared.strategies.ifca import Ifca
 from covey.shared.strategies.reading import folded
@@ -49,7 +50,52 @@ def test_ifca_ties_go_to_the_first_hypothesis() -> None:
     assert set(end.state.assign.values()) == {0}
 
 
-def test_ifca_hypothesis_without_choosers_stays_and_is_called_dead() -> None:
+def test_ifca_weighs_by_samples_or_not_at_all() -> None:
+    locals_ = {"a": Bowl(flat(0, 4), 10), "b": Bowl(flat(8, 0), 30)}
+    for weights, expected in (("samples", [3.0, 0.5]), ("uniform", [2.0, 1.0])):
+        assert run(Ifca(n_clusters=1, weights=weights), locals_, rounds=1).state.models[
+            0
+        ] == pytest.approx(expected)
+
+
+def test_ifca_divides_gradients_by_all_reporters_not_by_the_cluster() -> None:
+    locals_ = bowls((5, 0), (5, 0), (5, 0), (-5, 0))
+    end = run(
+        Ifca(initial="random", averaging="gradient", n_clusters=2),
+        locals_,
+        ONE,
+        flat(1, 0),
+        flat(-1, 0),
+        rounds=1,
+    )
+    assert end.state.models[0] == pytest.approx([1 + 0.5 / 4 * 3 * 4, 0])
+    assert end.state.models[1] == pytest.approx([-1 - 0.5 / 4 * 4, 0])
+
+
+def test_ifca_with_a_shared_trunk_has_one_body_and_several_heads() -> None:
+    locals_ = bowls((2.0, 5.0), (4.0, -5.0), (2.0, 5.0), (4.0, -5.0))
+    end = run(Ifca(shared_trunk=True), locals_, ONE, flat(0, 1), flat(7, -1), rounds=12)
+    assert end.state.models[0] == pytest.approx([3, 5], rel=2e-3)  # the body is everybody's mean
+    assert end.state.models[1] == pytest.approx([3, -5], rel=2e-3)
+    order = end.strategy.order(end.state, Phase(), "c00")
+    assert [end.strategy.model(end.state, key).size for key in order.models] == [
+        1,
+        1,
+        1,
+    ]  # trunk and two heads
+    assert end.personal("c01")[0][1] == pytest.approx(end.state.models[1])
+
+
+@pytest.mark.parametrize("initial", ["random", "warmup"])
+def test_hypotheses_with_a_shared_trunk_begin_with_that_of_the_first(initial: str) -> None:
+    strategy = Ifca.model_validate({"n_clusters": 2, "initial": initial, "shared_trunk": True})
+    start = run(strategy, bowls((5, 5), (-5, -5)), ONE, flat(0, 1), flat(7, -1), rounds=0).state
+    first, second = (np.delete(model, slice(*start.head)) for model in start.models)
+    assert first.tolist() == second.tolist()
+    assert start.models[0].tolist() != start.models[1].tolist()
+
+
+def test_ifca_hypothesis_without_choosers_stays_is_called_dead_and_may_be_seeded_again() -> None:
     locals_ = bowls((5, 5), (5, 5), (-3, -3))
     starts = [flat(1, 1), flat(-90, 90)]
     dead = run(Ifca(initial="random"), locals_, ONE, *starts, rounds=10)
@@ -57,6 +103,9 @@ def test_ifca_hypothesis_without_choosers_stays_and_is_called_dead() -> None:
     assert dead.strategy.shown(dead.state).notes["dead"] == [1]
     assert "no agent chose" in dead.strategy.shown(dead.state).notes["warning"]
     assert dead.strategy.shown(dead.rounds(11).state).notes.get("warning") is None  # said once
+    alive = run(Ifca(initial="random", reseed_dead=True), locals_, ONE, *starts, rounds=19)
+    assert alive.state.assign == {"c00": 0, "c01": 0, "c02": 1}
+    assert alive.state.models[1] == pytest.approx([-3, -3], rel=1e-2)
 
 
 def test_ifca_round_without_a_valid_choice_does_not_count_against_anybody() -> None:
@@ -66,6 +115,20 @@ def test_ifca_round_without_a_valid_choice_does_not_count_against_anybody() -> N
     assert at.state.idle == (0, 2)
     assert folded(at.strategy, at.state, Phase(), reports=[]).idle == (0, 2)
     assert at.rounds(3).state.idle == (0, 3)
+
+
+def test_ifca_hypothesis_that_was_seeded_again_is_given_as_long_as_the_first_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ifca, "DEAD_AFTER", 3)
+    locals_ = bowls((5, 5), (5, 5), (-3, -3))
+    drop = lambda phase, round_, client: client == "c02" and round_ >= 3  # noqa: E731  who was to use it is gone
+    strategy = Ifca(reseed_dead=True)
+    ends = [
+        run(strategy, locals_, ONE, flat(1, 1), flat(-90, 90), rounds=r, drop=drop).state
+        for r in (3, 5, 6)
+    ]
+    assert [end.idle for end in ends] == [(0, 0), (0, 2), (0, 0)]
 
 
 def test_ifca_kmeans_plus_plus_takes_the_models_of_those_served_worst() -> None:
@@ -192,8 +255,12 @@ def test_ifca_warns_where_all_choose_the_same_hypothesis() -> None:
         assert ("warning_clusters" in end.strategy.shown(end.state).notes) == warned
 
 
-def test_under_secure_sums_clients_choose_first_and_train_what_they_would_have_chosen() -> None:
-    strategy, locals_ = Ifca(initial="warmup", warmup_rounds=1), two_groups()
+@pytest.mark.parametrize("averaging", ["model", "gradient"])
+def test_under_secure_sums_clients_choose_first_and_train_what_they_would_have_chosen(
+    averaging: str,
+) -> None:
+    options: dict[str, Any] = {"initial": "warmup", "warmup_rounds": 1, "averaging": averaging}
+    strategy, locals_ = Ifca(**options), two_groups()
     begun = setup(locals_, ONE, *STARTS)
     summed = replace(begun, secure=SecureSettings(clip=1.0))
     at_once, first = (Run(strategy, one, locals_).rounds(3) for one in (begun, summed))

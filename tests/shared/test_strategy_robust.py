@@ -112,6 +112,14 @@ def test_robust_trims_a_round_only_where_the_share_makes_a_whole_client() -> Non
     assert folded(strategy, state, Phase(), reports=[]).models[0].tolist() == [0, 0]
 
 
+def test_robust_with_gradients_takes_one_step_against_their_trimmed_mean() -> None:
+    locals_ = bowls((4.0, 0.0), (2.0, 0.0))
+    end = run(Robust(n_clusters=1, averaging="gradient", first_epochs=1), locals_, rounds=1)
+    # stage 1: halves of the minima, mean (1.5, 0); mean gradient there 1.5 - 3, times 0.5
+    assert end.state.models[0] == pytest.approx([1.5 + 0.75, 0.0])
+    assert dict(end.phases[-1][0].sizes) == {"gradient": 2}
+
+
 def test_robust_stage_1_takes_epochs_of_its_own() -> None:
     local = Bowl(flat(8, 0), training=ONE)
     at = Run(Robust(n_clusters=1, first_epochs=3), setup({"a": local}), {"a": local})

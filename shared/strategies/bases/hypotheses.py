@@ -13,7 +13,16 @@ import numpy as np
 
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import MODEL, ClientId, Expected, Phase, Report, Reports, View
+from covey.shared.strategies.base import (
+    MODEL,
+    ClientId,
+    Expected,
+    Phase,
+    Report,
+    Reports,
+    Schedule,
+    View,
+)
 from covey.shared.strategies.bases.cut import Tested
 
 # names of phases
@@ -36,6 +45,9 @@ class Hypotheses(Tested):
 
     count: int = 0  # K; 0 until the cards have come, if agents are asked for them
     seed: int = 0
+    lr: float = 0.0  # the server's learning rate, where clients send gradients
+    schedule: Schedule = ()  # of that rate
+    head: tuple[int, int] = (0, 0)  # start and stop of the final layer in a model
     round: int = 0  # rounds that are complete
     chooses_first: bool = False  # clients choose in a phase of their own
     chosen: dict[ClientId, int] = field(default_factory=dict)  # in that of the present round
