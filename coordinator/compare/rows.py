@@ -29,7 +29,13 @@ MODES = (
     "best",
     "newcomers_server",
     "newcomers_tuned",
+    "baseline",
+    "trees",
 )
+ALONE = (
+    "baseline",
+    "trees",
+)  # of these, what each device has without the others, whatever the method
 # The modes that a table shows, in the order of its columns.
 TITLES = {
     "last": MODE_TITLES["last"],
@@ -232,6 +238,7 @@ class ComparisonRow:
     columns: Mapping[str, Any] = field(repr=False)  # all, in order, also those three
     # the compared measure of each agent, if the run's folder is here
     agents: Mapping[str, float] = field(default_factory=dict, repr=False)
+    alone: Mapping[str, Mapping[str, float]] = field(default_factory=dict, repr=False)  # by mode
 
     @classmethod
     def from_json(cls, columns: Mapping[str, Any]) -> Self:
@@ -312,12 +319,16 @@ def row_of(
     mode, _ = METRICS[compare.metric]
     key = f"{mode}_{measure.name}"
     served = key.replace("delivered", "server", 1)
-    by_agent = {
-        agent["agent"]: figure
-        for agent in agents
-        if (figure := agent.get(key, agent.get(served))) is not None
-    }
-    return ComparisonRow(cell.split, cell.label, cell.seed, columns, by_agent)
+    by_agent: dict[str, float] = {}
+    alone: dict[str, dict[str, float]] = {mode: {} for mode in ALONE}
+    for agent in agents:
+        name = agent["agent"]
+        if (figure := agent.get(key, agent.get(served))) is not None:
+            by_agent[name] = figure
+        for mode, figures in alone.items():
+            if (figure := agent.get(f"{mode}_{measure.name}")) is not None:
+                figures[name] = figure
+    return ComparisonRow(cell.split, cell.label, cell.seed, columns, by_agent, alone)
 
 
 def judged(row: ComparisonRow, compare: Compare, measure: Measure) -> ComparisonRow:
@@ -344,9 +355,12 @@ def tuning_of(scenario: Scenario) -> dict[str, Any]:
 
 def _averages_by_mode(result: Mapping[str, Any]) -> dict[str, Any]:
     """The averages of a result by mode; those of newcomers are modes of their own. Agents that do not choose use what they are
-    served."""
+    served. What only some have alone is left out: its mean is one over other agents."""
     averages = dict(result["accuracy"])
     averages = {"delivered": averages.get("server"), **averages}
+    for mode in ALONE:
+        if averages.get(mode, {}).get("agents") != (averages.get("server") or {}).get("agents"):
+            averages.pop(mode, None)
     of_newcomers = (result.get("newcomers") or {}).get("accuracy", {})
     for mode, figures in of_newcomers.items():
         averages[f"newcomers_{mode}"] = figures

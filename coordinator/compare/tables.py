@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from covey.coordinator.compare.grid import section, splits
@@ -25,19 +25,22 @@ Columns = dict[str, Column]  # by header, in order
 TUNED = ("tuned", "newcomers_tuned")  # modes after fine-tuning
 
 
-def tables(scenario: Scenario, found: Sequence[Summary], average: str = "macro") -> list[Table]:
+def tables(
+    scenario: Scenario, found: Sequence[Summary], average: str = "macro", *, modes: bool = True
+) -> list[Table]:
     """A table of the methods for each partition that has results.
 
     Args:
         scenario: the comparison
         found: its summaries
         average: of the figures, "macro" (mean over agents) or "micro" (by samples)
+        modes: all modes of evaluation, and not only the compared one
     """
     made = []
     for split in splits(scenario):
         own = [one for one in found if one.partition == split.label]
         if own:
-            made.append(_table(scenario, split, own, average))
+            made.append(_table(scenario, split, own, average, modes))
     return made
 
 
@@ -54,14 +57,19 @@ def markdown(scenario: Scenario, found: Sequence[Summary]) -> str:
 
 
 def _table(
-    scenario: Scenario, split: ComparedPartition, found: Sequence[Summary], average: str
+    scenario: Scenario,
+    split: ComparedPartition,
+    found: Sequence[Summary],
+    average: str,
+    modes: bool,
 ) -> Table:
     compare = section(scenario)
     measure = measure_of(compare, scenario.task)
     if compare.layout == "averages":
         title, figures = _both_averages(compare.metric, measure)
     else:
-        title, figures = _modes(found, measure, average)
+        compared, _ = METRICS[compare.metric]
+        title, figures = _modes(found, measure, average, TITLES if modes else (compared,))
         figures |= _other_errors(found, measure, compare.metric, average)
     columns: Columns = {}
     columns["method"] = _method
@@ -84,12 +92,17 @@ def _table(
 # -- groups of columns ---------------------------------------------------------------------------------------------
 
 
-def _modes(found: Sequence[Summary], measure: Measure, average: str) -> tuple[str, Columns]:
-    """What the figures are, and a column for each mode of evaluation that any summary has."""
+def _modes(
+    found: Sequence[Summary], measure: Measure, average: str, modes: Collection[str]
+) -> tuple[str, Columns]:
+    """What the figures are, and a column for each of these modes of evaluation that any summary has."""
     columns: Columns = {}
     for mode, header in TITLES.items():
         key = f"{mode}_{measure.name}_{average}"
-        if _has(found, key) and not (mode == "delivered" and _is_as_served(found, key)):
+        is_double = mode == "delivered" and "server" in modes and _is_as_served(found, key)
+        if mode not in modes:
+            continue
+        if _has(found, key) and not is_double:
             columns[header] = _figure(key, measure)
         diverged = f"{mode}_diverged"
         if _has(found, diverged):

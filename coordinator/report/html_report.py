@@ -360,7 +360,7 @@ def page(runs: Sequence[Curves], folders: Sequence[Path]) -> str:
         [run] = runs
         [own] = facts
         return html(_page_of_one(run, own))
-    table = results(found, [run.label for run in runs])
+    table = results(found, [run.label for run in runs], modes=True)
     sections = []
     for run, own in zip(runs, facts, strict=True):
         sections.append(_section(run.label, run, own))
