@@ -355,7 +355,7 @@ def tuning_of(scenario: Scenario) -> dict[str, Any]:
 
 def _averages_by_mode(result: Mapping[str, Any]) -> dict[str, Any]:
     """The averages of a result by mode; those of newcomers are modes of their own. Agents that do not choose use what they are
-    served. What only some have alone is left out: its mean is one over other agents."""
+    served. Trees that only some have are left out: their mean is one over other agents."""
     averages = dict(result["accuracy"])
     averages = {"delivered": averages.get("server"), **averages}
     for mode in ALONE:

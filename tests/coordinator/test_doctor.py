@@ -414,7 +414,8 @@ def test_devices_that_use_no_model_are_listed_however_many_they_are(
     assert [one.who for one in found] == who
     assert all(one.what.startswith(examine.NO_MODEL) and one.next == command for one in found)
     seen = {"status": None, "roster": {"odd": [one.to_json() for one in found]}, "devices": {}}
-    assert [one.sentence for one in found] == status_lines(seen)[1:]
+    for more in ({}, {"written": 0.0, "finished": True}):  # at the broker, in a folder
+        assert [one.sentence for one in found] == status_lines({**seen, **more})[1:]
 
 
 def test_a_fleet_asleep_is_not_odd() -> None:

@@ -26,10 +26,8 @@ from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.coordinator.view.lines import reduced
 from covey.coordinator.view.state import RunPlan, Sources, dashboard_state
-from covey.shared.candidate_names import DELIVERED
 from covey.shared.errors import PublicError
 from covey.shared.numerics.measures import OF_CLASSIFICATION
-from covey.shared.numerics.mixture import REFITS
 from covey.shared.scenario.compare import Metric
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.secure import agent as secure_agent
@@ -634,22 +632,6 @@ def test_the_plan_has_the_groups_of_each_phase_and_not_those_of_a_round_alone(
     assert {name: [one.members] * one.groups for name, one in planned.sums.items()} == made
     joins = [one for one in planned.phases if one.name == phases.JOIN]
     assert [one.invited for one in joins] == [4, 8]
-
-
-def test_a_fleet_of_several_groups_has_the_weights_of_one_group(tmp_path: Path) -> None:
-    """The mixture of each device rests on the weights of all of them, not on those of its group."""
-    whole, parted = (
-        in_process(
-            tmp_path / str(group), scene(secure={"group": group}, evaluation={"deliver": {}})
-        )
-        for group in (8, 4)
-    )
-    groups = all_sums(tmp_path / "4")
-    assert [len(of_phase) for of_phase in groups] == [2] * len(groups)
-    assert len(whole.facts.fleets) == 1 + REFITS
-    assert parted.facts.fleets == whole.facts.fleets
-    results = [result_of(run, None).accuracy[DELIVERED]["accuracy"] for run in (whole, parted)]
-    assert results[0] == results[1]
 
 
 def test_how_the_sum_of_each_group_ended_is_shown_to_people(tmp_path: Path) -> None:

@@ -160,15 +160,9 @@ def test_only_seeds_of_both_methods_count() -> None:
     assert verdicts(scene(), rows(fedclust={4: [0.6]})) == []
 
 
-def of_runs(
-    method: str,
-    seed: int,
-    agents: Sequence[float],
-    clusters: int | None = None,
-    **alone: list[float],
-) -> ComparisonRow:
+def of_runs(method: str, agents: Sequence[float], **alone: list[float]) -> ComparisonRow:
     """A row with what its devices have without a federation, by mode."""
-    one = row(method, seed, agents, clusters)
+    one = row(method, 4, agents, {"fedavg": 1, "fedclust": 2}.get(method))
     means = {f"{mode}_accuracy_macro": sum(own) / len(own) for mode, own in alone.items()}
     of_each = {mode: dict(zip(one.agents, own, strict=True)) for mode, own in alone.items()}
     return replace(one, columns={**one.columns, **means}, alone=of_each)
@@ -177,9 +171,9 @@ def of_runs(
 def test_every_method_is_set_against_the_constant_and_trees_too() -> None:
     alone = {"baseline": [0.1, 0.3], "trees": [0.7, 0.8]}
     compared = [
-        of_runs("fedavg", 4, [0.5, 0.6], 1, **alone),
-        of_runs("local", 4, [0.4, 0.4], **alone),
-        of_runs("fedclust", 4, [0.8, 0.9], 2, **alone),
+        of_runs("fedavg", [0.5, 0.6], **alone),
+        of_runs("local", [0.4, 0.4], **alone),
+        of_runs("fedclust", [0.8, 0.9], **alone),
     ]
     assert [one.sentence for one in verdicts(scene(), compared)] == [
         "fedavg: E-last accuracy 55.00 against 40.00 alone (local), 20.00 by the constant and 75.00 by trees: "
@@ -194,7 +188,7 @@ def test_every_method_is_set_against_the_constant_and_trees_too() -> None:
 
 
 def test_a_federation_that_is_no_better_than_the_constant_is_not_worth_it() -> None:
-    alone = of_runs("fedavg", 4, [0.5, 0.6], 1, baseline=[0.5, 0.6])
+    alone = of_runs("fedavg", [0.5, 0.6], baseline=[0.5, 0.6])
     assert only(verdicts(scene(), [alone])).sentence == (
         "fedavg: E-last accuracy 55.00 against 55.00 by the constant: "
         "0.00 points better (95 %: 0.00 to 0.00); not worth it"
