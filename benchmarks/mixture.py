@@ -94,8 +94,8 @@ def drawn_folds(data: Dataset, client: str) -> Iterator[tuple[Dataset, Any]]:
     order = generator(0, "rows", client).permutation(len(data.targets))
     for test in np.array_split(order, 3):
         fold = take(data, np.setdiff1d(order, test))
-        tests = {"test_features": data.features[test], "test_targets": data.targets[test]}
-        yield replace(fold, **tests, test_groups=None, shared_tests=None), test
+        fold = replace(fold, test_features=data.features[test], test_targets=data.targets[test])
+        yield replace(fold, test_groups=None, shared_tests=None), test
 
 
 def without(one: Judged | None, name: str) -> Judged | None:

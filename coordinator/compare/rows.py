@@ -283,7 +283,7 @@ def row_of(
         record: the lines of its rounds.jsonl
         agents: the rows of its agents.parquet
     """
-    averages = _averages_by_mode(result)
+    averages = averages_by_mode(result)
     undrawn = averages.get("last_of_undrawn", {})
     columns: dict[str, Any] = {
         "partition": cell.split,
@@ -353,7 +353,7 @@ def tuning_of(scenario: Scenario) -> dict[str, Any]:
     return {column: settings.get(column.removeprefix("tune_")) for column in TUNING}
 
 
-def _averages_by_mode(result: Mapping[str, Any]) -> dict[str, Any]:
+def averages_by_mode(result: Mapping[str, Any]) -> dict[str, Any]:
     """The averages of a result by mode; those of newcomers are modes of their own. Agents that do not choose use what they are
     served. Trees that only some have are left out: their mean is one over other agents."""
     averages = dict(result["accuracy"])

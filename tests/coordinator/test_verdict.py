@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.compare.rows import ComparisonRow, _averages_by_mode
+from covey.coordinator.compare.rows import ComparisonRow, averages_by_mode
 from covey.coordinator.compare.verdict import Verdict, deciding, gain_of, standings, verdicts
 from covey.coordinator.view.table import Table, columns_of
 from covey.shared.numerics.measures import ACCURACY, RMSE
@@ -197,7 +197,7 @@ def test_a_federation_that_is_no_better_than_the_constant_is_not_worth_it() -> N
 
 def test_what_only_some_devices_have_alone_is_no_reference() -> None:
     averages = {"server": {"agents": 8}, "baseline": {"agents": 8}, "trees": {"agents": 7}}
-    assert _averages_by_mode({"accuracy": averages}).keys() == {"delivered", "server", "baseline"}
+    assert averages_by_mode({"accuracy": averages}).keys() == {"delivered", "server", "baseline"}
 
 
 # -- standings -------------------------------------------------------------------------------------
