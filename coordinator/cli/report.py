@@ -40,6 +40,7 @@ def report_command(
             help="also write one picture of that page: NAME=FILE, e.g. accuracy=a.svg; repeatable"
         ),
     ] = None,
+    *,
     modes: Modes = False,
     allow: Allow = None,
     as_json: Json = False,

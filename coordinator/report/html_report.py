@@ -34,7 +34,6 @@ from covey.coordinator.report.tables import (
     has_judges,
     newcomers,
     none_evaluated,
-    own_models,
     participation,
     results,
     unevaluated,
@@ -413,7 +412,7 @@ def _page_of_one(run: Curves, facts: RunFacts) -> Page:
     words = [method, counted(agents, "agent"), f"seed {seed}", ended]
     stop = _stop(result)
     remarks = [newcomers(result)]
-    for sentences in (own_models(result), used(result), participation(result), unevaluated(result)):
+    for sentences in (used(result), participation(result), unevaluated(result)):
         remarks.extend(sentences.splitlines())
     lead = [_lead(result, run.measure), baseline(result), stop]
     modes = shown_modes(result)

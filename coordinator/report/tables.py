@@ -13,7 +13,6 @@ from covey.shared.numerics.measures import (
     ACCURACY,
     MEASURES,
     OF_CLASSIFICATION,
-    PERCENT,
     SHOWN_OF_REGRESSION,
     Measure,
     plain,
@@ -27,9 +26,7 @@ Figures = Mapping[str, Any]  # the averages of one mode: "agents", and averages 
 Words = Callable[[Result], str]  # the text of a result in one column
 
 MAX_NAMES = 20  # agents that a sentence lists
-WORTH_POINTS = 0.01  # a smaller gain of the agents' own models is not worth a sentence
 LEAST_SHOWN = 0.005  # of the answers
-WORTH_TIMES = 1.02  # of an error
 NO_FIGURES: Figures = {}
 AVERAGES = ("micro", "macro")
 
@@ -368,33 +365,6 @@ def baseline(result: Result) -> str:
     return (
         f"E-server is not better than no model: the {answer} of each agent's training data as the only answer has "
         f"{measure.label} {measure.text(other)} (macro)"
-    )
-
-
-def own_models(result: Result) -> str:
-    """How much better than the served model, which all of them use, the agents' own ones are; empty if they are not."""
-    served = _figures(result, "server")
-    measure = shown_measure(served, result.get("measure"))
-    if measure is None or has_judges(result):
-        return ""
-
-    def macro(mode: str) -> float:
-        averages: Mapping[str, float] = _figures(result, mode).get(measure.name, {})
-        return averages.get("macro", served[measure.name]["macro"])
-
-    best = max(("tuned", "last"), key=lambda mode: macro(mode) * (-1) ** measure.lower_is_better)
-    one, own = macro("server"), macro(best)
-    amount = ""
-    if measure.scale == PERCENT and own - one >= WORTH_POINTS:
-        amount = f"{PERCENT * (own - one):.1f} points"
-    elif measure.lower_is_better and own > 0 and one / own >= WORTH_TIMES:
-        amount = f"{one / own:.1f} times" if one / own >= 1.5 else f"{100 * (one / own - 1):.0f} %"
-    if not amount:
-        return ""
-    return (
-        f"the agents' own models are {amount} better than the served one: {measure.label} {measure.text(own)} "
-        f"({MODE_TITLES[best]}) against {measure.text(one)} (macro); without evaluation.deliver: served each device weighs all "
-        "that it can have"
     )
 
 
