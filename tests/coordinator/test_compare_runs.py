@@ -364,7 +364,7 @@ def test_a_comparison_prints_its_tables_before_it_names_the_cells_that_failed(
     monkeypatch.setattr(commands, "try_cells", lambda *_, **__: CellsTried(failures=failures))
     monkeypatch.setattr(commands, "finished_rows", lambda *_: [])
     monkeypatch.setattr(commands, "write_tables", lambda *_: shown.append("written"))
-    monkeypatch.setattr(commands, "show", lambda *_: shown.append("shown"))
+    monkeypatch.setattr(commands, "show", lambda *_, **__: shown.append("shown"))
     monkeypatch.setattr(commands, "_any_finished", lambda *_: True)
     with pytest.raises(UserError, match="cell fedclust/4: no such layer"):
         commands.compare(scenario(), RunOptions(tmp_path), CompareRequest(), None)
