@@ -223,8 +223,6 @@ def _participants_reach(phases: Iterable[Phase], measure: Measure, target: float
 
 
 FIGURES = ("accuracy", "f1", "mse", "rmse", "mae", "r2")
-# Columns with the settings of fine-tuning, which E-tuned depends on.
-TUNING = ("tune_epochs", "tune_batch", "tune_lr", "tune_momentum", "tune_weight_decay")
 COPIED = ("clusters", "ari", "nmi", "purity", "rounds", "agents", "mbit_per_agent")  # from results
 
 
@@ -296,7 +294,6 @@ def row_of(
     measure = measure_of(compare, task)
     columns |= _figures(averages, measure)
     columns["undrawn"] = undrawn.get("agents")  # how many agents no training round has drawn
-    columns |= tuning_of(cell.scenario)
     columns |= _judgement(columns, compare, measure)
     for key in COPIED:
         columns[key] = result[key]
@@ -345,12 +342,6 @@ def with_same_columns(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
     for row in rows:
         padded.append(replace(row, columns={**empty, **row.columns}))
     return padded
-
-
-def tuning_of(scenario: Scenario) -> dict[str, Any]:
-    """The settings of fine-tuning by column; None for each if E-tuned is not measured."""
-    settings = scenario.fine_tuning or {}
-    return {column: settings.get(column.removeprefix("tune_")) for column in TUNING}
 
 
 def averages_by_mode(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -441,7 +432,6 @@ class Summary:
     figures: Mapping[str, Spread]  # by column of a row
     clusters: list[int | None]  # per seed, as the following
     rounds: list[int | None]
-    tuning: Mapping[str, list[Any]]  # settings of fine-tuning, by column
     reached: list[int | None] | None  # rounds to the target; None if the partition has no target
 
     def to_json(self) -> dict[str, Any]:
@@ -458,7 +448,6 @@ class Summary:
             row[key] = asdict(spread)
         row["clusters"] = self.clusters
         row["rounds"] = self.rounds
-        row |= self.tuning
         if self.reached is not None:
             row["reached"] = self.reached
         return row
@@ -501,7 +490,6 @@ def _summary(split: ComparedPartition, rows: Sequence[ComparisonRow], measure: M
         figures=figures,
         clusters=[row.get("clusters") for row in rows],
         rounds=[row.get("rounds") for row in rows],
-        tuning={column: [row.get(column) for row in rows] for column in TUNING},
         reached=reached,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from covey.coordinator.compare.grid import section, splits
-from covey.coordinator.compare.rows import METRICS, TITLES, TUNING, Summary, measure_of
+from covey.coordinator.compare.rows import METRICS, TITLES, Summary, measure_of
 from covey.coordinator.view.table import NONE, Table, columns_of
 from covey.shared.numerics.measures import (
     ACCURACY,
@@ -16,13 +16,11 @@ from covey.shared.numerics.measures import (
     SHOWN_OF_REGRESSION,
     Measure,
 )
-from covey.shared.scenario.compare import Compare, ComparedPartition, Metric
+from covey.shared.scenario.compare import ComparedPartition, Metric
 from covey.shared.scenario.scenario import Scenario
 
 Column = Callable[[Summary], str]  # the words of a summary in one column
 Columns = dict[str, Column]  # by header, in order
-
-TUNED = ("tuned", "newcomers_tuned")  # modes after fine-tuning
 
 
 def tables(
@@ -75,8 +73,6 @@ def _table(
     columns["method"] = _method
     columns["seeds"] = _seeds
     columns |= figures
-    if _shows_tuned(compare, figures):
-        columns |= _tuning(found)
     columns |= _published_and_clusters(split, found)
     columns |= _traffic(split, found, measure)
     name = scenario.name
@@ -147,32 +143,6 @@ def _both_averages(metric: Metric, measure: Measure) -> tuple[str, Columns]:
 
 def _labels_of_regression() -> dict[str, str]:
     return {name: MEASURES[name].label for name in SHOWN_OF_REGRESSION}
-
-
-def _shows_tuned(compare: Compare, columns: Columns) -> bool:
-    """Whether any of these columns depends on fine-tuning."""
-    mode, _ = METRICS[compare.metric]
-    if mode in TUNED:
-        return True
-    return any(TITLES[tuned] in columns for tuned in TUNED)
-
-
-def _tuning(found: Sequence[Summary]) -> Columns:
-    """The settings of fine-tuning in which summaries differ: there E-tuned does not compare methods alone.
-
-    Cells of one comparison are tuned alike; an earlier version tuned with each method's own training.
-    """
-    columns: Columns = {}
-    for key in TUNING:
-        values: set[Any] = set()
-        for one in found:
-            values.update(one.tuning[key])
-        values.discard(None)
-        if len(values) > 1:
-            setting = key.removeprefix("tune_")
-            header = f"tuned with {setting}"
-            columns[header] = _setting(key)
-    return columns
 
 
 def _published_and_clusters(split: ComparedPartition, found: Sequence[Summary]) -> Columns:
@@ -255,15 +225,6 @@ def _mean(key: str, digits: int) -> Column:
         if spread.n < seeds:
             return f"{mean} ({spread.n} of {seeds})"
         return mean
-
-    return words
-
-
-def _setting(key: str) -> Column:
-    """A setting of fine-tuning."""
-
-    def words(one: Summary) -> str:
-        return _per_seed(one.tuning[key])
 
     return words
 
