@@ -1,18 +1,20 @@
 """The mixture of what each device can have, next to each candidate alone. Prints a table, writes JSON.
 
     python -m benchmarks.mixture [--fleets even rotated people] [--seeds 1 2 3] [--data-root ../shared/data]
+    python -m benchmarks.mixture --parts --fleets even rotated --out mixture_parts.json
 
 The fleets are those of `benchmarks.kin_fleets`. After a run of FedAvg or FedClust each agent has the candidates of
 `covey.shared.work.candidates`; their weights are fitted out of fold, first alone, then twice with the fleet's mean as prior, and
 the three largest are kept. All figures are macro averages over the agents on their test samples: accuracy, or R2 of a regression,
-in hundredths. The best single candidate is the one that is best for the whole fleet after the fact, of the same run.
+in hundredths. The best single candidate is the one that is best for the whole fleet after the fact, of the same run. With
+`--parts` the mixture without each candidate in turn, and with folds that are drawn row by row.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,12 +26,13 @@ from benchmarks.kin import Cell, Voters, people, scenario, setting_of
 from benchmarks.kin_fleets import FLEETS, NATURAL
 from benchmarks.measuring import record_options, resumed, show_tables
 from benchmarks.torch_runs import repeatable, started
-from covey.agent.data.dataset import folds
+from covey.agent.data.dataset import Dataset, folds, take
 from covey.agent.data.trees import trees_for
 from covey.coordinator.run.run import Run
 from covey.shared.numerics.figures import figures_of
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.mixture import REFITS, FleetWeights, Judged, chosen, fitted
+from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Fold
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.work.at_hand import AtHand
@@ -39,6 +42,7 @@ from covey.shared.work.use import model_for_use
 from tests.kit.local_clients import decode_named
 
 OUT = Path(__file__).parent / "results" / "mixture.json"
+PARTS = OUT.with_name("mixture_parts.json")
 METHODS = ("fedavg", "fedclust")
 Answers = dict[str, Any]  # of each candidate on the test samples
 
@@ -50,6 +54,8 @@ class Agents(Voters):
         super().__init__(*arguments)
         self.judged: dict[ClientId, Judged | None] = {}
         self.answers: dict[ClientId, Answers] = {}
+        self.in_parts = False
+        self.at_random: dict[ClientId, Judged | None] = {}  # by folds that know no units
         self.seconds = 0.0
 
     def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
@@ -76,8 +82,28 @@ class Agents(Voters):
         found = candidates_of(local(data), given)
         parts = (Fold(local(part), units) for part, units in folds(data, order.work.seed, client))
         self.judged[client] = judged(parts, given, found)
+        if self.in_parts:
+            drawn = (Fold(local(part), units) for part, units in drawn_folds(data, client))
+            self.at_random[client] = judged(drawn, given, found)
         here = local(data)
         self.answers[client] = {name: one.answers(here, "test") for name, one in found.items()}
+
+
+def drawn_folds(data: Dataset, client: str) -> Iterator[tuple[Dataset, Any]]:
+    """Three folds of single rows, each a unit."""
+    order = generator(0, "rows", client).permutation(len(data.targets))
+    for test in np.array_split(order, 3):
+        fold = take(data, np.setdiff1d(order, test))
+        fold = replace(fold, test_features=data.features[test], test_targets=data.targets[test])
+        yield replace(fold, test_groups=None, shared_tests=None), test
+
+
+def without(one: Judged | None, name: str) -> Judged | None:
+    """What was judged, without a candidate."""
+    if one is None:
+        return None
+    answers = {key: own for key, own in one.answers.items() if key != name}
+    return Judged.of(answers, one.truth, one.of_samples, one.measure)
 
 
 def shown(truth: Any, found: Any) -> float:
@@ -94,18 +120,28 @@ def known_of(judged: Iterable[Judged | None], fleet: FleetWeights | None) -> Fle
     return FleetWeights.of(weights, [vote for vote in votes if vote is not None])
 
 
-def measured(cell: Cell, data_root: Path | None = None) -> dict[str, Any]:
+def fleet_by(of_agents: Collection[Judged | None]) -> FleetWeights:
+    """What agents know of one another when they choose."""
+    fleet = None
+    for _ in range(REFITS):
+        fleet = known_of(of_agents, fleet)
+    assert fleet is not None
+    return fleet
+
+
+def measured(
+    cell: Cell, data_root: Path | None = None, *, in_parts: bool = False
+) -> dict[str, Any]:
     """The mean over agents of each candidate and of each way to use them, the weights, and the seconds of an agent."""
     owned, _ = people(cell.fleet, cell.seed, cell.setting, data_root)
     scene = scenario(cell)
     clients = Agents(scene, started(scene), owned)
     clients.torch = setting_of(cell).torch
+    clients.in_parts = in_parts
     with tempfile.TemporaryDirectory() as folder:
         clients.run(Path(folder))
     names = list(next(iter(clients.answers.values())))
-    fleet = None
-    for _ in range(REFITS):
-        fleet = known_of(clients.judged.values(), fleet)
+    fleet = fleet_by(clients.judged.values())
     ways: dict[str, list[float]] = {}
 
     def add(way: str, client: ClientId, weights: Mapping[str, float]) -> None:
@@ -113,8 +149,15 @@ def measured(cell: Cell, data_root: Path | None = None) -> dict[str, Any]:
         found = sum(weight * answers[name] for name, weight in weights.items())
         ways.setdefault(way, []).append(shown(owned[client].test_targets, found))
 
+    of_parts = {"folds at random": (names, clients.at_random)} if in_parts else {}
+    for name in names if in_parts else ():
+        left = {client: without(one, name) for client, one in clients.judged.items()}
+        of_parts[f"without {name}"] = ([own for own in names if own != name], left)
+    for way, (kept, of_agents) in of_parts.items():
+        known = fleet_by(of_agents.values())
+        for client, one in of_agents.items():
+            add(way, client, chosen(one, kept, known).weights)
     unused, used = 0, []
-    assert fleet is not None
     for client, one in clients.judged.items():
         for name in names:
             add(name, client, {name: 1.0})
@@ -168,10 +211,30 @@ def table(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def parts_table(found: Mapping[str, Any]) -> str:
+    """The points that the mixture loses without each part, by run."""
+    ways = [way for cell in found.values() for way in cell["figures"]]
+    ways = [way for way in dict.fromkeys(ways) if way.startswith(("without", "folds"))]
+    columns = [
+        [cell["figures"]["mixture"] - cell["figures"].get(way, np.nan) for way in ways]
+        for cell in found.values()
+    ]
+    lines = [
+        f"| without | {' | '.join(key.rsplit('/', 1)[0] for key in found)} | mean |",
+        "|---|" + "--:|" * (len(found) + 1),
+    ]
+    for way, losses in zip(ways, np.transpose(columns), strict=True):
+        shown = ["" if np.isnan(one) else f"{one:.1f}" for one in losses]
+        what = way.removeprefix("without ")
+        lines.append(f"| {what} | {' | '.join(shown)} | {np.nanmean(losses):.1f} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = record_options(__doc__, OUT, [1])
     parser.add_argument("--fleets", nargs="+", choices=[*FLEETS, *NATURAL])
     parser.add_argument("--data-root", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--parts", action="store_true", help="without each candidate in turn")
     options = parser.parse_args()
     repeatable()
     cells = [
@@ -180,9 +243,11 @@ def main() -> None:
         for method in METHODS
         for seed in options.seeds
     ]
-    planned = {cell.key: partial(measured, cell, options.data_root) for cell in cells}
+    measure = partial(measured, data_root=options.data_root, in_parts=options.parts)
+    planned = {cell.key: partial(measure, cell) for cell in cells}
     found = resumed(options, planned, {}, lambda one: one["figures"])
-    show_tables(options, {"fleet": table(found)})
+    tables = {"without": parts_table(found)} if options.parts else {"fleet": table(found)}
+    show_tables(options, tables)
 
 
 if __name__ == "__main__":

@@ -280,7 +280,8 @@ def _modes(scenario: Scenario) -> tuple[str, ...]:
     """The modes that agents report."""
     evaluation = scenario.evaluation
     without_noise = scenario.privacy is None or scenario.privacy.local is None
-    asked = {"tuned": without_noise and evaluation.tune_epochs > 0, "baseline": without_noise}
+    asked = {"tuned": without_noise and evaluation.tune_epochs > 0}
+    asked |= dict.fromkeys(("baseline", "trees"), without_noise)
     return tuple(mode for mode in phase_names.MODES if asked.get(mode, True))
 
 

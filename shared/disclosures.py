@@ -131,6 +131,7 @@ NUMBERS_OF_EVALUATION: Table = {
     "baseline": _row(
         "test figures of a guess from training samples", *_OF_TRAINING, within=FIGURES
     ),
+    "trees": _row("test figures of trees on its table alone", *_OF_TRAINING, within=FIGURES),
     "delivered": _row("test figures of what the device uses", *_OF_TRAINING, within=FIGURES),
     "weights": _row("how much each candidate counts here", *_OF_TRAINING, within=WEIGHED),
     "gain": _row("how much better than the served model, and its variance", *_OF_TRAINING),

@@ -35,6 +35,7 @@ from covey.coordinator.cli.options import (
     BROKER_OF_A_RUN,
     Embedded,
     InProcess,
+    Modes,
     ScenarioFile,
     Set,
     Track,
@@ -116,6 +117,7 @@ def compare_command(
             "--html", help="also write a page with tables and curves, report.html, to the folder"
         ),
     ] = False,
+    modes: Modes = False,
     track: Track = None,
     connection: BrokerAddresses,
     embedded: Embedded = False,
@@ -155,6 +157,7 @@ def compare_command(
         write=not no_run or folder is not None,
         html=html,
         track=track or [],
+        modes=modes,
     )
     done = False
     with suppress(KeyboardInterrupt):
@@ -175,6 +178,7 @@ class CompareRequest:
     write: bool = True  # write the tables to files
     html: bool = False  # and a page
     track: Sequence[str] = ()  # names of experiment trackers
+    modes: bool = False  # print all modes of evaluation
 
 
 def compare(
@@ -211,7 +215,7 @@ def compare(
     rows = finished_rows(scenario, options.folder, known)
     if request.write:
         write_tables(scenario, options.folder, rows)
-    show(scenario, rows, console)
+    show(scenario, rows, console, modes=request.modes)
     if request.write and console is not None:
         text = f"compare.json, .csv, .parquet and .md are in {options.folder}"
         console.print(text, highlight=False, soft_wrap=True)
@@ -241,15 +245,28 @@ def _observing(scenario: Scenario, out: Path, console: Console | None) -> Observ
     return observe
 
 
-def show(scenario: Scenario, rows: Sequence[ComparisonRow], console: Console | None) -> None:
-    """Print the tables of these rows, or without a console one line of JSON."""
+def show(
+    scenario: Scenario,
+    rows: Sequence[ComparisonRow],
+    console: Console | None,
+    *,
+    modes: bool = False,
+) -> None:
+    """Print the tables of these rows, or without a console one line of JSON.
+
+    Args:
+        scenario: the comparison.
+        rows: its finished cells.
+        console: None: for programs.
+        modes: all modes of evaluation, and not only the compared one.
+    """
     found = summaries(scenario, rows)
     if console is None:
         methods = [one.to_json() for one in found]
         judged = [one.to_json() for one in verdicts(scenario, rows)]
         json_line({"event": "compare", "methods": methods, "verdicts": judged})
         return
-    alone = deciding(scenario, rows)
+    alone = None if modes else deciding(scenario, rows)
     width = None if alone is None else min(console.width, SENTENCE_WIDTH)
     for verdict in verdicts(scenario, rows):
         style = "" if verdict.outcome == "worth it" else "yellow"
@@ -257,7 +274,7 @@ def show(scenario: Scenario, rows: Sequence[ComparisonRow], console: Console | N
     if alone is not None:  # compare.md and the page have all figures
         show_words(console, alone, results_table)
         return
-    for words in (*tables(scenario, found), *standings(scenario, rows)):
+    for words in (*tables(scenario, found, modes=modes), *standings(scenario, rows)):
         show_words(console, words, comparison_table)
 
 

@@ -21,7 +21,6 @@ from covey.coordinator.compare.rows import (
     measure_of,
     row_of,
     summaries,
-    tuning_of,
     with_same_columns,
 )
 from covey.coordinator.compare.tables import markdown
@@ -106,14 +105,9 @@ def _read_rows(file: Path) -> dict[str, tuple[Identity, ComparisonRow]]:
         key = (cell.split, cell.label, cell.seed)
         columns = by_cell.get(key)
         if columns is not None:
-            row = ComparisonRow.from_json({**_tuned_before(scenario, cell), **columns})
+            row = ComparisonRow.from_json(columns)
             found[cell.name] = _identity(scenario, cell), row
     return found
-
-
-def _tuned_before(scenario: Scenario, cell: Cell) -> dict[str, Any]:
-    """The settings of fine-tuning of a row that has none: an earlier version took the method's own training."""
-    return tuning_of(cell.scenario.model_copy(update={"evaluation": scenario.evaluation}))
 
 
 def _identity(scenario: Scenario, cell: Cell) -> Identity:

@@ -77,6 +77,12 @@ InProcess = Annotated[
     ),
 ]
 
+Modes = Annotated[
+    bool,
+    typer.Option(
+        "--modes", help="show every mode of evaluation, and not only the model that devices use"
+    ),
+]
 Track = Annotated[
     list[str] | None,
     typer.Option(

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from covey.coordinator.cli import comparison_files
 from covey.coordinator.cli.compare import show
-from covey.coordinator.cli.options import out
+from covey.coordinator.cli.options import Modes, out
 from covey.coordinator.record.records import finished
 from covey.coordinator.report.tables import labels, results
 from covey.coordinator.view.printed import json_line, results_table, show_words
@@ -40,6 +40,8 @@ def report_command(
             help="also write one picture of that page: NAME=FILE, e.g. accuracy=a.svg; repeatable"
         ),
     ] = None,
+    *,
+    modes: Modes = False,
     allow: Allow = None,
     as_json: Json = False,
 ) -> None:
@@ -48,7 +50,7 @@ def report_command(
     A comparison may be unfinished: its report shows the cells that are there. With --json, a page is written only if
     --html names its file.
     """
-    report(ReportRequest(folders, html, svg or [], as_json), out())
+    report(ReportRequest(folders, html, svg or [], as_json, modes), out())
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class ReportRequest:
     html: Path | None = None  # the page goes there; None: into the folder, if it is a single one
     svg: Sequence[str] = ()  # pictures as files of their own, NAME=FILE
     as_json: bool = False
+    modes: bool = False  # all modes of evaluation
 
 
 def report(request: ReportRequest, console: Console) -> None:
@@ -91,7 +94,7 @@ def _report_runs(request: ReportRequest, console: Console) -> None:
         for result in found:
             json_line(result)
         return
-    show_words(console, results(found, labels(folders, found)), results_table)
+    show_words(console, results(found, labels(folders, found), modes=request.modes), results_table)
     if request.html is not None:
         _print_place(request.html, console)
     elif len(folders) == 1:
@@ -145,7 +148,7 @@ def _report_comparison(request: ReportRequest, console: Console) -> None:
     table = folder / comparison_files.TABLE
     known = comparison_files.known_rows(scenario, [table] if table.exists() else [])
     rows = comparison_files.finished_rows(scenario, folder, known)
-    show(scenario, rows, None if request.as_json else console)
+    show(scenario, rows, None if request.as_json else console, modes=request.modes)
     if request.html is not None:
         comparison_files.write_page(scenario, folder, rows, request.html)
         if not request.as_json:

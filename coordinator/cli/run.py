@@ -46,7 +46,6 @@ from covey.coordinator.report.tables import (
     baseline,
     newcomers,
     none_evaluated,
-    own_models,
     participation,
     regression,
     results,
@@ -209,7 +208,6 @@ def run_command(
         for remark in (
             regression(result),
             baseline(result),
-            own_models(result),
             used(result),
             participation(result),
             newcomers(result),

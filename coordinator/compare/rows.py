@@ -29,7 +29,13 @@ MODES = (
     "best",
     "newcomers_server",
     "newcomers_tuned",
+    "baseline",
+    "trees",
 )
+ALONE = (
+    "baseline",
+    "trees",
+)  # of these, what each device has without the others, whatever the method
 # The modes that a table shows, in the order of its columns.
 TITLES = {
     "last": MODE_TITLES["last"],
@@ -217,8 +223,6 @@ def _participants_reach(phases: Iterable[Phase], measure: Measure, target: float
 
 
 FIGURES = ("accuracy", "f1", "mse", "rmse", "mae", "r2")
-# Columns with the settings of fine-tuning, which E-tuned depends on.
-TUNING = ("tune_epochs", "tune_batch", "tune_lr", "tune_momentum", "tune_weight_decay")
 COPIED = ("clusters", "ari", "nmi", "purity", "rounds", "agents", "mbit_per_agent")  # from results
 
 
@@ -232,6 +236,7 @@ class ComparisonRow:
     columns: Mapping[str, Any] = field(repr=False)  # all, in order, also those three
     # the compared measure of each agent, if the run's folder is here
     agents: Mapping[str, float] = field(default_factory=dict, repr=False)
+    alone: Mapping[str, Mapping[str, float]] = field(default_factory=dict, repr=False)  # by mode
 
     @classmethod
     def from_json(cls, columns: Mapping[str, Any]) -> Self:
@@ -276,7 +281,7 @@ def row_of(
         record: the lines of its rounds.jsonl
         agents: the rows of its agents.parquet
     """
-    averages = _averages_by_mode(result)
+    averages = averages_by_mode(result)
     undrawn = averages.get("last_of_undrawn", {})
     columns: dict[str, Any] = {
         "partition": cell.split,
@@ -289,7 +294,6 @@ def row_of(
     measure = measure_of(compare, task)
     columns |= _figures(averages, measure)
     columns["undrawn"] = undrawn.get("agents")  # how many agents no training round has drawn
-    columns |= tuning_of(cell.scenario)
     columns |= _judgement(columns, compare, measure)
     for key in COPIED:
         columns[key] = result[key]
@@ -312,12 +316,16 @@ def row_of(
     mode, _ = METRICS[compare.metric]
     key = f"{mode}_{measure.name}"
     served = key.replace("delivered", "server", 1)
-    by_agent = {
-        agent["agent"]: figure
-        for agent in agents
-        if (figure := agent.get(key, agent.get(served))) is not None
-    }
-    return ComparisonRow(cell.split, cell.label, cell.seed, columns, by_agent)
+    by_agent: dict[str, float] = {}
+    alone: dict[str, dict[str, float]] = {mode: {} for mode in ALONE}
+    for agent in agents:
+        name = agent["agent"]
+        if (figure := agent.get(key, agent.get(served))) is not None:
+            by_agent[name] = figure
+        for mode, figures in alone.items():
+            if (figure := agent.get(f"{mode}_{measure.name}")) is not None:
+                figures[name] = figure
+    return ComparisonRow(cell.split, cell.label, cell.seed, columns, by_agent, alone)
 
 
 def judged(row: ComparisonRow, compare: Compare, measure: Measure) -> ComparisonRow:
@@ -336,17 +344,14 @@ def with_same_columns(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
     return padded
 
 
-def tuning_of(scenario: Scenario) -> dict[str, Any]:
-    """The settings of fine-tuning by column; None for each if E-tuned is not measured."""
-    settings = scenario.fine_tuning or {}
-    return {column: settings.get(column.removeprefix("tune_")) for column in TUNING}
-
-
-def _averages_by_mode(result: Mapping[str, Any]) -> dict[str, Any]:
+def averages_by_mode(result: Mapping[str, Any]) -> dict[str, Any]:
     """The averages of a result by mode; those of newcomers are modes of their own. Agents that do not choose use what they are
-    served."""
+    served. Trees that only some have are left out: their mean is one over other agents."""
     averages = dict(result["accuracy"])
     averages = {"delivered": averages.get("server"), **averages}
+    for mode in ALONE:
+        if averages.get(mode, {}).get("agents") != (averages.get("server") or {}).get("agents"):
+            averages.pop(mode, None)
     of_newcomers = (result.get("newcomers") or {}).get("accuracy", {})
     for mode, figures in of_newcomers.items():
         averages[f"newcomers_{mode}"] = figures
@@ -427,7 +432,6 @@ class Summary:
     figures: Mapping[str, Spread]  # by column of a row
     clusters: list[int | None]  # per seed, as the following
     rounds: list[int | None]
-    tuning: Mapping[str, list[Any]]  # settings of fine-tuning, by column
     reached: list[int | None] | None  # rounds to the target; None if the partition has no target
 
     def to_json(self) -> dict[str, Any]:
@@ -444,7 +448,6 @@ class Summary:
             row[key] = asdict(spread)
         row["clusters"] = self.clusters
         row["rounds"] = self.rounds
-        row |= self.tuning
         if self.reached is not None:
             row["reached"] = self.reached
         return row
@@ -487,7 +490,6 @@ def _summary(split: ComparedPartition, rows: Sequence[ComparisonRow], measure: M
         figures=figures,
         clusters=[row.get("clusters") for row in rows],
         rounds=[row.get("rounds") for row in rows],
-        tuning={column: [row.get(column) for row in rows] for column in TUNING},
         reached=reached,
     )
 

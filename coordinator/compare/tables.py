@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from covey.coordinator.compare.grid import section, splits
-from covey.coordinator.compare.rows import METRICS, TITLES, TUNING, Summary, measure_of
+from covey.coordinator.compare.rows import METRICS, TITLES, Summary, measure_of
 from covey.coordinator.view.table import NONE, Table, columns_of
 from covey.shared.numerics.measures import (
     ACCURACY,
@@ -16,28 +16,29 @@ from covey.shared.numerics.measures import (
     SHOWN_OF_REGRESSION,
     Measure,
 )
-from covey.shared.scenario.compare import Compare, ComparedPartition, Metric
+from covey.shared.scenario.compare import ComparedPartition, Metric
 from covey.shared.scenario.scenario import Scenario
 
 Column = Callable[[Summary], str]  # the words of a summary in one column
 Columns = dict[str, Column]  # by header, in order
 
-TUNED = ("tuned", "newcomers_tuned")  # modes after fine-tuning
 
-
-def tables(scenario: Scenario, found: Sequence[Summary], average: str = "macro") -> list[Table]:
+def tables(
+    scenario: Scenario, found: Sequence[Summary], average: str = "macro", *, modes: bool = True
+) -> list[Table]:
     """A table of the methods for each partition that has results.
 
     Args:
         scenario: the comparison
         found: its summaries
         average: of the figures, "macro" (mean over agents) or "micro" (by samples)
+        modes: all modes of evaluation, and not only the compared one
     """
     made = []
     for split in splits(scenario):
         own = [one for one in found if one.partition == split.label]
         if own:
-            made.append(_table(scenario, split, own, average))
+            made.append(_table(scenario, split, own, average, modes))
     return made
 
 
@@ -54,21 +55,24 @@ def markdown(scenario: Scenario, found: Sequence[Summary]) -> str:
 
 
 def _table(
-    scenario: Scenario, split: ComparedPartition, found: Sequence[Summary], average: str
+    scenario: Scenario,
+    split: ComparedPartition,
+    found: Sequence[Summary],
+    average: str,
+    modes: bool,
 ) -> Table:
     compare = section(scenario)
     measure = measure_of(compare, scenario.task)
     if compare.layout == "averages":
         title, figures = _both_averages(compare.metric, measure)
     else:
-        title, figures = _modes(found, measure, average)
+        compared, _ = METRICS[compare.metric]
+        title, figures = _modes(found, measure, average, TITLES if modes else (compared,))
         figures |= _other_errors(found, measure, compare.metric, average)
     columns: Columns = {}
     columns["method"] = _method
     columns["seeds"] = _seeds
     columns |= figures
-    if _shows_tuned(compare, figures):
-        columns |= _tuning(found)
     columns |= _published_and_clusters(split, found)
     columns |= _traffic(split, found, measure)
     name = scenario.name
@@ -84,12 +88,17 @@ def _table(
 # -- groups of columns ---------------------------------------------------------------------------------------------
 
 
-def _modes(found: Sequence[Summary], measure: Measure, average: str) -> tuple[str, Columns]:
-    """What the figures are, and a column for each mode of evaluation that any summary has."""
+def _modes(
+    found: Sequence[Summary], measure: Measure, average: str, modes: Collection[str]
+) -> tuple[str, Columns]:
+    """What the figures are, and a column for each of these modes of evaluation that any summary has."""
     columns: Columns = {}
     for mode, header in TITLES.items():
         key = f"{mode}_{measure.name}_{average}"
-        if _has(found, key) and not (mode == "delivered" and _is_as_served(found, key)):
+        is_double = mode == "delivered" and "server" in modes and _is_as_served(found, key)
+        if mode not in modes:
+            continue
+        if _has(found, key) and not is_double:
             columns[header] = _figure(key, measure)
         diverged = f"{mode}_diverged"
         if _has(found, diverged):
@@ -134,32 +143,6 @@ def _both_averages(metric: Metric, measure: Measure) -> tuple[str, Columns]:
 
 def _labels_of_regression() -> dict[str, str]:
     return {name: MEASURES[name].label for name in SHOWN_OF_REGRESSION}
-
-
-def _shows_tuned(compare: Compare, columns: Columns) -> bool:
-    """Whether any of these columns depends on fine-tuning."""
-    mode, _ = METRICS[compare.metric]
-    if mode in TUNED:
-        return True
-    return any(TITLES[tuned] in columns for tuned in TUNED)
-
-
-def _tuning(found: Sequence[Summary]) -> Columns:
-    """The settings of fine-tuning in which summaries differ: there E-tuned does not compare methods alone.
-
-    Cells of one comparison are tuned alike; an earlier version tuned with each method's own training.
-    """
-    columns: Columns = {}
-    for key in TUNING:
-        values: set[Any] = set()
-        for one in found:
-            values.update(one.tuning[key])
-        values.discard(None)
-        if len(values) > 1:
-            setting = key.removeprefix("tune_")
-            header = f"tuned with {setting}"
-            columns[header] = _setting(key)
-    return columns
 
 
 def _published_and_clusters(split: ComparedPartition, found: Sequence[Summary]) -> Columns:
@@ -242,15 +225,6 @@ def _mean(key: str, digits: int) -> Column:
         if spread.n < seeds:
             return f"{mean} ({spread.n} of {seeds})"
         return mean
-
-    return words
-
-
-def _setting(key: str) -> Column:
-    """A setting of fine-tuning."""
-
-    def words(one: Summary) -> str:
-        return _per_seed(one.tuning[key])
 
     return words
 

@@ -1,7 +1,7 @@
-"""What a comparison shows about clustering, in a sentence: whether several models were worth it.
+"""What a comparison shows about federation, in a sentence for each method: whether it, and several models, were worth it.
 
-A clustered method is compared with the better of two references: FedAvg's one model, and agents that train alone. The
-gain of an agent is the difference of its figures with the one and with the other on the same seed, so that agents with
+A method is compared with the best reference: FedAvg's one model, agents that train alone, and what each run measures without
+any federation, the constant answer and trees on each agent's table. The gain of an agent is the difference of its figures with the one and with the other on the same seed, so that agents with
 hard data do not count as a difference of methods. Of two intervals of 95 % around the mean, the wider one counts:
 
 - over agents: Student's t from the deviations of agents within each seed. It takes the seeds as given.
@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Any, Literal
 
 from covey.coordinator.compare.grid import section, splits
@@ -24,10 +25,27 @@ from covey.shared.numerics.measures import PERCENT, Measure, plain
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.sentences import counted
 
-REFERENCES = {
-    "fedavg": "with one model",
-    "local": "alone",
-}  # strategies, and their words in a sentence
+
+@dataclass(frozen=True)
+class Words:
+    """A reference in a sentence."""
+
+    figure: str  # after its figure
+    than: str
+    better: str
+    mode: str = ""  # of every run, which has its figures; "": it is a method of its own
+    label: str = ""  # in tables, of one that is no method
+
+
+REFERENCES: Mapping[str, Words] = {  # strategies, and candidates of every device
+    "fedavg": Words("with one model", "with one model", "one model is better"),
+    "local": Words("alone", "alone", "agents alone are better"),
+    "none": Words(
+        "by the constant", "the constant", "the constant is better", "baseline", "constant"
+    ),
+    "trees": Words("by trees", "trees", "trees are better", "trees", "trees"),
+}
+ALONE = {name: one for name, one in REFERENCES.items() if one.mode}  # each device has them
 WORTH = 0.01  # a smaller gain in accuracy, F1 or R2 does not pay for several models
 WORTH_SHARE = 0.02  # of an error: relative to that of the reference
 QUANTILE = 0.975  # of an interval of 95 %
@@ -59,17 +77,17 @@ class Gain:
 
 @dataclass(frozen=True)
 class Reference:
-    """One model for all agents, or none: the row that a clustered method is compared with."""
+    """One model for all agents, or none of a federation: the row that a method is compared with."""
 
     method: str  # its label
     strategy: str
     figure: float  # mean over the seeds that both have
-    gain: Gain  # of the clustered method over it
+    gain: Gain  # of the method over it
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One clustered method on one partition."""
+    """One method on one partition."""
 
     partition: str  # its label
     method: str  # its label
@@ -95,20 +113,28 @@ class Verdict:
         """Such as "fedclust, 3 clusters: E-server RMSE 19.2 against 19.4 with one model: 1.0 % better (0.4 to 1.6); ..."."""
         best, measure = self.references[0], self.measure
         where = f" on {self.partition}" if self.partition else ""
-        others = " and ".join(
-            f"{measure.text(one.figure)} {REFERENCES[one.strategy]} ({one.method})"
+        *others, last = [
+            f"{measure.text(one.figure)} {REFERENCES[one.strategy].figure}"
+            + ("" if one.strategy in ALONE else f" ({one.method})")
             for one in sorted(self.references, key=lambda one: one.strategy)
-        )
+        ]
+        against = f"{', '.join(others)} and {last}" if others else last
+        clusters = f", {self._models('cluster')}" if self._most > 1 else ""
         return (
-            f"{self.method}{where}, {self._models('cluster')}: {TITLES[self.mode]} "
-            f"{measure.label} {measure.text(self.figure)} against {others}: {self._difference(best)}; {self._conclusion(best)}"
+            f"{self.method}{where}{clusters}: {TITLES[self.mode]} "
+            f"{measure.label} {measure.text(self.figure)} against {against}: {self._difference(best)}; {self._conclusion(best)}"
         )
+
+    @property
+    def _most(self) -> int:
+        """The most clusters that a seed found."""
+        return max((number or 0 for number in self.clusters), default=0)
 
     def _models(self, noun: str) -> str:
         """How many clusters the seeds found."""
-        numbers = [number for number in self.clusters if number is not None]
-        least, most = min(numbers), max(numbers)
-        return counted(most, noun) if least == most else f"{least} to {counted(most, noun)}"
+        least = min(number for number in self.clusters if number is not None)
+        many = counted(self._most, noun)
+        return many if least == self._most else f"{least} to {many}"
 
     def _difference(self, best: Reference) -> str:
         """The gain over the better reference with its interval, as much as it is worse if it is."""
@@ -121,7 +147,7 @@ class Verdict:
             unit, scale = " %", 100.0 / abs(best.figure)
         text = f"{sign * scale * gain.mean:.2f}{unit} {word}"
         if len(self.references) > 1:
-            text += f" than {REFERENCES[best.strategy]}"
+            text += f" than {REFERENCES[best.strategy].than}"
         if gain.half is None:
             return text
         ends = sorted((sign * scale * gain.low, sign * scale * gain.high))
@@ -129,9 +155,11 @@ class Verdict:
 
     def _conclusion(self, best: Reference) -> str:
         if self.outcome == "worse":
-            return "one model is better" if best.strategy == "fedavg" else "agents alone are better"
+            return REFERENCES[best.strategy].better
         if self.outcome == "not shown":
             return "more seeds would tell" if best.gain.half is None else "no difference is shown"
+        if self._most < 2:
+            return self.outcome
         return f"{self.outcome.removesuffix(' it')} {self._models('model')}"
 
     def to_json(self) -> dict[str, Any]:
@@ -160,7 +188,7 @@ class Field:
     rows: Mapping[
         str, Mapping[int, ComparisonRow]
     ]  # by label, in the scenario's order, and by seed
-    references: Mapping[str, str]  # by strategy, the label of its first method
+    references: Mapping[str, str]  # by strategy or candidate, the label of its first rows
 
     def figure(self, method: str) -> float:
         """The mean over the seeds of a method."""
@@ -209,22 +237,52 @@ def fields(scenario: Scenario, rows: Sequence[ComparisonRow]) -> Iterator[Field]
             }
             if own:
                 by_method[method.label] = own
-                if method.strategy.name in REFERENCES:
+                if method.strategy.name in REFERENCES.keys() - ALONE.keys():
                     references.setdefault(method.strategy.name, method.label)
+        if by_method and not compare.metric.startswith("newcomers"):  # of other agents
+            for name, words in ALONE.items():
+                key = f"{words.mode}_{measure.name}_macro"
+                own = _alone(
+                    words, (key, column), chain(*(of.values() for of in by_method.values()))
+                )
+                if own and words.label not in by_method:
+                    by_method[words.label], references[name] = own, words.label
         if by_method:
             yield Field(split.label, mode, measure, column, by_method, references)
 
 
+def _alone(
+    words: Words, columns: tuple[str, str], rows: Iterable[ComparisonRow]
+) -> dict[int, ComparisonRow]:
+    """Rows of what agents have without a federation, by seed: the same in the rows of all methods that have it.
+
+    Args:
+        words: of the reference.
+        columns: where a row has them, and the compared column, where the new rows have them.
+        rows: of methods; those with figures of single agents are preferred.
+    """
+    key, column = columns
+    found: dict[int, ComparisonRow] = {}
+    for row in sorted(rows, key=lambda row: not row.alone.get(words.mode)):
+        if row.get(key) is not None:
+            of_it = {column: row[key], "clusters": None}
+            agents = row.alone.get(words.mode, {})
+            alone = replace(row, method=words.label, columns=of_it, agents=agents)
+            found.setdefault(row.seed, alone)
+    return found
+
+
 def verdicts(scenario: Scenario, rows: Sequence[ComparisonRow]) -> list[Verdict]:
-    """A verdict on each method that found clusters and shares seeds with a reference, in the order of the scenario."""
+    """A verdict on each method that shares seeds with a reference, in the order of the scenario."""
     found = []
     for one in fields(scenario, rows):
+        alone = {label for name, label in one.references.items() if name != "fedavg"}
         for method, own in one.rows.items():
-            if not any((row.get("clusters") or 0) > 1 for row in own.values()):
+            if method in alone:
                 continue
             references = []
             for strategy, other in one.references.items():
-                if pairs := one.pairs(method, other):
+                if other != method and (pairs := one.pairs(method, other)):
                     figure = statistics.fmean(other_row[one.column] for _, other_row in pairs)
                     gain = gain_of(pairs, one.column, one.measure)
                     references.append(Reference(other, strategy, figure, gain))
@@ -244,7 +302,7 @@ def verdicts(scenario: Scenario, rows: Sequence[ComparisonRow]) -> list[Verdict]
 
 
 def standings(scenario: Scenario, rows: Sequence[ComparisonRow]) -> list[Table]:
-    """A table of each partition with two or more methods: the best first, with gains over one model and over Local."""
+    """A table of each partition with two or more methods: the best first, with gains over the references."""
     found = []
     for one in fields(scenario, rows):
         if len(one.rows) < 2:

@@ -29,6 +29,7 @@ from covey.coordinator.doctor.columns import (
 )
 from covey.coordinator.doctor.devices import Broker, Seen, odd_devices
 from covey.coordinator.doctor.odd import Odd, ranked, read_odd
+from covey.shared.candidate_names import NONE
 from covey.shared.numerics.measures import MEASURES, Measure, shown_measure
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, RosterMessage
@@ -165,23 +166,18 @@ def _drifts(evaluation: Evaluation) -> Iterator[Odd]:
         yield to_check(device, "drift", what, shifts[device])
 
 
-NOTHING = ("none",)  # candidates that have learned nothing; trees alone are usual on small tables
-
-
 def _no_model(weights: Mapping[str, Mapping[str, float]]) -> Iterator[Odd]:
-    """Devices whose mixture gives no model of the fleet any weight, where most devices' do."""
-    without = [
-        device
-        for device, own in weights.items()
-        if own and all(name in NOTHING or not weight for name, weight in own.items())
-    ]
+    """Devices that answer with the constant: their data may be at fault; of many together, it is the method or the columns."""
+    without = sorted(device for device, own in weights.items() if own and set(own) == {NONE})
     if are_few(without, weights):
         for device in without:
-            yield to_check(
-                device, "no model", "it uses the constant answer alone: no model helps it"
-            )
+            yield to_check(device, "no model", NO_MODEL)
+    elif without:
+        what = f"{NO_MODEL}, on {len(without)} of {len(weights)} devices"
+        yield Odd(tuple(without), "no model", what, "`coordinator advise`", weight=len(without))
 
 
+NO_MODEL = "no model: nothing was better than the constant"
 NOTHING_ODD = "nothing odd"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from covey.coordinator.engine.cohort import cohort_size
@@ -24,7 +24,7 @@ from covey.shared.privacy.settings import SecureSettings
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.secure.parameters import group_of
 from covey.shared.strategies.base import GRADIENT, Exchange, Setup, Strategy
-from covey.shared.strategies.phase_names import CARD, EVALUATE, EXCHANGES, MOMENTS, SIGNATURE, TRAIN
+from covey.shared.strategies.phase_names import CARD, EVALUATE, EXCHANGES, MOMENTS, SIGNATURE
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.parts import part_count
 
@@ -95,7 +95,7 @@ class BrokerSeconds:
 
 @dataclass(frozen=True)
 class SumsPlan:
-    """The secure sums of a round."""
+    """The secure sums of a phase."""
 
     groups: int
     members: int  # of the largest group
@@ -118,7 +118,7 @@ class Plan:
     disk_bytes: int  # of the coordinator, at most at a time
     parts: tuple[TensorsOfRole, ...] = ()  # of the model; empty where all of it travels
     brokers: tuple[BrokerSeconds, ...] = ()  # of managed brokers that limit their clients' rates
-    sums: SumsPlan | None = None  # without secure sums
+    sums: Mapping[str, SumsPlan] = field(default_factory=dict)  # by phase, where they are secure
     evaluation_epochs: int = 0  # that each agent trains in the last evaluation, besides all rounds
     budget_s: float = 0.0  # of a real device for the most of these; 0: it judges nothing
     round_epochs: int = 1  # that it trains in a round
@@ -165,10 +165,10 @@ class Plan:
             traffic = _both_ways(phase.down_bytes, phase.up_bytes)
             times = "once" if phase.times == 1 else f"{phase.times} times"
             rows.append((f"{phase.name}, {times}", f"{phase.invited} agents, each {traffic}"))
-        if (sums := self.sums) is not None:
+        for name, sums in self.sums.items():
             of = f"{sums.groups} of up to {sums.members} agents, of whom {sums.threshold} must answer"
             chances = [f"{chance:.2g} if {gone} are gone" for gone, chance in sums.void.items()]
-            rows += [("secure sums, a round", of), ("chance of a void", ", ".join(chances))]
+            rows += [(f"sums, {name}", of), (f"void sums, {name}", ", ".join(chances))]
         if epochs := self.evaluation_epochs:
             as_rounds = f"as in {epochs / self.round_epochs:.3g} rounds"
             within = f", within {self.budget_s:g} s on a device" if self.budget_s else ""
@@ -314,18 +314,19 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
     named = getattr(strategy, "n_clusters", None) or getattr(strategy, "most_clusters", None)
     models = max(exact, named or 1)
     phases = _Pricing(scenario, setup, known, models).costs()
-    sums = None
+    sums: dict[str, SumsPlan] = {}
     if scenario.sums is not None:
-        [drawn] = [one.invited for one in phases if one.name == TRAIN][-1:] or [known]
-        sums = sums_of_round(scenario.sums.settings, drawn, models)
-    if scenario.sums is not None and sums is not None:
         clear = () if strategy.facts.sealed is None else strategy.facts.sealed.clear
-        figures = scenario.sums.slots.length
         sealed = []
         for one in phases:
-            masked = replace(one, up_values=figures) if one.name == EVALUATE else one
-            has_updates = masked.up_values > 0 and one.name not in clear
-            sealed += with_sums(masked, sums) if has_updates else [one]
+            is_evaluation = one.name == EVALUATE
+            masked = replace(one, up_values=scenario.sums.slots.length) if is_evaluation else one
+            found = None
+            if masked.up_values and one.name not in clear:
+                found = sums_of(scenario.sums.settings, one.invited, models)
+            if found is not None:
+                sums[one.name] = found
+            sealed += [one] if found is None else with_sums(masked, found)
         phases = sealed
     stored = values if strategy.facts.keeps else 0
     stored += sum(one.up_values for one in phases if one.name == SIGNATURE)
@@ -403,12 +404,12 @@ def _disk_bytes(phases: Sequence[PhaseCost], state: int, exported: int) -> int:
 # -- secure sums ---------------------------------------------------------------------------------------
 
 
-def sums_of_round(settings: SecureSettings, agents: int, clusters: int) -> SumsPlan | None:
-    """The sums of a round, with clusters of equal size; None for clusters that are too small for a sum.
+def sums_of(settings: SecureSettings, agents: int, clusters: int) -> SumsPlan | None:
+    """The sums of a phase, with clusters of equal size; None for clusters that are too small for a sum.
 
     Args:
         settings: of the scenario.
-        agents: in a round.
+        agents: in the phase.
         clusters: that they are in.
     """
     of_cluster = -(-agents // clusters)

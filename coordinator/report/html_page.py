@@ -247,6 +247,10 @@ MODES = {
     "best": GlossaryTerm(
         "E-best", "the best model that an agent had right after a training of its own"
     ),
+    "baseline": GlossaryTerm(
+        "constant", "no model: the most frequent class, or the mean target, of its training data"
+    ),
+    "trees": GlossaryTerm("trees", "no federation: boosted trees on the agent's own table"),
     "newcomers_server": GlossaryTerm(
         "newcomers, E-server", "the served model on agents that joined after the last round"
     ),

@@ -34,7 +34,6 @@ from covey.coordinator.report.tables import (
     has_judges,
     newcomers,
     none_evaluated,
-    own_models,
     participation,
     results,
     unevaluated,
@@ -360,7 +359,7 @@ def page(runs: Sequence[Curves], folders: Sequence[Path]) -> str:
         [run] = runs
         [own] = facts
         return html(_page_of_one(run, own))
-    table = results(found, [run.label for run in runs])
+    table = results(found, [run.label for run in runs], modes=True)
     sections = []
     for run, own in zip(runs, facts, strict=True):
         sections.append(_section(run.label, run, own))
@@ -413,7 +412,7 @@ def _page_of_one(run: Curves, facts: RunFacts) -> Page:
     words = [method, counted(agents, "agent"), f"seed {seed}", ended]
     stop = _stop(result)
     remarks = [newcomers(result)]
-    for sentences in (own_models(result), used(result), participation(result), unevaluated(result)):
+    for sentences in (used(result), participation(result), unevaluated(result)):
         remarks.extend(sentences.splitlines())
     lead = [headline(result, run.measure), baseline(result), stop]
     modes = shown_modes(result)

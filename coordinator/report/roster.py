@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from covey.coordinator.doctor.odd import read_odd
 from covey.coordinator.report.odd_list import moment
 from covey.coordinator.view.devices import is_between_runs, rows_now
 from covey.coordinator.view.state import PRESENT, STATE_WORDS, agent_state, reason
@@ -27,13 +28,15 @@ def status_lines(seen: Mapping[str, Any]) -> list[str]:
     """The lines above the roster: the state of the run, and whether its coordinator is still at work."""
     spent = epsilons(seen.get("privacy"))
     status = seen["status"]
+    roster = seen.get("roster") or {}
+    useless = [one.sentence for one in read_odd(roster.get("odd")) if one.kind == "no model"]
     if "written" in seen:  # read from a run's folder
         ended = "the run is finished; " if seen["finished"] else ""
         written = moment(seen["written"])
         lines = [f"{ended}this is what its coordinator wrote last, at {written}"]
         if spent:
             lines.append(spent)
-        return lines
+        return lines + useless
     lines = []
     if status is not None and status["name"]:  # the last will of a coordinator has no name
         rounds = f"round {status['round']} of {status['rounds']}"
@@ -47,7 +50,7 @@ def status_lines(seen: Mapping[str, Any]) -> list[str]:
     ]
     if expelled:
         lines.append(f"expelled, no members any more: {some(sorted(expelled))}")
-    return lines
+    return lines + useless
 
 
 def is_left(seen: Mapping[str, Any]) -> bool:

@@ -13,7 +13,6 @@ from covey.shared.numerics.measures import (
     ACCURACY,
     MEASURES,
     OF_CLASSIFICATION,
-    PERCENT,
     SHOWN_OF_REGRESSION,
     Measure,
     plain,
@@ -27,10 +26,9 @@ Figures = Mapping[str, Any]  # the averages of one mode: "agents", and averages 
 Words = Callable[[Result], str]  # the text of a result in one column
 
 MAX_NAMES = 20  # agents that a sentence lists
-WORTH_POINTS = 0.01  # a smaller gain of the agents' own models is not worth a sentence
 LEAST_SHOWN = 0.005  # of the answers
-WORTH_TIMES = 1.02  # of an error
 NO_FIGURES: Figures = {}
+AVERAGES = ("micro", "macro")
 
 
 def labels(folders: Sequence[Path], found: Sequence[Result]) -> list[str]:
@@ -52,12 +50,15 @@ def _common_parts(paths: Sequence[Sequence[str]]) -> int:
     return shortest - 1
 
 
-def results(found: Sequence[Result], runs: Sequence[str] = ()) -> Table:
-    """A line for each result: accuracy (in percent) or error by mode, clusters, rounds, bytes on the wire.
+def results(found: Sequence[Result], runs: Sequence[str] = (), *, modes: bool = False) -> Table:
+    """A line for each result: accuracy (in percent) or error, clusters, rounds, bytes on the wire.
 
-    `runs` are names for the results, as `labels` makes them; they are shown if they are not the methods.
+    Args:
+        found: the results.
+        runs: names for them, as `labels` makes them; they are shown if they are not the methods.
+        modes: all modes of evaluation with both averages, and not only what devices use, as the mean over agents.
     """
-    columns = _columns(found)
+    columns = _columns(found, modes)
     headers = list(columns)
     lines = []
     for result in found:
@@ -69,19 +70,22 @@ def results(found: Sequence[Result], runs: Sequence[str] = ()) -> Table:
         headers.insert(0, "run")
         for name, line in zip(names, lines, strict=True):
             line.insert(0, name)
-    return Table(_title(found), columns_of(headers), lines)
+    return Table(_title(found, modes), columns_of(headers), lines)
 
 
 # -- columns -------------------------------------------------------------------------------------------------------
 
 
-def _columns(found: Sequence[Result]) -> dict[str, Words]:
+def _columns(found: Sequence[Result], modes: bool) -> dict[str, Words]:
     """The columns of these results, by header."""
     columns: dict[str, Words] = {"method": _method}
     is_mixed = len(_units(found)) > 1  # else the title names the measure
-    for mode in _modes(found):
-        header = MODE_TITLES[mode]
-        columns[header] = _figure_in(mode, with_label=is_mixed)
+    if modes:
+        for mode in _modes(found):
+            columns[MODE_TITLES[mode]] = _figure_in(mode, with_label=is_mixed)
+    elif _modes(found):
+        used = "delivered" if any(has_judges(result) for result in found) else "server"
+        columns[MODE_TITLES[used]] = _figure_in_use(with_label=is_mixed)
     if any(_is_incomplete(result) for result in found):
         columns["evaluated"] = _evaluated
     columns["clusters"] = _clusters
@@ -117,6 +121,21 @@ def _figures(result: Result, mode: str) -> Figures:
     return figures
 
 
+def mode_in_use(result: Result) -> str:
+    """The mode of what devices use."""
+    return "delivered" if has_judges(result) else "server"
+
+
+def _figure_in_use(*, with_label: bool) -> Words:
+    """The mean over agents of what devices use."""
+
+    def words(result: Result) -> str:
+        figures, wanted = _figures(result, mode_in_use(result)), result.get("measure")
+        return _figure(figures, wanted, with_label=with_label, averages=("macro",))
+
+    return words
+
+
 def _figure_in(mode: str, *, with_label: bool) -> Words:
     """The column of one mode of evaluation."""
 
@@ -126,15 +145,21 @@ def _figure_in(mode: str, *, with_label: bool) -> Words:
     return words
 
 
-def _figure(figures: Figures, wanted: str | None = None, *, with_label: bool = True) -> str:
-    """The micro and the macro average of one mode, and how many agents are in neither.
+def _figure(
+    figures: Figures,
+    wanted: str | None = None,
+    *,
+    with_label: bool = True,
+    averages: Sequence[str] = AVERAGES,
+) -> str:
+    """The averages of one mode, and how many agents are in none.
 
     `with_label`: name the measure, unless it is the accuracy.
     """
     words = NONE
     measure = shown_measure(figures, wanted)
     if measure is not None:
-        words = _averages(measure, figures[measure.name])
+        words = _averages(measure, figures[measure.name], averages)
         if with_label and measure != ACCURACY:
             words = f"{measure.label} {words}"
     diverged = figures.get("diverged", ())
@@ -143,11 +168,13 @@ def _figure(figures: Figures, wanted: str | None = None, *, with_label: bool = T
     return words
 
 
-def _averages(measure: Measure, averages: Mapping[str, float]) -> str:
-    """Micro and macro average; R2 has none if all test targets are equal."""
+def _averages(
+    measure: Measure, found: Mapping[str, float], averages: Sequence[str] = AVERAGES
+) -> str:
+    """These averages; R2 has none if all test targets are equal."""
     words = []
-    for average in ("micro", "macro"):
-        figure = averages.get(average)
+    for average in averages:
+        figure = found.get(average)
         text = NONE
         if figure is not None:
             text = measure.text(figure)
@@ -217,7 +244,7 @@ def _wire(result: Result) -> str:
     return f"{down:.2f} / {up:.2f}"
 
 
-def _title(found: Sequence[Result]) -> str:
+def _title(found: Sequence[Result], modes: bool) -> str:
     """What all results have in common (the scenario's name, the number of agents), and what the figures are."""
     common: list[str] = []
     names = {str(result["name"]) for result in found}
@@ -232,7 +259,7 @@ def _title(found: Sequence[Result]) -> str:
     units = _units(found)
     if units:
         either = " or ".join(units)
-        title.append(f"{either}, micro / macro")
+        title.append(f"{either}, {'micro / macro' if modes else 'mean over agents'}")
     return "; ".join(title)
 
 
@@ -251,10 +278,10 @@ def _units(found: Sequence[Result]) -> list[str]:
 # -- sentences below the table -------------------------------------------------------------------------------------
 
 
-def regression(result: Result) -> str:
-    """RMSE, MAE and R2 of a regression in every mode; empty for a classification."""
+def regression(result: Result, *, modes: bool = False) -> str:
+    """RMSE, MAE and R2 of a regression, of what devices use or in all modes; empty for a classification."""
     sentences = []
-    for mode in _modes([result]):
+    for mode in _modes([result]) if modes else [mode_in_use(result)]:
         figures = _figures(result, mode)
         words = []
         for name in SHOWN_OF_REGRESSION:
@@ -338,33 +365,6 @@ def baseline(result: Result) -> str:
     return (
         f"E-server is not better than no model: the {answer} of each agent's training data as the only answer has "
         f"{measure.label} {measure.text(other)} (macro)"
-    )
-
-
-def own_models(result: Result) -> str:
-    """How much better than the served model, which all of them use, the agents' own ones are; empty if they are not."""
-    served = _figures(result, "server")
-    measure = shown_measure(served, result.get("measure"))
-    if measure is None or has_judges(result):
-        return ""
-
-    def macro(mode: str) -> float:
-        averages: Mapping[str, float] = _figures(result, mode).get(measure.name, {})
-        return averages.get("macro", served[measure.name]["macro"])
-
-    best = max(("tuned", "last"), key=lambda mode: macro(mode) * (-1) ** measure.lower_is_better)
-    one, own = macro("server"), macro(best)
-    amount = ""
-    if measure.scale == PERCENT and own - one >= WORTH_POINTS:
-        amount = f"{PERCENT * (own - one):.1f} points"
-    elif measure.lower_is_better and own > 0 and one / own >= WORTH_TIMES:
-        amount = f"{one / own:.1f} times" if one / own >= 1.5 else f"{100 * (one / own - 1):.0f} %"
-    if not amount:
-        return ""
-    return (
-        f"the agents' own models are {amount} better than the served one: {measure.label} {measure.text(own)} "
-        f"({MODE_TITLES[best]}) against {measure.text(one)} (macro); without evaluation.deliver: served each device weighs all "
-        "that it can have"
     )
 
 

@@ -29,8 +29,9 @@ BOX, JOIN, UNMASK = EXCHANGES = ("secure-box", "secure-join", "secure-unmask")
 CARD = "card"
 
 # of an evaluation: which model a client tests. server: the served one; tuned: the same after fine-tuning; last: its own
-# after its latest training; baseline: none, but what a guess from its training data gives
-MODES = ("server", "tuned", "last", "baseline")
+# after its latest training; baseline: none, but what a guess from its training data gives; trees: none, but boosted trees on
+# its own table
+MODES = ("server", "tuned", "last", "baseline", "trees")
 
 
 def occasion(phase: str, rounds_done: int) -> str:

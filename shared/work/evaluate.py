@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from covey.shared.candidate_names import TREES
 from covey.shared.numerics.figures import (
     Figures,
     answers,
@@ -34,7 +35,7 @@ from covey.shared.strategies.part_local import PartLocal, of_whole, tuned
 from covey.shared.wire.messages import Work
 from covey.shared.work.at_hand import seen_by_methods
 from covey.shared.work.candidates import BeforeHome, Candidate, Make, made
-from covey.shared.work.judge import Judgement, fleet_of, forgotten, only_served
+from covey.shared.work.judge import Judgement, figures_with, fleet_of, forgotten, only_served
 from covey.shared.work.order_settings import task_of
 
 
@@ -124,6 +125,9 @@ def _judged(
             budget_s=judging.budget_s,
             clock=judging.clock,
         )
+        if TREES in candidates:  # what people compare with
+            alone = plain(figures_with(candidates, {TREES: 1.0}, on_whole))
+            known = replace(known, figures={**known.figures, TREES: alone})
         state = {**forgotten(client_state), **known.to_memory()}
     choice = known.choice_after(work)
     if not candidates:

@@ -34,6 +34,7 @@ from covey.shared.numerics.mixture import (
     ChosenMixture,
     FleetWeights,
     Judged,
+    Weights,
     chosen,
     fitted,
 )
@@ -173,7 +174,7 @@ class Judgement:
         """Those of the report."""
         found: dict[str, Any] = {
             **self.figures,
-            DELIVERED: _figures(candidates, choice, local),
+            DELIVERED: figures_with(candidates, choice.weights, local),
             USES: dict(choice.weights),
         }
         if self.judged is None:
@@ -196,12 +197,13 @@ def _home(epochs: int, place: int) -> str:
     return f"{MEMORY}{HOME}{epochs}/{place}"
 
 
-def _figures(candidates: Mapping[str, Candidate], choice: ChosenMixture, local: Local) -> Figures:
+def figures_with(candidates: Mapping[str, Candidate], weights: Weights, local: Local) -> Figures:
+    """Figures of a mixture of candidates on the test part."""
     truth = local.targets("test")
     if not len(truth):
         return {"n": 0}
     with np.errstate(all="ignore"):  # outputs that are not finite are reported as such
-        return or_diverged(figures_of(truth, mixed(candidates, choice.weights, local, "test")))
+        return or_diverged(figures_of(truth, mixed(candidates, weights, local, "test")))
 
 
 def digest_of(mixture: Mixture) -> str:

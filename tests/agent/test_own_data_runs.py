@@ -14,7 +14,7 @@ from covey.agent.worker import perform
 from covey.agent.worker.predict import predict
 from covey.coordinator import checks
 from covey.coordinator.checks import LARGEST_VALUE
-from covey.coordinator.run.result import write_models
+from covey.coordinator.run.result import result_of, write_models
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import GivenUpError
 from covey.shared.errors import UserError, os_errors_as_user_errors
@@ -89,6 +89,14 @@ def test_a_regression_on_a_table_with_missing_cells_and_words(tmp_path: Path, me
         large, small = predict(model, new)
         assert 800 < float(large.prediction) < 1300  # again in units of the rent
         assert 150 < float(small.prediction) < 500
+
+
+def test_where_devices_judge_a_run_has_the_figures_of_trees_on_each_table(tmp_path: Path) -> None:
+    files = {f"device-{i}": flats(tmp_path, i, rows=200) for i in range(3)}
+    scene = scenes(FLATS)("fedavg", rounds={"count": 1}, evaluation={"deliver": {}})
+    found = result_of(devices(tmp_path / "run", scene, files), None).accuracy
+    assert found["trees"]["agents"] == found["baseline"]["agents"] == 3
+    assert found["trees"]["rmse"]["macro"] < 150 < found["baseline"]["rmse"]["macro"]
 
 
 def test_a_device_whose_columns_do_not_fit_stays_out_and_its_status_names_why(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from benchmarks.kin import Cell
-from benchmarks.mixture import OUT, WAYS, measured, table
+from benchmarks.mixture import OUT, PARTS, WAYS, measured, parts_table, table
 
 RECORD = json.loads(OUT.read_text())["cells"]
 BOOK = OUT.with_suffix(".md").read_text("utf-8")
@@ -20,3 +20,4 @@ def test_a_cell_has_what_the_table_shows() -> None:
 
 def test_the_book_shows_the_figures_of_the_record() -> None:
     assert table(RECORD) in BOOK
+    assert parts_table(json.loads(PARTS.read_text())["cells"]) in BOOK

@@ -65,19 +65,6 @@ def with_modes(uses: Any = None, measure: str = "accuracy", **modes: float) -> d
     return {"accuracy": accuracy, "agents": 4, "uses": uses or {}}
 
 
-def test_a_run_names_how_much_better_models_are_that_no_agent_uses() -> None:
-    found = tables.own_models(with_modes(measure="rmse", server=9.04, tuned=2.78, last=2.39))
-    assert found.startswith(
-        "the agents' own models are 3.8 times better than the served one: RMSE 2.39 (E-last) against 9.04 (macro)"
-    )
-    assert "without evaluation.deliver: served" in found
-    assert "5 % better" in tables.own_models(with_modes(measure="rmse", server=2.1, tuned=2.0))
-    assert tables.own_models(with_modes(server=0.9, tuned=0.904, last=0.8)) == ""
-    assert tables.own_models({"accuracy": {}}) == ""
-    judged = with_modes({"pi-1": {"served": 1.0}}, server=0.5, tuned=0.9, delivered=0.5)
-    assert tables.own_models(judged) == "", "the agents have weighed them"
-
-
 def test_a_run_states_in_words_what_its_agents_use_and_who_uses_no_model() -> None:
     uses = {
         "pi-1": {"served": 0.6, "home-20": 0.4},

@@ -162,18 +162,6 @@ def test_a_cell_is_known_from_elsewhere_only_if_scenario_and_target_agree(tmp_pa
     assert list(known_rows(scenario(compare={"methods": more}), [file])) == ["fedavg/4"]
 
 
-def test_a_known_row_of_an_earlier_version_names_its_methods_training_as_its_tuning(
-    tmp_path: Path,
-) -> None:
-    scene, file = recorded(tmp_path / "compare.json")
-    row = known_rows(scene, [file])["fedavg/4"]
-    assert (row["tune_epochs"], row["tune_lr"], row["tune_momentum"]) == (1, 0.1, 0.9)
-    document = json.loads(file.read_text())
-    document["cells"][0] |= {"tune_momentum": 0.0}
-    file.write_text(json.dumps(document))
-    assert known_rows(scene, [file])["fedavg/4"]["tune_momentum"] == 0.0
-
-
 def test_a_known_row_is_judged_by_this_comparisons_metric(tmp_path: Path) -> None:
     _, file = recorded(tmp_path / "compare.json")
     methods = [
@@ -356,7 +344,7 @@ def test_a_comparison_prints_its_tables_before_it_names_the_cells_that_failed(
     monkeypatch.setattr(commands, "try_cells", lambda *_, **__: CellsTried(failures=failures))
     monkeypatch.setattr(commands, "finished_rows", lambda *_: [])
     monkeypatch.setattr(commands, "write_tables", lambda *_: shown.append("written"))
-    monkeypatch.setattr(commands, "show", lambda *_: shown.append("shown"))
+    monkeypatch.setattr(commands, "show", lambda *_, **__: shown.append("shown"))
     monkeypatch.setattr(commands, "_any_finished", lambda *_: True)
     with pytest.raises(UserError, match="cell fedclust/4: no such layer"):
         commands.compare(scenario(), RunOptions(tmp_path), CompareRequest(), None)

@@ -185,24 +185,6 @@ def test_a_target_that_was_never_reached_has_no_rounds() -> None:
     )
 
 
-def test_rows_with_different_fine_tuning_show_its_settings() -> None:
-    tuned = {"accuracy": figures(tuned=(0.5, 0.6))}
-    rows = [
-        row_of(cell(label), compared(scenario()), result(0.8, **tuned), [])
-        for label in ("fedavg", "fedclust")
-    ]
-    assert [row["tune_momentum"] for row in rows] == [0.0, 0.0]  # fedavg trains with 0.9
-    (shown,) = tables(scenario(), summaries(scenario(), rows))
-    assert not [header for header in shown.headers if header.startswith("tuned with")]
-    rows[0] = rows[0].updated({"tune_momentum": 0.9})  # as in a comparison of an earlier version
-    (shown,) = tables(scenario(), summaries(scenario(), rows))
-    assert [header for header in shown.headers if header.startswith("tuned with")] == [
-        "tuned with momentum"
-    ]
-    column = shown.headers.index("tuned with momentum")
-    assert [words[column] for words in shown.rows] == ["0.9", "0.0"]
-
-
 def test_newcomers_have_columns_of_their_own() -> None:
     compare = compared(scenario(compare={"metric": "newcomers", "published": {"four": 97.0}}))
     late = {"agents": ["x"], "accuracy": figures(server=(0.5, 0.4), tuned=(0.9, 0.8))}

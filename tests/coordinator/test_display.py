@@ -158,7 +158,9 @@ def test_a_result_fits_a_terminal_of_80_columns() -> None:
     figures = {"agents": 20, "accuracy": {"micro": 0.8123, "macro": 0.8012}}
     modes = {"server": figures, "tuned": figures, "last": figures}
     show_words(
-        narrow, results([result(accuracy=modes, ari=0.97, method="fesem_ma")]), results_table
+        narrow,
+        results([result(accuracy=modes, ari=0.97, method="fesem_ma")], modes=True),
+        results_table,
     )
     lines = text.getvalue().splitlines()
     assert all(len(line) <= 80 for line in lines)
@@ -229,7 +231,7 @@ def result(**others: Any) -> dict[str, Any]:
 
 def test_a_table_of_results_is_complete_on_a_narrow_terminal() -> None:
     narrow, text = console(width=80)
-    show_words(narrow, results([result()]), results_table)
+    show_words(narrow, results([result()], modes=True), results_table)
     assert text.getvalue().count(" 44.85 / 45.02") == 3
     assert "…" not in text.getvalue()
 
@@ -246,15 +248,29 @@ def test_runs_of_different_methods_need_no_other_name() -> None:
     assert results(found, labels([Path("a"), Path("b")], found)) == results(found)
 
 
+def test_a_table_has_the_mean_over_agents_of_what_devices_use_and_all_modes_if_asked() -> None:
+    used = {
+        mode: {"agents": 20, "mse": {"micro": 44.85, "macro": 9.0}} for mode in ("server", "tuned")
+    }
+    used["delivered"] = {"agents": 20, "mse": {"micro": 3.0, "macro": 4.0}}
+    judged = result(accuracy=used, uses={"a": {"served": 1.0}})
+    short = results([judged, result(method="local")])
+    assert short.headers[:3] == ["method", "E-delivered", "clusters"]
+    assert [line[1] for line in short.rows] == ["4", "45.02"]  # of local, what it serves
+    assert results([result()]).headers[:2] == ["method", "E-server"]
+    whole = results([judged], modes=True)
+    assert whole.headers[1:4] == ["E-server", "E-delivered", "E-tuned"]
+
+
 def test_the_title_holds_only_facts_of_all_results() -> None:
     right = {"server": {"agents": 9, "accuracy": {"micro": 0.5, "macro": 0.5}}}
     for others, title in (
-        ({}, "heat, 20 agents; MSE in squared units of the target, micro / macro"),
-        ({"name": "cold"}, "20 agents; MSE in squared units of the target, micro / macro"),
-        ({"agents": 9}, "heat; MSE in squared units of the target, micro / macro"),
+        ({}, "heat, 20 agents; MSE in squared units of the target, mean over agents"),
+        ({"name": "cold"}, "20 agents; MSE in squared units of the target, mean over agents"),
+        ({"agents": 9}, "heat; MSE in squared units of the target, mean over agents"),
         (
             {"agents": 9, "name": "cold", "accuracy": right},
-            "accuracy in % or MSE in squared units of the target, micro / macro",
+            "accuracy in % or MSE in squared units of the target, mean over agents",
         ),
     ):
         assert results([result(), result(**others)]).title == title
@@ -285,7 +301,7 @@ def test_a_damaged_privacy_account_is_ignored(damaged: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_no_line_of_a_table_is_wider_than_the_terminal_and_no_column_is_lost(width: int) -> None:
-    words = results([result(), result(method="ifca")])
+    words = results([result(), result(method="ifca")], modes=True)
     text = io.StringIO()
     terminal = Console(
         width=width, file=text, force_terminal=True, no_color=True, markup=False, emoji=False
@@ -301,7 +317,7 @@ def test_no_line_of_a_table_is_wider_than_the_terminal_and_no_column_is_lost(wid
 
 
 def test_no_column_of_a_narrow_table_stands_alone() -> None:
-    words = results([result(), result(method="ifca"), result(method="fesem")])
+    words = results([result(), result(method="ifca"), result(method="fesem")], modes=True)
     for width in range(40, 140):
         console = Console(width=width, file=io.StringIO(), force_terminal=True)
         parts = list(divided(console, words, results_table, width))

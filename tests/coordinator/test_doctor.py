@@ -30,6 +30,7 @@ from covey.coordinator.doctor.examine import Facts
 from covey.coordinator.doctor.odd import KINDS, Odd, ranked, read_odd
 from covey.coordinator.engine.events import Forget
 from covey.coordinator.report.odd_list import odd_table
+from covey.coordinator.report.roster import status_lines
 from covey.coordinator.run.oddities import at_the_end
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Down, Received, Up
@@ -394,6 +395,27 @@ def test_a_method_that_fails_for_a_group_blames_no_device() -> None:
     assert not [odd for odd in examine.odd_figures(few) if odd.kind == "figure"]
     one = {f"gw-{number}": modes(9.0 if number < 1 else 0.5) for number in range(10)}
     assert [odd.who for odd in examine.odd_figures(one) if odd.kind == "figure"] == ["gw-0"]
+
+
+@pytest.mark.parametrize(
+    ("without", "who", "command"),
+    [
+        (1, ["gw-0"], f"on the device: {columns.CHECK}"),
+        (5, ["gw-0, gw-1, gw-2 and 2 more"], "`coordinator advise`"),
+        (10, ["gw-0, gw-1, gw-2 and 7 more"], "`coordinator advise`"),
+        (0, [], ""),
+    ],
+)
+def test_devices_that_use_no_model_are_listed_however_many_they_are(
+    without: int, who: list[str], command: str
+) -> None:
+    weights = {f"gw-{i}": {"none": 1.0} if i < without else {"served": 1.0} for i in range(10)}
+    found = list(examine.odd_figures({}, weights))
+    assert [one.who for one in found] == who
+    assert all(one.what.startswith(examine.NO_MODEL) and one.next == command for one in found)
+    seen = {"status": None, "roster": {"odd": [one.to_json() for one in found]}, "devices": {}}
+    for more in ({}, {"written": 0.0, "finished": True}):  # at the broker, in a folder
+        assert [one.sentence for one in found] == status_lines({**seen, **more})[1:]
 
 
 def test_a_fleet_asleep_is_not_odd() -> None:

@@ -78,7 +78,7 @@ def test_a_page_is_one_file_and_the_same_runs_give_the_same_bytes(tmp_path: Path
         run(tmp_path / "two", "fedavg"),
         run(tmp_path / "three", "fedavg"),
     ]
-    table = results([finished(folder) for folder in folders])
+    table = results([finished(folder) for folder in folders], modes=True)
     made = page_of(*folders)
     assert made == page_of(*folders)
     assert "src=" not in made

@@ -573,9 +573,24 @@ def test_the_plan_has_the_bytes_of_the_phases_of_a_sum(tmp_path: Path) -> None:
         # the model of the round is fetched before the join, and once
         down = np.mean(fetched[phase.name])
         assert phase.down_bytes == pytest.approx(down, abs=3 * packets + 50)
-    assert found.sums is not None
-    assert (found.sums.members, found.sums.threshold) == (8, 5)
-    assert "0.005 if 10% are gone" in dict(found.rows())["chance of a void"]
+    assert [(one.members, one.threshold) for one in found.sums.values()] == [(8, 5)] * 2
+    assert "0.005 if 10% are gone" in dict(found.rows())["void sums, train"]
+
+
+def test_the_plan_has_the_groups_of_each_phase_and_not_those_of_a_round_alone(
+    tmp_path: Path,
+) -> None:
+    this = scene(rounds={"participation": 0.5}, secure={"group": 5})
+    planned = plan(this, small_run.setup(this), 8)
+    in_process(tmp_path, this)
+    made = {
+        name: [len(one["reported"]) + len(one["missing"]) for one in found[0]]
+        for name, found in (("train", sums(tmp_path)), ("evaluate", all_sums(tmp_path)[-1:]))
+    }
+    assert made == {"train": [4], "evaluate": [4, 4]}
+    assert {name: [one.members] * one.groups for name, one in planned.sums.items()} == made
+    joins = [one for one in planned.phases if one.name == phases.JOIN]
+    assert [one.invited for one in joins] == [4, 8]
 
 
 def test_how_the_sum_of_each_group_ended_is_shown_to_people(tmp_path: Path) -> None:

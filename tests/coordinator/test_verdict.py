@@ -1,14 +1,15 @@
-"""Whether clusters were worth it: gains over one model and over training alone, their intervals and the sentence."""
+"""Whether a federation was worth it: gains over one model, training alone, the constant and trees, and the sentence."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from covey.coordinator.compare.rows import ComparisonRow
+from covey.coordinator.compare.rows import ComparisonRow, averages_by_mode
 from covey.coordinator.compare.verdict import Verdict, deciding, gain_of, standings, verdicts
 from covey.coordinator.view.table import Table, columns_of
 from covey.shared.numerics.measures import ACCURACY, RMSE
@@ -96,6 +97,8 @@ def test_the_better_reference_counts() -> None:
         ),
     )
     assert [one.sentence for one in found] == [
+        "fedavg: E-last accuracy 50.00 against 80.00 alone (local): "
+        "30.00 points worse (95 %: 30.00 to 30.00); agents alone are better",
         "fedclust, 2 clusters: E-last accuracy 90.00 against 50.00 with one model (fedavg) and 80.00 alone (local): "
         "10.00 points better than alone (95 %: 10.00 to 10.00); worth 2 models",
         "four, 4 clusters: E-last accuracy 70.00 against 50.00 with one model (fedavg) and 80.00 alone (local): "
@@ -139,7 +142,7 @@ def test_one_seed_without_figures_of_agents_has_no_interval() -> None:
     json.dumps(one.to_json(), allow_nan=False)
 
 
-def test_only_seeds_of_both_methods_and_methods_with_clusters_count() -> None:
+def test_only_seeds_of_both_methods_count() -> None:
     one = only(
         verdicts(
             scene(),
@@ -153,8 +156,48 @@ def test_only_seeds_of_both_methods_and_methods_with_clusters_count() -> None:
     assert [reference.method for reference in one.references] == ["fedavg"]
     assert one.references[0].gain.mean == pytest.approx(0.1)
     single = [row("fedavg", 4, [0.5]), row("fedclust", 4, [0.6], clusters=1)]
-    assert verdicts(scene(), single) == []
+    assert only(verdicts(scene(), single)).sentence.startswith("fedclust: E-last accuracy 60.00")
     assert verdicts(scene(), rows(fedclust={4: [0.6]})) == []
+
+
+def of_runs(method: str, agents: Sequence[float], **alone: list[float]) -> ComparisonRow:
+    """A row with what its devices have without a federation, by mode."""
+    one = row(method, 4, agents, {"fedavg": 1, "fedclust": 2}.get(method))
+    means = {f"{mode}_accuracy_macro": sum(own) / len(own) for mode, own in alone.items()}
+    of_each = {mode: dict(zip(one.agents, own, strict=True)) for mode, own in alone.items()}
+    return replace(one, columns={**one.columns, **means}, alone=of_each)
+
+
+def test_every_method_is_set_against_the_constant_and_trees_too() -> None:
+    alone = {"baseline": [0.1, 0.3], "trees": [0.7, 0.8]}
+    compared = [
+        of_runs("fedavg", [0.5, 0.6], **alone),
+        of_runs("local", [0.4, 0.4], **alone),
+        of_runs("fedclust", [0.8, 0.9], **alone),
+    ]
+    assert [one.sentence for one in verdicts(scene(), compared)] == [
+        "fedavg: E-last accuracy 55.00 against 40.00 alone (local), 20.00 by the constant and 75.00 by trees: "
+        "20.00 points worse than trees (95 %: 20.00 to 20.00); trees are better",
+        "fedclust, 2 clusters: E-last accuracy 85.00 against 55.00 with one model (fedavg), 40.00 alone (local), "
+        "20.00 by the constant and 75.00 by trees: "
+        "10.00 points better than trees (95 %: 10.00 to 10.00); worth 2 models",
+    ]
+    [table] = standings(scene(), compared)
+    assert [line[0] for line in table.rows] == ["fedclust", "trees", "fedavg", "local", "constant"]
+    assert table.headers[-3:-1] == ["gain over constant", "gain over trees"]
+
+
+def test_a_federation_that_is_no_better_than_the_constant_is_not_worth_it() -> None:
+    alone = of_runs("fedavg", [0.5, 0.6], baseline=[0.5, 0.6])
+    assert only(verdicts(scene(), [alone])).sentence == (
+        "fedavg: E-last accuracy 55.00 against 55.00 by the constant: "
+        "0.00 points better (95 %: 0.00 to 0.00); not worth it"
+    )
+
+
+def test_what_only_some_devices_have_alone_is_no_reference() -> None:
+    averages = {"server": {"agents": 8}, "baseline": {"agents": 8}, "trees": {"agents": 7}}
+    assert averages_by_mode({"accuracy": averages}).keys() == {"delivered", "server", "baseline"}
 
 
 # -- standings -------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Only the coordinator may lie: a test patches its code, and looks at what the wor
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,13 +53,15 @@ TASK = {
 class Devices(LocalClients):
     """Agents on a disk: what a run leaves there, the next one finds."""
 
-    def __init__(self, folder: Path, limit: str = "privacy={secure_least: 4}") -> None:
+    def __init__(
+        self, folder: Path, limit: str = "privacy={secure_least: 4}", agents: Sequence[str] = AGENTS
+    ) -> None:
         super().__init__(lambda *_: None)  # type: ignore[arg-type]
-        self.folder = folder
+        self.folder, self.agents = folder, agents
         self.rules = OwnersRules(Policy().with_limits([limit]), learner="numpy").for_job()
         self.failures: list[str] = []  # of reports, as the coordinator reads them
         self.kept: dict[str, Any] = {}  # the newest model that each device may use
-        for number, name in enumerate(AGENTS, 1):
+        for number, name in enumerate(agents, 1):
             (folder / name / "models").mkdir(parents=True)
             self._enrolled(number, name)
             rows = np.random.default_rng(number).normal(size=(40, FEATURES))
@@ -127,7 +129,7 @@ def run_of(devices: Devices, name: str, *, strategy: Any = "fedavg", **sections:
     run = Run.start(
         folder, scene, setup, rules=replace(rules_of(scene), void_limit=20), run=IN_PROCESS, now=0.0
     )
-    return Driver(run, devices).complete(dict.fromkeys(AGENTS, (40, 40)))
+    return Driver(run, devices).complete(dict.fromkeys(devices.agents, (40, 40)))
 
 
 def record(folder: Path) -> list[Mapping[str, Any]]:

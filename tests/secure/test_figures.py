@@ -224,6 +224,25 @@ def test_devices_use_the_mixture_that_they_use_in_an_open_run(
     assert any("at home" in words for words in uses.values())
 
 
+def test_a_fleet_of_several_groups_has_the_weights_of_all_its_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each device has those of all groups as its prior, and not those of its own."""
+    seen = watched(monkeypatch)
+    names = (*AGENTS, "a6")
+    devices = Devices(tmp_path, "privacy={secure_least: 3}", names)
+    small = {"secure": {"clip": 10.0, "cap": 1000, "group": 3}}
+    run = run_of(devices, "run", privacy=small)
+    assert devices.failures == []
+    ends = [one["end"] for one in sums(tmp_path / "run", evaluations=True)]
+    assert ends == ["sum", "sum"] * (1 + REFITS)
+    for place, found in enumerate(run.facts.fleets):
+        reported = seen[place * len(names) : (place + 1) * len(names)]
+        weights, gains = ([one[what] for one in reported] for what in ("weights", "gain"))
+        assert found["weights"] == pytest.approx(FleetWeights.of(weights, gains).weights, abs=2e-6)
+    assert result_of(run, None).accuracy[DELIVERED]["agents"] == len(names)
+
+
 def test_no_weight_of_one_agent_is_in_the_run_and_a_smaller_group_has_no_sum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
