@@ -53,6 +53,7 @@ class Seen:
     )  # agents of federations without a coordinator
     broker: Broker = Broker()
     free: int | None = None  # bytes on the disk of the coordinator
+    waits: str = ""  # what the run at work waits for; empty: for no agent
 
 
 def odd_devices(seen: Seen) -> Iterator[Odd]:
@@ -224,13 +225,17 @@ def reports_of(agent: str, row: Row, status: AgentStatus | None = None) -> Itera
 def _away(
     agent: str, status: AgentStatus, row: Row, seen: Seen, explained: set[str]
 ) -> Iterator[Odd]:
-    """Devices that were lost, or that are there and do not answer."""
+    """Devices that were lost, that ended while a run waits, or that are there and do not answer."""
     expired = status.certificate is not None and status.certificate <= seen.now
     if not status.online:
         if not status.serial and not expired and agent not in explained:
             what = "offline: the broker lost it without a goodbye"
             command = "look at its power and network; `broker list`"
             yield Odd((agent,), "offline", what, command, row.get("seen"))
+        elif status.serial and seen.waits:
+            what = f"its agent ended in order, and the run waits: {seen.waits}"
+            since = status.clock or row.get("seen")
+            yield Odd((agent,), "offline", what, "on the device: agent start", since)
         return
     if row.get("silent"):
         what = f"online, and sends no reports: {row['silent']}"

@@ -186,6 +186,7 @@ class Roster:
                 "online": False,
                 "busy": False,
                 "problem": status.problem or entry.status.problem,
+                "clock": status.clock or entry.status.clock,
             }
             status = entry.status.model_copy(update=gone)
             labels = entry.labels
