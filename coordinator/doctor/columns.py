@@ -22,6 +22,9 @@ LEAST_VALUES = 10  # of a device, from which a figure of its data counts
 SURE_VALUES = 25  # from where mean and deviation of a column tell it from another one
 LEAST_DEVICES = 3  # of which one can differ from the others
 SAME = 1e-12  # relative: sums of the same rows
+FROM_ZERO = (
+    3.0  # deviations between the mean and 0, from where the sign of the numbers is no chance
+)
 FLAT = 1e-6  # relative deviation below which numbers count as one
 CHECK = "agent check --propose --data DATA"
 
@@ -100,6 +103,7 @@ def odd_columns(columns: Columns, target: str = "") -> Iterator[Odd]:
     """
     whole = {name: _enough(of) for name, of in columns.items()}
     yield from copies(columns)
+    yield from few_rows(_rows(columns))
     swapped: set[tuple[str, str]] = set()  # device and column that a swap explains
     for odd, a, b in _swaps(whole, target):
         swapped |= {(odd.devices[0], a), (odd.devices[0], b)}
@@ -111,6 +115,7 @@ def odd_columns(columns: Columns, target: str = "") -> Iterator[Odd]:
         yield from units
         named = {device for odd in units for device in odd.devices}
         rest = {device: one for device, one in left.items() if device not in named}
+        yield from _signs(title, rest, "target" if name == target else "scale")
         yield from _scales(title, rest, "target" if name == target else "scale")
         yield from _constants(title, left)
         yield from _missing(title, columns[name])
@@ -121,6 +126,25 @@ def _enough(of: OfDevices) -> dict[str, Numbers]:
 
 
 # -- another scale ---------------------------------------------------------------------------------------------------
+
+
+def _rows(columns: Columns) -> dict[str, float]:
+    """How many rows each device has: as many as there are numbers in its fullest column."""
+    found: dict[str, float] = {}
+    for of in columns.values():
+        for device, one in of.items():
+            found[device] = max(found.get(device, 0.0), one.count)
+    return found
+
+
+def few_rows(rows: Mapping[str, float]) -> Iterator[Odd]:
+    """Devices with far fewer rows than the others."""
+    sizes = {device: math.log10(count) for device, count in rows.items() if count > 0}
+    usual = median(rows.values()) if rows else 0.0
+    for device in outliers(sizes):
+        if rows[device] < usual:
+            what = f"it has {plain(rows[device])} rows to train with, the fleet's median is {plain(usual)}"
+            yield to_check(device, "rows", what, usual / rows[device])
 
 
 def outliers(values: Mapping[str, float]) -> list[str]:
@@ -158,6 +182,27 @@ def _scales(title: str, of: OfDevices, kind: Kind) -> Iterator[Odd]:
         word = "times" if own > middle else "times smaller than"
         what = f"{title} is {plain(times)} {word} the fleet's median: {plain(own)}, there {plain(middle)}"
         yield to_check(device, kind, what, abs(math.log10(times)))
+
+
+def _signs(title: str, of: OfDevices, kind: Kind) -> Iterator[Odd]:
+    """Devices whose numbers are those of the others with the other sign."""
+    if len(of) < LEAST_DEVICES:
+        return
+    usual = _middle(list(of.values()))
+    if abs(usual.mean) < FROM_ZERO * usual.std or usual.std == 0:
+        return
+    away = [device for device, one in of.items() if _is_mirrored(one, usual)]
+    if are_few(away, of):
+        for device in away:
+            mine = plain(of[device].mean)
+            what = f"{title} is about {mine} here and about {plain(usual.mean)} on the others: the sign is wrong?"
+            yield to_check(device, kind, what, 1.0)
+
+
+def _is_mirrored(one: Numbers, usual: Numbers) -> bool:
+    if one.std <= 0 or not _is_alike(one.std, usual.std):
+        return False
+    return abs(one.mean + usual.mean) <= usual.std
 
 
 def _is_mixed(of: OfDevices) -> bool:

@@ -29,7 +29,7 @@ from covey.coordinator.doctor.columns import (
 )
 from covey.coordinator.doctor.devices import Broker, Seen, odd_devices
 from covey.coordinator.doctor.odd import Odd, ranked, read_odd
-from covey.shared.numerics.measures import MEASURES, Measure, shown_measure
+from covey.shared.numerics.measures import MEASURES, PERCENT, Measure, shown_measure
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, RosterMessage
 
@@ -37,7 +37,8 @@ Modes = Mapping[str, Mapping[str, Any]]  # of one device: figures by mode
 Evaluation = Mapping[str, Modes]
 USED = ("delivered", "server")  # what a device uses: the first of these that there is
 SHIFT = 3.0  # deviations of the target between training and test rows
-WORSE = 2.0  # times the error of the constant answer, and deviations of a share
+WORSE = 1.5  # times the error of the constant answer; a target with the wrong sign has up to 2
+CHANCE = 2.0  # deviations of a share
 
 
 def odd_figures(
@@ -54,6 +55,15 @@ def odd_figures(
     yield from odd_columns({"target": targets}, "target") if targets else same_tests(used)
     yield from _worse_than_nothing(used, evaluation)
     yield from _far_from_others(used)
+    # a device may have trained what it uses itself; that the others' model is no good there is odd all the same
+    served = {
+        device: modes["server"]
+        for device, modes in evaluation.items()
+        if in_use(modes) and modes.get("server")
+    }
+    if served != used:
+        yield from _worse_than_nothing(served, evaluation, served=True)
+        yield from _far_from_others(served, "the fleet's model there: ")
     yield from _drifts(evaluation)
     yield from _no_model(weights or {})
 
@@ -90,9 +100,13 @@ def same_tests(used: Mapping[str, Mapping[str, Any]]) -> Iterator[Odd]:
 
 
 def _worse_than_nothing(
-    used: Mapping[str, Mapping[str, Any]], evaluation: Evaluation
+    used: Mapping[str, Mapping[str, Any]], evaluation: Evaluation, *, served: bool = False
 ) -> Iterator[Odd]:
-    """Devices whose model is clearly worse than their constant answer, where nearly all others gain."""
+    """Devices whose model is clearly worse than their constant answer, where nearly all others gain.
+
+    Of what they were `served` the answer of the median device counts, too: one with a single class needs no model.
+    """
+    model = "the fleet's model is worse there" if served else "its model is worse"
     gains: dict[str, float] = {}  # above 0: clearly worse
     words: dict[str, str] = {}
     for device, figures in used.items():
@@ -101,10 +115,17 @@ def _worse_than_nothing(
         if measure is None or measure.name not in nothing:
             continue
         mine, other = figures[measure.name], nothing[measure.name]
+        if served:
+            usual = median(
+                one["baseline"][measure.name]
+                for one in evaluation.values()
+                if measure.name in (one.get("baseline") or {})
+            )
+            other = max(other, usual) if measure.lower_is_better else min(other, usual)
         gains[device] = _is_worse(measure, mine, other, figures["n"])
         words[device] = (
-            f"its model is worse than none: {measure.label} {measure.text(mine)}, the constant answer "
-            f"{measure.text(other)}"
+            f"{model} than none: {measure.label} {_words(measure, mine)}, the constant answer "
+            f"{_words(measure, other)}"
         )
     worse = [device for device, gain in gains.items() if gain > 0]
     if are_few(worse, gains):
@@ -112,16 +133,20 @@ def _worse_than_nothing(
             yield to_check(device, "figure", words[device], gains[device])
 
 
+def _words(measure: Measure, figure: float) -> str:
+    return f"{measure.text(figure)}{' %' if measure.scale == PERCENT else ''}"
+
+
 def _is_worse(measure: Measure, mine: float, nothing: float, rows: int) -> float:
     """How far beyond chance a figure is worse than another one; 0 if it is not."""
     if measure.lower_is_better:
         power = 2 if measure.name == "mse" else 1
         return max(mine - WORSE**power * nothing, 0.0) if nothing > 0 else 0.0
-    chance = WORSE * math.sqrt(max(nothing * (1 - nothing), 0.0) / max(rows, 1))
+    chance = CHANCE * math.sqrt(max(nothing * (1 - nothing), 0.0) / max(rows, 1))
     return max(nothing - mine - chance, 0.0)
 
 
-def _far_from_others(used: Mapping[str, Mapping[str, Any]]) -> Iterator[Odd]:
+def _far_from_others(used: Mapping[str, Mapping[str, Any]], whose: str = "") -> Iterator[Odd]:
     """Devices whose error is many times the fleet's median."""
     errors: dict[str, float] = {}
     shown: dict[str, tuple[Measure, float]] = {}
@@ -139,7 +164,7 @@ def _far_from_others(used: Mapping[str, Mapping[str, Any]]) -> Iterator[Odd]:
         measure, value = shown[device]
         if value < usual:
             continue
-        what = f"{measure.label} {measure.text(value)}, the fleet's median is {measure.text(usual)}"
+        what = f"{whose}{measure.label} {measure.text(value)}, the fleet's median is {measure.text(usual)}"
         yield to_check(device, "figure", what, value / usual)
 
 
@@ -267,6 +292,7 @@ def of_retained(
         deployment,
         elsewhere or {},
         Broker(until=until),
+        version="" if coordinator is None else coordinator.version,
     )
     return examine(Facts(seen=seen, known=known))
 

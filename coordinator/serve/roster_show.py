@@ -25,6 +25,7 @@ from covey.coordinator.serve.roster import Roster
 from covey.shared.mqtt.program import Effect, Publish
 from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.base import ClientId
+from covey.shared.programs.version import version
 from covey.shared.wire.documents import RosterMessage
 from covey.shared.wire.topics import Topics
 
@@ -154,7 +155,15 @@ class RosterShow:
         with contextlib.suppress(OSError):  # the folder was moved away, or its disk is gone
             free = shutil.disk_usage(self._run.folder).free
         waits = (self._run.engine.waits_for or "") if self._is_waiting else ""
-        seen = Seen(time.time(), statuses, rows, waits=waits, broker=self.broker(), free=free)
+        seen = Seen(
+            time.time(),
+            statuses,
+            rows,
+            broker=self.broker(),
+            free=free,
+            version=version(),
+            waits=waits,
+        )
         return examine(Facts(seen=seen, known=self._of_reports))
 
     def _look_for_odd(self) -> None:

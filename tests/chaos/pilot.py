@@ -306,8 +306,8 @@ class Pilot:
         if not away:
             return f"late, and in every round: {counted(len(after), 'report')}"
         first, last = (f"{row['phase']} of round {row['round'] + 1}" for row in (away[0], away[-1]))
-        missed = first if len(away) == 1 else f"from {first} to {last}"
-        return f"no report {missed}; then back"
+        missed = f"in {first}" if len(away) == 1 else f"from {first} to {last}"
+        return f"missing {missed}; then back"
 
     async def _watch(self) -> None:
         """Show each round on the timeline."""
