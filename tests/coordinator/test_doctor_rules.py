@@ -46,8 +46,8 @@ def test_numbers_come_from_sums() -> None:
     assert numbers_of(0.0, 8.0, 20.0) is None
     assert numbers_of(4.0, 8.0, 20.0, rows=8.0) == Numbers(4.0, 2.0, 1.0, missing=0.5)
     assert numbers_of(4.0, 8.0, 20.0, rows=3.0) == Numbers(4.0, 2.0, 1.0)
-    assert numbers_of(1.0, 2.0, 4.0 * (1 + 1.1e-10)).std > 0  # type: ignore[union-attr]
-    assert numbers_of(1.0, 2.0, 4.0 * (1 + 0.9e-10)).std == 0  # type: ignore[union-attr]
+    assert numbers_of(4.0, 8.0, 16.0 * (1 + 1.1e-10)).std > 0  # type: ignore[union-attr]
+    assert numbers_of(4.0, 8.0, 16.0 * (1 + 0.9e-10)).std == 0  # type: ignore[union-attr]
 
 
 def test_facts_of_numbers() -> None:
@@ -63,6 +63,10 @@ def test_facts_of_numbers() -> None:
     assert not Numbers(10.0, 1.2, math.sqrt(1.2)).may_be_flags
     assert Numbers(10.0, 0.0, 0.0).may_be_flags
     assert Numbers(10.0, 1.0, 0.0).may_be_flags
+    assert Numbers(10.0, 0.3, math.sqrt(0.21 * (1 + 0.9e-4))).may_be_flags
+    assert not Numbers(10.0, 0.3, math.sqrt(0.21 * (1 + 1.1e-4))).may_be_flags
+    assert Numbers(10.0, 0.0, math.sqrt(0.9e-7)).may_be_flags
+    assert not Numbers(10.0, 0.0, math.sqrt(1.1e-7)).may_be_flags
 
 
 def test_a_group_is_a_third_of_a_small_fleet_and_a_tenth_of_a_large_one() -> None:
@@ -92,7 +96,8 @@ def test_an_outlier_is_ten_times_the_median_and_many_deviations_away_and_alone()
     # the next one is near: levels that spread
     assert outliers(0, 0, 0, 0, 0.6, 1.05) == []
     assert outliers(0, 0, 0, 0, 0.5, 1.05) == [5]
-    assert outliers(-0.2, 0.2, -0.2, 0.2, 0, 0.9, 1.78) == []
+    assert outliers(-0.2, -0.2, -0.2, -0.2, 0, 0.2, 0.2, 0.9, 1.785) == []
+    assert outliers(-0.2, -0.2, -0.2, -0.2, 0, 0.2, 0.2, 0.9, 1.795) == [8]
 
 
 # -- columns ---------------------------------------------------------------------------------------------------------
@@ -146,7 +151,9 @@ SCALES: Mapping[str, tuple[Numbers, str]] = {
     "larger by a known number, with another spread": (Numbers(100.0, 323.0, 8.0), ""),
     "the other sign": (scaled(-1.0), "scale"),
     "the other sign and another spread": (Numbers(100.0, -50.0, 8.0), ""),
-    "the other sign and another size": (Numbers(100.0, -60.0, 5.0), ""),
+    "an offset": (scaled(1.0, 31.0), "scale"),
+    "an offset that is small": (scaled(1.0, 29.0), ""),
+    "an offset and another spread": (Numbers(100.0, 90.0, 6.6), ""),
     "flat": (Numbers(100.0, 50.0, 0.0), "constant"),
     "flat at another height": (Numbers(100.0, 5000.0, 0.0), "constant"),
     "flat at 0": (Numbers(100.0, 0.0, 0.0), "constant"),
@@ -173,6 +180,17 @@ def test_a_unit_that_half_of_the_devices_have_is_of_the_smaller_half() -> None:
     assert odd.devices == ("gw-5", "gw-6", "gw-7", "gw-8", "gw-9")
     assert odd.what == "'load' is about 124 here and about 50.2 on 5 others: °C and °F?"
     assert odd.weight == 5.0
+    # levels of the others reach so far
+    far = {"usual": GOOD, "apart": 0.3}
+    assert odd_in(Numbers(100.0, 1.8 * 56 + 32 - 15, 9.0), **far) == [("gw-9", "unit")]
+    assert odd_in(Numbers(100.0, 1.8 * 56 + 32 - 25, 9.0), **far) == []
+    [odd] = odd_columns({"full": FULL, "load": column(scaled(0.01))})
+    assert (
+        odd.what
+        == "'load' is about 0.5 here and about 50.4 on 9 others: units that differ by a factor of 100?"
+    )
+    assert odd_in(scaled(100.0), count=4) == [("gw-3", "unit")]
+    assert odd_in(scaled(100.0), count=2) == [("gw-1", "unit")]
     seven = [scaled(1.8, 32.0 + n) for n in range(7)]
     assert odd_in(*seven) == [("gw-0, gw-1, gw-2", "unit")]
 
@@ -194,12 +212,13 @@ def test_a_unit_explains_mean_and_spread_together() -> None:
     assert unit(Numbers(100.0, 150.0, 2.0), Numbers(100.0, 302.0, 3.6)) == "°C and °F"
     assert unit(Numbers(100.0, 151.0, 2.0), Numbers(100.0, 303.8, 3.6)) == ""
     assert unit(low, Numbers(100.0, 1200.0, 120.0)) == "seconds and minutes"
+    assert unit(low, Numbers(100.0, 1080.0, 120.0)) == "seconds and minutes"
+    assert unit(Numbers(100.0, 200.0, 20.0), Numbers(100.0, 12e3, 1200.0)) == "seconds and minutes"
     assert unit(low, Numbers(100.0, 72_000.0, 7200.0)) == "seconds and hours"
+    assert unit(low, Numbers(100.0, 64_801.0, 7200.0)) == "seconds and hours"
     assert unit(low, Numbers(100.0, 2000.0, 200.0)) == "units that differ by a factor of 100"
     assert unit(low, Numbers(100.0, 200.0, 20.0)) == "", "groups may differ by ten times"
     assert unit(low, Numbers(100.0, 2000.0, 300.0)) == ""
-    assert unit(low, Numbers(100.0, 2000.0, 0.0)) == ""
-    assert unit(Numbers(100.0, 20.0, 0.0), Numbers(100.0, 2000.0, 200.0)) == ""
     assert unit(low, Numbers(100.0, -68.0, 3.6)) == ""
     assert unit(Numbers(100.0, 20.0, 19.0), Numbers(100.0, 68.0, 34.2)) == "", (
         "one within the other"
@@ -223,14 +242,37 @@ def test_camps_have_a_gap_that_is_wider_than_either_by_far() -> None:
 def test_flags_and_rare_events_have_no_scale() -> None:
     flags = Numbers(1000.0, 0.001, math.sqrt(0.001 * 0.999))
     assert odd_in(Numbers(1000.0, 0.5, 0.5), usual=flags) == []
+    codes = Numbers(100.0, 1.5, 0.5, few_values=True)
+    for times in (12.0, 100.0):
+        assert odd_in(scaled(times, usual=codes, few_values=True), usual=codes, apart=0) == []
     rain = Numbers(900.0, 0.5, 9.0)  # mostly 0: three values carry the sum
     assert odd_in(Numbers(900.0, 8.0, 100.0), usual=rain, apart=0) == []
     many = Numbers(9000.0, 0.5, 9.0)
     assert odd_in(Numbers(9000.0, 5.4, 97.0), usual=many, apart=0) == [("gw-9", "scale")]
     assert odd_in(Numbers(9000.0, 40.0, 93.0), usual=many, apart=0) == [], "rain fell more often"
+    assert odd_in(scaled(100.0, usual=rain), usual=rain, apart=0) == []
+    debts = Numbers(900.0, -0.5, 9.0)
+    assert odd_in(Numbers(900.0, -8.0, 100.0), usual=debts, apart=0) == []
+    assert not columns._is_mixed({"a": debts, "b": Numbers(9.0, 0.0, 1.0)})
+    assert not columns._is_mixed({"a": GOOD, "b": Numbers(9.0, 0.0, 1.0)})
     about_0 = [Numbers(100.0, -0.2, 1.0), Numbers(100.0, -0.3, 1.0)]
     assert odd_in(*about_0, Numbers(100.0, -0.1, 12.0), usual=Numbers(100.0, 0.1, 1.0)) == [("gw-9", "scale")]  # fmt: skip
+    assert odd_in(*about_0, Numbers(100.0, 12.0, 120.0), usual=Numbers(100.0, 0.1, 1.0)) == [("gw-9", "unit")]  # fmt: skip
     assert odd_in(Numbers(100.0, -53.0, 530.0), usual=GOOD) == [("gw-9", "scale")]
+
+
+TINY = Numbers(100.0, 0.05, 0.005)
+
+
+def test_scales_of_small_and_of_constant_numbers() -> None:
+    assert odd_in(scaled(10.6, usual=TINY), usual=TINY) == [("gw-9", "scale")]
+    flat = Numbers(100.0, 50.0, 0.0)
+    assert odd_in(Numbers(100.0, 600.0, 60.0), usual=flat, apart=0) == [("gw-9", "scale")]
+    assert odd_in(Numbers(100.0, 50.0, 5.0), usual=flat, apart=0) == []
+    assert odd_in(usual=Numbers(100.0, 0.0, 0.0)) == []
+    assert list(odd_columns({"load": {}})) == []
+    assert odd_in(Numbers(9.0, 50.0, 0.0)) == []
+    assert odd_in(Numbers(10.0, 50.0, 0.0)) == [("gw-9", "constant")]
 
 
 def test_the_words_of_a_scale() -> None:
@@ -245,6 +287,7 @@ def test_the_words_of_a_scale() -> None:
         "'load' is about -50 here and about 50.35 on the others: the sign is wrong?",
     ]
     assert [odd.next for odd in found] == ["on the device: agent check --propose --data DATA"] * 3
+    assert found[2].weight == 1.0
     assert found[0].weight == pytest.approx(math.log10(532.6 / 50.7), abs=0.01)
     assert found[1].weight == pytest.approx(math.log10(50.6 / 4.741), abs=0.01)
 
@@ -257,8 +300,11 @@ def test_a_sign_is_wrong_only_where_the_others_have_one() -> None:
     assert odd_in(*three[:2]) == [("gw-8", "scale"), ("gw-9", "scale")]
     assert odd_in(scaled(-1.0), count=2) == []
     assert odd_in(scaled(-1.0), count=3) == [("gw-2", "scale")]
-    assert odd_in(Numbers(100.0, -55.3, 5.0)) == [("gw-9", "scale")]
-    assert odd_in(Numbers(100.0, -55.6, 5.0)) == []
+    told = {
+        mean: odd_columns({"load": column(Numbers(100.0, mean, 5.0))}) for mean in (-55.3, -55.6)
+    }
+    assert ["the sign is wrong?" in odd.what for found in told.values() for odd in found] == [True, False]  # fmt: skip
+    assert odd_in(scaled(-1.0, usual=TINY), usual=TINY) == [("gw-9", "scale")]
 
 
 def test_a_constant_is_odd_where_the_others_change() -> None:
@@ -275,6 +321,8 @@ def test_a_constant_is_odd_where_the_others_change() -> None:
     # the height of a place: it differs from one to another, and hardly changes
     heights = [Numbers(100.0, 100.0 * n, 1.0) for n in range(1, 9)]
     assert odd_in(*heights, flat, count=9) == []
+    hills = [Numbers(100.0, 100.0 * n, 50.0) for n in range(1, 9)]
+    assert odd_in(*hills, flat, count=9) == []
     steep = [Numbers(100.0, 100.0 * n, 99.0) for n in range(1, 9)]
     assert odd_in(*steep, flat, count=9) == [("gw-8", "constant")]
     [odd] = odd_columns({"full": FULL, "load": column(flat)})
@@ -330,6 +378,38 @@ def test_swapped_columns_look_like_each_other() -> None:
     assert "swap" not in kinds(odd(Numbers(100.0, 60.0, 24.0), Numbers(100.0, 15.0, 11.0)))
 
 
+def test_a_swap_is_of_numbers_that_tell_columns_apart() -> None:
+    def odd(usual: tuple[Numbers, Numbers], own: tuple[Numbers, Numbers], apart: float = 0.0, others: tuple[Numbers, ...] = ()) -> bool:  # fmt: skip
+        of = {name: column(*others, mine, usual=theirs, apart=apart) for name, mine, theirs in zip("ab", own, usual, strict=True)}  # fmt: skip
+        return "swap" in kinds(odd_columns({"full": FULL, **of}))
+
+    def near(mean: float, std: float = 5.0) -> Numbers:
+        return Numbers(100.0, mean, std)
+
+    def is_seen(a: float, b: float, apart: float = 0.0) -> bool:
+        middle = 5 * 4.5 * apart
+        return odd((near(a), near(b)), (near(b + middle), near(a + middle)), apart)
+
+    assert is_seen(15, 25)
+    assert not is_seen(15, 19.5), "within a deviation"
+    assert not odd((near(15), near(25)), (near(22.5), near(17.5))), "half way"
+    assert not is_seen(15, 25, apart=0.3)
+    assert is_seen(15, 45, apart=0.3)
+    rain, flood = Numbers(900.0, 0.5, 9.0), Numbers(900.0, 8.0, 100.0)
+    assert not odd((rain, flood), (flood, rain))
+    low, high = Numbers(100.0, 0.1, 1.0), Numbers(100.0, 0.1, 50.0)
+    assert odd((low, high), (high, low), others=(Numbers(100.0, -0.1, 7.0),))
+    assert columns._far(Numbers(10.0, 50.0, 0.0), GOOD) == 1.0
+
+
+def test_a_column_is_swapped_with_one_other() -> None:
+    small, large = Numbers(100.0, 5.0, 1.0), Numbers(100.0, 900.0, 40.0)
+    for usual in ((small, large, large), (small, small, large)):
+        own = [large if one is small else small for one in usual]
+        of = {name: column(mine, usual=theirs) for name, mine, theirs in zip("abc", own, usual, strict=True)}  # fmt: skip
+        assert sorted(kinds(odd_columns({"full": FULL, **of}))) == ["scale", "swap"]
+
+
 def test_a_swap_explains_what_else_is_odd_about_its_columns() -> None:
     small, large = Numbers(100.0, 5.0, 1.0), Numbers(100.0, 900.0, 40.0)
     found = odd_columns(
@@ -353,6 +433,7 @@ def test_copies_have_the_same_sums_in_all_columns() -> None:
     one = {"gw-1": Numbers(10.0, 5.0, 1.0), "gw-2": Numbers(10.0, 5.0 + 1e-10, 1.0)}
     assert named(columns.copies({"a": one})) == [("gw-1, gw-2", "copy")]
     assert [odd.weight for odd in columns.copies({"a": one})] == [2.0]
+    assert named(odd_columns({"a": one})) == [("gw-1, gw-2", "copy")]
     other = {"gw-1": Numbers(10.0, 5.0, 1.0), "gw-2": Numbers(10.0, 5.0 + 1e-7, 1.0)}
     assert named(columns.copies({"a": one, "b": other})) == []
     assert named(columns.copies({"a": {n: Numbers(9.0, 5.0, 1.0) for n in "xy"}})) == []
@@ -370,6 +451,7 @@ def test_few_rows_are_a_tenth_of_the_others() -> None:
     assert rows(1000, 1100, 101) == []
     assert rows(1000, 1100, 20_000) == [], "many are no fault"
     assert rows(1000, 1100, 0) == [], "none yet"
+    assert rows(1000, 1100, 1) == [("gw-2", "rows")]
     assert rows() == []
     [odd] = columns.few_rows({"a": 1000, "b": 1100, "c": 20})
     assert odd.what == "it has 20 rows to train with, the fleet's median is 1000"
@@ -846,6 +928,8 @@ def test_a_mixture_that_gives_no_model_any_weight() -> None:
     assert odd(good, none, none) == []
     assert odd(good, good, {}) == []
     assert odd(good, good, {"none": 1.0}) == [("gw-2", "no model")]
+    [lone] = examine.odd_figures({}, {"a": good, "b": good, "c": none})
+    assert lone.weight == 0.0
 
 
 # -- the list --------------------------------------------------------------------------------------------------------
