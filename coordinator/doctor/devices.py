@@ -122,7 +122,7 @@ def _certificates(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Od
         yield from _ends((BROKER,), seen.broker.until, seen.now, "`broker lab renew`")
     shared = Counter(ends.values()).most_common(1)
     common = shared[0][0] if shared and shared[0][1] > 1 and 2 * shared[0][1] > len(ends) else None
-    if common is not None and common != seen.broker.until:
+    if common is not None:
         yield from _ends((BROKER,), common, seen.now, "`broker lab renew`")
     for agent, end in ends.items():
         if end not in (common, seen.broker.until):
@@ -249,7 +249,7 @@ def _away(
         yield Odd((agent,), "silent", what, f"`coordinator lab story {agent}`", row.get("seen"))
         return
     caller = seen.coordinator
-    if caller is None or not caller.online or not caller.epoch or agent in explained:
+    if caller is None or not caller.online or agent in explained:
         return
     called = started_at(caller.session)
     patience = ROLL_S + caller.spread_s

@@ -56,11 +56,7 @@ def odd_figures(
     yield from _worse_than_nothing(used, evaluation)
     yield from _far_from_others(used)
     # a device may have trained what it uses itself; that the others' model is no good there is odd all the same
-    served = {
-        device: modes["server"]
-        for device, modes in evaluation.items()
-        if in_use(modes) and modes.get("server")
-    }
+    served = {device: own for device in used if (own := evaluation[device].get("server"))}
     if served != used:
         yield from _worse_than_nothing(served, evaluation, served=True)
         yield from _far_from_others(served, "the fleet's model there: ")
@@ -81,7 +77,7 @@ def _targets(used: Mapping[str, Mapping[str, Any]]) -> OfDevices:
     """The test targets of each device; empty for classes."""
     found = {}
     for device, figures in used.items():
-        if "mean" in figures and "variance" in figures:
+        if "variance" in figures:
             count, mean = float(figures["n"]), float(figures["mean"])
             square = figures["variance"] + mean**2
             if (one := numbers_of(count, count * mean, count * square)) is not None:
@@ -236,10 +232,8 @@ def examine(facts: Facts) -> list[Odd]:
     found = list(facts.known)
     if facts.seen is not None:
         found += odd_devices(facts.seen)
-    if facts.columns:
-        found += odd_columns(facts.columns, facts.target)
-    if facts.evaluation or facts.weights:
-        found += odd_figures(facts.evaluation, facts.weights)
+    found += odd_columns(facts.columns, facts.target)
+    found += odd_figures(facts.evaluation, facts.weights)
     return ranked(_with_one_cause(found))
 
 

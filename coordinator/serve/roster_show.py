@@ -23,9 +23,9 @@ from covey.coordinator.run.oddities import of_reports
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.roster import Roster
 from covey.shared.mqtt.program import Effect, Publish
+from covey.shared.programs.version import version
 from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.base import ClientId
-from covey.shared.programs.version import version
 from covey.shared.wire.documents import RosterMessage
 from covey.shared.wire.topics import Topics
 

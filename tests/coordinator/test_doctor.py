@@ -96,6 +96,9 @@ HALF = {number: scaled(TEMP, 1.8, 32.0) for number in (0, 1, 4, 5, 8)}
 OF_DATA: dict[str, tuple[Mapping[int, Fault], str, str]] = {
     "target scaled": ({3: scaled(LOAD, 1000)}, FAULTY, "target"),
     "target scaled down": ({3: scaled(LOAD, 0.001)}, FAULTY, "target"),
+    "target with the wrong sign": ({3: scaled(LOAD, -1)}, FAULTY, "target"),
+    "a sensor with an offset": ({3: scaled(TEMP, 1.0, 100.0)}, FAULTY, "scale"),
+    "few rows": ({3: lambda rows: rows[:6]}, FAULTY, "rows"),
     "a column scaled": ({3: scaled(WIND, 100)}, FAULTY, "unit"),
     "a column scaled by no unit": ({3: scaled(WIND, 37)}, FAULTY, "scale"),
     "constant sensor": ({3: constant(TEMP, 21.3)}, FAULTY, "constant"),

@@ -11,7 +11,7 @@ import pytest
 from covey.coordinator.doctor import columns, devices, examine, moments
 from covey.coordinator.doctor.columns import Numbers, numbers_of, odd_columns
 from covey.coordinator.doctor.devices import Broker, Seen, odd_devices
-from covey.coordinator.doctor.odd import Odd, ranked, read_odd, without
+from covey.coordinator.doctor.odd import KINDS, Odd, ranked, read_odd, without
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.proposal.description import ColumnFacts, DataDescription
 from covey.shared.scenario.task import Task
@@ -588,8 +588,10 @@ def test_certificates_end() -> None:
     assert (odd.who, odd.next) == ("broker", "`broker lab renew`")
     assert named(odd_about(broker=Broker(until=NOW - 1), certificate=NOW - 1)) == [("broker", "certificate")]  # fmt: skip
     statuses = {name: status(name, certificate=NOW - 1) for name in ("a", "b")}
-    odd = list(odd_devices(Seen(NOW, statuses)))[0]
+    odd = next(iter(odd_devices(Seen(NOW, statuses))))
     assert (odd.who, odd.next) == ("broker", "`broker lab renew`")
+    statuses |= {"c": status("c"), "d": status("d")}
+    assert [one.who for one in odd_devices(Seen(NOW, statuses))] == ["broker"], "two do not know"
     statuses |= {"c": status("c", certificate=NOW - 2), "d": status("d", certificate=NOW - 3)}
     assert [one.who for one in odd_devices(Seen(NOW, statuses))] == ["a", "b", "c", "d"]
 
@@ -638,6 +640,8 @@ def test_reports_that_are_refused() -> None:
     found = odd({}, refused="loss: nan")
     assert (found.what, found.since) == ("its newest report was refused: loss: nan", NOW - 5)
     assert found.next == "`coordinator lab story gw-1`"
+    assert odd({"set_aside": "its newest report was refused: x"}).what.endswith("refused: x")
+    assert named(odd_about(rows={"gw-1": {"quarantined": "loss: nan"}})) == [("gw-1", "reports")]
     assert list(devices.reports_of("gw-1", {})) == []
     assert list(devices.reports_of("gw-1", {}, status())) == []
 
@@ -663,6 +667,7 @@ def test_devices_that_are_away() -> None:
     assert (odd.kind, odd.what, odd.next, odd.since) == ("offline", "offline: the broker lost it without a goodbye", "look at its power and network; `broker list`", NOW - 9)  # fmt: skip
     assert kinds(odd_about(online=False, serial=0, certificate=NOW)) == ["certificate"]
     assert kinds(odd_about(online=False, serial=0, certificate=NOW + 20 * DAY)) == ["offline"]
+    assert kinds(odd_about(online=False, serial=0, certificate=NOW, waits="for 3")) == ["certificate"]  # fmt: skip
     assert odd_about(online=False) == [], "it said goodbye"
     odd = one(online=False, waits="9 of 10 agents are there", clock=None, rows=row)
     assert (odd.kind, odd.what, odd.next, odd.since) == ("offline", "its agent ended in order, and the run waits: 9 of 10 agents are there", "on the device: agent start", NOW - 9)  # fmt: skip
@@ -717,10 +722,17 @@ def test_links_that_are_lost_twenty_times_a_day() -> None:
     assert odd.what == "it drops connections: 2 of 3 devices came back 20 times or so"
     assert named(linked(0, 0, 0, 20, 30)) == [("gw-4", "link"), ("gw-3", "link")]
     assert named(linked(20, 0)) == [("gw-0", "link")]
+    assert named(linked(20, 20)) == [("broker", "broker")]
     assert linked(20, -1) == [], "there is no other to compare with"
     assert linked(0, 0, 20, clock=NOW - DAY - 1) == [], "it was the day before"
     assert named(linked(0, 0, 20, clock=NOW - DAY)) == [("gw-2", "link")]
     assert named(linked(0, 0, 20, clock=None)) == [("gw-2", "link")]
+
+
+def test_a_link_explains_nobody_else() -> None:
+    flaps, lost = status(links=40), status("gw-2", online=False, serial=0)
+    statuses = {"gw-1": flaps, "gw-2": lost, "gw-3": status("gw-3", links=1)}
+    assert named(odd_devices(Seen(NOW, statuses))) == [("gw-2", "offline"), ("gw-1", "link")]
 
 
 def test_a_broker_that_drops_connections_explains_who_is_away() -> None:
@@ -755,6 +767,10 @@ def test_formats_of_messages() -> None:
     assert odd.next == "update the coordinator: pip install --upgrade covey"
     assert odd_about(format=FORMAT + 1, online=False) == []
     assert odd_about(format=FORMAT + 1, version="3.0", calls="2.0.1")[0].weight == 8
+
+
+def test_without_a_deployment_a_version_in_use_is_not_judged() -> None:
+    assert odd_about(model=ModelInUse(run="run-0", round=3, serial=5)) == []
 
 
 def publication(**changed: Any) -> list[Odd]:
@@ -794,6 +810,7 @@ def test_a_model_is_worse_than_none() -> None:
     usual = errors(0.5)
     assert fleet(errors(1.49), usual) == []
     assert fleet(errors(1.51), usual) == [("gw-9", "figure")]
+    assert fleet(errors(2.9, 2.0), usual) == []
     assert fleet(errors(2.24, name="mse"), errors(0.5, name="mse")) == []
     assert fleet(errors(2.26, name="mse"), errors(0.5, name="mse")) == [("gw-9", "figure")]
     assert fleet(errors(1.51, 0.0), usual) == [], "a constant target"
@@ -831,6 +848,8 @@ def test_the_fleets_model_is_no_good_where_a_device_has_trained_its_own() -> Non
     found = {"a": usual, "b": usual, "c": shares(0.1, **own)}
     [odd] = examine.odd_figures(found)
     assert odd.what == "the fleet's model is worse there than none: accuracy 10.00 %, the constant answer 50.00 %"  # fmt: skip
+    assert named(examine.odd_figures({**found, "d": {"server": {"n": 9, "accuracy": 0.9}, **own}})) == [("c", "figure")]  # fmt: skip
+    assert named(examine.odd_figures({**found, "d": own})) == [("c", "figure")]
     delivered = {"delivered": {"n": 50, "rmse": 0.4}}
     assert fleet({**errors(4.9), **delivered}, {**errors(0.5), **delivered}) == [("gw-9", "figure")]
     assert fleet({**errors(1.4, 0.2), "delivered": {"n": 50, "rmse": 0.1}}, {**errors(0.5), **delivered}) == [], "small changes there"  # fmt: skip
@@ -905,6 +924,10 @@ def test_test_targets_that_are_unlike_those_trained_on() -> None:
     assert odd(9.0, others=1) == []
     many = {f"gw-{n}": checked(9.0 if n < 3 else 0.0, 50 + n / 10) for n in range(10)}
     assert list(examine.odd_figures(many)) == []
+    small = {f"gw-{n}": checked(0.0, 50 + n / 10, 0.5) for n in range(9)}
+    assert kinds(examine.odd_figures({**small, "gw-9": checked(9.0, 49.0, 0.5)})) == ["drift"]
+    unknown = {"server": {"n": 50, "mse": 1.0, "mean": 49.0, "variance": 0.5}}
+    assert kinds(examine.odd_figures({**small, "gw-9": unknown})) == []
     flat = checked(0.0, variance=0.0)
     rest = {f"gw-{n}": checked(0.0, 50 + n / 10) for n in range(9)}
     assert kinds(examine.odd_figures({**rest, "gw-9": flat})) == ["constant"]
@@ -944,6 +967,8 @@ def test_the_list_is_in_the_order_of_kinds_weights_and_names() -> None:
     assert [odd.devices[0] for odd in ranked(found)] == ["e", "d", "b", "c", "a"]
     assert len(ranked(thing(f"{n}") for n in range(101))) == 100
     assert without(found, "b") == [found[0], *found[2:5]]
+    assert thing().weight == 0.0
+    assert not KINDS["figure"].is_urgent
     assert thing().sentence == "a: full; next: `broker doctor`"
     assert Odd(("a", "b", "c", "d"), "copy", "x", "y").who == "a, b, c and 1 more"
 
