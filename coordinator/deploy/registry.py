@@ -63,7 +63,8 @@ class DeploymentOutcome:
         rejected = list(self.rejected)
         parts = [f"{len(self.taken)} took it over", f"{len(rejected)} rejected it{_of(rejected)}"]
         if self.undecided:
-            parts.append(f"{len(self.undecided)} have not answered yet{_of(self.undecided)}")
+            verb = "has" if len(self.undecided) == 1 else "have"
+            parts.append(f"{len(self.undecided)} {verb} not answered yet{_of(self.undecided)}")
         if self.offline:
             verb = "is" if len(self.offline) == 1 else "are"
             parts.append(f"{len(self.offline)} {verb} offline{_of(self.offline)}")

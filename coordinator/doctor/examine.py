@@ -51,16 +51,18 @@ def odd_figures(
         weights: what each device's mixture gives its candidates, by name; None: there are no mixtures.
     """
     used = {device: own for device, modes in evaluation.items() if (own := in_use(modes))}
-    targets = _targets(used)
+    drifts = list(_drifts(evaluation))
+    drifted = {device for odd in drifts for device in odd.devices}
+    targets = _targets({device: own for device, own in used.items() if device not in drifted})
     yield from odd_columns({"target": targets}, "target") if targets else same_tests(used)
     yield from _worse_than_nothing(used, evaluation)
     yield from _far_from_others(used)
     # a device may have trained what it uses itself; that the others' model is no good there is odd all the same
-    served = {device: own for device in used if (own := evaluation[device].get("server"))}
+    served = {device: figures for device in used if (figures := evaluation[device].get("server"))}
     if served != used:
         yield from _worse_than_nothing(served, evaluation, served=True)
         yield from _far_from_others(served, "the fleet's model there: ")
-    yield from _drifts(evaluation)
+    yield from drifts
     yield from _no_model(weights or {})
 
 

@@ -94,7 +94,7 @@ def test_force_after_a_rollback_that_an_absent_device_has_not_seen_goes_to_the_s
 ) -> None:
     published(broker, run, command, 3, 4, 5)
     uses(broker, run, 4, 4, 5)
-    leaves(broker, GATEWAYS[2])
+    in_use(broker, GATEWAYS[2], None, online=False)
     done = command("rollback")
     assert (done.exit_code, deployed(broker).round) == (3, 4)
     assert "1 is offline (gw-3)" in " ".join(done.stdout.split())
