@@ -197,7 +197,7 @@ def _signs(title: str, of: OfDevices, kind: Kind) -> Iterator[Odd]:
 
 
 def _shifts(title: str, of: OfDevices, kind: Kind) -> Iterator[Odd]:
-    """Devices whose numbers vary as those of the others do, far beside them: a sensor with an offset.
+    """Devices whose numbers vary as those of the others do, far away from them: a sensor with an offset.
 
     Numbers that vary more where they are larger are another level, as sites have it.
     """

@@ -714,7 +714,7 @@ def test_a_roll_call_is_answered_within_two_minutes_and_its_spread() -> None:
 def test_who_is_known_and_has_no_status() -> None:
     odd = one(rows={"gw-9": {"seen": NOW - 9}})
     assert (odd.who, odd.kind, odd.since, odd.next) == ("gw-9", "silent", NOW - 9, "`broker doctor --credentials FILE` with its file")  # fmt: skip
-    assert list(odd_devices(Seen(NOW, {}, {"gw-9": {}}))) == [], "the broker tells nobody's"
+    assert list(odd_devices(Seen(NOW, {}, {"gw-9": {}}))) == [], "the broker has none at all"
     odd = one(elsewhere={"gw-9": "defualt"})
     assert (odd.who, odd.kind, odd.what) == ("gw-9", "federation", "it is in federation 'defualt', where no coordinator has been")  # fmt: skip
     assert odd_about(elsewhere={"gw-1": "defualt"}) == []
@@ -920,7 +920,7 @@ def test_the_same_loss_on_as_many_rows_is_a_copy() -> None:
 
 
 def checked(shift: float, mean: float = 50.0, variance: float = 25.0, n: int = 50, **own: float) -> dict[str, Any]:  # fmt: skip
-    """The figures of a device whose test targets are so many deviations from those it trains on."""
+    """The figures of a device whose test targets are this number of deviations from those it trains on."""
     server = {"n": n, "mse": 1.0 + mean / 1e6, "mean": mean, "variance": variance, **own}
     return {"server": server, "baseline": {"n": n, "mse": variance * (1 + shift**2)}}
 
@@ -989,7 +989,7 @@ def test_the_list_is_in_the_order_of_kinds_weights_and_names() -> None:
     assert Odd(("a", "b", "c", "d"), "copy", "x", "y").who == "a, b, c and 1 more"
 
 
-def test_what_others_wrote_is_left_out_of_the_list() -> None:
+def test_the_list_leaves_out_malformed_entries() -> None:
     good = thing(since=3.0).to_json()
     assert read_odd([good]) == [thing(since=3.0)]
     for wrong in ({"devices": []}, {"devices": [3]}, {"kind": "x"}, {"since": "1"}, {"weight": None}, {"next": 3}):  # fmt: skip
@@ -997,7 +997,7 @@ def test_what_others_wrote_is_left_out_of_the_list() -> None:
     assert read_odd("[]") == read_odd(None) == read_odd(["a", 3]) == []
 
 
-def test_what_has_one_cause_is_named_once() -> None:
+def test_oddities_of_one_cause_are_named_once() -> None:
     facts = examine.Facts(known=[thing("a", "figure"), thing("b", "figure"), thing("a", "target")])
     assert named(examine.examine(facts)) == [("a", "target"), ("b", "figure")]
     facts = examine.Facts(known=[thing("a", "figure", "one"), thing("a", "figure", "two")])
