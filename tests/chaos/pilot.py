@@ -183,7 +183,7 @@ class Pilot:
         site = self.site
         await self._scenario()
         await site.start_coordinator(self.name)
-        await soon((site.run / self.name / "scenario.yaml").exists)
+        await soon((site.run / self.name / "scenario.yaml").exists, END_S)
         dashboard = await Program.start(
             python("covey.coordinator.cli", "dashboard", str(site.run / self.name), "--port", "0"),
             site.folder / "dashboard.log",
@@ -218,7 +218,7 @@ class Pilot:
         (self.site.folder / f"{self.name}.yaml").write_text(yaml.safe_dump(scene))
 
     async def _address(self, dashboard: Program) -> str:
-        found = await soon(lambda: re.search(rb"dashboard: (\S+)", dashboard.said()))
+        found = await soon(lambda: re.search(rb"dashboard: (\S+)", dashboard.said()), END_S)
         return str(found[1].decode())
 
     # what happens
