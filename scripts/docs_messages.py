@@ -150,7 +150,7 @@ ENTRIES = (
             "certificate": "when the first certificate ends that its connection needs, in seconds since 1970; a last will has it too",
             "disk_free": "bytes on the disk of the agent's state",
             "clock": "the device's time when it published this, in seconds since 1970",
-            "links": "connections of this session so far",
+            "links": "connections within a day, the present one included",
             "twins": "times that another program with its id was heard; left out without any",
             "refused": "why the coordinator refused its newest report; left out if it did not",
         },

@@ -190,7 +190,7 @@ STATUS: Table = {
     "certificate": _row("when the first certificate of its connection ends"),
     "disk_free": _row("bytes on the disk of its state"),
     "clock": _row("its time"),
-    "links": _row("connections since its start"),
+    "links": _row("connections within a day"),
     "twins": _row("times that another program used its id"),
     "refused": _row("why the coordinator refused its newest report"),
     "bench": _row("how fast the device trains"),

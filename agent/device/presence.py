@@ -23,6 +23,9 @@ from covey.shared.wire.documents import (
 from covey.shared.wire.format import FORMAT, speaks_other
 from covey.shared.wire.roll_call import answer_delay_s
 
+DAY_S = 86_400.0
+MOST_LINKS = 1000  # of a day that are counted
+
 
 @dataclass(frozen=True)
 class SessionProgress:
@@ -79,7 +82,7 @@ class SessionPresence:
         self._version = version
         self._bench = bench
         self.vitals = vitals
-        self._links = 0  # connections so far
+        self._links: list[float] = []  # when each connection of the last day began
         self._twins = 0  # times that another program with our id was heard
         self._duplicate_ids = DuplicateIds(session)
         self.is_up = False  # the link is connected
@@ -151,7 +154,7 @@ class SessionPresence:
             brief=True,
             certificate=self.vitals.certificate,
             disk_free=self.vitals.disk_free,
-            links=self._links,
+            links=len(self._links),
             twins=self._twins,
             refused=progress.refused,
         )
@@ -204,10 +207,10 @@ class SessionPresence:
 
     # the link, and other programs with this agent's id
 
-    def link_up(self, *, fixed_client_id: bool = False) -> None:
+    def link_up(self, now: float, *, fixed_client_id: bool = False) -> None:
         """With a fixed client id, another program with our id ends our connection, and we end its."""
         self.is_up = True
-        self._links += 1
+        self._links = [at for at in self._links[-MOST_LINKS:] if now - at < DAY_S] + [now]
         self._takes_over = fixed_client_id
         self._published = None  # the broker may have published our last will meanwhile
 

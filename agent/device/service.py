@@ -264,7 +264,8 @@ class Agent:
                 await self._announce_end(link)
 
     async def _announce_end(self, link: Link) -> None:
-        content = self.session.goodbye.to_bytes()
+        goodbye = self.session.goodbye.model_copy(update={"clock": round(time.time(), 3)})
+        content = goodbye.to_bytes()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_S):
                 await link.publish(self._status_topic, content, retain=True)

@@ -309,7 +309,7 @@ class Session:
     # the link and the coordinator
 
     def _link_up(self, profile: Profile, now: float) -> Actions:
-        self._presence.link_up(fixed_client_id=profile.fixed_client_id)
+        self._presence.link_up(now, fixed_client_id=profile.fixed_client_id)
         self._delivery.link_up(now)
         self._fetching.link_up(now)
         self._briefs.link_up(now)

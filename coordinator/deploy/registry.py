@@ -47,8 +47,8 @@ class DeploymentOutcome:
 
     @property
     def is_open(self) -> bool:
-        """Whether a device that is there does not use it."""
-        return bool(self.rejected or self.undecided)
+        """Whether a device does not use it, or not yet."""
+        return bool(self.rejected or self.undecided or self.offline)
 
     @property
     def exit_code(self) -> int:
@@ -63,9 +63,11 @@ class DeploymentOutcome:
         rejected = list(self.rejected)
         parts = [f"{len(self.taken)} took it over", f"{len(rejected)} rejected it{_of(rejected)}"]
         if self.undecided:
-            parts.append(f"{len(self.undecided)} have not answered yet{_of(self.undecided)}")
+            verb = "has" if len(self.undecided) == 1 else "have"
+            parts.append(f"{len(self.undecided)} {verb} not answered yet{_of(self.undecided)}")
         if self.offline:
-            parts.append(f"{len(self.offline)} are offline{_of(self.offline)}")
+            verb = "is" if len(self.offline) == 1 else "are"
+            parts.append(f"{len(self.offline)} {verb} offline{_of(self.offline)}")
         return "devices: " + ", ".join(parts)
 
     def after(self, earlier: DeploymentOutcome | None) -> DeploymentOutcome:
@@ -255,7 +257,7 @@ class RegistryEntry:
 
     @property
     def is_open_rollback(self) -> bool:
-        """Whether devices that are there have not gone back yet."""
+        """Whether devices have not gone back yet: the next rollback, with --force or not, goes to the same version."""
         is_open = self.outcome is not None and self.outcome.is_open
         return self.publication.act == "rollback" and is_open
 
@@ -362,7 +364,8 @@ class Registry:
                 f"run {run}. Publish it with `coordinator promote ITS-FOLDER@{number}`"
             )
         raise UserError(
-            f"{self.folder}: there is nothing to go back to: nothing was in force before {self.title(stack[-1].version)}"
+            f"{self.folder}: there is nothing to go back to: nothing was in force before {self.title(stack[-1].version)}; "
+            "`coordinator promote VERSION` publishes another one"
         )
 
     def named(self, alias: str) -> RegistryEntry | None:

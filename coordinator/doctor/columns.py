@@ -21,7 +21,9 @@ NORMAL = 1.4826  # from a median distance to a deviation
 LEAST_VALUES = 10  # of a device, from which a figure of its data counts
 SURE_VALUES = 25  # from where mean and deviation of a column tell it from another one
 LEAST_DEVICES = 3  # of which one can differ from the others
-SAME = 1e-12  # relative: sums of the same rows
+FROM_ZERO = (
+    3.0  # deviations between the mean and 0, from where the sign of the numbers is no chance
+)
 FLAT = 1e-6  # relative deviation below which numbers count as one
 CHECK = "agent check --propose --data DATA"
 
@@ -56,9 +58,7 @@ class Numbers:
         """Whether they may all be 0 or 1: of these the mean decides the deviation."""
         if self.few_values is not None:
             return self.few_values
-        return 0 <= self.mean <= 1 and math.isclose(
-            self.std**2, self.mean * (1 - self.mean), rel_tol=1e-4, abs_tol=1e-7
-        )
+        return math.isclose(self.std**2, self.mean * (1 - self.mean), rel_tol=1e-4, abs_tol=1e-7)
 
 
 def numbers_of(count: float, total: float, square: float, rows: float = 0.0) -> Numbers | None:
@@ -72,6 +72,7 @@ def numbers_of(count: float, total: float, square: float, rows: float = 0.0) -> 
     return Numbers(count, mean, std, 1 - count / rows if rows > count else 0.0)
 
 
+NONE = Numbers(0.0, 0.0, 0.0)
 OfDevices = Mapping[str, Numbers]  # of one column
 Columns = Mapping[str, OfDevices]  # by name
 
@@ -100,6 +101,7 @@ def odd_columns(columns: Columns, target: str = "") -> Iterator[Odd]:
     """
     whole = {name: _enough(of) for name, of in columns.items()}
     yield from copies(columns)
+    yield from few_rows(_rows(columns))
     swapped: set[tuple[str, str]] = set()  # device and column that a swap explains
     for odd, a, b in _swaps(whole, target):
         swapped |= {(odd.devices[0], a), (odd.devices[0], b)}
@@ -108,10 +110,12 @@ def odd_columns(columns: Columns, target: str = "") -> Iterator[Odd]:
         title = "its target" if name == target else f"{name!r}"
         left = {device: one for device, one in of.items() if (device, name) not in swapped}
         units = list(_units(title, left, "target" if name == target else "unit"))
+        for rule in (_signs, _scales, _shifts):
+            named = {device for odd in units for device in odd.devices}
+            rest = {device: one for device, one in left.items() if device not in named}
+            if rest:
+                units += rule(title, rest, "target" if name == target else "scale")
         yield from units
-        named = {device for odd in units for device in odd.devices}
-        rest = {device: one for device, one in left.items() if device not in named}
-        yield from _scales(title, rest, "target" if name == target else "scale")
         yield from _constants(title, left)
         yield from _missing(title, columns[name])
 
@@ -121,6 +125,25 @@ def _enough(of: OfDevices) -> dict[str, Numbers]:
 
 
 # -- another scale ---------------------------------------------------------------------------------------------------
+
+
+def _rows(columns: Columns) -> dict[str, float]:
+    """How many rows each device has: as many as there are numbers in its fullest column."""
+    found: dict[str, float] = {}
+    for of in columns.values():
+        for device, one in of.items():
+            found[device] = max(found.get(device, 0.0), one.count)
+    return found
+
+
+def few_rows(rows: Mapping[str, float]) -> Iterator[Odd]:
+    """Devices with far fewer rows than the others."""
+    sizes = {device: math.log10(count) for device, count in rows.items() if count > 0}
+    usual = median(rows.values()) if rows else 0.0
+    for device in outliers(sizes):
+        if rows[device] < usual:
+            what = f"it has {plain(rows[device])} rows to train with, the fleet's median is {plain(usual)}"
+            yield to_check(device, "rows", what, usual / rows[device])
 
 
 def outliers(values: Mapping[str, float]) -> list[str]:
@@ -137,7 +160,7 @@ def outliers(values: Mapping[str, float]) -> list[str]:
         far = [device for device, distance in away.items() if distance >= least]
         near = max([distance for distance in away.values() if distance < least])
         gap = max(math.log10(TIMES) / 2, DEVIATIONS / 2 * spread)
-        if len(far) < group_size(len(values)) and 2 * len(far) < len(values):
+        if len(far) < group_size(len(values)):
             found += [device for device in far if away[device] - near >= gap]
     return sorted(found)
 
@@ -160,6 +183,44 @@ def _scales(title: str, of: OfDevices, kind: Kind) -> Iterator[Odd]:
         yield to_check(device, kind, what, abs(math.log10(times)))
 
 
+def _signs(title: str, of: OfDevices, kind: Kind) -> Iterator[Odd]:
+    """Devices whose numbers are those of the others with the other sign."""
+    usual = _middle(list(of.values()))
+    if usual.std <= 0 or abs(usual.mean) < FROM_ZERO * usual.std:
+        return
+    away = [device for device, one in of.items() if _is_mirrored(one, usual)]
+    if are_few(away, of):
+        for device in away:
+            mine = plain(of[device].mean)
+            what = f"{title} is about {mine} here and about {plain(usual.mean)} on the others: the sign is wrong?"
+            yield to_check(device, kind, what, 1.0)
+
+
+def _shifts(title: str, of: OfDevices, kind: Kind) -> Iterator[Odd]:
+    """Devices whose numbers vary as those of the others do, far away from them: a sensor with an offset.
+
+    Numbers that vary more where they are larger are another level, as sites have it.
+    """
+    usual = _middle(list(of.values()))
+    if usual.std <= 0 or all(one.may_be_flags for one in of.values()):
+        return
+    far = {device: abs(one.mean - usual.mean) / usual.std for device, one in of.items()}
+    least = DEVIATIONS * max(1.0, median(far.values()))
+    away = [
+        device
+        for device, one in of.items()
+        if far[device] >= least and _is_alike(one.std, usual.std)
+    ]
+    if are_few(away, of):
+        for device in away:
+            what = f"{title} is about {plain(of[device].mean)} here and about {plain(usual.mean)} on the others"
+            yield to_check(device, kind, what, far[device] / 1000)
+
+
+def _is_mirrored(one: Numbers, usual: Numbers) -> bool:
+    return _is_alike(one.std, usual.std) and abs(one.mean + usual.mean) <= usual.std
+
+
 def _is_mixed(of: OfDevices) -> bool:
     """Whether the means have both signs: the numbers are about 0."""
     return any(one.mean > 0 for one in of.values()) and any(one.mean < 0 for one in of.values())
@@ -170,9 +231,11 @@ def _is_multiple(own: Numbers, usual: Numbers) -> bool:
 
     A factor leaves mean / deviation as it is; a frequency changes it as much as the size.
     """
-    if min(own.effective, usual.effective) < LEAST_VALUES or own.mean * usual.mean <= 0:
+    if min(own.effective, usual.effective) < LEAST_VALUES:
         return False
-    shape = (own.mean / own.std) / (usual.mean / usual.std) if usual.std > 0 else 1.0
+    if usual.is_flat:
+        return True
+    shape = (own.mean / own.std) / (usual.mean / usual.std)
     return abs(math.log(shape)) <= abs(math.log(own.size / usual.size)) / 2
 
 
@@ -235,15 +298,13 @@ def _middle(numbers: Sequence[Numbers]) -> Numbers:
     return Numbers(count, mean, std)
 
 
-def _unit_of(low: Numbers, high: Numbers, reach: float = 0.0) -> str | None:
+def _unit_of(low: Numbers, high: Numbers, reach: float) -> str | None:
     """The units of two camps; None if no conversion explains them.
 
     Args:
         low, high: the middle of each.
         reach: how far means of the low camp are from its middle.
     """
-    if low.std <= 0 or high.std <= 0 or low.mean * high.mean < 0:
-        return None
     for name, factor, shift in UNITS:
         near = abs(high.mean - (factor * low.mean + shift)) <= factor * (low.std + reach)
         apart = abs(high.mean - low.mean) > 2 * max(low.std, high.std)
@@ -269,7 +330,7 @@ def _constants(title: str, of: OfDevices) -> Iterator[Odd]:
     """Devices on which a number stays as it is, where it changes on nearly all others."""
     flat = [device for device, one in of.items() if one.is_flat]
     changing = [one for device, one in of.items() if device not in flat]
-    if not flat or len(changing) < 2 or 5 * len(flat) > max(len(of), 5):
+    if len(changing) < 2 or 5 * len(flat) > max(len(of), 5):
         return
     if any(one.may_be_flags for one in changing):
         return
@@ -308,10 +369,9 @@ def _swaps(columns: Columns, target: str) -> Iterator[tuple[Odd, str, str]]:
     """Devices with two columns of which each looks like the other one of the fleet."""
     usual: dict[str, Numbers] = {}
     for name, of in columns.items():
-        if len(of) >= LEAST_DEVICES:
-            one = _middle(list(of.values()))
-            if one.std > 0 and (one.effective >= LEAST_VALUES or _is_mixed(of)):
-                usual[name] = one
+        one = _middle(list(of.values())) if of else NONE
+        if one.std > 0 and (one.effective >= LEAST_VALUES or _is_mixed(of)):
+            usual[name] = one
     strange: dict[str, list[str]] = {}  # columns of a device that are far from the fleet's
     for name in usual:
         far = {device: _far(one, usual[name]) for device, one in columns[name].items()}

@@ -6,9 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import median_low
 from typing import Any
 
+from covey.coordinator.doctor.columns import few_rows
 from covey.coordinator.doctor.odd import BROKER, COORDINATOR, Odd
 from covey.shared.mqtt.duplicate_ids import started_at
 from covey.shared.sentences import counted
@@ -21,9 +22,12 @@ SOON_S = 14 * DAY_S  # before a certificate ends
 CLOCKS_DIFFER_S = 600.0
 FIRST_S = 1.6e9  # a clock that shows an earlier time (2020) was never set
 ROLL_S = 120.0  # after a roll call, besides its spread, an agent that lives has answered
-LEAST_FREE = 64 << 20  # bytes: less than a small model, its report and a log need
+LEAST_FREE = (
+    512 << 20
+)  # bytes: less than logs and an upgrade need; a power of two, at which agents publish again
 LEAST_FREE_RUNS = 1_000_000_000  # bytes on the coordinator's disk: a full one pauses the run
-MANY_LINKS = 10  # connections of one session beyond those of the others
+MANY_LINKS = 20  # losses of a day that are odd
+TIMES_USUAL = 10  # the losses of the others
 
 Row = Mapping[str, Any]  # of a roster
 
@@ -53,6 +57,8 @@ class Seen:
     )  # agents of federations without a coordinator
     broker: Broker = Broker()
     free: int | None = None  # bytes on the disk of the coordinator
+    version: str = ""  # of the coordinator's Covey
+    waits: str = ""  # what the run at work waits for; empty: for no agent
 
 
 def odd_devices(seen: Seen) -> Iterator[Odd]:
@@ -69,10 +75,11 @@ def odd_devices(seen: Seen) -> Iterator[Odd]:
     for agent, status in members.items():
         row = seen.rows.get(agent, {})
         yield from _of_its_own(agent, status)
-        yield from _clock(agent, status, seen)
+        yield from _clock(agent, status, row, seen)
         yield from reports_of(agent, row, status)
         yield from _away(agent, status, row, seen, named | explained)
     yield from _publication(seen, members)
+    yield from _few_rows(members)
     for agent, federation in seen.elsewhere.items():
         if agent not in members:
             yield Odd(
@@ -115,7 +122,7 @@ def _certificates(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Od
         yield from _ends((BROKER,), seen.broker.until, seen.now, "`broker lab renew`")
     shared = Counter(ends.values()).most_common(1)
     common = shared[0][0] if shared and shared[0][1] > 1 and 2 * shared[0][1] > len(ends) else None
-    if common is not None and common != seen.broker.until:
+    if common is not None:
         yield from _ends((BROKER,), common, seen.now, "`broker lab renew`")
     for agent, end in ends.items():
         if end not in (common, seen.broker.until):
@@ -133,7 +140,7 @@ def _ends(devices: tuple[str, ...], end: float, now: float, command: str) -> Ite
             weight=now - end,
         )
     elif end - now < SOON_S:
-        what = f"its certificate ends in {counted(int((end - now) / DAY_S), 'day')}"
+        what = f"its certificate ends in {_duration(end - now)}"
         yield Odd(devices, "certificate", what, command, weight=(now - end) / SOON_S)
 
 
@@ -159,12 +166,13 @@ def _of_its_own(agent: str, status: AgentStatus) -> Iterator[Odd]:
         yield excluded(agent, status.problem, status.clock)
 
 
-def _clock(agent: str, status: AgentStatus, seen: Seen) -> Iterator[Odd]:
-    """A clock that was never set, is ahead of ours, or shows less than the start of the coordinator that it answers."""
+def _clock(agent: str, status: AgentStatus, row: Row, seen: Seen) -> Iterator[Odd]:
+    """A clock that was never set, is ahead of ours, shows less than the start of the coordinator that it answers, or was
+    behind when its status came."""
     if not status.online or status.clock is None:
         return
     called = started_at(status.epoch.partition(".")[0])
-    behind = max(FIRST_S, called or 0.0) - status.clock
+    behind = max(max(FIRST_S, called or 0.0) - status.clock, row.get("behind") or 0.0)
     ahead = status.clock - seen.now
     off = max(behind, ahead)
     if off <= CLOCKS_DIFFER_S:
@@ -224,20 +232,24 @@ def reports_of(agent: str, row: Row, status: AgentStatus | None = None) -> Itera
 def _away(
     agent: str, status: AgentStatus, row: Row, seen: Seen, explained: set[str]
 ) -> Iterator[Odd]:
-    """Devices that were lost, or that are there and do not answer."""
+    """Devices that were lost, that ended while a run waits, or that are there and do not answer."""
     expired = status.certificate is not None and status.certificate <= seen.now
     if not status.online:
         if not status.serial and not expired and agent not in explained:
             what = "offline: the broker lost it without a goodbye"
             command = "look at its power and network; `broker list`"
             yield Odd((agent,), "offline", what, command, row.get("seen"))
+        elif status.serial and seen.waits:
+            what = f"its agent ended in order, and the run waits: {seen.waits}"
+            since = status.clock or row.get("seen")
+            yield Odd((agent,), "offline", what, "on the device: agent start", since)
         return
     if row.get("silent"):
         what = f"online, and sends no reports: {row['silent']}"
         yield Odd((agent,), "silent", what, f"`coordinator lab story {agent}`", row.get("seen"))
         return
     caller = seen.coordinator
-    if caller is None or not caller.online or not caller.epoch or agent in explained:
+    if caller is None or not caller.online or agent in explained:
         return
     called = started_at(caller.session)
     patience = ROLL_S + caller.spread_s
@@ -251,52 +263,62 @@ def _away(
 
 def _links(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd]:
     """Links that are lost again and again: of one device, or of most, which is the broker."""
-    lost = {agent: one.links - 1 for agent, one in members.items() if one.links}
+    lost = {
+        agent: one.links - 1
+        for agent, one in members.items()
+        if one.links and (one.clock is None or seen.now - one.clock <= DAY_S)
+    }
     if not lost:
         return
-    usual = median(lost.values())
-    many = {
-        agent
-        for agent, count in lost.items()
-        if count >= MANY_LINKS and _is_quick(members[agent], count)
-    }
+    usual = median_low(lost.values())
+    many = [agent for agent, count in sorted(lost.items()) if count >= MANY_LINKS]
     if len(lost) >= 2 and 2 * len(many) > len(lost):
         what = f"it drops connections: {len(many)} of {counted(len(lost), 'device')} came back {usual:.0f} times or so"
         yield Odd((BROKER,), "broker", what, "`broker doctor`", weight=usual)
         return
-    for agent in sorted(many):
-        if lost[agent] >= MANY_LINKS * (1 + usual):
-            what = f"its link was lost {lost[agent]} times since it started, the others' {usual:.0f} times"
-            since = started_at(members[agent].session)
+    for agent in many:
+        if lost[agent] >= TIMES_USUAL * usual:
+            what = (
+                f"its link was lost {lost[agent]} times within a day, the others' {usual:.0f} times"
+            )
             command = "look at its network, then at keepalive in the broker's log"
-            yield Odd((agent,), "link", what, next=command, since=since, weight=lost[agent])
-
-
-def _is_quick(status: AgentStatus, lost: int) -> bool:
-    """Whether the link was lost once an hour or more often, as far as that is known."""
-    started = started_at(status.session)
-    if started is None or status.clock is None:
-        return True
-    return lost * 3600.0 >= status.clock - started
+            yield Odd((agent,), "link", what, next=command, weight=lost[agent])
 
 
 def _versions(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd]:
-    """Devices whose version is older than that of most, or whose messages mean something else."""
+    """Devices whose version is older than that of most, or newer than the coordinator's, or whose messages mean something else."""
     versions = {agent: one.version for agent, one in members.items() if one.online and one.version}
     usual = Counter(versions.values()).most_common(1)
+    newer = [
+        agent
+        for agent, own in versions.items()
+        if seen.version and _release(own) > _release(seen.version)
+    ]
+    if newer:
+        newest = max((versions[agent] for agent in newer), key=_release)
+        what = f"Covey {newest} is newer than the coordinator's {seen.version}"
+        yield Odd(
+            tuple(sorted(newer)),
+            "version",
+            what,
+            f"on the coordinator's machine: {UPDATE}",
+            weight=8,
+        )
     for agent, status in members.items():
-        if status.online and status.format != FORMAT:
-            what = f"Covey {status.version or 'of unknown version'} speaks format {status.format}, not {FORMAT}"
-            command = "update it: pip install --upgrade covey"
+        own = versions.get(agent, "")
+        if status.online and status.format != FORMAT and agent not in newer:
+            what = (
+                f"Covey {own or 'of unknown version'} speaks format {status.format}, not {FORMAT}"
+            )
+            where = "the coordinator" if status.format > FORMAT else "it"
+            command = f"update {where}: {UPDATE}"
             yield Odd((agent,), "version", what, command, started_at(status.session), weight=9)
-        elif (
-            agent in versions
-            and 2 * usual[0][1] > len(versions)
-            and _release(versions[agent]) < _release(usual[0][0])
-        ):
-            what = f"Covey {versions[agent]}, most devices have {usual[0][0]}"
-            command = "update it: pip install --upgrade covey"
-            yield Odd((agent,), "version", what, command, started_at(status.session))
+        elif own and 2 * usual[0][1] > len(versions) and _release(own) < _release(usual[0][0]):
+            what = f"Covey {own}, most devices have {usual[0][0]}"
+            yield Odd((agent,), "version", what, f"update it: {UPDATE}", started_at(status.session))
+
+
+UPDATE = "pip install --upgrade covey"
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -309,18 +331,20 @@ def _publication(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd
     wanted = seen.deployment
     if wanted is None:
         return
-    refused = [
-        agent
+    refused = {
+        agent: one.model.note
         for agent, one in members.items()
         if one.online
         and one.model is not None
         and one.model.serial == wanted.serial
         and (one.model.run, one.model.round) != (wanted.run, wanted.round)
-    ]
-    for agent in refused:
-        model = members[agent].model
-        assert model is not None  # noqa: S101 - chosen above
-        what = f"it refused {wanted.title}: {model.note or 'its check kept it out'}"
-        yield Odd(
-            (agent,), "publication", what, "`coordinator versions`", weight=float(len(refused))
-        )
+    }
+    if refused:
+        why = next(filter(None, refused.values()), "their check kept it out")
+        what = f"refused {wanted.title}: {why}"
+        yield Odd(tuple(sorted(refused)), "publication", what, "`coordinator versions`")
+
+
+def _few_rows(members: Mapping[str, AgentStatus]) -> Iterator[Odd]:
+    """Devices with far fewer rows than the others."""
+    yield from few_rows({agent: one.samples for agent, one in members.items() if one.samples})

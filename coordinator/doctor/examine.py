@@ -30,7 +30,7 @@ from covey.coordinator.doctor.columns import (
 from covey.coordinator.doctor.devices import Broker, Seen, odd_devices
 from covey.coordinator.doctor.odd import Odd, ranked, read_odd
 from covey.shared.candidate_names import NONE
-from covey.shared.numerics.measures import MEASURES, Measure, shown_measure
+from covey.shared.numerics.measures import MEASURES, PERCENT, Measure, shown_measure
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, RosterMessage
 
@@ -38,7 +38,8 @@ Modes = Mapping[str, Mapping[str, Any]]  # of one device: figures by mode
 Evaluation = Mapping[str, Modes]
 USED = ("delivered", "server")  # what a device uses: the first of these that there is
 SHIFT = 3.0  # deviations of the target between training and test rows
-WORSE = 2.0  # times the error of the constant answer, and deviations of a share
+WORSE = 1.5  # times the error of the constant answer; a target with the wrong sign has up to 2
+CHANCE = 2.0  # deviations of a share
 
 
 def odd_figures(
@@ -51,11 +52,18 @@ def odd_figures(
         weights: what each device's mixture gives its candidates, by name; None: there are no mixtures.
     """
     used = {device: own for device, modes in evaluation.items() if (own := in_use(modes))}
-    targets = _targets(used)
+    drifts = list(_drifts(evaluation))
+    drifted = {device for odd in drifts for device in odd.devices}
+    targets = _targets({device: own for device, own in used.items() if device not in drifted})
     yield from odd_columns({"target": targets}, "target") if targets else same_tests(used)
     yield from _worse_than_nothing(used, evaluation)
     yield from _far_from_others(used)
-    yield from _drifts(evaluation)
+    # a device may have trained what it uses itself; that the others' model is no good there is odd all the same
+    served = {device: figures for device in used if (figures := evaluation[device].get("server"))}
+    if served != used:
+        yield from _worse_than_nothing(served, evaluation, served=True)
+        yield from _far_from_others(served, "the fleet's model there: ")
+    yield from drifts
     yield from _no_model(weights or {})
 
 
@@ -72,7 +80,7 @@ def _targets(used: Mapping[str, Mapping[str, Any]]) -> OfDevices:
     """The test targets of each device; empty for classes."""
     found = {}
     for device, figures in used.items():
-        if "mean" in figures and "variance" in figures:
+        if "variance" in figures:
             count, mean = float(figures["n"]), float(figures["mean"])
             square = figures["variance"] + mean**2
             if (one := numbers_of(count, count * mean, count * square)) is not None:
@@ -91,9 +99,13 @@ def same_tests(used: Mapping[str, Mapping[str, Any]]) -> Iterator[Odd]:
 
 
 def _worse_than_nothing(
-    used: Mapping[str, Mapping[str, Any]], evaluation: Evaluation
+    used: Mapping[str, Mapping[str, Any]], evaluation: Evaluation, *, served: bool = False
 ) -> Iterator[Odd]:
-    """Devices whose model is clearly worse than their constant answer, where nearly all others gain."""
+    """Devices whose model is clearly worse than their constant answer, where nearly all others gain.
+
+    Of what they were `served` the answer of the median device counts, too: one with a single class needs no model.
+    """
+    model = "the fleet's model is worse there" if served else "its model is worse"
     gains: dict[str, float] = {}  # above 0: clearly worse
     words: dict[str, str] = {}
     for device, figures in used.items():
@@ -102,10 +114,17 @@ def _worse_than_nothing(
         if measure is None or measure.name not in nothing:
             continue
         mine, other = figures[measure.name], nothing[measure.name]
+        if served:
+            usual = median(
+                one["baseline"][measure.name]
+                for one in evaluation.values()
+                if measure.name in (one.get("baseline") or {})
+            )
+            other = max(other, usual) if measure.lower_is_better else min(other, usual)
         gains[device] = _is_worse(measure, mine, other, figures["n"])
         words[device] = (
-            f"its model is worse than none: {measure.label} {measure.text(mine)}, the constant answer "
-            f"{measure.text(other)}"
+            f"{model} than none: {measure.label} {_words(measure, mine)}, the constant answer "
+            f"{_words(measure, other)}"
         )
     worse = [device for device, gain in gains.items() if gain > 0]
     if are_few(worse, gains):
@@ -113,16 +132,20 @@ def _worse_than_nothing(
             yield to_check(device, "figure", words[device], gains[device])
 
 
+def _words(measure: Measure, figure: float) -> str:
+    return f"{measure.text(figure)}{' %' if measure.scale == PERCENT else ''}"
+
+
 def _is_worse(measure: Measure, mine: float, nothing: float, rows: int) -> float:
     """How far beyond chance a figure is worse than another one; 0 if it is not."""
     if measure.lower_is_better:
         power = 2 if measure.name == "mse" else 1
         return max(mine - WORSE**power * nothing, 0.0) if nothing > 0 else 0.0
-    chance = WORSE * math.sqrt(max(nothing * (1 - nothing), 0.0) / max(rows, 1))
+    chance = CHANCE * math.sqrt(max(nothing * (1 - nothing), 0.0) / max(rows, 1))
     return max(nothing - mine - chance, 0.0)
 
 
-def _far_from_others(used: Mapping[str, Mapping[str, Any]]) -> Iterator[Odd]:
+def _far_from_others(used: Mapping[str, Mapping[str, Any]], whose: str = "") -> Iterator[Odd]:
     """Devices whose error is many times the fleet's median."""
     errors: dict[str, float] = {}
     shown: dict[str, tuple[Measure, float]] = {}
@@ -140,7 +163,7 @@ def _far_from_others(used: Mapping[str, Mapping[str, Any]]) -> Iterator[Odd]:
         measure, value = shown[device]
         if value < usual:
             continue
-        what = f"{measure.label} {measure.text(value)}, the fleet's median is {measure.text(usual)}"
+        what = f"{whose}{measure.label} {measure.text(value)}, the fleet's median is {measure.text(usual)}"
         yield to_check(device, "figure", what, value / usual)
 
 
@@ -207,10 +230,8 @@ def examine(facts: Facts) -> list[Odd]:
     found = list(facts.known)
     if facts.seen is not None:
         found += odd_devices(facts.seen)
-    if facts.columns:
-        found += odd_columns(facts.columns, facts.target)
-    if facts.evaluation or facts.weights:
-        found += odd_figures(facts.evaluation, facts.weights)
+    found += odd_columns(facts.columns, facts.target)
+    found += odd_figures(facts.evaluation, facts.weights)
     return ranked(_with_one_cause(found))
 
 
@@ -263,6 +284,7 @@ def of_retained(
         deployment,
         elsewhere or {},
         Broker(until=until),
+        version="" if coordinator is None else coordinator.version,
     )
     return examine(Facts(seen=seen, known=known))
 

@@ -65,6 +65,9 @@ class RosterEntry:
     failure: str | None = None  # why its newest report without work holds none
     failures: int = 0  # reports without work in a row; 0 after a report with work
     lost: bool = False  # it went without a goodbye
+    behind: float = (
+        0.0  # seconds by which its clock was behind ours when its newest live status came
+    )
 
 
 @dataclass(slots=True)

@@ -78,8 +78,8 @@ def roster_table(
 
 
 def _cells(agent: str, row: Mapping[str, Any]) -> list[str]:
-    """The cells of one agent, in the order of `COLUMNS`. Of one that is away, the time is when it was heard last."""
-    since = row.get("since") if row.get("online") and row.get("since") else row["seen"]
+    """The cells of one agent, in the order of `COLUMNS`. Of one that was lost, the time is when it was heard last."""
+    since = row.get("since") or row["seen"]
     return [agent, _state(row), moment(since), _model(row.get("model")), _wrong(row)]
 
 

@@ -186,6 +186,7 @@ class Roster:
                 "online": False,
                 "busy": False,
                 "problem": status.problem or entry.status.problem,
+                "clock": status.clock or entry.status.clock,
             }
             status = entry.status.model_copy(update=gone)
             labels = entry.labels
@@ -193,6 +194,7 @@ class Roster:
         entry.status = status
         if status.online:  # a last will is the broker's word, and may come late
             entry.seen = now
+            entry.behind = 0.0 if retained or status.clock is None else now - status.clock
         entry.labels = labels
         fits = status.online and status.problem is None and status.task == self.task_digest
         was_here = entry.here
@@ -258,7 +260,11 @@ class Roster:
             status = entry.status
             quarantine = self.members[agent].quarantine
             statuses[agent] = status.model_copy(update={"serial": 0}) if entry.lost else status
-            row = rows[agent] = {"seen": entry.seen, "failures": entry.failures}
+            row = rows[agent] = {
+                "seen": entry.seen,
+                "failures": entry.failures,
+                "behind": entry.behind,
+            }
             if entry.failures:
                 row["failed"] = entry.failure
             if entry.refusals:

@@ -23,6 +23,7 @@ from covey.coordinator.run.oddities import of_reports
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.roster import Roster
 from covey.shared.mqtt.program import Effect, Publish
+from covey.shared.programs.version import version
 from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.documents import RosterMessage
@@ -57,6 +58,7 @@ class RosterShow:
         self._of_reports: list[Odd] = []  # found in data and figures
         self._odd: list[Odd] = []  # as it was published
         self.broker: Callable[[], Broker] = Broker  # as the service sees it
+        self._is_waiting = False
 
     def __repr__(self) -> str:
         return f"<RosterShow: {self._roster.pages!r}, due at {self.due}>"
@@ -65,6 +67,12 @@ class RosterShow:
         """Something has changed: publish it soon."""
         if self.due is None:
             self.due = now + self._pause_s
+
+    def is_waiting(self, waits: bool, now: float) -> None:
+        """Whether the run waits for agents: those that ended in order are odd then."""
+        if waits != self._is_waiting:
+            self._is_waiting = waits
+            self.changed(now)
 
     def publish_at(self, time: float) -> None:
         """An operator waits to see a change."""
@@ -146,7 +154,16 @@ class RosterShow:
         free = None
         with contextlib.suppress(OSError):  # the folder was moved away, or its disk is gone
             free = shutil.disk_usage(self._run.folder).free
-        seen = Seen(time.time(), statuses, rows, broker=self.broker(), free=free)
+        waits = (self._run.engine.waits_for or "") if self._is_waiting else ""
+        seen = Seen(
+            time.time(),
+            statuses,
+            rows,
+            broker=self.broker(),
+            free=free,
+            version=version(),
+            waits=waits,
+        )
         return examine(Facts(seen=seen, known=self._of_reports))
 
     def _look_for_odd(self) -> None:

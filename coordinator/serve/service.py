@@ -351,6 +351,7 @@ class Service:
                 hint = desk.elsewhere.sentence
             why = "; ".join(filter(None, (why, hint)))
         shown = self._waiting.reason(why, now)
+        desk.show.is_waiting(bool(self._waiting.shown), now)
         if shown is None:
             return
         reason, waited_s = shown

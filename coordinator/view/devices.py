@@ -44,7 +44,7 @@ class Device:
     state: str  # idle, busy, excluded, left, offline or expelled
     since: (
         float | None
-    )  # when the agent started, in seconds since 1970 by its clock; None if it is not online
+    )  # in seconds since 1970 by its clock: when it started, or ended in order; None: unknown
     problem: str | None
     samples: int
     test_samples: int
@@ -75,7 +75,7 @@ def device_of(status: AgentStatus) -> Device:
     """The device of a status."""
     return Device(
         state=_state(status),
-        since=started_at(status.session) if status.online else None,
+        since=started_at(status.session) if status.online else status.clock,
         problem=status.problem,
         samples=status.samples,
         test_samples=status.test_samples,

@@ -454,7 +454,8 @@ def _newest_events(
             text = f"{line.phase}: closed with {line.reported} of {invited} reports"
             events.append(EventLine("missing", line.round, text))
         elif with_rounds:
-            events.append(EventLine("phase", line.round, _went_well(line)))
+            event = EventLine("phase", line.round, _went_well(line))
+            events += [event] if event not in events[-1:] else []
         events += [
             EventLine(
                 "void",

@@ -72,6 +72,11 @@ class Waiting:
         return f"<Waiting: {self.why or 'for nothing'}>"
 
     @property
+    def shown(self) -> str:
+        """The reason that people know: it has lasted for a while."""
+        return self._shown
+
+    @property
     def gives_up_at(self) -> float | None:
         """When this waiting has lasted too long; None: never, or nothing is waited for."""
         return self._since + self._limit_s if self.why and math.isfinite(self._limit_s) else None

@@ -136,7 +136,7 @@ class AgentStatus(Sparse, Document):
     certificate: float | None = None  # when the first one ends that its connection needs
     disk_free: Count | None = None  # bytes on the disk of its state
     clock: float | None = None  # its time when it published this
-    links: Count = 0  # connections of this session so far
+    links: Count = 0  # connections within a day, the present one included
     twins: Count = 0  # times that another program with its id was heard
     refused: Text = ""  # why the coordinator refused its newest report
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from covey.shared.sentences import counted
 from tests.browser import CHROMIUM, browser
 from tests.chaos import check
 from tests.chaos.proxy import Proxy
@@ -37,7 +38,6 @@ END_S = 300.0  # of the rest of the run after the last fault
 GRACE_S = 3.0  # a round with its quorum waits so long for the others
 SEEN_S = 45.0  # within which a fault must show
 LOSS = 0.3
-WIDE = 78
 
 
 @dataclass(frozen=True)
@@ -176,14 +176,14 @@ class Pilot:
 
     def tells(self, text: str) -> None:
         minutes, seconds = divmod(int(self.now_s), 60)
-        self.show(f"{minutes:02}:{seconds:02}  {text}"[:WIDE])
+        self.show(f"{minutes:02}:{seconds:02}  {text}")
 
     async def plays(self) -> bool:
         """Did the run end as it should, and was everything seen?"""
         site = self.site
         await self._scenario()
         await site.start_coordinator(self.name)
-        await soon((site.run / self.name / "scenario.yaml").exists)
+        await soon((site.run / self.name / "scenario.yaml").exists, END_S)
         dashboard = await Program.start(
             python("covey.coordinator.cli", "dashboard", str(site.run / self.name), "--port", "0"),
             site.folder / "dashboard.log",
@@ -218,7 +218,7 @@ class Pilot:
         (self.site.folder / f"{self.name}.yaml").write_text(yaml.safe_dump(scene))
 
     async def _address(self, dashboard: Program) -> str:
-        found = await soon(lambda: re.search(rb"dashboard: (\S+)", dashboard.said()))
+        found = await soon(lambda: re.search(rb"dashboard: (\S+)", dashboard.said()), END_S)
         return str(found[1].decode())
 
     # what happens
@@ -300,14 +300,14 @@ class Pilot:
         if "coordinator" in fault.kind:
             return f"resumed in round {after[-1]['round'] + 1}" if after else ""
         name = self.site.name(fault.device)
-        away = [row["round"] + 1 for row in after if name not in row["reported"]]
-        back = [row["round"] + 1 for row in after if name in row["reported"]]
-        if not back or (away and back[-1] < away[-1]):
+        away = [row for row in after if name not in row["reported"]]
+        if not after or name not in after[-1]["reported"]:
             return ""
         if not away:
-            return f"late, and in every round: {len(back)} reports"
-        rounds = ", ".join(map(str, sorted(set(away))))
-        return f"no report of {name} in round {rounds}; back in round {back[-1]}"
+            return f"late, and in every round: {counted(len(after), 'report')}"
+        first, last = (f"{row['phase']} of round {row['round'] + 1}" for row in (away[0], away[-1]))
+        missed = f"in {first}" if len(away) == 1 else f"from {first} to {last}"
+        return f"missing {missed}; then back"
 
     async def _watch(self) -> None:
         """Show each round on the timeline."""
@@ -316,9 +316,9 @@ class Pilot:
             for row in self.phases()[told:]:
                 told += 1
                 if row["ends_round"]:
-                    missing = ", ".join(row["missing"]) or "nobody"
-                    here = f"{len(row['reported'])} of {self.site.agents} reported"
-                    self.tells(f"         round {row['round'] + 1}: {here}, {missing} missing")
+                    missing = "".join(f", {name} is missing" for name in row["missing"])
+                    here = f"{len(row['invited'])} invited, {len(row['reported'])} reported"
+                    self.tells(f"         round {row['round'] + 1}: {here}{missing}")
             await asyncio.sleep(0.1)
 
     # the end

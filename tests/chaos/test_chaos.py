@@ -98,7 +98,7 @@ async def test_a_short_pilot_ends_as_it_should_and_shows_each_fault(tmp_path: Pa
         "power cut of gw-02",
         "the broker moves",
     ]
-    assert "back in round" in rows[1] or "in every round" in rows[1]
+    assert "then back" in rows[1] or "in every round" in rows[1]
     assert "the connection was lost" in rows[2]
     assert any("Watch: http://127.0.0.1" in line for line in printed)
 

@@ -89,6 +89,19 @@ def test_force_after_a_refused_rollback_goes_to_the_same_version(
     assert deployed(broker).round == 3, "all devices had gone back"
 
 
+def test_force_after_a_rollback_that_an_absent_device_has_not_seen_goes_to_the_same_version(
+    broker: MemoryBroker, run: Path, command: Command
+) -> None:
+    published(broker, run, command, 3, 4, 5)
+    uses(broker, run, 4, 4, 5)
+    in_use(broker, GATEWAYS[2], None, online=False)
+    done = command("rollback")
+    assert (done.exit_code, deployed(broker).round) == (3, 4)
+    assert "1 is offline (gw-3)" in " ".join(done.stdout.split())
+    command("rollback", "--force")
+    assert (deployed(broker).round, deployed(broker).force) == (4, True)
+
+
 def test_force_after_a_candidate_that_is_not_given_back_goes_to_the_champion(
     broker: MemoryBroker, run: Path, command: Command
 ) -> None:

@@ -5,6 +5,7 @@ Data faults go through the description of a table and through a whole run; statu
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -96,6 +97,9 @@ HALF = {number: scaled(TEMP, 1.8, 32.0) for number in (0, 1, 4, 5, 8)}
 OF_DATA: dict[str, tuple[Mapping[int, Fault], str, str]] = {
     "target scaled": ({3: scaled(LOAD, 1000)}, FAULTY, "target"),
     "target scaled down": ({3: scaled(LOAD, 0.001)}, FAULTY, "target"),
+    "target with the wrong sign": ({3: scaled(LOAD, -1)}, FAULTY, "target"),
+    "a sensor with an offset": ({3: scaled(TEMP, 1.0, 100.0)}, FAULTY, "scale"),
+    "few rows": ({3: lambda rows: rows[:6]}, FAULTY, "rows"),
     "a column scaled": ({3: scaled(WIND, 100)}, FAULTY, "unit"),
     "a column scaled by no unit": ({3: scaled(WIND, 37)}, FAULTY, "scale"),
     "constant sensor": ({3: constant(TEMP, 21.3)}, FAULTY, "constant"),
@@ -227,6 +231,7 @@ def of_statuses(folder: Path) -> dict[str, tuple[Mapping[str, AgentStatus], dict
     """Statuses, what else is known, and the kind that is expected of `FAULTY`."""
     in_use = ModelInUse(run="run-0", round=3, name="may", serial=5, note="rejected: june")
     will = session(FAULTY).will
+    left = session(FAULTY).goodbye.model_copy(update={"clock": NOW - HOUR})
     kept = {f"gw_{number}": status(f"gw-{number}", model=ModelInUse(run="run-1", round=3, name="june", serial=5)) for number in range(10)}  # fmt: skip
     present = fleet()
     lost = {name: one for name, one in present.items() if name != FAULTY}
@@ -246,6 +251,7 @@ def of_statuses(folder: Path) -> dict[str, tuple[Mapping[str, AgentStatus], dict
         "refused publication": (fleet(**{**kept, "gw_3": status(FAULTY, model=in_use)}), {"deployment": deployment(name="june")}, "publication"),
         "silent one": (fleet(gw_3=status(FAULTY, epoch="000000000000ab.1")), {}, "silent"),
         "gone": (fleet(gw_3=will), {}, "offline"),
+        "ended while a run waits": (fleet(gw_3=left), {"waits": "9 of 10 agents are there"}, "offline"),
         "memory too small": (fleet(gw_3=with_little_memory()), {}, "excluded"),
         "memory too small for the work": (present, {"rows": {FAULTY: {"failing": "needs 900 MiB of memory", "failures": 3}}}, "work"),
         "empty file": (fleet(gw_3=with_empty_file(folder)), {}, "excluded"),
@@ -256,6 +262,7 @@ NAMES = (
     *("stuck clock", "clock of 1970", "clock ahead", "full disk", "old version", "other format"),
     *("certificate that ends", "expired certificate", "read-only access rules", "flapping link"),
     *("wrong federation", "twin id", "refused publication", "silent one", "gone"),
+    "ended while a run waits",
     *("memory too small", "memory too small for the work", "empty file"),
 )
 
@@ -421,6 +428,30 @@ def test_devices_that_use_no_model_are_listed_however_many_they_are(
 def test_a_fleet_asleep_is_not_odd() -> None:
     goodbyes = {name: session(name).goodbye for name in fleet()}
     assert listed(goodbyes, coordinator=None) == []
+
+
+def test_who_ended_in_order_is_odd_as_long_as_the_run_waits(tmp_path: Path) -> None:
+    scene = scenario("fedavg", rounds={"count": 1, "participation": 1.0, "start_agents": 5})
+    broker = MemoryBroker(seed=2)
+
+    async def whole() -> tuple[list[Odd], list[Odd]]:
+        laws = laws_of(scene, start_agents=5, quorum=5, deadline_s=60.0)
+        async with SmallFleet(tmp_path, scene, laws, broker, clients(5, scene)) as small:
+            await asyncio.sleep(1)
+            small.agents["agent-2"].stop()
+            await small.lives["agent-2"]
+            serving = asyncio.create_task(small.serve())
+            await asyncio.sleep(30)
+            waits = of_fleet(retained(broker), time.time())
+            small.join("agent-2", "again")
+            await serving
+            return waits, of_fleet(retained(broker), time.time())
+
+    waits, after = clock.run(whole(), within_s=36_000.0)
+    assert [(odd.who, odd.kind, odd.next) for odd in waits] == [("agent-2", "offline", "on the device: agent start")]  # fmt: skip
+    assert waits[0].what == "its agent ended in order, and the run waits: 4 agents online, rounds.quorum is 5"  # fmt: skip
+    assert waits[0].since is not None
+    assert after == []
 
 
 # -- the list --------------------------------------------------------------------------------------------------------

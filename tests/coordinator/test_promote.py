@@ -164,7 +164,7 @@ def test_a_promotion_prints_who_took_it_who_rejected_it_and_who_is_not_there_yet
     shown = typed("promote", finished, *waited)
     assert shown.exit_code == 1
     assert shown.stdout.endswith(
-        "devices: 1 took it over, 1 rejected it (pi-2), 1 have not answered yet (pi-3), 1 are offline (pi-4); "
+        "devices: 1 took it over, 1 rejected it (pi-2), 1 has not answered yet (pi-3), 1 is offline (pi-4); "
         "`coordinator promote run@2 --force` overrides their check\n"
     )
     found = json.loads(typed("promote", finished, "--json", *waited).stdout)["outcome"]

@@ -32,7 +32,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "232d7eccc5b10a28",
+    "9a6f5600fc2c2ba2",
 )  # the format number, and the digest of the fields that it stands for
 
 
