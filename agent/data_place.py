@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -124,6 +125,8 @@ FORM = "sqlite:FILE?table=NAME or sqlite:FILE?query=SELECT..."
 KEYS = ("table", "query")
 TEXTS = (".csv", ".tsv")
 DAILY = (*TEXTS, ".parquet")
+LONGEST_LINE = 1 << 16  # bytes
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 # a year and a month, or a day, as in 2026-11-27.csv, readings_202611.parquet
 DATE = re.compile(r"(?<!\d)(19|20)\d\d[-_.]?(0[1-9]|1[0-2])([-_.]?(0[1-9]|[12]\d|3[01]))?(?!\d{3})")
 
@@ -147,6 +150,10 @@ class SqlitePath(_Path):  # type: ignore[misc]
     def file(self) -> Path:
         """The database."""
         return Path(super().__str__())
+
+
+class UnfinishedFile(_Path):  # type: ignore[misc]
+    """The newest file of a growing folder, whose last line is still being written."""
 
 
 class GrowingFolder(_Path):  # type: ignore[misc]
@@ -175,15 +182,46 @@ def sqlite_path(data: str) -> SqlitePath | None:
 def daily_files(folder: Path) -> tuple[Path, ...]:
     """The files of a growing folder, in the order of their names: two or more tables of one kind, all with a date in their names.
 
-    Empty for any other folder. Files without a byte are left out: a gateway has just made them.
+    Empty for any other folder. Files without a byte are left out, and those with one more suffix, such as .csv.tmp: a gateway
+    has just made them.
+
+    Raises:
+        DataError: one of them is compressed.
     """
-    files = [path for path in folder.iterdir() if not path.name.startswith(".") and path.is_file()]
+    files = [
+        path
+        for path in folder.iterdir()
+        if not path.name.startswith(".") and path.is_file() and not _is_unfinished(path)
+    ]
+    packed = [path for path in files if path.suffix.lower() in COMPRESSED]
+    files = [path for path in files if path not in packed]
     kinds = {path.suffix.lower() for path in files}
     if len(files) < 2 or len(kinds) != 1 or not kinds <= set(DAILY):
         return ()
     if not all(DATE.search(path.stem) for path in files):
         return ()
-    return tuple(path for path in sorted(files) if path.stat().st_size)
+    if packed:
+        fault = "is compressed; unpack it, or move it elsewhere: its rows would be missed"
+        raise DataError(f"{packed[0]} {fault}", public=f"a file of the folder {fault}")
+    filled = [path for path in sorted(files) if path.stat().st_size]
+    return (*filled[:-1], *chain.from_iterable(map(_newest, filled[-1:])))
+
+
+def _newest(path: Path) -> tuple[Path, ...]:
+    """The newest file; nothing while it has no whole line."""
+    with path.open("rb") as file:
+        begin = file.read(LONGEST_LINE)
+        file.seek(-1, os.SEEK_END)
+        end = file.read()
+    if path.suffix.lower() not in TEXTS or end in (b"\n", b"\r"):
+        return (path,)
+    return (UnfinishedFile(path),) if b"\n" in begin or b"\r" in begin else ()
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Whether a file has the name of a table and one more suffix, which is none of a compressed file."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    return len(suffixes) > 1 and suffixes[-2] in DAILY and suffixes[-1] not in (*DAILY, *COMPRESSED)
 
 
 def place_of(data: str | Path) -> Path:

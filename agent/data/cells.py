@@ -70,6 +70,11 @@ class BadCells:
         self._by_column[cell.column] += 1
         self._block.append(cell)
 
+    @property
+    def first(self) -> BadCell:
+        """The first refused cell. IndexError if there is none."""
+        return (self._first or self._block)[0]
+
     def close_block(self) -> None:
         """Keep the first cells of the block that was read. Later blocks have later rows."""
         self._block.sort()

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
+from datetime import date
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +31,10 @@ LEAST_COMPACT = 5  # different dates of eight digits or more, which are no accid
 LARGE = 1e7  # of numbers that may be times
 SOME_NUMBERS = 0.2  # of the cells of a column of words: worth a remark
 MOSTLY = 0.8  # of the words of a column are numbers with something around them
-AROUND = re.compile(r"[^\w\s]{0,3}\s*\d[\d.,' ]*\s*\D{0,8}")
+# numbers with something around them, and texts with a year or a clock
+AROUND = re.compile(
+    r"[^\w\s]{0,3}\s*\d[\d.,'\s]*\s*\D{0,8}|.{0,24}((?<!\d)(1[7-9]|20)\d\d(?!\d)|\d:\d\d).{0,24}"
+)
 
 Kind = Literal["whole", "number", "boolean", "time", "word", "bytes", "empty"]
 Steps = Literal["", "ones", "rising", "falling", "runs"]
@@ -51,6 +55,7 @@ class ColumnDescription:
     mean: float | None
     std: float | None
     numbers: int  # cells with a finite number
+    times: int  # texts and dates that are points in time
     # the first cells that are neither numbers nor times, at most MAX_STRANGE
     strange: tuple[str, ...]
     is_unique: bool  # no value of many occurs twice
@@ -83,10 +88,11 @@ class ColumnDescription:
                 "name it in task.read.missing"
             )
         elif not self.numbers and self.values:
-            alike = [value for value in self.values if AROUND.fullmatch(value)]
+            words = [value for value in self.values if value_of(value).kind == "word"]
+            alike = [value for value in words if AROUND.fullmatch(value)]
             if len(alike) >= MOSTLY * len(self.values) and len(alike) > LEAST_COMPACT:
                 yield (
-                    f"column {self.name!r}: numbers or times with something around them, such as {alike[0]!r:.40}; "
+                    f"column {self.name!r}: numbers or times with something around them, such as {shape_of(alike[0])!r:.40}; "
                     "they count as words unless task.read names their spelling (units, thousands, dates)"
                 )
 
@@ -179,9 +185,12 @@ def found_notation(path: Path, marks: Collection[str] = ()) -> FoundNotation:
         for block in islice(file.blocks(file.columns, BadCells(path)), 1):
             for name, cells in block.cells.items():
                 first = cells[:EXAMINED_ROWS]
-                texts[name] = [
-                    text for cell in first if isinstance(cell, str) and (text := cell.strip())
+                spellings = [
+                    cell.strip() if isinstance(cell, str) else spelled(cell)
+                    for cell in first
+                    if isinstance(cell, str | date)
                 ]
+                texts[name] = [text for text in spellings if text]
         return notation_of(texts, file.separator, encoding, marks)
 
 
@@ -189,11 +198,12 @@ def _check_lines(path: Path, rows: int, faults: BadCells) -> None:
     """DataError for a file whose header has another number of columns than most of its rows, with the first of these."""
     if rows > faults.count or not faults.count:
         return
-    try:
-        faults.check()
-    except DataError as error:
-        advice = f"most rows do not fit the first line; if that is a title, remove the lines above the column names: {path}"
-        raise DataError(f"{error}\n  {advice}", public=error.public) from None
+    first = faults.first
+    raise DataError(
+        f"{path}: {faults.count} of {rows + faults.count} rows do not fit the first line, such as {first.described()}; if that line is a "
+        "title, remove the lines above the column names",
+        public=f"{faults.count} rows do not fit the first line",
+    )
 
 
 def _check_first_row(
@@ -214,6 +224,13 @@ def _check_first_row(
             f"{path}: the line below the column names seems to be a second header ({words}); remove it",
             public="the table seems to have two header lines; remove the second one",
         )
+
+
+def shape_of(word: str) -> str:
+    """A word without what it holds: a description leaves its device."""
+    return re.sub(
+        "[^\\W\\d_]", lambda found: "A" if found[0].isupper() else "a", re.sub("\\d", "9", word)
+    )
 
 
 class _Column:
@@ -304,6 +321,7 @@ class _Column:
             mean=self._mean if has_numbers else None,
             std=math.sqrt(self._squares / self._numbers) if has_numbers else None,
             numbers=self._numbers,
+            times=self._times,
             strange=tuple(self._strange),
             is_unique=self._is_unique(),
             is_key=kind == "word" and self._is_unique(),

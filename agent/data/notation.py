@@ -40,6 +40,7 @@ DAYS = (
 CLOCKS = ("", " %H:%M", " %H:%M:%S")
 NUMBER_SIGNS = frozenset("0123456789+-.,' ")
 MOSTLY = 0.8  # of a column's cells have a form: the others may be faults
+FAULT_IN = 5  # cells, at most
 HALF = 0.5  # of a column's cells are numbers: the others may be marks
 MAX_MARKS = 3  # of one column
 MANY_NUMBERS = 20  # different ones among which one word is no class
@@ -64,11 +65,11 @@ def encoding_of(path: Path, notation: Notation) -> str:
 
 
 def separator_of(header: str, notation: Notation) -> str:
-    """The character between the cells of a text file: the declared one, else the most frequent one of its first line, which may
-    name it as spreadsheets do (`sep=;`)."""
+    """The character between the cells of a text file: the declared one, else the most frequent one of its first line outside of
+    quotes. The line may name it as spreadsheets do (`sep=;`)."""
     if named := named_separator(header):
         return named
-    return notation.separator or max(SEPARATORS, key=header.count)
+    return notation.separator or max(SEPARATORS, key=re.sub('"[^"]*"', "", header).count)
 
 
 def named_separator(line: str) -> str | None:
@@ -263,7 +264,14 @@ def _marks(cells: Sequence[str]) -> set[str]:
     left -= signs
     are_many = values >= MOSTLY * len(cells) or len({*cells}) > MANY_NUMBERS
     if len(left) == 1 and are_many:  # again and again, such as offline; <0.006 is a value
-        signs |= {cell for cell in left if others[cell] > 1 and not any(map(str.isdigit, cell))}
+        are_times = any(
+            value_of(cell).kind == "time" for cell in cells
+        )  # among which 0000-00-00 is none
+        signs |= {
+            cell
+            for cell in left
+            if others[cell] > 1 and (are_times or not any(map(str.isdigit, cell)))
+        }
     return marks | signs if len(signs) <= MAX_MARKS else marks
 
 
@@ -361,9 +369,15 @@ def _forms() -> tuple[str, ...]:
 
 
 def _date_form(cells: Sequence[str]) -> str | None:
-    """The only form of dates that fits all cells of a column; None if there is none, or 03/04/2025 could be two days."""
+    """The only form of dates that fits all cells of a column, or most of them; None if there is none, or 03/04/2025 could be two
+    days."""
     if not cells or any(value_of(cell).kind in ("number", "time") for cell in cells):
         return None
-    fitting = [form for form in _forms() if moment_in_form(cells[0], form)]
-    fitting = [form for form in fitting if all(moment_in_form(cell, form) for cell in cells)]
+    first = cells[: len(cells) // FAULT_IN + 1]  # one of them fits the form, if most cells do
+    counts: Counter[str] = Counter()
+    for form in _forms():
+        if any(moment_in_form(cell, form) for cell in first):
+            counts[form] = sum(moment_in_form(cell, form) is not None for cell in cells)
+    fitting = [form for form, count in counts.items() if count == len(cells)]
+    fitting = fitting or [form for form, count in counts.items() if count > MOSTLY * len(cells)]
     return fitting[0] if len(fitting) == 1 else None

@@ -23,6 +23,7 @@ from covey.agent.data.describe import (
     TableDescription,
     describe_table,
     lists_words,
+    shape_of,
 )
 from covey.agent.data.images import ImageHeader, ImageSource, image_folders, read_header
 from covey.agent.data.load import has_images, load, tables_at
@@ -328,23 +329,23 @@ def _tables(
 
 
 def _column_facts(column: ColumnDescription, rows: int, words: Collection[str]) -> ColumnFacts:
-    """A column with few cells that are no numbers counts as a column of numbers with faults."""
+    """A column with few cells that are no numbers, or no times, counts as a column of these with faults."""
     present = rows - column.missing
-    faults = present - column.numbers
-    is_number = column.kind in NUMBERS
-    if column.kind == "word" and column.numbers and faults < FEW_FAULTS * present:
-        is_number = True
-    kind: Kind = "number"
-    if not is_number:
-        kind = _kind(column)
+    faults = 0 if column.kind == "time" else present - max(column.numbers, column.times)
+    kind = _kind(column)
+    if kind == "word" and faults < FEW_FAULTS * present:
+        kind = "number" if column.numbers else "time"
+    is_number = column.kind in NUMBERS or kind == "number"
+    if is_number:
+        kind = "number"
     values = _values(column, words, is_number=is_number)
     return ColumnFacts(
         name=column.name,
         cells=rows,
         missing=column.missing,
         numbers=column.numbers,
-        faults=faults if is_number else 0,
-        strange=column.strange if is_number or column.has_no_letters else (),
+        faults=faults if kind in ("number", "time") else 0,
+        strange=_strange(column, kind),
         kind=kind,
         whole=column.kind == "whole",
         bits=_bits(column) if is_number else None,
@@ -355,6 +356,7 @@ def _column_facts(column: ColumnDescription, rows: int, words: Collection[str]) 
         singles=column.words.singles,
         length=column.words.length,
         mixed=column.words.mixed,
+        coded=column.words.coded,
         asked=column.name in words,
         steps=column.steps,
         smallest=column.smallest if is_number else None,
@@ -363,6 +365,13 @@ def _column_facts(column: ColumnDescription, rows: int, words: Collection[str]) 
         largest=column.largest if is_number else None,
         dates_only=column.dates_only,
     )
+
+
+def _strange(column: ColumnDescription, kind: Kind) -> tuple[str, ...]:
+    """The cells to correct; of words without letters, such as 38,0, only their shape: they may be keys or places."""
+    if kind in ("number", "time"):
+        return column.strange
+    return tuple(dict.fromkeys(map(shape_of, column.strange))) if column.has_no_letters else ()
 
 
 def _bits(column: ColumnDescription) -> int | None:

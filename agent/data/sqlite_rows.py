@@ -31,7 +31,8 @@ ADVICE = {
     "readonly": "a query may only read: begin it with SELECT",
     "one statement": "give one query",
     "not a database": "check the file, or copy it again",
-    "malformed": "check the file, or copy it again",
+    "image is malformed": "check the file, or copy it again",
+    "decode to UTF-8": "its texts have another encoding; read that column as CAST(... AS BLOB), or leave it out of the query",
     "unable to open": "check that this user may read the file and its folder",
 }
 

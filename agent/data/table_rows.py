@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,8 +15,9 @@ from typing import Any
 
 from covey.agent.data.cells import BadCell, BadCells, Cells
 from covey.agent.data.limits import check_size, unpacked_limit
-from covey.agent.data.notation import encoding_of, named_separator, plain, separator_of
+from covey.agent.data.notation import MARKS, encoding_of, named_separator, plain, separator_of
 from covey.agent.data.values import number_written
+from covey.agent.data_place import UnfinishedFile
 from covey.shared.errors import DataError, install
 from covey.shared.scenario.columns import LABEL_NAMES, Notation
 from covey.shared.sentences import some
@@ -23,6 +25,7 @@ from covey.shared.sentences import some
 BLOCK_ROWS = 4096
 MAX_NAMES = 8  # in a message
 MAX_COLUMNS = 4096
+UTF_32 = b"\xff\xfe\0\0"  # begins like UTF-16
 ROW_BYTES = 64  # of a row's number and label, as Python's own objects
 VALUE_BYTES = 8  # of a feature: float32, twice while its blocks are put together
 
@@ -96,6 +99,7 @@ class _CsvFile(TableFile):
         self, header: Sequence[str], rows: Any, notation: Notation, separator: str
     ) -> None:
         self._width = len(header)
+        self._least = 1 + max([place for place, name in enumerate(header) if name], default=0)
         self.positions = {name: place for place, name in enumerate(header) if name}
         self.columns = tuple(self.positions)
         self.nameless = self._width - len(self.columns)
@@ -118,7 +122,7 @@ class _CsvFile(TableFile):
     def _numbered(self, faults: BadCells) -> Iterator[tuple[int, int, list[str]]]:
         """Number, line and cells of each row that has as many cells as the header; empty lines are skipped.
 
-        Empty cells behind the last column count as none: spreadsheets write them.
+        Empty cells behind the last column count as none: spreadsheets write them, in the header alone, too.
         """
         number = 0
         for cells in self._rows:
@@ -128,10 +132,11 @@ class _CsvFile(TableFile):
             line = self._rows.line_num
             if len(cells) > self._width and not any(map(str.strip, cells[self._width :])):
                 del cells[self._width :]
-            if len(cells) == self._width:
-                yield number, line, cells
+            if self._least <= len(cells) <= self._width:
+                yield number, line, cells[: self._least]
                 continue
             fault = f"{len(cells)} cells, the header has {self._width} columns"
+            is_open = any("\n" in cell for cell in cells)
             faults.add(
                 BadCell(
                     number,
@@ -140,37 +145,44 @@ class _CsvFile(TableFile):
                     column="",
                     fault=fault,
                     kind=f"has {fault}",
-                    advice="correct the row",
+                    advice="close the quotation mark in the row, which has several lines"
+                    if is_open
+                    else "correct the row",
                 )
             )
 
 
-# the first bytes of files that are called tables -> what they are, and what to do
+# the first bytes of files that are called tables, in lower case and without spaces -> what they are, and what to do
 OTHER_FILES = {
-    b"PK\x03\x04": "an Excel workbook, or another zip archive; save its sheet as CSV",
+    b"pk\x03\x04": "an Excel workbook, or another zip archive; save its sheet as CSV",
     b"\xd0\xcf\x11\xe0": "an old Excel workbook; save its sheet as CSV",
-    b"PAR1": "a Parquet file; give it the suffix .parquet",
-    b"SQLite format 3": "a SQLite database; name it as sqlite:FILE?table=NAME",
-    b"%PDF": "a PDF document; export its table as CSV",
+    b"par1": "a Parquet file; give it the suffix .parquet",
+    b"sqliteformat3": "a SQLite database; name it as sqlite:FILE?table=NAME",
+    b"%pdf": "a PDF document; export its table as CSV",
     b"\x1f\x8b": "compressed with gzip; unpack it",
-    b"<!doctype html": "a web page, perhaps of a login; download the table itself",
-    b"<html": "a web page, perhaps of a login; download the table itself",
-    **dict.fromkeys(
-        (b"<head", b"<body", b"<meta", b"<table", b"<!--"), "a web page; download the table itself"
-    ),
-    b"<?xml": "an XML document; export its table as CSV",
-    b"[{": "JSON; save it as CSV",
-    b'{"': "JSON; save it as CSV",
+    **dict.fromkeys((b"[{", b"[[", b'{"'), "JSON; save it as CSV"),
+    b"@relation": "a table of Weka (ARFF); save it as CSV",
+    b"versionhttps://git-lfs": "a pointer of Git LFS; fetch the file with git lfs pull",
 }
+MARKUP = re.compile(rb"<[!?a-z]")
+CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\v\f\r")  # bytes that no line of text has
 
 
 def _check_is_text(path: Path) -> None:
     """DataError for a file that is something else than its suffix claims."""
     with path.open("rb") as file:
-        begin = file.read(256).removeprefix(b"\xef\xbb\xbf").lstrip()
-    for mark, what in OTHER_FILES.items():
-        if begin.lower().startswith(mark.lower()):
-            raise DataError(f"{path}: not a table but {what}", public=f"the file is {what}")
+        begin = file.read(256)
+    if begin[:2] in MARKS and begin[:4] != UTF_32:
+        return
+    plain_begin = b"".join(begin.removeprefix(b"\xef\xbb\xbf").lower().split())
+    what = next((what for mark, what in OTHER_FILES.items() if plain_begin.startswith(mark)), "")
+    if MARKUP.match(plain_begin):
+        what = "a web page, perhaps of a login, or an XML document; download the table itself"
+    first_line = begin.partition(b"\n")[0]
+    if not what and not CONTROLS.isdisjoint(first_line):
+        what = "binary data, or text in UTF-16 or UTF-32 without its mark; save it as CSV in UTF-8"
+    if what:
+        raise DataError(f"{path}: not a table but {what}", public=f"the file is {what}")
 
 
 @contextmanager
@@ -184,7 +196,8 @@ def open_csv(
             line = file.readline()
             separator = separator_of(line, notation)
             file.seek(0)
-            rows = csv.reader(file, delimiter=separator)
+            lines = _complete_lines(file) if isinstance(path, UnfinishedFile) else file
+            rows = csv.reader(lines, delimiter=separator)
             if named_separator(line) is not None:
                 next(rows)
             header = [cell.strip() for cell in next(rows, [])]
@@ -197,9 +210,15 @@ def open_csv(
             f"{path}: {fault} ({error}); {advice}", public=f"the table is {fault}; {advice}"
         ) from None
     except csv.Error as error:
+        advice = "save it as CSV, and close every quotation mark"
         raise DataError(
-            f"{path}: not a CSV table ({error}); save it as CSV", public="the table is not CSV text"
+            f"{path}: not a CSV table ({error}); {advice}", public="the table is not CSV text"
         ) from None
+
+
+def _complete_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Lines up to the last line break: what follows is still being written, and 12.5 may become 12.57."""
+    return (line for line in lines if line.endswith(("\n", "\r")))
 
 
 def _check_csv_header(path: Path, cells: Sequence[str], names: Sequence[str], least: int) -> None:
@@ -271,8 +290,15 @@ def open_parquet(path: Path, least: int, notation: Notation) -> Iterator[TableFi
     except DataError:
         raise
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
-        fault = "not a Parquet file, or cut short"
-        raise DataError(f"{path}: {fault} ({error}); copy it again", public=fault) from None
+        with path.open("rb") as content:
+            is_parquet = content.read(4) == b"PAR1"
+        fault = (
+            "a Parquet file that is cut short or still being written"
+            if is_parquet
+            else "not a Parquet file"
+        )
+        advice = "copy it again" if is_parquet else "give it the suffix of what it is"
+        raise DataError(f"{path}: {fault} ({error}); {advice}", public=fault) from None
 
 
 def _parquet_header(path: Path, file: Any, least: int) -> tuple[str, ...]:
@@ -302,11 +328,31 @@ def _parquet_header(path: Path, file: Any, least: int) -> tuple[str, ...]:
 
 def _values(column: Any) -> list[Any]:
     """The values of a column, which may be stored as indices into a dictionary. Equal words share one string."""
-    if not hasattr(column, "dictionary"):
+    if hasattr(column, "dictionary"):
+        words = _values(column.dictionary)
+        return [None if index is None else words[index] for index in column.indices.to_pylist()]
+    kind = str(column.type)
+    if "[ns" in kind:  # Python's own times have microseconds
+        column = column.cast(_in_microseconds(column.type), safe=False)
+    try:
         values: list[Any] = column.to_pylist()
-        return values
-    words = column.dictionary.to_pylist()
-    found: list[Any] = []
-    for index in column.indices.to_pylist():
-        found.append(None if index is None else words[index])
-    return found
+    except OverflowError:
+        values = [_python_value(value) for value in column]
+    return values
+
+
+def _in_microseconds(kind: Any) -> Any:
+    """A type of times or durations in nanoseconds, in microseconds."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us")
+
+
+def _python_value(value: Any) -> Any:
+    """A value of a Parquet file; a word for a point in time that no calendar has."""
+    try:
+        return value.as_py()
+    except OverflowError:
+        return "a time beyond the year 9999"

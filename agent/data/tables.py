@@ -309,7 +309,7 @@ def _check_not_empty(table: FileTable, path: Path) -> None:
 class _Part:
     """A file of a growing folder, as it was read."""
 
-    stamp: tuple[str, int, int]  # name, size, time of modification
+    stamp: tuple[type, str, int, int]  # kind of path, name, size, time of modification
     table: FileTable
     words: Vocabularies  # of this file and those before it
 
@@ -354,9 +354,9 @@ class _KeptParts:
 _KEPT = _KeptParts()
 
 
-def _stamp(file: Path) -> tuple[str, int, int]:
+def _stamp(file: Path) -> tuple[type, str, int, int]:
     found = file.stat()
-    return file.name, found.st_size, found.st_mtime_ns
+    return type(file), file.name, found.st_size, found.st_mtime_ns
 
 
 def _joined(folder: GrowingFolder, tables: Sequence[FileTable], task: Task | None) -> FileTable:

@@ -20,7 +20,9 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 ENDLESS = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 LEADING_ZERO = re.compile(r"[+-]?0\d")  # of a code: 007 is not the word 7
 AS_FORMULA = re.compile(r'="([^"]*)"')  # how spreadsheets keep leading zeros
-AS_DEBIT = re.compile(r"\(([^\w\s():]{0,3}\d[\d.,' ]*%?)\)")  # how accountants write a minus
+AS_DEBIT = re.compile(
+    r"\(([^\w\s():]{0,3}\d[\d.,' ]*%?)\)|(\d[\d.,' ]*)-"
+)  # how accountants write a minus
 MINUS_SIGNS = str.maketrans({"\u2212": "-", "\u2012": "-", "\u2013": "-"})
 DURATION = re.compile(
     r"(?:(?P<days>[+-]?\d+)\s*days?,?\s*\+?)?"
@@ -57,8 +59,12 @@ def value_of(cell: object) -> Value:
             return Value("boolean", cell)
         case int() | float() | Decimal():
             return _of_number(cell)
+        case datetime() if str(cell) == "NaT":
+            return MISSING
+        case datetime() | date() if not _is_likely(cell):
+            return Value("word", str(cell))
         case datetime():
-            return MISSING if str(cell) == "NaT" else Value("time", cell)
+            return Value("time", cell)
         case date():
             return Value("time", datetime(cell.year, cell.month, cell.day))
         case time():
@@ -124,7 +130,7 @@ def without_disguise(text: str) -> str:
     if formula := AS_FORMULA.fullmatch(text):
         text = formula[1].strip()
     if debit := AS_DEBIT.fullmatch(text):
-        text = f"-{debit[1].strip()}"
+        text = f"-{(debit[1] or debit[2]).strip()}"
     return text.translate(MINUS_SIGNS)
 
 
@@ -159,7 +165,7 @@ def plain_number(number: float) -> str:
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PLAUSIBLE_YEARS = (1990, 2100)  # of times as numbers: 1700000000 is a time, 3 is none
-WRITTEN_YEARS = (1700, 2100)  # of dates as eight digits or more
+WRITTEN_YEARS = (1700, 2100)  # of dates in texts, as typed values, and as eight digits or more
 FACTORS = (1, 1e3, 1e6, 1e9)  # numbers count seconds, milliseconds, microseconds or nanoseconds
 COMPACT = {6: "%Y%m", 8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}  # digits -> form
 LEAST_DIGITS = 4  # of a date
@@ -208,7 +214,7 @@ def moment_counted(number: float) -> datetime | None:
         return None
     if number > 0 and number == int(number) and (form := COMPACT.get(len(str(int(number))))):
         moment = moment_in_form(str(int(number)), form)
-        if moment is not None and WRITTEN_YEARS[0] <= moment.year <= WRITTEN_YEARS[1]:
+        if moment is not None and _is_likely(moment):
             return moment
     least, most = PLAUSIBLE_YEARS
     for factor in FACTORS:
@@ -219,6 +225,11 @@ def moment_counted(number: float) -> datetime | None:
         if least <= moment.year <= most:
             return moment
     return None
+
+
+def _is_likely(moment: date) -> bool:
+    """Whether a point in time has a likely year: the year 1 or 9999 stands for none in some databases."""
+    return WRITTEN_YEARS[0] <= moment.year <= WRITTEN_YEARS[1]
 
 
 def moment_in_form(text: str, form: str) -> datetime | None:
@@ -232,12 +243,18 @@ def moment_in_form(text: str, form: str) -> datetime | None:
 
 
 def moment_written(text: str) -> datetime | None:
-    """A point in time with one reading: ISO 8601, a month or quarter of a year, or a month by its English name; None for others.
+    """A point in time of a likely year with one reading: ISO 8601, a month or quarter of a year, or a month by its English name;
+    None for others.
 
     The clock counts as written: a zone at its end has no effect.
     """
     if len(text) > MAX_LENGTH or sum(map(str.isdigit, text)) < LEAST_DIGITS:
         return None
+    moment = _moment_written(text)
+    return moment if moment is not None and _is_likely(moment) else None
+
+
+def _moment_written(text: str) -> datetime | None:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -260,19 +277,22 @@ def clock_in_24_hours(text: str) -> str:
 
 
 def _at(day: datetime, clock: re.Match[str]) -> datetime | None:
-    """The day at the time of a clock, which may show a leap second; None if it shows no time."""
+    """The day at the time of a clock, which may show a leap second, or 24:00; None if it shows no time."""
     hour, minute, second = (int(clock[name] or 0) for name in ("hour", "minute", "second"))
     if half := clock["half"]:
         if not 1 <= hour <= 12:
             return None
         hour = hour % 12 + 12 * (half in "Pp")
+    is_end = (hour, minute, second) == (24, 0, 0)
     is_leap = second == 60
     part = float(f"0.{clock['part'] or 0}")
     try:
-        moment = day.replace(hour=hour, minute=minute, second=59 if is_leap else second)
+        moment = day.replace(
+            hour=0 if is_end else hour, minute=minute, second=59 if is_leap else second
+        )
     except ValueError:
         return None
-    return moment + timedelta(seconds=is_leap + part)
+    return moment + timedelta(days=is_end, seconds=is_leap + part)
 
 
 def _day_written(text: str) -> datetime | None:

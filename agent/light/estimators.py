@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from itertools import islice
 from typing import Any
 
@@ -16,6 +17,7 @@ from covey.shared.errors import PublicError
 from covey.shared.own_code.faults import own_code
 from covey.shared.scenario.task import Task
 
+METHODS = ("partial_fit", "get_params", "set_params")
 NAMES = {
     "coef_": "linear.weight",
     "intercept_": "linear.bias",
@@ -72,9 +74,22 @@ class EstimatorLoop:
         rows = np.zeros((1, int(np.prod(self.task.features))))
         with own_code(f"task.model {self.name}: make"):
             estimator = self.make(**self.options)
-            if not callable(getattr(estimator, "partial_fit", None)):
+            kind = type(estimator).__name__
+            if isinstance(estimator, type):
                 raise PublicError(
-                    f"task.model {self.name}: {type(estimator).__name__} has no partial_fit; expected an estimator such as SGDClassifier"
+                    f"task.model {self.name} returned the class {estimator.__name__}; expected an estimator: {estimator.__name__}()"
+                )
+            for method in METHODS:
+                if not callable(getattr(estimator, method, None)):
+                    raise PublicError(
+                        f"task.model {self.name}: {kind} has no {method}; expected an estimator such as SGDClassifier"
+                    )
+            names_classes = "classes" in signature(estimator.partial_fit).parameters
+            if names_classes != (self.task.classes is not None):
+                learns, has = ("classes", "values") if names_classes else ("values", "classes")
+                raise PublicError(
+                    f"task.model {self.name}: {kind} learns {learns}, and the task's target has {has}; choose another estimator, or "
+                    "correct task.classes"
                 )
             if self.task.classes is None:
                 estimator.partial_fit(rows, np.zeros(1))
@@ -85,7 +100,7 @@ class EstimatorLoop:
         missing = [name for name in NAMES if not hasattr(estimator, name)]
         if missing:
             raise PublicError(
-                f"task.model {self.name}: {type(estimator).__name__} has no {' and no '.join(missing)}; expected a linear estimator"
+                f"task.model {self.name}: {kind} has no {' and no '.join(missing)}; expected a linear estimator"
             )
         return estimator
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import math
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -247,7 +248,7 @@ class FlowerLoop:
         own = self._parameters(client)
         arrays: Arrays = []
         for value, like in zip(state.values(), own, strict=True):
-            whole = np.rint(value) if like.dtype.kind in "iu" else value
+            whole = np.rint(value) if like.dtype.kind in "biu" else value
             arrays.append(whole.astype(like.dtype))
         return arrays
 
@@ -310,7 +311,14 @@ class FlowerLocal(LoopLocal):
                 f"task.model {self._loop.name}: evaluate returned the metrics {sorted(map(str, metrics))}; expected {needed!r} among them"
             )
         known = [name for name in (SHARES if is_classes else AMOUNTS) if name in metrics]
-        return {"n": count, "loss": loss, **{name: float(metrics[name]) for name in known}}
+        figures = {name: float(metrics[name]) for name in known}
+        for name, figure in figures.items():
+            if count and not 0 <= figure <= (1 if is_classes else math.inf):
+                raise PublicError(
+                    f"task.model {self._loop.name}: evaluate returned {figure:g} as {name}; expected a number from 0"
+                    f"{' to 1' if is_classes else ''}"
+                )
+        return {"n": count, "loss": loss, **figures}
 
     def losses(self, model: Vector) -> NoReturn:
         self._refuse("the loss of each sample")

@@ -54,6 +54,11 @@ def start_of(loop: Loop, seed: int) -> tuple[dict[str, Float32], Layout]:
     named = _as_float32(loop.start(seed), "start")
     if not named:
         raise PublicError("task.model: start returned no values; expected arrays by name")
+    for name, array in named.items():
+        if not np.isfinite(array).all():
+            raise PublicError(
+                f"task.model: start returned {name} with NaN, infinity or values beyond float32; expected finite numbers"
+            )
     tensors = tuple(Tensor(name, array.shape) for name, array in named.items())
     return named, Layout(tensors, len(tensors))
 
@@ -64,7 +69,11 @@ def _as_float32(state: Any, function: str) -> dict[str, Float32]:
             f"task.model: {function} returned {type(state).__name__}; expected arrays by name"
         )
     try:
-        return {str(name): np.array(value, np.float32) for name, value in state.items()}
+        arrays = {str(name): np.asarray(value) for name, value in state.items()}
+        if any(np.iscomplexobj(array) for array in arrays.values()):
+            raise TypeError("complex")  # its imaginary part would be lost
+        with np.errstate(over="ignore"):
+            return {name: np.array(array, np.float32) for name, array in arrays.items()}
     except (TypeError, ValueError) as error:
         raise PublicError(f"task.model: {function} returned values that are not numbers") from error
 

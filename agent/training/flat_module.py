@@ -7,7 +7,7 @@ outputs of layers before all that trains are computed once for all epochs, and k
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from covey.agent.training.models import tensors_of
+from covey.agent.training.trial import drawing
 from covey.shared.numerics.split import Mask, Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
@@ -181,13 +182,11 @@ class FlatModule:
 
     @contextmanager
     def seeded(self, rng: np.random.Generator) -> Iterator[None]:
-        """Seed torch's generator for layers such as dropout, and restore it afterwards.
+        """Seed the generators for layers such as dropout, and restore them afterwards.
 
         A module without such layers draws nothing from `rng`.
         """
-        with torch.random.fork_rng(devices=[], enabled=self.draws_random_numbers):
-            if self.draws_random_numbers:
-                torch.manual_seed(int(rng.integers(SEEDS)))
+        with drawing(int(rng.integers(SEEDS))) if self.draws_random_numbers else nullcontext():
             yield
 
 

@@ -26,7 +26,7 @@ from covey.agent.light.loops import loop_of
 from covey.agent.light.own_loop import SEEDS, start_of
 from covey.agent.own_code import users_builder
 from covey.agent.training.architectures import BUILT_IN, Headed
-from covey.agent.training.trial import Trial, check_types, persistent, run, tried
+from covey.agent.training.trial import Trial, check_types, drawing, persistent, run, tried
 from covey.shared.errors import PublicError, UserError
 from covey.shared.numerics.split import Role, Split
 from covey.shared.numerics.vectors import Layout, Vector
@@ -136,7 +136,7 @@ Builder = Callable[..., Any]  # (features, outputs, **options) -> nn.Module
 def build(
     task: Task, seed: int, allowed: AllowedCode = NO_CODE, *, values: int | None = None
 ) -> nn.Module:
-    """Build the task's model with torch's default initialisation. The state of torch's global generator is kept.
+    """Build the task's model with torch's default initialisation. Global generators are as before afterwards.
 
     Args:
         task: model, features and outputs.
@@ -154,10 +154,9 @@ def build(
     builder = BUILT_IN.get(name)
     if builder is None:
         builder = users_builder(name, allowed)
-    with torch.random.fork_rng(devices=[]):
-        if values is not None and name in BUILT_IN:
-            _check_size(builder, task, values)
-        torch.manual_seed(entropy(seed, "weights") & MAX_SEED)
+    if values is not None and name in BUILT_IN:
+        _check_size(builder, task, values)
+    with drawing(entropy(seed, "weights") & MAX_SEED):
         module = _built(builder, task)
         if not isinstance(module, nn.Module):
             raise UserError(
@@ -192,8 +191,7 @@ def model_of(
         module = build(task, 0, allowed, values=values)
         trial = USUAL
         if name not in BUILT_IN or any(isinstance(one, _BatchNorm) for one in module.modules()):
-            with torch.random.fork_rng(devices=[]):
-                trial = tried(module, task)
+            trial = tried(module, task)
         while len(_trials) >= KEPT_TRIALS:
             del _trials[next(iter(_trials))]
         _trials[key] = (trial, layout_of(module, () if name in BUILT_IN else trial.unmoved))

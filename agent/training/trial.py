@@ -6,10 +6,13 @@ each other, and which parameters no training moves. A model that would fail in t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -20,12 +23,10 @@ from covey.shared.own_code.faults import said
 from covey.shared.scenario.task import Task
 from covey.shared.sentences import some
 
-FURTHER = (
-    16,
-    16,
-    16,
-    16,
-)  # samples of more trials, where a parameter got no gradient: it may belong to one of many branches
+# of the inputs of more trials, where a parameter got no gradient: it may belong to one of many branches
+SCALES = (1.0, 1.0, 3.0, 10.0, 30.0, 100.0)
+SAMPLES = 64  # of each
+FLOATS = (torch.float32, torch.float64)  # that outputs may have
 COUNTER = "num_batches_tracked"  # of torch's batch norm, which reads it only without a momentum
 
 
@@ -36,6 +37,21 @@ class Trial:
     takes_one: bool  # whether a training batch may have a single sample
     mixes: bool  # whether the output for a sample depends on the others of its batch
     unmoved: tuple[str, ...]  # parameters that have no gradient, whatever the model is trained on
+
+
+@contextmanager
+def drawing(seed: int) -> Iterator[None]:
+    """Draw the same whichever generator a model takes: torch's, NumPy's or Python's. Each is as before afterwards."""
+    kept, numpys = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(kept)
+            np.random.set_state(numpys)
 
 
 def persistent(module: nn.Module) -> dict[str, Tensor]:
@@ -54,6 +70,11 @@ def persistent(module: nn.Module) -> dict[str, Tensor]:
 def check_types(module: nn.Module) -> None:
     """Refuse values that are no float32, and a batch norm that counts its batches. Raises PublicError."""
     for name, layer in module.named_modules():
+        if isinstance(layer, torch.jit.ScriptModule):
+            raise PublicError(
+                f"task.model: {name or 'the model'} is TorchScript, whose tensors cannot be exchanged; give the module that it was "
+                "made from"
+            )
         # with momentum None it needs the number of batches, an integer buffer, which no layout holds
         if isinstance(layer, _BatchNorm) and layer.track_running_stats and layer.momentum is None:
             raise PublicError(
@@ -73,6 +94,7 @@ def run(module: nn.Module, task: Task, inputs: Tensor) -> Tensor:
     """The outputs of a model in its present mode. Raises UserError where they are not what the task needs."""
     name = task.model.name
     mode = "in training" if module.training else "in evaluation"
+    before = inputs._version
     try:
         outputs: Any = module(inputs)
     except CoveyError:
@@ -85,6 +107,14 @@ def run(module: nn.Module, task: Task, inputs: Tensor) -> Tensor:
     if not isinstance(outputs, Tensor):
         raise PublicError(
             f"task.model {name!r} gives {type(outputs).__name__} {mode}; expected one tensor of shape {expected}"
+        )
+    if outputs.dtype not in FLOATS:
+        raise PublicError(
+            f"task.model {name!r} gives {outputs.dtype} {mode}; expected float32: end with .float()"
+        )
+    if inputs._version != before:
+        raise PublicError(
+            f"task.model {name!r} changes its inputs in place {mode}, and with them the data; give it a copy (x = x + 1, not x += 1)"
         )
     if tuple(outputs.shape) != expected:
         advice = ""
@@ -111,19 +141,22 @@ def tried(module: nn.Module, task: Task) -> Trial:
     zeros = torch.zeros(2, *task.features)
     other = zeros.clone()
     other[1] = 1
+    state = {name: tensor.clone() for name, tensor in _floats(module)}
     with torch.no_grad():
-        module.eval()
-        run(module, task, zeros[:1])
+        run(module.eval(), task, zeros[:1])
+        answers, again = (_answers(module, task, other, seed) for seed in (0, 1))
+    if not torch.allclose(answers, again, equal_nan=True):
+        raise PublicError(
+            f"task.model {task.model.name!r} answers the same samples in two ways in evaluation, so that no figure could be repeated; let it "
+            "draw random numbers, and count its calls, only where self.training is true"
+        )
     module.train()
     first = _trained(module, task, zeros)
     second = _trained(module, task, other)
     takes_one = _takes_one(module, task, zeros[:1])
     _check_buffers(module, task, integers, shapes)
-    for samples in FURTHER:
-        if not _unmoved(module):
-            break
-        torch.manual_seed(samples)
-        _trained(module, task, torch.rand(samples, *task.features))
+    _check_memory(module, task, state, other, answers)
+    _try_more(module, task)
     unmoved = _unmoved(module)
     if len(unmoved) == len(list(module.parameters())):
         raise PublicError(
@@ -132,6 +165,37 @@ def tried(module: nn.Module, task: Task) -> Trial:
         )
     mixes = not torch.allclose(first[0], second[0], equal_nan=True)
     return Trial(takes_one, mixes, unmoved)
+
+
+def _answers(module: nn.Module, task: Task, inputs: Tensor, seed: int) -> Tensor:
+    with drawing(seed):
+        return run(module.eval(), task, inputs.clone())
+
+
+def _check_memory(
+    module: nn.Module, task: Task, state: Mapping[str, Tensor], inputs: Tensor, before: Tensor
+) -> None:
+    """Refuse a model whose answers depend on more than its state: with that from before the training they are still others."""
+    with torch.no_grad():
+        for name, tensor in _floats(module):
+            tensor.copy_(state[name])
+        after = _answers(module, task, inputs, 0)
+    if not torch.allclose(after, before, rtol=1e-4, atol=1e-6, equal_nan=True):
+        raise PublicError(
+            f"task.model {task.model.name!r}: a training changed its answers by something that does not travel, such as a count in an "
+            "attribute or a buffer with persistent=False; keep it in a float32 buffer, or leave it out"
+        )
+
+
+def _try_more(module: nn.Module, task: Task) -> None:
+    """Train on other samples while a parameter has no gradient. Those that the model refuses show nothing: words have numbers."""
+    for number, scale in enumerate(SCALES):
+        if not _unmoved(module):
+            return
+        draws = torch.Generator().manual_seed(number)
+        inputs = torch.rand(SAMPLES, *task.features, generator=draws)
+        with suppress(UserError):
+            _trained(module, task, inputs if scale == 1 else scale * (2 * inputs - 1))
 
 
 def check_batch(trial: Trial, batch: int) -> None:
@@ -145,15 +209,15 @@ def check_batch(trial: Trial, batch: int) -> None:
 
 def _trained(module: nn.Module, task: Task, inputs: Tensor) -> Tensor:
     """The outputs of a batch whose gradients were computed, always with the same draws."""
-    torch.manual_seed(0)
-    outputs = run(module, task, inputs)
-    if outputs.requires_grad:
-        try:
-            outputs.sum().backward()  # type: ignore[no-untyped-call]
-        except (Exception, SystemExit) as error:
-            raise UserError(
-                f"task.model {task.model.name!r} has no gradient: {said(error)}"
-            ) from error
+    with drawing(0):
+        outputs = run(module.train(), task, inputs)
+        if outputs.requires_grad:
+            try:
+                outputs.sum().backward()  # type: ignore[no-untyped-call]
+            except (Exception, SystemExit) as error:
+                raise UserError(
+                    f"task.model {task.model.name!r} has no gradient: {said(error)}"
+                ) from error
     return outputs.detach()
 
 

@@ -9,6 +9,7 @@ description has, and what an agent sends where the fleet finds the words.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +26,9 @@ MAX_SINGLES = 0.05  # of the cells have a word that no other cell has
 FEW_SINGLES = 2
 LEAST_WORDS = 3  # that can hardly repeat
 LONG = 32  # characters of a word on average: a text
-MIXED = 0.5  # of the words have letters and digits: keys or codes, if they are more than MANY_MIXED
+MIXED = 0.5  # of the words have digits among other signs: keys or codes, if they are more than MANY_MIXED
 MANY_MIXED = 10
+CODE_DIGITS = 3  # of a word: a key, such as a number of a chassis, and not the third of some rooms
 # in the name of a column about people
 PERSONAL = frozenset((
     "surname", "firstname", "lastname", "forename", "username", "patient", "person", "people", "user", "customer", "client",
@@ -34,6 +36,8 @@ PERSONAL = frozenset((
     "passport", "birthday", "owner", "reporter", "assignee", "contact", "driver", "operator", "technician", "doctor",
     "physician", "nurse", "teacher", "guest", "tenant", "buyer", "seller", "recipient", "sender", "leader",
     "participant", "signature", "comment", "comments", "note", "notes", "remark", "remarks", "description", "text",
+    "vorname", "nachname", "kunde", "benutzer", "mitarbeiter", "adresse", "strasse", "telefon", "bemerkung", "kommentar",
+    "nom", "prenom", "nombre", "apellido", "apellidos", "cliente", "nome", "cognome", "naam", "achternaam", "klant",
 ))  # fmt: skip
 WHOSE_NAME = frozenset({"name", "names", "first", "last", "full", "given", "family", "middle"})
 
@@ -46,7 +50,8 @@ class WordFacts:
     words: int  # different ones
     singles: int  # words that one cell has
     length: float = 0.0  # characters of a word, on average
-    mixed: float = 0.0  # the share of words with letters and digits
+    mixed: float = 0.0  # the share of words with digits and other signs
+    coded: float = 0.0  # the share of words with CODE_DIGITS or more among other signs
     exact: bool = True  # no word is counted on two devices
 
 
@@ -61,6 +66,8 @@ def facts_of(counts: Iterable[tuple[str, int]]) -> WordFacts:
         singles=sum(count == 1 for _, count in found),
         length=sum(map(len, words)) / many,
         mixed=sum(map(_is_mixed, words)) / many,
+        coded=sum(sum(map(str.isdigit, word)) >= CODE_DIGITS for word in words if _is_mixed(word))
+        / many,
     )
 
 
@@ -72,8 +79,10 @@ def why_no_classes(name: str, facts: WordFacts) -> str:
         return f"{counted} different words in {cells} rows: keys, names or text"
     if facts.length > LONG:
         return "long texts"
-    if words > MANY_MIXED and facts.mixed > MIXED:
-        return f"{counted} words of letters and digits: keys or codes"
+    if (words > MANY_MIXED and facts.mixed > MIXED) or (
+        words > LEAST_WORDS and facts.coded > MIXED
+    ):
+        return f"{counted} words with digits: keys or codes"
     if is_personal(name):
         return "the name of a column about people"
     if words > MAX_WORDS:
@@ -85,7 +94,8 @@ def why_no_classes(name: str, facts: WordFacts) -> str:
 
 def name_parts(name: str) -> list[str]:
     """The words in the name of a column, in lower case: of AirlineID or airline_id, airline and id."""
-    return re.findall("[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
+    plain = unicodedata.normalize("NFKD", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)).lower()
+    return re.findall("[a-z]+", re.sub("[\u0300-\u036f]", "", plain).replace("\u00df", "ss"))
 
 
 def is_personal(name: str) -> bool:
@@ -98,7 +108,7 @@ def is_personal(name: str) -> bool:
 
 
 def _is_mixed(word: str) -> bool:
-    return any(map(str.isdigit, word)) and any(map(str.isalpha, word))
+    return any(map(str.isdigit, word)) and not word.isdigit()
 
 
 MAX_VALUES = 50  # different values of a column that a description lists
@@ -129,6 +139,9 @@ class ColumnFacts(Section):
     singles: int = Field(0, ge=0)  # values that one cell has
     length: float = Field(0.0, ge=0)  # characters of a value, on average
     mixed: float = Field(0.0, ge=0)  # the share of values with letters and digits
+    coded: float = Field(
+        0.0, ge=0
+    )  # the share of values with three digits or more among other signs
     asked: bool = False  # the owner of the device takes its words for classes
     # whole numbers, none missing: each one more than the one before, or rising, or falling, or rising after runs of one number
     steps: Literal["", "ones", "rising", "falling", "runs"] = ""

@@ -70,6 +70,8 @@ def find_features(
         if column.name == target:
             continue
         reason = _unsuited(column)
+        if spelled_alike([column.name, target]):
+            reason = "the target's name in another spelling"
         if roles is not None and column.name in roles:
             reason = roles[column.name]
             if not reason:
@@ -112,7 +114,7 @@ def _add(column: FleetColumn, found: Features) -> None:
         if facts.faults:
             seen = ", ".join(repr(word) for word in facts.strange)
             found.warnings.append(
-                f"{device}: {counted(facts.faults, 'cell')} of {column.name!r} without a number ({seen}): "
+                f"{device}: {counted(facts.faults, 'cell')} of {column.name!r} without a {facts.kind} ({seen}): "
                 "correct each, or leave it empty"
             )
 

@@ -108,6 +108,7 @@ class FleetColumn:
             singles=singles + sum(facts.singles for facts in unlisted),
             length=sum(facts.length * facts.present for facts in self.facts) / present,
             mixed=sum(facts.mixed * facts.present for facts in self.facts) / present,
+            coded=sum(facts.coded * facts.present for facts in self.facts) / present,
             exact=not unlisted or len(self.facts) == 1,
         )
 

@@ -206,6 +206,37 @@ def test_files_that_a_gateway_has_just_made_do_not_keep_the_device_out(tmp_path:
     assert len(load_local(folder, task=TASK).targets) == count
     as_csv(folder / "2026-11-03.csv", [])
     assert len(load_local(folder, task=TASK).targets) == count
+    for name in ("2026-11-04.csv.tmp", ".2026-11-04.csv.swp"):
+        (folder / name).write_text("time,sp")
+        assert len(load_local(folder, task=TASK).targets) == count
+    (folder / "2026-11-01.csv.gz").touch()
+    with pytest.raises(DataError, match=r"2026-11-01\.csv\.gz is compressed; unpack it"):
+        load_local(folder, task=TASK)
+
+
+@pytest.mark.parametrize("cut", [2, 4, 9, 200])
+def test_a_line_that_is_still_being_written_waits_for_its_end(
+    tmp_path: Path, read: Callable[[], list[str]], cut: int
+) -> None:
+    """Programs that write in blocks leave a half row, whose last cell may be 12.5 of 12.57."""
+    folder = daily(tmp_path / "daily", days=2)
+    whole = load_local(folder, task=TASK)
+    newest = folder / "2026-11-02.csv"
+    text = newest.read_bytes()
+    newest.write_bytes(text[:-cut])
+    found = load_local(folder, task=TASK)
+    full = text[:-cut].count(b"\n")
+    assert len(found.targets) + len(found.test_targets) == 6 + max(full - 1, 0)
+    newest.write_bytes(text)
+    read()
+    assert np.array_equal(load_local(folder, task=TASK).features, whole.features)
+    newest.write_bytes(text.removesuffix(b"\r\n"))
+    load_local(folder, task=TASK)
+    as_csv(folder / "2026-11-03.csv", rows_of(3))
+    read()
+    grown = load_local(folder, task=TASK)
+    assert read() == ["2026-11-02.csv", "2026-11-03.csv"], "its last line counts from now on"
+    assert len(grown.targets) + len(grown.test_targets) == 18
 
 
 def test_a_fault_in_a_folder_names_its_file_and_its_row(tmp_path: Path) -> None:

@@ -37,12 +37,13 @@ from covey.shared.wire.messages import OrderMessage
 from covey.shared.work.at_hand import shuffle
 from tests.kit.local_clients import local_driver
 from tests.kit.small_run import clients, rules, scenario
+from tests.methods import of_each_kind
 
 FLOWER = "flower:users_client:client_fn"
 SKLEARN = "sklearn:users_client:make_estimator"
 SOURCE = '''
 import numpy as np
-from sklearn.linear_model import LinearRegression, SGDClassifier
+from sklearn.linear_model import LinearRegression, SGDClassifier, SGDRegressor
 from tests.kit.small_run import clients
 
 class Client:
@@ -57,6 +58,9 @@ class Client:
     def get_parameters(self, config):
         if self.fault == "dict":
             return {"weight": self.weight}
+        factor = {"huge": 1e300, "complex": 1j}.get(self.fault)
+        if factor is not None:
+            return [1 + factor * np.ones((4, 5)), self.bias]
         return [self.weight, self.bias, self.batches]
 
     def shares(self):
@@ -83,7 +87,7 @@ class Client:
         self.weight, self.bias, self.batches = parameters
         shares, own = self.shares(), np.arange(len(self.y))
         name = "acc" if self.fault == "metrics" else "accuracy"
-        hits = float((shares.argmax(1) == self.y).mean())
+        hits = float((shares.argmax(1) == self.y).mean()) + 50 * (self.fault == "percent")
         return float(-np.log(shares[own, self.y]).mean()), len(self.y), {name: hits}
 
 def client_fn(cid: str):
@@ -100,6 +104,12 @@ def make_estimator(alpha=1e-4):
 
 def without_steps():
     return LinearRegression()
+
+def of_values():
+    return SGDRegressor()
+
+def a_class():
+    return SGDClassifier
 '''
 ALLOWED = AllowedCode.parse(["users_client"])
 RULES = replace(NO_CODE_RULES, allowed=ALLOWED)
@@ -163,11 +173,11 @@ def accuracy_of(folder: Path, model: str, method: str) -> float:
     ("model", "method"),
     [
         (model, method)
-        for model, named in [(FLOWER, OF_CLIENTS), (SKLEARN, OF_LOOPS)]
+        for model, named in [(FLOWER, OF_CLIENTS), (SKLEARN, of_each_kind("loops", OF_LOOPS))]
         for method in named
     ],
 )
-def test_foreign_training_learns_in_every_method_that_is_named_for_it(
+def test_foreign_training_learns_in_the_methods_that_are_named_for_it(
     tmp_path: Path, model: str, method: str
 ) -> None:
     assert accuracy_of(tmp_path, model, method) > 0.5, "four classes: chance is 0.25"
@@ -176,9 +186,8 @@ def test_foreign_training_learns_in_every_method_that_is_named_for_it(
 @pytest.mark.parametrize(
     ("model", "method"),
     [
-        (model, method)
-        for model, named in [(FLOWER, OF_CLIENTS), (SKLEARN, OF_LOOPS)]
-        for method in sorted({*BUILT_IN} - {*named})
+        *((FLOWER, method) for method in sorted({*BUILT_IN} - {*OF_CLIENTS})),
+        *((SKLEARN, method) for method in of_each_kind("more", sorted({*BUILT_IN} - {*OF_LOOPS}))),
     ],
 )
 def test_a_method_that_is_not_named_for_foreign_training_asks_it_for_more(
@@ -253,6 +262,9 @@ def test_a_device_learns_from_a_trial_how_many_samples_its_client_has() -> None:
         ("shapes", "expected the names and shapes of start"),
         ("none", "fit returned 0 samples; expected 1 or more"),
         ("metrics", r"the metrics \['acc'\]; expected 'accuracy' among them"),
+        ("percent", r"evaluate returned 50\.?\d* as accuracy; expected a number from 0 to 1"),
+        ("huge", "start returned layer1.weight with NaN, infinity or values beyond float32"),
+        ("complex", "start returned values that are not numbers"),
     ],
 )
 def test_a_mistake_of_a_client_has_a_reason_that_its_author_understands(
@@ -275,6 +287,14 @@ def test_an_error_in_a_client_is_one_sentence_with_its_line_and_none_of_its_valu
     [
         ("flower:users_client:nothing", "object without get_parameters, fit, evaluate"),
         ("sklearn:users_client:without_steps", "LinearRegression has no partial_fit"),
+        (
+            "sklearn:users_client:of_values",
+            "SGDRegressor learns values, and the task's target has classes",
+        ),
+        (
+            "sklearn:users_client:a_class",
+            r"the class SGDClassifier; expected an estimator: SGDClassifier\(\)",
+        ),
     ],
 )
 def test_an_object_that_cannot_take_part_is_refused_with_the_methods_that_it_lacks(

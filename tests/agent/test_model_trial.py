@@ -38,6 +38,7 @@ from tests.agent.test_learner import data_of
 pytestmark = pytest.mark.usefixtures("single_thread", "nets")
 
 NETS = '''
+import random
 import sys
 import numpy as np
 import torch
@@ -207,6 +208,64 @@ class Detached(Plain):
         return super().forward(x).detach()
 
 
+class NarrowOutputs(Plain):
+    def forward(self, x):
+        return super().forward(x).bfloat16()
+
+
+class InPlace(Plain):
+    def forward(self, x):
+        x += 1
+        return super().forward(x)
+
+
+class DrawsAlways(Plain):
+    def inner(self, x):
+        return F.dropout(x, 0.5, True)
+
+
+class Attribute(Plain):
+    """A warm-up, counted where no state has it."""
+
+    step = 0
+
+    def inner(self, x):
+        if self.training:
+            self.step += 1
+        return x * min(1.0, self.step / 50)
+
+
+class LocalMean(Plain):
+    def prepare(self):
+        self.register_buffer("mean", torch.zeros(6), persistent=False)
+
+    def inner(self, x):
+        if self.training:
+            self.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
+        return x - self.mean
+
+
+class Experts(Plain):
+    """Each batch takes one of three ways, by its values."""
+
+    def prepare(self):
+        self.ways = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x):
+        way = 0 if abs(x).max() <= 2 else 1 if x.mean() > 0 else 2
+        return self.head(self.ways[way](self.trunk(x)))
+
+
+class DrawsOfNumpy(Plain):
+    def inner(self, x):
+        return x * float(np.random.rand()) if self.training else x
+
+
+class DrawsOfPython(Plain):
+    def inner(self, x):
+        return x * random.random() if self.training else x
+
+
 class Odd(Exception):
     pass
 
@@ -234,6 +293,10 @@ class InBackward(Plain):
         if x.requires_grad:
             x.register_hook(lambda gradient: {}["gone"])
         return x
+
+
+def scripted(features, outputs):
+    return torch.jit.script(nn.Sequential(nn.Linear(features[0], 6), nn.ReLU(), nn.Linear(6, outputs)))
 
 
 def bfloat16(features, outputs):
@@ -401,6 +464,12 @@ def test_a_model_of_the_users_own_trains_as_torch_trains_it(
         ("TupleInTraining", "gives tuple in training"),
         ("Squeezed", r"shape \(4,\) for 1 sample; the task needs \(1, 4\); a squeeze"),
         ("Detached", "no parameter has a gradient"),
+        ("NarrowOutputs", r"gives torch\.bfloat16 in evaluation; expected float32"),
+        ("InPlace", "changes its inputs in place in evaluation, and with them the data"),
+        ("DrawsAlways", "answers the same samples in two ways in evaluation"),
+        ("Attribute", "a training changed its answers by something that does not travel"),
+        ("LocalMean", r"something that does not travel.*persistent=False"),
+        ("scripted", "the model is TorchScript"),
         ("bfloat16", r"trunk\.weight is torch\.bfloat16; use float32 throughout"),
         ("double", r"trunk\.weight is torch\.float64; use float32 throughout"),
         ("Raising", r"Odd: no moon \(.*own_nets\.py, line \d+\)$"),
@@ -420,6 +489,16 @@ def test_a_model_that_cannot_be_trained_is_refused_by_the_name_of_what_is_in_the
 
 def test_a_branch_that_two_samples_leave_out_is_not_taken_for_frozen() -> None:
     assert model_of(task_of("Branches"), ALLOWED)[1].frozen == ()
+
+
+def test_of_many_ways_none_is_taken_for_frozen() -> None:
+    assert model_of(task_of("Experts"), ALLOWED)[1].frozen == ()
+
+
+@pytest.mark.parametrize("name", ["DrawsOfNumpy", "DrawsOfPython", "rrelu"])
+def test_one_seed_gives_one_training_whichever_generator_a_model_takes(name: str) -> None:
+    one, other = (local.train(start).end for local, start, _ in (local_of(name), local_of(name)))
+    assert np.array_equal(one, other)
 
 
 def test_nothing_moves_what_the_models_own_code_has_frozen() -> None:

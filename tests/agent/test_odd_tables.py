@@ -59,6 +59,12 @@ def person(number: int) -> str:
         ("code", lambda row: f"N{row % 15}K"),
         ("said", lambda row: "it was a long day, and then we went home again" + "!" * (row % 3)),
         ("employee", lambda row: ("Ann", "Ben")[row % 2]),
+        ("Vorname", lambda row: ("Ann", "Ben")[row % 2]),
+        ("prénom du client", lambda row: ("Ann", "Ben")[row % 2]),
+        ("position", lambda row: f"52.{row % 15:02},13.4"),
+        ("chassis", lambda row: f"WVW{row // 30}{row % 9:05}"),
+        ("mac", lambda row: f"aa:{row // 30:02}:{row % 4:02}"),
+        ("src", lambda row: f"10.0.{row // 30}.{row % 15}"),
         ("town", lambda row: f"town {'abcdefghijklmnopqrstuvwxyz'[row % 26]}"),
     ],
 )
@@ -296,6 +302,7 @@ def test_numbers_among_words_are_worth_a_remark(tmp_path: Path) -> None:
         (("EUR 12", "EUR 7.5", "EUR 80"), {"units": ("EUR",)}, 12),
         (('"($1,200.50)"', '"$12,345"', '"$950"'), {"units": ("$",), "thousands": ","}, -1200.5),
         (("(12.5)", "7", "80"), {}, -12.5),
+        (('"1,234.50-"', '"950.00"', '"12,345.00"'), {"thousands": ","}, -1234.5),
     ],
 )
 def test_numbers_with_something_around_them_are_read(
@@ -313,9 +320,26 @@ def test_numbers_with_something_around_them_are_read(
 
 @pytest.mark.parametrize("cell", ["<0.006", "~0.56"])
 def test_a_spelling_that_no_rule_reads_is_named(tmp_path: Path, cell: str) -> None:
-    rows = [f"{cell.replace('5', str(row % 9)).replace('6', str(row % 9)).replace('20', f'2{row % 9}')},{noise(row)},{row % 2}" for row in range(ROWS)]  # fmt: skip
+    rows = [f"{cell.replace('5', str(row % 9)).replace('6', str(row % 9))},{noise(row)},{row % 2}" for row in range(ROWS)]  # fmt: skip
     proposal = proposed(table(tmp_path, "a.csv", "a,b,y", *rows))
     assert "column 'a': " in "".join(proposal.remarks()) or "'a' is not used" in "".join(proposal.remarks())  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("end", "shape"),
+    [
+        ("/05/2020", "99/99/9999"),
+        (" févr. 2020 10:05", "99 aaaa. 9999 99:99"),
+        (".02.2020 10:05 Uhr", "99.99.9999 99:99 Aaa"),
+        (" 312 €?", "99 999 €?"),
+    ],
+)
+def test_numbers_and_times_that_no_rule_reads_are_named_by_their_shape(
+    tmp_path: Path, end: str, shape: str
+) -> None:
+    rows = [f"{row % 12 + 1:02}{end},{noise(row)},{row % 2}" for row in range(ROWS)]
+    source = table(tmp_path, "a.csv", "a,b,y", *rows)
+    assert f"with something around them, such as {shape!r}" in "".join(proposed(source).remarks())
 
 
 def test_feet_and_inches_are_no_number_with_a_unit(tmp_path: Path) -> None:
@@ -381,6 +405,28 @@ def test_numbers_of_an_unlikely_year_are_no_times(tmp_path: Path) -> None:
     assert task_of(proposed(table(tmp_path, "a.csv", "timestamp,y", *rows))).times == ()
 
 
+@pytest.mark.parametrize("none", ["0000-00-00 00:00:00", "0001-01-01T00:00:00", "9999-12-31"])
+def test_a_date_that_stands_for_none_is_a_mark_among_times(tmp_path: Path, none: str) -> None:
+    start = datetime(2025, 1, 1, 0, 5)
+    rows = [f"{none if row % 5 == 1 else start + timedelta(hours=row)},{noise(row)},{row % 2}" for row in range(ROWS)]  # fmt: skip
+    source = table(tmp_path, "a.csv", "at,a,y", *rows)
+    task = task_of(proposed(source))
+    assert (task.times, task.read.missing) == (("at",), (none,))
+    assert len(load_local(source, task=task).features)
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d %H:%M", "%d.%m.%Y"])
+def test_one_faulty_time_makes_no_words_of_a_column(tmp_path: Path, form: str) -> None:
+    start = datetime(2025, 1, 15)
+    rows = [f"{'soon' if row == 5 else (start + timedelta(hours=19 * row)).strftime(form)},{noise(row)},{row % 2}" for row in range(ROWS)]  # fmt: skip
+    source = table(tmp_path, "a.csv", "at,a,y", *rows)
+    proposal = proposed(source)
+    assert task_of(proposal).times == ("at",)
+    assert "1 cell of 'at' without a time ('soon')" in "".join(proposal.remarks())
+    with pytest.raises(DataError, match=r"row 6 .*column 'at': 'soon' is not a time"):
+        load_local(source, task=task_of(proposal))
+
+
 # -- files that are not what their name claims, and headers ----------------------------------------------------------
 
 
@@ -397,6 +443,14 @@ def test_numbers_of_an_unlikely_year_are_no_times(tmp_path: Path) -> None:
         (b"PAR1", "a Parquet file"),
         (b"SQLite format 3\0", "a SQLite database"),
         (b"\x1f\x8b\x08", "compressed with gzip"),
+        (b"<script>location='login'</script>\n<p>x,y</p>", "a web page"),
+        (b'[\n {"a": 1, "y": 2},\n {"a": 2, "y": 3}\n]', "JSON"),
+        (b"@relation iris\n@data\n1,p\n", "Weka"),
+        (b"version https://git-lfs.github.com/spec/v1\noid 4d\n", "Git LFS"),
+        ("a,b,y\n1,2,3\n4,5,6\n".encode("utf-16-le"), "UTF-16 or UTF-32 without its mark"),
+        ("a,b,y\n1,2,3\n4,5,6\n".encode("utf-32"), "UTF-16 or UTF-32 without its mark"),
+        (b"\x93NUMPY\x01\x00v\x00", "binary data"),
+        (b"BZh91AY&SY\x00\x01", "binary data"),
     ],
 )
 def test_another_kind_of_file_is_refused_by_its_name(
@@ -422,6 +476,8 @@ def lines(separator: str = ",") -> list[str]:
         ("a,b,y,,", [f"{line},," for line in lines()]),
         ("a,b,y", [f"{line}," for line in lines()]),
         (",a,b,y", [f"{row},{line}" for row, line in enumerate(lines())]),
+        ("a,b,y,", lines()),
+        ("a,b,y,,", lines()),
     ],
 )
 def test_what_spreadsheets_add_is_left_out(tmp_path: Path, header: str, rows: list[str]) -> None:
@@ -434,8 +490,8 @@ def test_what_spreadsheets_add_is_left_out(tmp_path: Path, header: str, rows: li
 @pytest.mark.parametrize(
     ("header", "rows", "fault"),
     [
-        ("Report of May,2025\na,b,y", lines(), r"41 faults(.|\n)*remove the lines above"),
-        ("a,b", lines(), r"40 faults(.|\n)*3 cells, the header has 2 columns"),
+        ("Report of May,2025\na,b,y", lines(), "41 of 41 rows do not fit.*remove the lines above"),
+        ("a,b", lines(), "40 of 40 rows do not fit.*3 cells, the header has 2 columns"),
         ("a,b,y\n°C,mm,-", lines(), r"a second header \('°C', 'mm'"),
         ("a,b,y\n°C,%,", lines(), r"a second header \('°C'"),
         ("a b y", lines(" "), r"one column only \('a b y'\)(.|\n)*with commas, semicolons"),
@@ -449,6 +505,27 @@ def test_lines_that_do_not_fit_are_named(
         proposed(source)
     with pytest.raises((DataError, UserError)):
         load_local(source)
+
+
+def test_a_quotation_mark_that_is_not_closed_is_named(tmp_path: Path) -> None:
+    rows = lines()
+    rows[5] = '0.5,"oops,1'
+    source = table(tmp_path, "a.csv", "a,b,y", *rows)
+    with pytest.raises(DataError, match=r"row 6 .*close the quotation mark"):
+        load_local(source)
+    rows[6:] = ["x" * 200_000]
+    with pytest.raises(DataError, match="close every quotation mark"):
+        load_local(table(tmp_path, "a.csv", "a,b,y", *rows))
+
+
+def test_signs_in_quotes_do_not_separate_cells(tmp_path: Path) -> None:
+    source = table(tmp_path, "a.csv", '"a, left, upper";b;y', *lines(";"))
+    assert task_of(proposed(source)).columns == ("a, left, upper", "b")
+
+
+def test_the_target_in_another_spelling_is_no_input(tmp_path: Path) -> None:
+    rows = [f"{noise(row)},{row % 2},{row % 2}" for row in range(ROWS)]
+    assert task_of(proposed(table(tmp_path, "a.csv", "a,Is_Worn,is worn", *rows))).columns == ("a",)
 
 
 def test_one_column_is_a_table_for_anomalies(tmp_path: Path) -> None:

@@ -238,12 +238,12 @@ def test_the_device_that_differs_comes_first_with_what_it_wrote(tmp_path: Path) 
     odd = sources[4]
     with pytest.raises(UserError) as refused:
         proposed(*sources)
-    assert f"words on {odd} ('1,5 %'); numbers on 9 others; write numbers without units" in str(
+    assert f"words on {odd} ('9,9 %'); numbers on 9 others; write numbers without units" in str(
         refused.value
     )
     proposal = proposed(*sources, target="a")
     differences = "\n".join(proposal.differences)
-    assert f"words on {odd} ('2/2/2025'); times on 9 others; to use it, write times" in differences
+    assert f"words on {odd} ('9/9/9999'); times on 9 others; to use it, write times" in differences
     assert "and 6 more" not in f"{differences}{refused.value}"
 
 

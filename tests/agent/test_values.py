@@ -23,6 +23,7 @@ from covey.agent.data.values import (
     spelled,
     value_of,
 )
+from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 
 TYPED = st.one_of(
@@ -127,6 +128,12 @@ def test_a_point_in_time_has_many_spellings(cell: object) -> None:
         ("Jan 1 2000", datetime(2000, 1, 1)),
         ("19580329", datetime(1958, 3, 29)),
         ("2016-12-31 23:59:60", datetime(2017, 1, 1)),
+        ("2024-12-31 24:00", datetime(2025, 1, 1)),
+        ("2024-12-31 24:01", None),
+        ("0001-01-01 00:00", None),
+        ("9999-12-31", None),
+        (date(1, 1, 1), None),
+        (datetime(9999, 12, 31), None),
         ("2024Q3", datetime(2024, 7, 1)),
         ("2024-q3", datetime(2024, 7, 1)),
         ("2024 Q3", datetime(2024, 7, 1)),
@@ -148,7 +155,7 @@ def test_a_point_in_time_has_many_spellings(cell: object) -> None:
         ("2025-13", None),
     ],
 )
-def test_a_date_counts_if_it_has_one_reading(cell: str | int, moment: datetime | None) -> None:
+def test_a_date_counts_if_it_has_one_reading(cell: object, moment: datetime | None) -> None:
     assert moment_of(cell) == moment
 
 
@@ -203,6 +210,29 @@ def test_every_plain_type_of_parquet_has_a_kind(tmp_path: Path) -> None:
     data = load(path, task=task)
     assert data.features[:2].tolist() == [[0, 1.01, 46_860, 0.5], [1, 2.02, 46_920, 1]]
     assert data.targets[:2].tolist() == [0, 1]
+
+
+def test_times_of_nanoseconds_and_beyond_the_calendar_are_read_or_named(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    stamps = [1_735_689_600 * 10**9 + 1 + day * 86_400 * 10**9 for day in range(24)]
+    far = [2**62 if day == 3 else 1_735_689_600 * 10**6 + day for day in range(24)]
+    path = parquet(
+        tmp_path,
+        at=pa.array(stamps).cast(pa.timestamp("ns")),
+        zone=pa.array(stamps).cast(pa.timestamp("ns", "UTC")),
+        clock=pa.array([1 + day for day in range(24)], pa.time64("ns")),
+        took=pa.array([10**9 * day + 1 for day in range(24)], pa.duration("ns")),
+        far=pa.array(far).cast(pa.timestamp("us")),
+        y=pa.array([day % 2 for day in range(24)]),
+    )
+    columns = {column.name: column for column in describe_table(path).columns}
+    assert [columns[name].kind for name in ("at", "zone", "took")] == ["time", "time", "whole"]
+    assert columns["far"].strange == ("a time beyond the year 9999",)
+    task = Task(
+        features=(4,), columns=("far",), times=("far",), target="y", classes=2, ignore=("*",)
+    )
+    with pytest.raises(DataError, match="row 4, column 'far'"):
+        load(path, task=task)
 
 
 def test_neighbouring_counters_stay_apart_until_they_are_standardised(tmp_path: Path) -> None:
