@@ -32,7 +32,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "9a6f5600fc2c2ba2",
+    "a0130e30a367f968",
 )  # the format number, and the digest of the fields that it stands for
 
 
