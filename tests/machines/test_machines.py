@@ -57,15 +57,15 @@ def test_the_link_is_read_while_the_run_works_and_not_while_the_rest_of_the_serv
 
     has_read: dict[str, bool] = {}
 
-    def work(event: Any, now: float) -> list[Effect]:
+    def work(events: Any, now: float) -> list[list[Effect]]:
         has_read["run"] = read(10.0)
-        return []
+        return [[] for _ in events]
 
     def publish(now: float) -> list[Any]:
         has_read["roster"] = read(0.2)
         return []
 
-    monkeypatch.setattr(service.run, "handle", work)
+    monkeypatch.setattr(service.run, "handle_all", work)
     monkeypatch.setattr(service.desk.show, "publish", publish)
     service.handle([], 0.0)
     assert has_read == {"run": True, "roster": False}
