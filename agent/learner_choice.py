@@ -6,12 +6,12 @@ training instead (`agent.own_code.Loop`).
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
 from covey.shared.errors import UserError, install
 from covey.shared.own_code.consent import BUILT_IN_MODELS, framework_of
+from covey.shared.wire.jobs import learner_here
 
 TORCH = "torch"
 NUMPY = "numpy"
@@ -27,10 +27,9 @@ def learner_name(wish: str | None) -> str:
     Raises:
         UserError: there is no such learner, or it is torch, and torch is missing.
     """
-    has_torch = importlib.util.find_spec("torch") is not None  # looks for the file, imports nothing
     if wish is None:
-        return TORCH if has_torch else NUMPY
-    if wish == TORCH and not has_torch:
+        return learner_here()
+    if wish == TORCH and learner_here() != TORCH:
         raise UserError(
             f"--learner torch: torch is not installed; {install('agent')}, or choose --learner numpy"
         )

@@ -20,6 +20,7 @@ from covey.agent.learner_choice import TORCH, cannot_train
 from covey.shared.disclosures import Promise
 from covey.shared.errors import PublicError, UserError
 from covey.shared.own_code.consent import NO_CODE, AllowedCode
+from covey.shared.sentences import expectation
 from covey.shared.strategies.method_names import METHODS
 from covey.shared.strategies.phase_names import (
     CARD,
@@ -343,7 +344,7 @@ def _expectation(fault: ErrorDetails) -> str:
     if fault["type"] == "model_type":
         return "expected keys with values, such as max_epochs: 5; `agent lab policy` prints all of them"
     if fault["type"] != "extra_forbidden":
-        return fault["msg"].removeprefix("Value error, ")
+        return expectation(fault)
     import difflib  # an idle agent without a mistake pays nothing for it
 
     key = str(fault["loc"][-1])

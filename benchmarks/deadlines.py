@@ -90,7 +90,7 @@ def measure(setting: str, seed: int, agents: int, rounds: int) -> Measured:
         "timing": {"first_work_s": 0.0},
         **SETTINGS[setting],
     }
-    scene = small_run.scenario("ifca", seed=seed, rounds=sections)
+    scene = small_run.judged("ifca", seed=seed, rounds=sections)
     ends: list[float] = []
     folded: list[PhaseFolded] = []
 

@@ -194,7 +194,7 @@ def close(mode: str, number: int, folder: Path) -> dict[str, Any]:
     run = Run.start(
         folder, scene, setup, rules=rules(scene, start_agents=number), run="r1", now=0.0
     )
-    run.spool.durable = False
+    run.store.durable = False
     if mode == "spool":
         assert run.folding is not None
         run.folding.give_up()

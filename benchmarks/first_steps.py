@@ -1,7 +1,9 @@
-"""`python -m benchmarks.first_steps`: how long the way is from a clone to the first table, to devices, to a method of one's own.
+"""`python -m benchmarks.first_steps`: how long the way is from a clone to a first table, to data and devices of one's own, to a
+model in use, and to a clustered method of one's own.
 
-It pastes the blocks of README and the three tutorials as a reader would, in a folder of its own, and counts: seconds and
-commands until the page's milestone, and all of them; files that the reader saves; terms in bold.
+It pastes the blocks of the three tutorials as a reader would, each in a folder of its own, and counts until the command with
+which the reader has what the tutorial is for: seconds, commands, files that the reader saves. Concepts are the words to which
+the project gives a meaning of its own (`docs/how-a-round-works.md`) that the page uses.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,28 +22,22 @@ from pathlib import Path
 from tests.processes import ROOT, free_port
 from tests.test_docs_sessions import USUAL_PORTS, Commands, SavedFile, ended, run, started, steps
 
-TERM = re.compile(r"\*\*([^*]+)\*\*")
-
-
-@dataclass(frozen=True)
-class Way:
-    """A page, and the command after which the reader has what the page is for."""
-
-    page: str
-    until: str
-    what: str
-
-
-WAYS = (
-    Way("docs/quickstart.md", "coordinator run", "a first table"),
-    Way("docs/tutorials/your-fleet.md", "coordinator run", "a model on devices of one's own"),
-    Way("docs/tutorials/your-fleet.md", "coordinator promote", "a model in use"),
-    Way(
-        "docs/tutorials/your-own-method.md",
-        "coordinator compare",
-        "a clustered method of one's own",
+OUT = Path("benchmarks/results/first_steps.json")
+HIDDEN = re.compile(r"<!--.*?-->", re.DOTALL)
+CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)", re.DOTALL)
+WORD = re.compile(r"^- \*\*([^*]+)\*\*(?:, \*\*([^*]+)\*\*)?:", re.MULTILINE)
+# page -> the command that reaches something, and what that is, in the order of the page
+WAYS = {
+    "docs/quickstart.md": (("coordinator run", "a first table"),),
+    "docs/tutorials/your-fleet.md": (
+        ("coordinator init", "a scenario for files of one's own"),
+        ("coordinator run", "a model on devices of one's own"),
+        ("agent predict", "a model in use"),
     ),
-)
+    "docs/tutorials/your-own-method.md": (
+        ("coordinator compare", "a clustered method of one's own"),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -49,27 +46,33 @@ class Walked:
 
     what: str
     page: str
-    commands: int  # until the milestone
+    commands: int
     seconds: float
     files: int  # that the reader saves
-    terms: int  # in bold on the page
-    commands_in_all: int
-    seconds_in_all: float
+    concepts: int  # of the whole page
 
 
-def walked(way: Way, folder: Path) -> Walked:
-    """Paste a page's blocks in a new folder. Raises AssertionError where a command fails."""
+def concepts(page: Path) -> set[str]:
+    """The words of the project that a page uses outside of commands."""
+    own = WORD.findall((ROOT / "docs/how-a-round-works.md").read_text("utf-8"))
+    text = CODE.sub("", HIDDEN.sub("", page.read_text("utf-8"))).lower()
+    words = {word.lower() for pair in own for word in pair if word}
+    return {word for word in words if re.search(rf"\b{re.escape(word)}s?\b", text)}
+
+
+def walked(page: str, folder: Path) -> Iterator[Walked]:
+    """Paste a page's blocks in a new folder, to the last milestone. Raises AssertionError where a command fails."""
     (folder / "scenarios").symlink_to(ROOT / "scenarios")
     for name in ("home", "bin"):
         (folder / name).mkdir()
-    text = re.sub(r"<!--.*?-->", "", (ROOT / way.page).read_text("utf-8"), flags=re.DOTALL)
-    terms = len(set(TERM.findall(text)))
+    text = HIDDEN.sub("", (ROOT / page).read_text("utf-8"))
+    known = len(concepts(ROOT / page))
     for port in USUAL_PORTS:
         text = text.replace(port, str(free_port()))
     log = folder / "background.log"
     log.touch()
+    ahead = list(WAYS[page])
     commands = files = 0
-    reached: tuple[int, float, int] | None = None
     began = time.monotonic()
     with ExitStack() as stack:
         for step in steps(text):
@@ -85,39 +88,40 @@ def walked(way: Way, folder: Path) -> Walked:
                 case Commands(lines):
                     commands += len(lines)
                     run(lines, folder, log, is_refused=step.is_refused)
-                    if reached is None and any(way.until in line for line in lines):
-                        reached = commands, time.monotonic() - began, files
-        in_all = time.monotonic() - began
-    assert reached is not None, f"{way.page} has no `{way.until}`"
-    until, seconds, saved = reached
-    return Walked(
-        way.what, way.page, until, round(seconds, 1), saved, terms, commands, round(in_all, 1)
-    )
+                    if any(ahead[0][0] in line for line in lines):
+                        _, what = ahead.pop(0)
+                        seconds = round(time.monotonic() - began, 1)
+                        yield Walked(what, page, commands, seconds, files, known)
+            if not ahead:
+                return
+    raise AssertionError(f"{page} has no `{ahead[0][0]}`")
 
 
 def table(found: list[Walked]) -> str:
     """The ways as a table in Markdown."""
     rows = [
-        f"| {one.what} | `{one.page}` | {one.commands} | {one.seconds:.0f} s | {one.files} | {one.terms} |"
+        f"| {one.what} | `{one.page}` | {one.commands} | {one.seconds:.0f} | {one.files} | {one.concepts} |"
         for one in found
     ]
-    head = (
-        "| to | by | commands | time | files saved | terms in bold |\n|---|---|---:|---:|---:|---:|"
-    )
+    head = "| to | by | commands | seconds | files saved | concepts of the page |\n|---|---|---:|---:|---:|---:|"
     return "\n".join([head, *rows])
+
+
+def read() -> list[Walked]:
+    """The ways of the record."""
+    return [Walked(**one) for one in json.loads((ROOT / OUT).read_text("utf-8"))["ways"]]
 
 
 def main() -> None:
     """Walk all ways and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/first_steps.json"))
+    parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     os.environ.setdefault("COVEY_LEARNER", "numpy")
-    found = []
-    for way in WAYS:
+    found: list[Walked] = []
+    for page in WAYS:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            found.append(walked(way, Path(folder)))
-        print(table(found[-1:]).splitlines()[-1], flush=True)
+            found += walked(page, Path(folder))
     cores = len(os.sched_getaffinity(0))
     record = {"cores": cores, "load": os.getloadavg()[0], "ways": [asdict(one) for one in found]}
     options.out.write_text(json.dumps(record, indent=1) + "\n", "utf-8")

@@ -29,7 +29,7 @@ def undisturbed_models(folder: Path, agents: int, out: Path) -> dict[str, bytes]
     run = Run.start(
         out, scenario, started(folder, scenario), rules=rules_of(scenario), run="reference", now=0.0
     )
-    run.spool.durable = False
+    run.store.durable = False
     waiting: deque[SendOrder] = deque()
     for number in range(agents):
         name = agent_name(number)

@@ -21,7 +21,7 @@ from covey.shared.mqtt.link import Received
 from tests import clock
 from tests.kit.memory_broker import MemoryBroker, MemoryLink
 from tests.kit.small_fleet import PATIENT, Fleet
-from tests.kit.small_run import clients, rules, scenario
+from tests.kit.small_run import clients, judged, rules
 
 TRAINING_S = 10.0
 AGENTS = (10, 100)
@@ -59,7 +59,7 @@ def of_run(cell: Cell, rounds: int) -> tuple[float, int]:
     """Virtual seconds of a run, and the bytes that its broker delivered."""
     taking_part = {"count": rounds, "participation": 1.0, "start_agents": cell.agents}
     secure = {"privacy": {"secure": {"clip": 10.0, "cap": 100}}} if cell.sums == "secure" else {}
-    scene = scenario("fedavg", rounds=taking_part, **secure)
+    scene = judged("fedavg", rounds=taking_part, **secure)
     broker = CountingBroker(delay_s=cell.delay_s)
 
     async def whole(folder: Path) -> float:

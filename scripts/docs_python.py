@@ -1,7 +1,7 @@
 """The Python reference: signatures and docstrings of the public names, as Markdown.
 
 Docstrings are Markdown with the sections `Args:`, `Returns:`, `Raises:` and `Example:` in Google's manner. They are read
-from the live objects, so that a name joins this page by joining `covey.__all__`.
+from the live objects, so that a name joins this page by joining `covey.__all__` or `covey.methods`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterator
-from types import ModuleType
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from docs_markdown import cell, code, table
@@ -41,6 +40,7 @@ METHOD_INTERFACE = (
 SECTION = re.compile(
     r"^(Args|Attributes|Returns|Raises|Yields|Example|Examples):\s*$", re.MULTILINE
 )
+METHODS = sorted(name for name in vars(methods) if not name.startswith("_"))
 TITLES = {"Args": "Arguments", "Examples": "Example"}
 ITEM = re.compile(r"^(\*{0,2}[\w.]+)(?: \([^)]*\))?: (.*)$", re.DOTALL)
 
@@ -59,7 +59,7 @@ def page() -> str:
         "[Your own method](../tutorials/your-own-method.md) shows it in use. "
         "The module has:",
         "",
-        *_names(methods),
+        *_names(METHODS),
     ]
     for name in METHOD_INTERFACE:
         if name not in public:
@@ -69,18 +69,18 @@ def page() -> str:
         "A training loop of your own is written with these names "
         "([how](../from-flower.md#a-training-loop-of-your-own)):",
         "",
-        *_names(learners),
+        *_names(learners.__all__),
     ]
     for name in learners.__all__:
         thing = getattr(learners, name)
-        if name not in methods.__all__ and getattr(thing, "__module__", "").startswith("covey"):
+        if name not in METHODS and getattr(thing, "__module__", "").startswith("covey"):
             lines += _entry(name, thing)
     return "\n".join(lines)
 
 
-def _names(module: ModuleType) -> list[str]:
-    """The public names of a module in one line."""
-    return [", ".join(code(name) for name in module.__all__) + ".", ""]
+def _names(names: Iterable[str]) -> list[str]:
+    """Public names in one line."""
+    return [", ".join(code(name) for name in names) + ".", ""]
 
 
 def _entry(title: str, thing: Any) -> list[str]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -111,6 +111,28 @@ LAB = "lab"
 ABOUT_LAB = "More commands, for experiments and for maintenance"
 
 
+# Python's names of types in a help text -> those of people
+PLAIN_TYPES = {
+    "<str>": "<text>",
+    "<list[str]>": "<text>",
+    "<list[Path]>": "<path>",
+    "<int>": "<n>",
+    "<int range>": "<n>",
+    "<float range>": "<n>",
+}
+
+
+def _in_plain_words(record: Callable[[Any], Any], context: Any) -> Any:
+    """The help of an argument or option: its names and type, and what it does."""
+    found = record(context)
+    if found is None:
+        return None
+    names, what = found
+    for of_python, plain in PLAIN_TYPES.items():
+        names = names.replace(of_python, plain)
+    return names, what
+
+
 class OneCommand(TyperCommand):
     """A command. An option that is gone is refused with what to use instead."""
 
@@ -118,6 +140,7 @@ class OneCommand(TyperCommand):
         super().__init__(*arguments, **settings)
         for one in self.params:
             one.show_envvar = False  # type: ignore[attr-defined]
+            one.get_help_record = partial(_in_plain_words, one.get_help_record)  # type: ignore[method-assign]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """The variables at the end of the help, rather than one next to each option."""

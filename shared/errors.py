@@ -58,6 +58,10 @@ class UserError(CoveyError):
         missing.yaml: ...
     """
 
+    def _render_traceback_(self) -> list[str]:
+        """The message alone, which a notebook shows in place of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class PublicError(UserError):
     """A UserError that quotes only what the other side sent, so that its text may be sent back."""

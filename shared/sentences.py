@@ -5,9 +5,31 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 MAX_NAMES = 4
+# what a value should have been, by the type of pydantic's error
+EXPECTED = {
+    "bool_parsing": "expected true or false",
+    "bool_type": "expected true or false",
+    "dict_type": "expected a section with keys of its own",
+    "finite_number": "expected a finite number",
+    "float_parsing": "expected a number",
+    "float_type": "expected a number",
+    "greater_than": "expected more than {gt}",
+    "greater_than_equal": "expected at least {ge}",
+    "int_from_float": "expected a whole number",
+    "int_parsing": "expected a whole number",
+    "int_type": "expected a whole number",
+    "less_than": "expected less than {lt}",
+    "less_than_equal": "expected at most {le}",
+    "list_type": "expected a list",
+    "literal_error": "expected {expected}",
+    "model_type": "expected a section with keys of its own",
+    "string_type": "expected text",
+    "tuple_type": "expected a list",
+}
 
 
 def counted(number: int, noun: str) -> str:
@@ -22,6 +44,18 @@ def some(names: Sequence[str], at_most: int = MAX_NAMES) -> str:
     shown = ", ".join(names[:at_most])
     rest = len(names) - at_most
     return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def expectation(fault: Mapping[str, Any]) -> str:
+    """What a value should have been, from an error of pydantic."""
+    form = EXPECTED.get(fault["type"])
+    if form is None:
+        return str(fault["msg"]).removeprefix("Input ").removeprefix("Value error, ")
+    return form.format_map({key: _plain(value) for key, value in fault.get("ctx", {}).items()})
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 # -- text from other machines and files, made safe for a terminal, and warnings on stderr, which quote it --------------

@@ -34,13 +34,14 @@ MUTANTS = (
         "coordinator/disk/spool.py",
         "self._room.write(lambda: sync_files(unsynced))",
         "self._room.write(lambda: None)",
-        "tests/coordinator/test_spool.py::test_reports_of_a_batch_are_synced_at_its_end_and_their_folder_once",
+        "tests/coordinator/test_spool.py::test_reports_that_came_together_are_synced_once_and_their_folder_with_them",
     ),
     Mutant(
         "checkpoint before spool",
-        "coordinator/serve/acceptance.py",
-        "with run.one_checkpoint(), run.audit.batch(), run.spool.batch():",
-        "with run.spool.batch(), run.audit.batch(), run.one_checkpoint():",
+        "coordinator/record/store.py",
+        "        self.reports.sync()\n        self.audit.release()\n        self.rounds.flush()\n"
+        "        if self._is_due:\n            self._save(run)\n",
+        "        if self._is_due:\n            self._save(run)\n        self.reports.sync()\n",
         "tests/coordinator/test_buffered_wire.py::test_reports_are_synced_before_a_checkpoint_that_counts_them",
     ),
     Mutant(
@@ -144,15 +145,15 @@ MUTANTS = (
     Mutant(
         "sum kept after ack",
         "coordinator/run/sum_acceptance.py",
-        "run.spool.keep_sum(number, content, content_digest)",
+        "run.store.reports.keep_sum(number, content, content_digest)",
         "pass",
         "tests/coordinator/test_partial_sums.py::test_a_killed_coordinator_continues_with_the_sums_that_it_accepted",
     ),
     Mutant(
         "spool dropped before checkpoint",
         "coordinator/run/run.py",
-        "self._steps_over.append(close.step)",
-        "self.spool.drop(close.step)",
+        "self.store.step_over(close.step)",
+        "self.store.reports.drop(close.step)",
         "tests/coordinator/test_recovery.py::test_reports_leave_the_spool_once_a_checkpoint_is_past_their_step",
     ),
     Mutant(
@@ -213,8 +214,8 @@ MUTANTS = (
     ),
     Mutant(
         "versions removed early",
-        "coordinator/run/own_orders.py",
-        "if send.path in self._useless:  # the models of a fold can be those of an earlier state",
+        "coordinator/record/store.py",
+        "if path in self._useless:  # the models of a fold can be those of an earlier state",
         "if False:",
         "tests/simulator/test_durable.py::test_a_model_that_comes_back_into_use_keeps_its_file",
     ),

@@ -55,6 +55,12 @@ def free_ports(count: int) -> list[int]:
     return sorted(ports)
 
 
+def words(command: str, *arguments: object) -> list[str]:
+    """The command line of one of our programs: `words("coordinator run", path, "--json")`."""
+    program, *commands = command.split()
+    return [f"covey.{program}.cli", *commands, *map(str, arguments)]
+
+
 class Program:
     """`python -m command`, its output in a file.
 

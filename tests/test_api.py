@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def test_a_run_gives_typed_figures(result: covey.Result) -> None:
     assert tuned is not None
     assert 0 < server <= 1
     assert result.accuracy("best") is None  # nothing was tracked
-    assert repr(result).startswith("<Result fedclust: 2 clusters, E-server ")
+    assert repr(result).startswith("<Result fedclust: 2 clusters, E-delivered accuracy ")
 
 
 def test_rows_have_plain_columns(result: covey.Result) -> None:
@@ -114,7 +115,10 @@ def test_it_runs_under_the_event_loop_of_a_notebook(result: covey.Result) -> Non
     assert inside.assignment == result.assignment
     assert inside.summary["accuracy"] == result.summary["accuracy"]
     assert inside._repr_html_().count("<table>") == 1
-    assert inside._repr_html_().count("</svg>") == 1
+    shown = inside._repr_html_()
+    assert shown.startswith("<p>fedclust, 2 clusters: E-delivered accuracy ")
+    assert shown.count("<img ") == 1
+    assert "<style" not in shown  # of a chart: it would reach the whole notebook
     assert "phase" in {event.to_json()["event"] for event in events}
     rounds = [event for event in reached if isinstance(event, covey.RoundEnded)]
     assert [event.round for event in rounds] == list(range(1, inside.summary["rounds"] + 1))
@@ -150,6 +154,34 @@ def test_a_comparison_gives_rows_per_cell_and_per_method(tmp_path: Path) -> None
     assert shown.count("<table>") == len(comparison.tables)
     assert comparison.verdicts == []  # neither method finds clusters
     assert "**Standings" in (tmp_path / "out" / "compare.md").read_text()
+
+
+def test_a_comparison_of_one_seed_shows_the_one_table_of_the_terminal(tmp_path: Path) -> None:
+    scenario = DIGITS | {"compare": {"methods": [{"name": "local"}], "seeds": [1]}}
+    comparison = covey.compare(scenario, tmp_path / "out")
+    assert [table.headers for table in comparison.tables] == [["method", "E-delivered", "models"]]
+
+
+def test_a_notebook_sees_each_round_in_one_line_that_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines: list[str] = []
+
+    def display(data: dict[str, str], **options: Any) -> Any:
+        lines.append(data["text/plain"])
+        return SimpleNamespace(update=display)
+
+    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
+    rounds = covey.run(DIGITS).summary["rounds"]
+    assert [line.split(",")[0] for line in lines] == [
+        f"round {done} of {rounds}" for done in range(rounds + 1)
+    ]
+
+
+def test_a_notebook_shows_a_mistake_without_a_traceback() -> None:
+    assert UserError("no such file")._render_traceback_() == ["UserError: no such file"]
 
 
 def test_a_comparison_is_a_frame_where_pandas_is_installed(
@@ -234,7 +266,7 @@ def test_the_example_for_notebooks_runs_as_it_is_printed() -> None:
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("<Result fedclust: 2 clusters, E-server ")
+    assert lines[0].startswith("<Result fedclust: 2 clusters, E-delivered accuracy ")
     assert [line.split()[0] for line in lines[-3:]] == ["fedavg", "ifca", "fedclust"]
 
 

@@ -330,61 +330,25 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     ("file", "source", "why"),
     [
         ("shared/errors.py", "import covey.agent.device.session", "shared imports agent"),
-        (
-            "shared/errors.py",
-            "def f():\n    from covey.coordinator.run import run",
-            "shared imports coordinator",
-        ),
+        ("shared/errors.py", "def f():\n    from covey.coordinator.run import run", "shared imports coordinator"),
         ("shared/errors.py", "import asyncio", "asyncio belongs to the mqtt room of shared"),
         ("shared/errors.py", "import torch.nn", "torch may be imported by"),
         ("coordinator/run/x.py", "from torch import nn", "torch may be imported by"),
         ("agent/device/service.py", "import torch", "torch may be imported by"),
-        (
-            "agent/cli/device.py",
-            "from covey.broker.programs.run import find",
-            "agent imports broker",
-        ),
-        (
-            "agent/data/x.py",
-            "from covey.agent.training.models import build",
-            "agent/data imports training",
-        ),
-        (
-            "coordinator/run/x.py",
-            "from covey.coordinator.serve import service",
-            "coordinator/run imports serve",
-        ),
-        (
-            "coordinator/disk/x.py",
-            "from covey.coordinator.fold import folding",
-            "coordinator/disk imports fold",
-        ),
-        (
-            "coordinator/fold/x.py",
-            "from covey.coordinator.record import records",
-            "coordinator/fold imports record",
-        ),
-        (
-            "shared/numerics/x.py",
-            "from covey.shared.wire import codec",
-            "shared/numerics imports wire",
-        ),
-        (
-            "shared/wire/x.py",
-            "from covey.shared.privacy import noise",
-            "shared/wire imports privacy",
-        ),
+        ("agent/cli/device.py", "from covey.broker.programs.run import find", "agent imports broker"),
+        ("agent/data/x.py", "from covey.agent.training.models import build", "agent/data imports training"),
+        ("coordinator/run/x.py", "from covey.coordinator.serve import service", "coordinator/run imports serve"),
+        ("coordinator/disk/x.py", "from covey.coordinator.fold import folding", "coordinator/disk imports fold"),
+        ("coordinator/fold/x.py", "from covey.coordinator.record import records", "coordinator/fold imports record"),
+        ("shared/numerics/x.py", "from covey.shared.wire import codec", "shared/numerics imports wire"),
+        ("shared/wire/x.py", "from covey.shared.privacy import noise", "shared/wire imports privacy"),
         ("coordinator/run/x.py", "from ..agent import session", "a relative name is imported"),
         (
             "agent/learning.py",
             "def f():\n    return importlib.import_module('covey.agent.light.own_loop')",
             "agent/learning imports light, which is not below it",
         ),
-        (
-            "shared/own_code/plugins.py",
-            "import_module('covey.agent.data.tables')",
-            "shared imports agent",
-        ),
+        ("shared/own_code/plugins.py", "import_module('covey.agent.data.tables')", "shared imports agent"),
         (
             "agent/learner_choice.py",
             "BUILT_IN = {'torch': 'covey.agent.training.torch_learner:LEARNER'}",
@@ -395,11 +359,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
             "import_module(f'covey.shared.scenario.{name}')",
             "shared/strategies imports scenario, which is not below it",
         ),
-        (
-            "shared/own_code/plugins.py",
-            "import_module(DOORS[name])",
-            "a name of its own is imported",
-        ),
+        ("shared/own_code/plugins.py", "import_module(DOORS[name])", "a name of its own is imported"),
         ("agent/data/load.py", "__import__('json')", "an import is a statement, and here a call"),
         ("agent/cli/device.py", "import aiomqtt", "aiomqtt may be imported by"),
         ("agent/cli/device.py", "import pickle", "pickle may be imported by nobody only"),
@@ -408,7 +368,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         ("shared/cli.py", "import yaml\nyaml.load(f, Loader=yaml.Loader)", "line 2: yaml.load"),
         ("agent/cli/device.py", "np.load(path, allow_pickle=True)", "line 1: allow_pickle=True"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_rule_is_seen(file: str, source: str, why: str) -> None:
     assert any(said.startswith(why) for said in broken(file, ast.parse(source)))
 

@@ -27,7 +27,12 @@ def coordinator(words: str, folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "covey.coordinator.cli", *words.split()],
         cwd=folder,
-        env={**os.environ, "COLUMNS": "80", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"},
+        env={
+            **os.environ,
+            "COLUMNS": "80",
+            "COVEY_LEARNER": "numpy",
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
+        },
         capture_output=True,
         text=True,
         timeout=300,

@@ -164,6 +164,29 @@ def test_all_three_programs_work_together(environment: Path, tmp_path: Path) -> 
     assert "<svg" in (tmp_path / "page.html").read_text()
 
 
+def test_without_a_checkout_the_way_from_data_to_a_verdict_is_the_same(
+    environment: Path, tmp_path: Path
+) -> None:
+    """The scenario is proposed, and its methods are compared on a fleet of the same data."""
+    run(environment, tmp_path, "agent", "examples")
+    wine = [f"--from=examples/wine/device-{number}.csv" for number in (1, 2, 3)]
+    run(environment, tmp_path, "coordinator", "init", *wine, "--out", "wine.yaml")
+    run(environment, tmp_path, "agent", "check", "--data", wine[0][7:], "--scenario", "wine.yaml")
+    fleet = "fleet={agents: 3, data: ./examples/wine, partition: by_group, workers: 1}"
+    short = ["--set", "rounds.count=1", "--set", fleet, "--in-process", "--out", "compared"]
+    printed = run(environment, tmp_path, "coordinator", "compare", "wine.yaml", *short)
+    assert "E-delivered" in printed
+    run(environment, tmp_path, "coordinator", "report", "compared")
+    assert "<svg" in (tmp_path / "compared" / "report.html").read_text()
+
+
+def test_covey_ends_quietly_where_its_reader_has_closed_the_pipe(environment: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"'{environment}/covey' | true"], capture_output=True, check=True
+    )
+    assert done.stderr == b""
+
+
 def test_examples_travel_with_the_wheel(environment: Path, tmp_path: Path) -> None:
     printed = run(environment, tmp_path, "agent", "examples")
     assert files_below(tmp_path / "examples") == files_below(ROOT / "examples")

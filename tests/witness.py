@@ -182,7 +182,7 @@ def _small_runs(
     folder: Path,
     run_in: Callable[[Path, Scenario], Run],
     methods: Collection[str] = METHODS,
-    scenario: Callable[..., Scenario] = small_run.scenario,
+    scenario: Callable[..., Scenario] = small_run.judged,
 ) -> Digests:
     found: Digests = {}
     for method in methods:

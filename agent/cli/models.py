@@ -71,7 +71,7 @@ def predict(
         bool,
         typer.Option(
             "--score",
-            help="compare with the targets of the file, and print how good the predictions are instead of them",
+            help="print how good the predictions are, compared with the targets of the file, in place of the predictions",
         ),
     ] = False,
     out: Annotated[
@@ -210,7 +210,7 @@ def serve(
     topic: Annotated[
         str | None,
         typer.Option(
-            help="also answer at --broker, below this topic: rows asks, predictions answers; such as home/pi-7"
+            help="also answer at --broker: with home/pi-7, tables that are published to home/pi-7/rows are answered at home/pi-7/predictions"
         ),
     ] = None,
     discovery: Annotated[
@@ -225,7 +225,7 @@ def serve(
     learner: LearnerOption = None,
     allow: Allow = None,
 ) -> None:
-    """Answer the predictions that other programs ask for, until Ctrl-C: those of this machine over HTTP, others over MQTT.
+    """Answer other programs that ask for predictions, until Ctrl-C: over HTTP on this machine, over MQTT elsewhere.
 
     POST /predict takes a table as CSV, or {"rows": [{column: value}]} as JSON; ?keep=COLUMN copies a column. Each answer
     has the run, round and cluster of the model. GET /model describes the model alone.

@@ -72,6 +72,13 @@ LearnerOption = Annotated[
 ]
 ScenarioFile = Annotated[Path, typer.Argument(help="a scenario file (.yaml)")]
 
+# keys of the policy -> the options that set them
+LIMITS_BY_OPTION = {
+    "memory_limit_mb": "--memory-limit",
+    "max_base_mb": "--max-base",
+    "only_when": "--only-when",
+}
+
 
 @dataclass(frozen=True)
 class PolicyOptions:
@@ -129,7 +136,7 @@ class PolicyOptions:
         if not changes:
             return policy
         whole = {**policy.model_dump(mode="json"), **changes}
-        return Policy.of(whole, "--only-when, --memory-limit or --max-base")
+        return Policy.of(whole, " or ".join(LIMITS_BY_OPTION[key] for key in changes))
 
 
 @dataclass(frozen=True)
@@ -265,9 +272,11 @@ def resolve_data(data: str, learner: str = "") -> str:
         return str(Path(data).resolve())
     if plugins.data_code(data) is not None:
         return data
+    is_folder = not Path(data).suffix
+    example = f"; to try it without data of your own: `agent examples {data}`" if is_folder else ""
     raise UserError(
         f"--data {data}: no such file or folder; expected a table, an .npz file, a folder, {FORM}, module:function, "
-        f"or a data source that an installed package adds; to try it without data of your own: `agent examples {data}`"
+        f"or a data source that an installed package adds{example}"
     )
 
 

@@ -159,11 +159,11 @@ def _missing(path: Path, columns: Sequence[str], missing: Sequence[str]) -> Data
 
 def _unknown(path: Path, unknown: Sequence[str]) -> DataError:
     """The fault of columns that have no role in the task."""
-    noun = "column" if len(unknown) == 1 else "columns"
+    noun, them = ("column", "it") if len(unknown) == 1 else ("columns", "them")
     expected = "expected the columns of the task and its label"
     return DataError(
-        f"{path}: {noun} {listed(unknown)} not in task.columns; {expected}: remove {noun} from "
-        "the table, or name them in task.columns or task.ignore",
+        f"{path}: {noun} {listed(unknown)} not in task.columns; {expected}: remove {them} from "
+        f"the table, or name {them} in task.columns or task.ignore",
         public=f"the table has {len(unknown)} unknown {noun}; {expected}",
     )
 

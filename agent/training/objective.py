@@ -179,7 +179,7 @@ def contrastive_loss(first: Tensor, second: Tensor, contrast: Contrast) -> Tenso
     Args:
         first: soft assignments (B, K) of the first view; rows sum to 1.
         second: soft assignments (B, K) of the same B samples in the second view.
-        contrast: temperature, weight of the entropy term, and whose signatures are compared.
+        contrast: temperature, and weight of the entropy term.
     """
     loss = _discrimination(first, second, contrast)
     if contrast.kappa:
@@ -190,10 +190,8 @@ def contrastive_loss(first: Tensor, second: Tensor, contrast: Contrast) -> Tenso
 
 def _discrimination(first: Tensor, second: Tensor, contrast: Contrast) -> Tensor:
     """Cross-entropy of finding each signature's partner in the other view, among all other signatures of both views."""
-    pair = [first, second]
-    if contrast.by == "columns":  # a cluster's signature: how strongly each sample belongs to it
-        pair = [first.T, second.T]
-    both_views = torch.cat(pair)
+    # a cluster's signature: how strongly each sample belongs to it
+    both_views = torch.cat([first.T, second.T])
     signatures = functional.normalize(both_views, dim=1)
     count = len(signatures)
     device = signatures.device
@@ -202,7 +200,7 @@ def _discrimination(first: Tensor, second: Tensor, contrast: Contrast) -> Tensor
     itself = torch.eye(count, dtype=torch.bool, device=device)
     candidates = similarity.masked_fill(itself, -math.inf)
     # signature i of one view belongs to signature i of the other, half the list further on
-    partner = torch.arange(count, device=device).roll(len(pair[0]))
+    partner = torch.arange(count, device=device).roll(count // 2)
     return functional.cross_entropy(candidates, partner)
 
 

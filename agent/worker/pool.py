@@ -9,7 +9,6 @@ import asyncio
 import heapq
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from covey.agent.policy import OwnersRules
@@ -111,12 +110,7 @@ class Pool:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for task in self._chores:
             task.cancel()
         await asyncio.gather(*self._chores, return_exceptions=True)

@@ -104,7 +104,7 @@ def up(
         bool, typer.Option("--json", help="print the address as one line of JSON")
     ] = False,
     until_stdin_closes: Annotated[
-        bool, typer.Option(help="also stop at the end of standard input")
+        bool, typer.Option("--until-stdin-closes", help="also stop at the end of standard input")
     ] = False,
 ) -> None:
     """Run a broker until Ctrl-C: Mosquitto if it is installed, else the embedded one."""

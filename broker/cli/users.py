@@ -55,7 +55,9 @@ def init(
         typer.Option(help="name or address of this machine as devices use it; repeatable"),
     ],
     home: HomeFolder = HOME,
-    port: Annotated[int, typer.Option(min=1, max=65535)] = PORTS["mqtts"],
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="port that devices connect to")
+    ] = PORTS["mqtts"],
     days: Annotated[
         int, typer.Option(min=1, help="days for which the broker's certificate is valid")
     ] = SERVER_DAYS,

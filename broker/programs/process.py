@@ -16,7 +16,6 @@ import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import IO, ClassVar
 
 from covey.broker.programs.options import BrokerOptions
@@ -97,12 +96,7 @@ class BrokerProcess:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}: pid {self.pid}>"
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def wait(self) -> int:

@@ -13,7 +13,6 @@ import ipaddress
 import ssl
 from dataclasses import replace
 from http import HTTPStatus
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
@@ -95,12 +94,7 @@ class WebsocketGateway:
             kind = PortTakenError if error.errno == errno.EADDRINUSE else UserError
             raise kind(message) from None
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()

@@ -92,8 +92,8 @@ def advise_command(
 ) -> None:
     """Find out which shift a fleet has and whether clusters would help, from cards alone: nothing is trained.
 
-    With --from the devices' data is read here. Else a scenario with a fleet section is asked in process, any other over
-    the broker. Its method does not count.
+    With --from the data of the devices is read here. Otherwise a scenario with a fleet section is asked in process, and
+    any other over the broker. The method of the scenario does not matter.
     """
     if scenario is None and not sources:
         raise UserError("advise needs a scenario file, or the data of each device: --from")

@@ -28,9 +28,7 @@ def out() -> Terminal:
     return Terminal()
 
 
-ScenarioFile = Annotated[
-    Path, typer.Argument(help="the scenario file", exists=True, dir_okay=False)
-]
+ScenarioFile = Annotated[Path, typer.Argument(help="the scenario file")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="override a key, e.g. strategy.name=fedavg; repeatable"),

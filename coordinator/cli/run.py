@@ -130,7 +130,7 @@ def run_command(
         typer.Option(
             min=1.0,
             metavar="<seconds>",
-            help="end the run, with exit code 2, once it has waited so long for agents  [default: it waits on]",
+            help="end the run, with exit code 2, once it has waited for agents this long  [default: it keeps waiting]",
         ),
     ] = None,
     in_process: InProcess = False,
@@ -304,7 +304,7 @@ async def _run(
             setup = await launch.initial_from_fleet(options.folder, scenario, fleet)
         this, first = await _new_or_resumed(scenario, options, setup, key, origin, resume=resume)
         # simulated agents keep nothing through a power cut either: they do the work again
-        this.spool.durable = fleet is None
+        this.store.durable = fleet is None
         link = await _connect(stack, brokers.coordinator, scenario.federation, options.cluster)
         service = Service(
             this,

@@ -48,7 +48,7 @@ def status(
     """List a fleet's agents: their state and since when, the version in use, and what is wrong.
 
     That is the agents' own word at the broker, so no coordinator needs to run. --json has all that is known of each one:
-    cluster, samples, figures, certificate, free disk; what is odd about it stands in `coordinator doctor`.
+    cluster, samples, figures, certificate, free disk; `coordinator doctor` lists what is odd.
 
     With --watch, show the rounds instead, as they end: figures by cluster, reports, faults, and the time that is left.
     """
@@ -95,7 +95,7 @@ def from_folder(folder: Path) -> dict[str, Any]:
     try:
         roster, written = read_roster(folder), path.stat().st_mtime
     except FileNotFoundError:
-        raise UserError(f"{folder}: it has no roster; {_instead(folder)}") from None
+        raise UserError(f"{folder}: no list of agents is in it; {_instead(folder)}") from None
     except DecodeError as error:
         raise UserError(f"{path}: {error}") from None
     finished = (folder / "result.json").exists()
@@ -119,7 +119,7 @@ def _instead(folder: Path) -> str:
         return (
             "a run without a broker keeps none; any other writes it when its first agent connects"
         )
-    return "is it a run's folder?"
+    return "expected the folder of a run; `coordinator ls` lists them"
 
 
 async def from_broker(url: BrokerUrl, federation: str) -> dict[str, Any]:

@@ -64,7 +64,7 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
             before_run="" if before is None else before.run,
             before_round=0 if before is None else before.round,
         )
-        note(run.audit, line)
+        note(run.store.audit, line)
     except UserError as error:
         observer(ModelsNotPublished(str(error)))
         return

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -81,9 +80,8 @@ class _Step:
 
 
 class Spool:
-    """The reports of the open step. A report that `keep` returned from will be there after a kill.
-
-    While `durable`, also after a power cut; a simulation, which can train again, does not wait for the disk.
+    """The reports of the open step. A report that `keep` returned from will be there after a kill, and after `sync` also
+    after a power cut, unless `durable` is false: a simulation can train again, and does not wait for the disk.
     """
 
     def __init__(self, folder: Path, room: Room | None = None) -> None:
@@ -97,23 +95,14 @@ class Spool:
         make_folder(self._incoming, durable=False)
         self._numbers = count()
         self._steps: dict[int, _Step] = {}
-        self._unsynced: set[Path] | None = (
-            None  # files with reports of a batch; None outside of one
-        )
+        self._unsynced: set[Path] = set()  # files with reports, folders with new names
         self.kept: set[int] = set()  # steps whose reports `drop` leaves: they wait in a buffer
 
-    @contextmanager
-    def batch(self) -> Iterator[None]:
-        """Wait for the disk once, at the end of the block, and not after each report.
-
-        Only then may an agent learn that its report is accepted.
-        """
+    def sync(self) -> None:
+        """Wait for the disk, once for all reports since the last time. Only then may their agents learn of it."""
+        unsynced = self._unsynced
         self._unsynced = set()
-        try:
-            yield
-        finally:
-            unsynced = self._unsynced
-            self._unsynced = None
+        if self.durable:
             self._room.write(lambda: sync_files(unsynced))
 
     def new_sink(self, size: int) -> FileSink:
@@ -146,25 +135,18 @@ class Spool:
         if file.is_empty:
             self._make_folder(step)
         self._room.write(lambda: file.append(client, report.vectors, facts))
-        if self.durable:
-            self._sync(file.path)
+        self._unsynced.add(file.path)
         kept.elsewhere.pop(client, None)
         kept.circumstances[client] = Circumstances(seconds, client_state, device)
-
-    def _sync(self, path: Path) -> None:
-        """Wait until a file is on the disk: at the end of the batch, or now if there is none."""
-        if self._unsynced is None:
-            self._room.write(lambda: sync_files([path]))
-        else:
-            self._unsynced.add(path)
 
     # -- partial sums ------------------------------------------------------------------------------
 
     def keep_sum(self, step: int, content: bytes, content_digest: bytes) -> None:
-        """Write a partial sum under its digest; after this it will be there after a kill, or a power cut while `durable`."""
+        """Write a partial sum under its digest. What holds for `keep` holds for it."""
         self._make_folder(step)
         path = self._sum_file(step, content_digest)
-        self._room.write(lambda: write_atomically(path, content, durable=self.durable))
+        self._room.write(lambda: write_atomically(path, content, durable=False))
+        self._unsynced.add(path)
 
     def hold(self, step: int, reports: Iterable[SummedReport]) -> None:
         """Remember the reports of a partial sum as if they were here, but for their vectors."""

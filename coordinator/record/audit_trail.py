@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +48,15 @@ class Trail:
             self._settle()
             self._log.append(event, **fields)
 
-    @contextmanager
-    def batch(self) -> Iterator[None]:
-        """Write the lines of the block together, before anything that follows from it leaves this process."""
+    def hold(self) -> None:
+        """Let lines wait until `release`: they are then written together."""
         with self._lock:
             self._log.hold()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._log.release()
+
+    def release(self) -> None:
+        """Write the lines that wait."""
+        with self._lock:
+            self._log.release()
 
     def blame(self, event: str, agent: str | None, why: str) -> None:
         """A line about what a peer has caused. Of a flood most are only counted, in `more_...` lines."""

@@ -1,14 +1,12 @@
-"""What a run writes for people and programs while it runs: `rounds.jsonl`, `audit.jsonl` and sketches."""
+"""Makes what a run writes for people and programs while it runs: lines of the record and of the audit log, and sketches."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from covey.coordinator.disk.space import Room
 from covey.coordinator.disk.spool import Circumstances
 from covey.coordinator.engine.events import Close
 from covey.coordinator.engine.rounds import RoundEngine
@@ -16,8 +14,8 @@ from covey.coordinator.engine.step import Step
 from covey.coordinator.fold.folding import FoldOutcome
 from covey.coordinator.fold.means import means_by_cluster
 from covey.coordinator.record import records
-from covey.coordinator.record.audit_trail import Trail
-from covey.coordinator.record.notices import PhaseFolded, Record
+from covey.coordinator.record.notices import PhaseFolded
+from covey.coordinator.record.store import Store
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Reports
@@ -36,34 +34,17 @@ class FoldedStep:
 
 
 class Recorder:
-    """The record, the audit log and the sketches of one run; `lines` of the record belong to its checkpoint."""
+    """The record, the audit log and the sketches of one run, which go into its store."""
 
-    def __init__(
-        self,
-        folder: Path,
-        scenario: Scenario,
-        engine: RoundEngine,
-        *,
-        room: Room,
-        audit: Trail,
-        lines: int,
-    ) -> None:
-        self._folder = folder
+    def __init__(self, scenario: Scenario, engine: RoundEngine, store: Store) -> None:
         self._scenario = scenario
         self._engine = engine
-        self._room = room
-        self.rounds = records.round_lines(folder, lines, room)
-        self.audit = audit
+        self._store = store
         # when the open step's first order was made, or this process took the step up: on the monotonic clock
         self._opened_at = time.monotonic()
 
     def __repr__(self) -> str:
-        return f"<Recorder {self._folder}: {self.rounds.count} lines>"
-
-    def write(self, record: Record) -> None:
-        """Add a line to the record; it survives a power cut once this returns."""
-        self.rounds.add(record)
-        self.rounds.flush()
+        return f"<Recorder of {self._store!r}>"
 
     def step_opened(self) -> None:
         """The time of a step begins."""
@@ -72,18 +53,20 @@ class Recorder:
     def note_start(self) -> None:
         scenario = self._scenario
         digest = records.scenario_digest(scenario)
-        self.audit.note("start", name=scenario.name, method=scenario.strategy.name, scenario=digest)
+        self._store.note(
+            "start", name=scenario.name, method=scenario.strategy.name, scenario=digest
+        )
 
     def note_resume(self, reports: Sequence[ClientId]) -> None:
         engine = self._engine
-        self.audit.note("resume", round=engine.round, step=engine.number, reports=len(reports))
+        self._store.note("resume", round=engine.round, step=engine.number, reports=len(reports))
 
     def note_orders(self, cohort: Sequence[ClientId], models: Mapping[str, str]) -> None:
         """One audit line for all who get an order: what they are asked for, with which models."""
         step = self._engine.step
         if step is None:
             return
-        self.audit.note(
+        self._store.note(
             "order",
             step=step.number,
             round=self._engine.round,
@@ -95,7 +78,7 @@ class Recorder:
         )
 
     def note_fold(self, step: Step, close: Close) -> None:
-        self.audit.note(
+        self._store.note(
             "fold",
             step=close.step,
             round=self._engine.round,
@@ -150,11 +133,7 @@ class Recorder:
         )
 
     def keep_sketches(self, step: Step, state: Any, reports: Reports, values: int) -> None:
-        """Write sketches of the reported models, for pictures, where the scenario asks for them.
-
-        Call it before the checkpoint that has this fold, so that a kill leaves none out. `values` is the length of a
-        whole model.
-        """
+        """Sketches of the reported models, for pictures, where the scenario asks for them; `values` of a whole model."""
         scenario = self._scenario
         size = scenario.sketch
         if not size or step.phase.name in phase_names.OF_THE_RUN:
@@ -165,7 +144,7 @@ class Recorder:
             scenario.method, state, reports, size=size, seed=scenario.seed, values=values
         )
         if found is not None:
-            self._room.write(lambda: found.save(self._folder, step.number))
+            self._store.sketches(found, step.number)
 
 
 def _moved(before: Mapping[ClientId, int], after: Mapping[ClientId, int]) -> int:

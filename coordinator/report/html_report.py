@@ -415,7 +415,7 @@ def _page_of_one(run: Curves, facts: RunFacts) -> Page:
     remarks = [newcomers(result)]
     for sentences in (own_models(result), used(result), participation(result), unevaluated(result)):
         remarks.extend(sentences.splitlines())
-    lead = [_lead(result, run.measure), baseline(result), stop]
+    lead = [headline(result, run.measure), baseline(result), stop]
     modes = shown_modes(result)
     return Page(
         title=str(result["name"]),
@@ -440,7 +440,7 @@ def _deciding(result: Result, measure: Measure) -> tuple[str, float] | None:
     return None if figure is None else (MODE_TITLES[mode], figure)
 
 
-def _lead(result: Result, measure: Measure) -> str:
+def headline(result: Result, measure: Measure) -> str:
     """The run in a sentence: the figure of what devices use, next to no model."""
     found = _deciding(result, measure)
     if found is None:
@@ -450,7 +450,7 @@ def _lead(result: Result, measure: Measure) -> str:
     sentence = f"{result['method']}{clusters}: {title} {measured(measure, figure)}"
     constant = result["accuracy"].get("baseline", {}).get(measure.name, {}).get("macro")
     if constant is not None:
-        sentence += f", one constant answer on each device {measured(measure, constant)}"
+        sentence += f"; one constant answer on each device has {measured(measure, constant)}"
     return f"{sentence} (mean over {counted(result['agents'], 'agent')})."
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covey.coordinator.record.notices import Notice
+from covey.shared.errors import DecodeError
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import BriefWork, ModelRef, OrderMessage, Work
 
@@ -56,10 +57,25 @@ class Announce:
 
 
 @dataclass(frozen=True)
+class ReportTaken:
+    """What became of a report that came."""
+
+    refused: str = ""  # the reason in a word; empty if it was accepted
+
+
+@dataclass(frozen=True)
+class SumTaken:
+    """What became of an aggregator's sum: it counts, it came before or too late, or it is refused."""
+
+    counts: bool
+    error: DecodeError | None = None
+
+
+@dataclass(frozen=True)
 class RunOver:
     """The run is over; `why` is empty unless it was given up."""
 
     why: str
 
 
-Effect = SendModel | DropModel | SendOrder | Question | Announce | RunOver
+Effect = SendModel | DropModel | SendOrder | Question | Announce | ReportTaken | SumTaken | RunOver

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from covey.coordinator.disk.space import Room
 from covey.coordinator.engine.members import MAX_FAILURE_CHARS
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.step import Stage, Step
+from covey.coordinator.record.store import Store
 from covey.coordinator.run.effects import DropModel, SendModel, SendOrder
 from covey.coordinator.run.own_orders import OwnOrders, version_key
 from covey.coordinator.run.run_state import RunState
@@ -55,13 +55,12 @@ class OrderBook:
 
     def __init__(
         self,
-        folder: Path,
         scenario: Scenario,
         setup: Setup,
         *,
         engine: RoundEngine,
         facts: RunState,
-        room: Room,
+        store: Store,
     ) -> None:
         self._scenario = scenario
         self._setup = setup
@@ -69,8 +68,8 @@ class OrderBook:
         self._engine = engine
         self._members = engine.members
         self._facts = facts
-        self._room = room
-        self._folder = folder / "outgoing"
+        self._room = store.room
+        self._folder = store.folder / "outgoing"
         self._folder.mkdir(parents=True, exist_ok=True)
         self._models: dict[str, SendModel] = {}  # by key: those that orders of this state name
         self._step = 0  # the step of the works below
@@ -80,7 +79,7 @@ class OrderBook:
         self._assigned: Mapping[ClientId, int] = {}  # the cluster of each agent in it
         # an agent at hand is evaluated in between, in no time; others finish an order of their own first
         self.evaluates_busy = False
-        self.own = OwnOrders(self._folder, room)
+        self.own = OwnOrders(self._folder, store)
         # of this state: agents with the same models share one work, which is made and checked once
         self._newest: dict[Kind, Work] = {}
         self._newest_settings: dict[Kind, bytes] = {}  # what these share with others: its digest

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from covey.coordinator.disk.space import Room
 from covey.coordinator.disk.spool import Spool
 from covey.coordinator.engine.pace import Pace
+from covey.coordinator.record.store import Store
 from covey.coordinator.run.effects import DropModel, SendModel
 from covey.shared.errors import DecodeError
-from covey.shared.storage.files import write_atomically
 from covey.shared.wire.messages import INITIAL, ModelRef, OrderMessage, Work, digest
 
 PREFIX = "order-"  # of the files with orders
@@ -28,13 +27,11 @@ class OwnOrders:
     In step there is nothing here.
     """
 
-    def __init__(self, folder: Path, room: Room) -> None:
+    def __init__(self, folder: Path, store: Store) -> None:
         self._folder = folder
-        self._room = room
-        self.durable = True  # files survive a power cut; a simulation does not wait for the disk
+        self._store = store
         self.works: dict[int, Work] = {}  # by step
         self.versions: dict[str, SendModel] = {}  # by their own keys
-        self._useless: list[Path] = []  # files that the next checkpoint does not need
 
     def __repr__(self) -> str:
         return f"<OwnOrders: {len(self.works)} orders, {len(self.versions)} versions of models>"
@@ -42,37 +39,26 @@ class OwnOrders:
     def keep(self, number: int, work: Work, message: OrderMessage) -> None:
         """A new order is in its file after this."""
         self.works[number] = work
-        self._write(_file_of(self._folder, number), message.to_bytes())
+        self._store.order_file(_file_of(self._folder, number), message.to_bytes())
 
     def keep_version(self, send: SendModel, content: bytes) -> None:
         """A model that a new order names is in its file after this."""
-        if send.path in self._useless:  # the models of a fold can be those of an earlier state
-            self._useless.remove(send.path)
-        self._write(send.path, content)
+        self._store.order_file(send.path, content)
         self.versions[send.ref.key] = send
-
-    def _write(self, path: Path, content: bytes) -> None:
-        self._room.write(lambda: write_atomically(path, content, durable=self.durable))
 
     def tidy(self, needed: Collection[int], present: Iterable[SendModel]) -> list[DropModel]:
         """Forget orders that are over, and versions that are neither `present` nor named by an order."""
         for number in self.works.keys() - needed:
             del self.works[number]
-            self._useless.append(_file_of(self._folder, number))
+            self._store.useless(_file_of(self._folder, number))
         named = {send.ref.key for send in present}
         named.update(ref.key for work in self.works.values() for ref in work.models)
         dropped: list[DropModel] = []
         for key in sorted(self.versions.keys() - named):
             send = self.versions.pop(key)
-            self._useless.append(send.path)
+            self._store.useless(send.path)
             dropped.append(DropModel(key, send.ref.parts))
         return dropped
-
-    def remove_useless_files(self) -> None:
-        """Remove the files of all that `tidy` forgot: a checkpoint was written that does not need them."""
-        for path in self._useless:
-            path.unlink(missing_ok=True)
-        self._useless.clear()
 
     def keys_of(self, number: int) -> list[str]:
         """The strategy's keys of the models that an order names: a version's key ends with a dot and its digest."""

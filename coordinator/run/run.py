@@ -1,33 +1,30 @@
-"""The run: engine, strategy, spool, checkpoint and records put together, without a network.
+"""The run: engine, strategy, store and records put together, without a network.
 
 Events go in, effects come out: what is to be published. The service sends effects over a link; the
 in-process driver hands them to local clients. Both therefore compute the same bytes.
 
+The store has everything that an event leads to before anything else happens. One `commit` makes all that came together
+survive a power cut, and only then does the caller get the effects: `handle_all` decides on this order.
+
 In buffered rounds every agent has an order of its own. A report that waits in a buffer is in the spool under the number of
 its order. A fold gathers its reports under a number of its own; from there on it is that of a synchronous round.
-
-Order of writing, so that a kill between any two lines loses nothing:
-a step is in the checkpoint before its first order is sent; a report is in the spool before its agent
-learns that it was accepted, and in the checkpoint too if it waits in a buffer; a fold is in the checkpoint before its
-reports leave the spool.
 """
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from covey.coordinator.checks import MAX_OTHER_BYTES, largest_report_of, read_report
 from covey.coordinator.disk.checkpoint import Checkpoint
-from covey.coordinator.disk.space import Room
-from covey.coordinator.disk.spool import Circumstances, Spool
-from covey.coordinator.disk.versions import BEST, ModelVersion, save_version
+from covey.coordinator.disk.spool import Circumstances
+from covey.coordinator.disk.versions import ModelVersion
 from covey.coordinator.engine import events
 from covey.coordinator.engine.members import MAX_FAILURE_CHARS
 from covey.coordinator.engine.pace import Pace
@@ -45,12 +42,18 @@ from covey.coordinator.fold.folding import (
 )
 from covey.coordinator.fold.stale_reports import Began
 from covey.coordinator.record import notices, records
-from covey.coordinator.record.audit_trail import FILE as AUDIT_FILE
-from covey.coordinator.record.audit_trail import Trail, head_of
-from covey.coordinator.record.event_log import Arrival, Restarted, arrivals_journal
+from covey.coordinator.record.event_log import Arrival, Restarted
 from covey.coordinator.record.recorder import FoldedStep, Recorder
+from covey.coordinator.record.store import Ends, Store
 from covey.coordinator.run import early_stop
-from covey.coordinator.run.effects import Announce, Effect, Question, RunOver, SendOrder
+from covey.coordinator.run.effects import (
+    Announce,
+    Effect,
+    Question,
+    ReportTaken,
+    RunOver,
+    SendOrder,
+)
 from covey.coordinator.run.folder import IN_PROCESS, Origin
 from covey.coordinator.run.orders import OrderBook
 from covey.coordinator.run.own_orders import lost_orders
@@ -59,7 +62,6 @@ from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.storage.journal import Journal
 from covey.shared.strategies.base import ClientId, Phase, Reports, Setup, View
 from covey.shared.strategies.part_local import whole_models
 from covey.shared.strategies.phase_names import AHEAD, EVALUATE, MOMENTS, TRAIN
@@ -87,23 +89,31 @@ def _private_sums(
     return private_sums(folder, scenario, scenario.privacy, ledger, resumed=resumed)
 
 
-def _nothing() -> Effects:
-    return []
+@dataclass(frozen=True)
+class ReportCame:
+    """A report of an agent is here as a whole, and nothing of it is known."""
+
+    client: ClientId
+    content: Callable[[], bytes]  # called once; the caller keeps nothing of it
+    digest: bytes = b""  # of the content, if the caller has compared it already
+
+
+class Came(ABC):
+    """Something else that came over the wire, with its rules in a module of its own."""
+
+    @abstractmethod
+    def taken(self, run: Run, now: float) -> Effects:
+        """The effects, before it is on the disk."""
 
 
 @dataclass(frozen=True)
-class ActionDone:
-    """The event with which the engine learns that one of its actions was performed.
+class GivenUp:
+    """The run ends without its last round. It can be resumed: nothing of this is in the checkpoint."""
 
-    `keep` is called once the engine has taken the event in, and before anything that follows from it is performed: it
-    makes the event durable and returns the effects of that.
-    """
-
-    event: events.Event
-    keep: Callable[[], Effects] = _nothing
+    why: str
 
 
-Performed = tuple[Effects, ActionDone | None]
+Happening = events.Event | ReportCame | Came | GivenUp
 
 
 class Run:
@@ -117,7 +127,7 @@ class Run:
         *,
         engine: RoundEngine,
         facts: RunState,
-        audit_key: bytes | None = None,
+        store: Store,
     ) -> None:
         self.folder = folder
         self.scenario = scenario
@@ -126,27 +136,17 @@ class Run:
         self.engine = engine
         self.members = engine.members
         self.facts = facts
-        room = Room(folder)
-        self.room = room
-        self.spool = Spool(folder / "spool", room)
-        self.checkpoint = Checkpoint(folder / "checkpoint", room)
+        self.store = store
         self.folding: Folding | None = None  # of the newest step; None once it is over
         self.direct_phases: set[str] = set()  # aggregators cannot add their reports up
-        self.orders = OrderBook(folder, scenario, setup, engine=engine, facts=facts, room=room)
-        self.audit = Trail(folder, facts.run, key=audit_key, head=head_of(facts.audit))
-        self.recorder = Recorder(
-            folder, scenario, engine, room=room, audit=self.audit, lines=facts.lines
-        )
+        self.orders = OrderBook(scenario, setup, engine=engine, facts=facts, store=store)
+        self.recorder = Recorder(scenario, engine, store)
         self.state: Any = None  # the strategy's; its arrays are mapped from the checkpoint
         self.traffic: Counter[str] = Counter(facts.traffic)  # totals of values and bytes
         self.privacy: PrivateSums | None = None  # None without a `privacy` section
         self._began = time.monotonic()  # of this session
-        self._waits_to_save = False  # within `one_checkpoint`
-        self._has_changed = False  # since the newest checkpoint, in a way that must be in the next
-        self._steps_over: list[int] = []  # leave the spool once the checkpoint has their end
-        self.log: Journal[Arrival] | None = None  # of buffered rounds
-        if engine.rules.is_buffered:
-            self.log = arrivals_journal(folder, facts.events, room)
+        # the engine's decisions that are not performed yet
+        self._decisions: deque[events.Action] = deque()
         engine.pace.trains_on = facts.trains_on
 
     def __repr__(self) -> str:
@@ -166,12 +166,12 @@ class Run:
         origin: Origin | None = None,
     ) -> Self:
         """A new run in an empty folder, from nothing or from a finished run."""
-        # an attempt that ended before its first checkpoint may have left an audit log
-        (folder / AUDIT_FILE).unlink(missing_ok=True)
+        Store.cleared(folder)
+        store = Store(folder, run, arrivals=rules.is_buffered, audit_key=audit_key)
         engine = RoundEngine(rules, now)
         # without a broker an evaluation takes no time
         facts = RunState(run, trains_on=rules.is_buffered and run != IN_PROCESS)
-        this = cls(folder, scenario, setup, engine=engine, facts=facts, audit_key=audit_key)
+        this = cls(folder, scenario, setup, engine=engine, facts=facts, store=store)
         if origin is None:
             this.state = this.strategy.init(setup)
         else:
@@ -180,7 +180,8 @@ class Run:
             facts.origin = origin.to_json()
         this.recorder.note_start()
         this.privacy = _private_sums(folder, scenario, facts.ledger, resumed=False)
-        this._save()
+        store.changed()
+        store.commit(this)
         return this
 
     @classmethod
@@ -212,7 +213,14 @@ class Run:
         facts.incarnation = max(facts.incarnation + 1, int(1000 * time.time()))
         open_step = saved_engine["step"]
         number = 0 if open_step is None else open_step["number"]
-        spool = Spool(folder / "spool")
+        store = Store(
+            folder,
+            facts.run,
+            Ends.from_json(saved["run"]),
+            arrivals=rules.is_buffered,
+            audit_key=audit_key,
+        )
+        spool = store.reports
         single = spool.sound(number)
         sums = spool.sums(number)
         summed: list[ClientId] = []
@@ -231,31 +239,31 @@ class Run:
         engine, actions = RoundEngine.restore(
             rules, saved_engine, reported, now, without, run=saved["run"]
         )
-        this = cls(folder, scenario, setup, engine=engine, facts=facts, audit_key=audit_key)
-        if this.log is not None:
-            restarted = Restarted(number, tuple(reported), tuple(sorted(without)))
-            this.log.add(Arrival(now, restarted))
+        this = cls(folder, scenario, setup, engine=engine, facts=facts, store=store)
+        store.happened(Arrival(now, Restarted(number, tuple(reported), tuple(sorted(without)))))
         this.orders.restore()
         this._keep_waiting()
         this.recorder.note_resume(reported)
-        this.state = this.checkpoint.state(fresh)
+        this.state = store.checkpoint.state(fresh)
         step = engine.step
         this.privacy = _private_sums(folder, scenario, facts.ledger, resumed=True)
         if step is not None:
             this.folding = this._folding_of(number, step.phase)
             if sums:
-                restore_sums(this.folding, this.spool, this.state)
+                restore_sums(this.folding, spool, this.state)
         for client in reported:
             this.members.accept(client, number)
         if this.privacy is not None and reported:  # the checkpoint may be older than these reports
             name = open_step["phase"]["name"]
-            for client, report in this.spool.reports(number, reported):
+            for client, report in spool.reports(number, reported):
                 this.privacy.enter(name, number, client, report)
-        this._save()
+        store.changed()
+        store.commit(this)  # with a higher incarnation, before anything is decided
         effects: Effects = [Announce(notices.ReportDamaged(why)) for why in spool.damaged]
-        if this.recorder.rounds.lost:
-            effects.append(this._recorded(notices.LinesLost(this.recorder.rounds.lost)))
+        if store.rounds.lost:
+            effects.append(this._recorded(notices.LinesLost(store.rounds.lost)))
         effects += this._perform_all(actions, now)
+        store.commit(this)
         return this, effects
 
     def train_on(self) -> None:
@@ -265,16 +273,47 @@ class Run:
 
     # -- events ------------------------------------------------------------------------------------
 
-    def handle(self, event: events.Event, now: float) -> Effects:
+    def handle(self, event: Happening, now: float) -> Effects:
+        """The effects of an event, once everything that it has changed is on the disk."""
+        [effects] = self.handle_all([event], now)
+        return effects
+
+    def handle_all(self, happenings: Iterable[Happening], now: float) -> list[Effects]:
+        """The effects of each of these, once everything that they have changed is on the disk: with one wait for it.
+
+        Agents of a large fleet come and report by the hundred; a checkpoint of the whole fleet for each of them would
+        be too much.
+        """
+        found = [self._decided(one, now) for one in happenings]
+        self.store.commit(self)
+        return found
+
+    def _decided(self, happening: Happening, now: float) -> Effects:
+        match happening:
+            case ReportCame():
+                return self._received(happening, now)
+            case Came():
+                return happening.taken(self, now)
+            case events.Failed():
+                return self.failed(happening, now)
+            case events.Reported(client, step) if self.engine.refusal(client, step):
+                return self.ignored(client, step, now)
+            case GivenUp(why):
+                self.engine.give_up()
+                return self._finish(why)
+        return self._engine_handles(happening, now)
+
+    def _engine_handles(self, event: events.Event, now: float) -> Effects:
         """What an event of the roster, the clock or the operator leads to."""
-        if self.log is not None:
-            self.log.add(Arrival(now, event))
-        if isinstance(event, events.Reported | events.Failed | events.VoteRefused):
-            # an agent at work; reports of a step of all agents are safe in the spool
-            self._has_changed |= event.client in self.engine.pace.orders
+        self.store.happened(Arrival(now, event))
+        is_at_work = (
+            isinstance(event, events.Reported | events.Failed | events.VoteRefused)
+            and event.client in self.engine.pace.orders
+        )
+        # reports of a step of all agents are safe in the spool; also a kill does not end a pause
+        if is_at_work or isinstance(event, events.Paused | events.Resumed):
+            self.store.changed()
         effects = self._perform_all(self.engine.handle(event, now), now)
-        if isinstance(event, events.Paused | events.Resumed):
-            self._save()  # also a kill does not end a pause
         if isinstance(event, events.Joined):
             effects += self._whole_order(event.client)
         return effects
@@ -286,27 +325,33 @@ class Run:
             return []
         return [self.order_of(client)]
 
-    @contextmanager
-    def one_checkpoint(self) -> Iterator[None]:
-        """Write one checkpoint, at the end of the block, for all that changes in it. Only then may effects leave.
-
-        Without this, each of many agents that take the places of others would cost a checkpoint of the whole fleet.
-        """
-        self._waits_to_save = True
+    def _received(self, came: ReportCame, now: float) -> Effects:
+        """A report counts, or it is shown why not, and that counts against its sender."""
+        client = came.client
         try:
-            yield
-        finally:
-            self._waits_to_save = False
-            if self._has_changed:
-                self._save()
+            # no name for the content: `accepted` drops the last reference to it
+            effects = self.accepted(client, came.content(), now, came.digest)
+        except DecodeError as error:
+            self.store.audit.blame("refuse", client, str(error))
+            effects = self.refused(client, error, now)
+            return [*effects, ReportTaken(error.reason)]
+        return [*effects, ReportTaken()]
 
     def accept(
         self, client: ClientId, content: bytes, now: float, content_digest: bytes = b""
     ) -> Effects:
-        """Check a report and put it into the spool. Raises DecodeError for one that must be dropped.
+        """Check a report and keep it. Raises DecodeError for one that must be dropped.
 
         `content_digest` is the digest of the content if the caller has compared it already.
         """
+        effects = self.accepted(client, content, now, content_digest)
+        self.store.commit(self)
+        return effects
+
+    def accepted(
+        self, client: ClientId, content: bytes, now: float, content_digest: bytes = b""
+    ) -> Effects:
+        """The same before it is on the disk."""
         content_digest = content_digest or digest(content)
         report = ReportContent.from_bytes(content, verified=True)
         del content  # of a large model each copy counts; the caller keeps none
@@ -315,12 +360,12 @@ class Run:
         if report.client != client:
             raise DecodeError("other sender", f"report of {report.client} came from {client}")
         if report.failure is not None:
-            return self.failed(client, report.step, report.failure, now)
+            return self.failed(events.Failed(client, report.step, report.failure), now)
         number = report.step
         why = self.engine.refusal(client, number)
         if why:
-            self.audit.blame("ignored", client, why)
-            return self.ignore(client, number, now)
+            self.store.audit.blame("ignored", client, why)
+            return self.ignored(client, number, now)
         work = self.orders.work_of(client, number, self.state)
         if report.work != work.digest:
             raise DecodeError(
@@ -341,7 +386,7 @@ class Run:
         )
         member = self.members.of(client)
         member.refusal = ""
-        self.spool.keep(
+        self.store.reports.keep(
             number,
             client,
             checked,
@@ -351,7 +396,7 @@ class Run:
         )
         reported = events.Reported(client, number)
         if is_own:
-            self.spool.kept.add(number)
+            self.store.reports.kept.add(number)
             member.accepted = number
             keys = self.orders.own.keys_of(number)
             reported = stale_reports.reported(
@@ -366,23 +411,24 @@ class Run:
         else:
             self._folding.add(client, checked, self.state)
             self.members.accept(client, number)
-        self.audit.note("accept", agent=client, step=number, report=content_digest.hex())
+        self.store.note("accept", agent=client, step=number, report=content_digest.hex())
         if self.privacy is not None:
             self.privacy.enter(phase.name, number, client, checked)
-        effects = self.handle(reported, now)
+        effects = self._engine_handles(reported, now)
         # the order is made now, when the engine knows of the report
         return [*effects, self.order_of(client)]
 
-    def ignore(self, client: ClientId, step: int, now: float) -> Effects:
+    def ignored(self, client: ClientId, step: int, now: float) -> Effects:
         """What follows from a report that the engine refuses: the agent learns what is due now."""
         # the engine refuses it again, and remembers it for the agent's story
-        return [*self.handle(events.Reported(client, step), now), self.order_of(client)]
+        reported = events.Reported(client, step)
+        return [*self._engine_handles(reported, now), self.order_of(client)]
 
     def _folding_of(self, number: int, phase: Phase) -> Folding:
         """The fold of a step that has just been opened, or closed in buffered rounds."""
         return Folding(
             self.scenario,
-            self.spool,
+            self.store.reports,
             number,
             phase,
             newcomers=self.engine.rules.newcomers,
@@ -427,30 +473,24 @@ class Run:
         for client, content_digest in reports.items():
             self.members.accept(client, step)
             self.members[client].refusal = ""
-            self.audit.note("accept", agent=client, step=step, report=content_digest.hex())
-        effects = self.handle(events.ReportedTogether(tuple(reports), step), now)
+            self.store.note("accept", agent=client, step=step, report=content_digest.hex())
+        effects = self._engine_handles(events.ReportedTogether(tuple(reports), step), now)
         return [*effects, *self.orders.orders_of(reports, self.state)]
 
-    def failed(self, client: ClientId, step: int, why: str, now: float) -> Effects:
+    def failed(self, failed: events.Failed, now: float) -> Effects:
         """An agent reports that it could not do its work."""
-        self.audit.blame("failed", client, f"step {step}: {why}")
+        client, step, why = failed.client, failed.step, failed.why
+        self.store.audit.blame("failed", client, f"step {step}: {why}")
         # perhaps the values that it keeps are lost: the next order brings initial ones
         member = self.members.of(client)
         member.owns = None
         # people count from one; after the last round agents are evaluated
         member.count_failure(min(self.engine.round + 1, self.engine.rules.rounds), why)
-        effects = self.handle(events.Failed(client, step, why), now)
+        effects = self._engine_handles(failed, now)
         return [*effects, Announce(notices.WorkFailed(client, step, why)), self.order_of(client)]
 
-    def receive(self, client: ClientId, content: bytes, now: float) -> Effects:
-        """`accept`, or what follows from a report that is refused: it is recorded and counts against its sender."""
-        try:
-            return self.accept(client, content, now)
-        except DecodeError as error:
-            return self.refused(client, error, now)
-
     def refused(self, client: ClientId, error: DecodeError, now: float) -> Effects:
-        """What follows from a report that `accept` refused: it is shown, and counts against its sender."""
+        """What follows from a report that must be dropped: it is shown, and counts against its sender."""
         why = str(error)
         shown = Announce(notices.ReportRefused(client, why))
         if error.reason == "other run":
@@ -459,7 +499,7 @@ class Run:
         self.members.of(client).refusal = why[:MAX_FAILURE_CHARS]
         effects: Effects = []
         if error.reason not in HONEST_REFUSALS:
-            effects = self.handle(events.VoteRefused(client, why), now)
+            effects = self._engine_handles(events.VoteRefused(client, why), now)
         return [shown, *effects, self.order_of(client)]
 
     @property
@@ -482,36 +522,31 @@ class Run:
 
     # -- performing what the engine decides ----------------------------------------------------------
 
-    def _perform_all(self, actions: Iterable[events.Action], now: float) -> Effects:
-        """Perform actions, and those that the engine's next decisions consist of, until it waits for an event.
+    def _perform_all(self, decisions: Iterable[events.Action], now: float) -> Effects:
+        """Perform what the engine decides, until it waits for an event.
 
-        An action that the engine needs an answer to is the last one of a decision: nothing is overtaken.
+        A decision that the engine needs an answer to is the last one of several: nothing is overtaken.
         """
         effects: Effects = []
-        pending = deque(actions)
-        while pending:
-            action = pending.popleft()
-            performed, answer = self._perform(action)
-            effects += performed
-            if answer is not None:
-                pending.extend(self.engine.handle(answer.event, now))
-                effects += answer.keep()
+        self._decisions.extend(decisions)
+        while self._decisions:
+            decision = self._decisions.popleft()
+            effects += self._perform(decision, now)
             # these change nothing of the run by themselves
-            self._has_changed |= not isinstance(
-                action, events.PlanPhase | events.Ask | events.Ignored
-            )
-        # once for all of them: none of the effects has left this process yet
-        if self._has_changed and not self._waits_to_save:
-            self._save()
+            if not isinstance(decision, events.PlanPhase | events.Ask | events.Ignored):
+                self.store.changed()
         return effects
 
-    def _perform(self, action: events.Action) -> Performed:
-        """The effects of one action, and the answer that the engine needs, if any."""
+    def _answer(self, event: events.Event, now: float) -> None:
+        """Let the engine know what came of its decision; what it decides then is performed next."""
+        self._decisions.extend(self.engine.handle(event, now))
+
+    def _perform(self, action: events.Action, now: float) -> Effects:
         match action:
             case events.PlanPhase(view):
-                return self._plan(view)
+                effects = self._plan(view, now)
             case events.Close():
-                return self._close(action)
+                effects = self._close(action, now)
             case events.Open(step, phase=phase, cohort=cohort):
                 self.folding = self._folding_of(step, phase)
                 self.recorder.step_opened()
@@ -536,15 +571,16 @@ class Run:
                 effects = [Announce(notices.ReportIgnored(getattr(event, "client", None), why))]
             case events.Finished(why):
                 effects = self._finish(why)
-        return effects, None
+        return effects
 
-    def _plan(self, view: View) -> Performed:
+    def _plan(self, view: View, now: float) -> Effects:
         """Answer with the next phase, or with None where the run is over."""
         stopped = self._stop_early(view.round, view.rounds)
         if stopped:
             view = self.engine.end_rounds()
         phase = next_phase(self.scenario, self.state, self.facts, engine=self.engine, view=view)
-        return stopped, ActionDone(events.Planned(phase, self._buffer_sizes(phase)))
+        self._answer(events.Planned(phase, self._buffer_sizes(phase)), now)
+        return stopped
 
     def _buffer_sizes(self, phase: Phase | None) -> Mapping[int, int] | None:
         """The agents of each cluster, if the phase is a round that takes place in buffers."""
@@ -561,25 +597,25 @@ class Run:
         orders = self.orders.orders_of([client for client, _ in give.orders], self.state)
         models = self.orders.models_of(orders)
         self._count_down(orders)
-        self.audit.note("give", round=self.engine.round, orders=dict(give.orders))
+        self.store.note("give", round=self.engine.round, orders=dict(give.orders))
         dropped = self.orders.tidy()
         return [*dropped, *models, *orders]
 
     def _quarantined(self, action: events.Quarantined) -> Effects:
         client, refused, why = action.client, action.refused, action.why
-        self.audit.note("quarantine", agent=client, refused=refused, why=why)
+        self.store.note("quarantine", agent=client, refused=refused, why=why)
         line = self._recorded(notices.AgentQuarantined(client, refused, why, self.engine.round))
         return [line, self.order_of(client)]
 
     def _rested(self, action: events.Rested) -> Effects:
-        self.audit.note("resting", agent=action.client, kind=action.kind, why=action.why)
+        self.store.note("resting", agent=action.client, kind=action.kind, why=action.why)
         notice = notices.AgentRests(
             action.client, action.kind, action.times, action.until, action.why, self.engine.round
         )
         return [self._recorded(notice)]
 
     def _released(self, client: ClientId) -> Effects:
-        self.audit.note("release", agent=client)
+        self.store.note("release", agent=client)
         line = self._recorded(notices.AgentReleased(client, self.engine.round))
         return [line, self.order_of(client)]
 
@@ -591,25 +627,21 @@ class Run:
             self.folding.is_direct = True  # an aggregator's sum may have its report
         step = self.engine.step
         own_steps = () if step is None else (step.number,)
-        for number in {*own_steps, *self.spool.kept}:
-            self.spool.discard(number, client)
+        reports = self.store.reports
+        for number in {*own_steps, *reports.kept}:
+            reports.discard(number, client)
         self.state = self.strategy.forget(self.state, client)
         self.orders.forget_clusters()
-        self.audit.note("forget", agent=client)
+        self.store.note("forget", agent=client)
         return [self._recorded(notices.AgentForgotten(client, self.engine.round))]
 
-    def give_up(self, why: str) -> Effects:
-        """End the run without its last round. It can be resumed: nothing of this is in the checkpoint."""
-        self.engine.give_up()
-        return self._finish(why)
-
     def _finish(self, why: str) -> Effects:
-        self.audit.note("finish", round=self.engine.round, why=why)
+        self.store.note("finish", round=self.engine.round, why=why)
         return [*self._orders_of_all(), RunOver(why)]
 
     def _recorded(self, record: notices.Record) -> Announce:
         """Write a line of the record and show it."""
-        self.recorder.write(record)
+        self.store.line(record)
         return Announce(record)
 
     def _stop_early(self, done: int, rounds: int) -> Effects:
@@ -622,7 +654,7 @@ class Run:
         if not why:
             return []
         self.facts.stopped = why
-        self.audit.note("stopped", round=done, why=why)
+        self.store.note("stopped", round=done, why=why)
         return [self._recorded(notices.RoundsStopped(done, rounds, why))]
 
     def _keep_best(self) -> None:
@@ -632,7 +664,7 @@ class Run:
             return
         version = self.version(figure)
         if version.models:  # they never leave the devices in some methods
-            self.room.write(lambda: save_version(self.folder, BEST, version))
+            self.store.best(version)
 
     def version(self, figure: Mapping[str, Any]) -> ModelVersion:
         """The models as they are now; `figure` is that of their evaluation, or empty."""
@@ -684,24 +716,24 @@ class Run:
     def _void(self, void: events.Void) -> Effects:
         """Forget the reports of a step that came to nothing."""
         step, why, round_ = void.step, void.why, self.engine.round
-        self._count_up(step, self.spool.who(step))
-        self.audit.note("void", round=round_, step=step, why=why)
+        self._count_up(step, self.store.reports.who(step))
+        self.store.note("void", round=round_, step=step, why=why)
         self.members.settle()
         self.folding = None
-        self._steps_over.append(step)
+        self.store.step_over(step)
         line = self._recorded(notices.RoundVoid(round_, step, why))
         return [line, *self.orders.orders_of(void.cohort, self.state)]
 
     # -- the fold ----------------------------------------------------------------------------------
 
-    def _close(self, close: events.Close) -> Performed:
+    def _close(self, close: events.Close, now: float) -> Effects:
         """Fold a closed step, or set the reports aside that make its fold fail."""
         step = self.engine.step
         assert step is not None  # noqa: S101 - the engine has just closed it
         number = close.step
         buffer = close.buffer
         if buffer is not None:
-            self.spool.gather(number, zip(close.reporters, buffer.steps, strict=True))
+            self.store.reports.gather(number, zip(close.reporters, buffer.steps, strict=True))
             self.folding = self._folding_of(number, step.phase)
         phase = replace(
             step.phase,
@@ -711,13 +743,14 @@ class Run:
         began = time.monotonic()
         match self._folding.close(close.reporters, phase, self.state, self._began_with(close)):
             case Missing(reasons):
-                return self._ask_again(number, reasons)
+                return self._ask_again(number, reasons, now)
             case Guilty(reasons):
-                return self._set_aside(number, reasons)
+                return self._set_aside(number, reasons, now)
             case Hopeless(why):
-                return [], ActionDone(events.FoldFailed(why))
+                self._answer(events.FoldFailed(why), now)
+                return []
             case Sound(outcome, reports, moves):
-                circumstances = self.spool.circumstances(number, close.reporters)
+                circumstances = self.store.reports.circumstances(number, close.reporters)
                 clusters_before = dict(self.strategy.assignment(self.state))
                 self._count_up(number, close.reporters)
                 self._take(phase, reports, outcome, circumstances)
@@ -731,7 +764,7 @@ class Run:
                     circumstances=circumstances,
                     fold_s=fold_s,
                 )
-                return self._folded(folded, reports)
+                return self._folded(folded, reports, now)
 
     def _began_with(self, close: events.Close) -> dict[ClientId, Began]:
         """What the agents of stale reports began with."""
@@ -776,8 +809,8 @@ class Run:
             for client, _ in reports:
                 self.members.of(client).owns = self.engine.round
 
-    def _folded(self, folded: FoldedStep, reports: Reports) -> Performed:
-        """The state has the reports. Once the engine knows it, record and checkpoint follow, and the spool is emptied."""
+    def _folded(self, folded: FoldedStep, reports: Reports, now: float) -> Effects:
+        """The state has the reports. Once the engine knows it, the record follows, and the spool is emptied."""
         close = folded.close
         privacy = None
         if self.privacy is not None:
@@ -792,17 +825,15 @@ class Run:
         self.orders.forget_models()
         self.members.settle()
 
-        def keep() -> Effects:
-            line = self._recorded(record)
-            self.recorder.keep_sketches(folded.step, self.state, reports, self.setup.layout.size)
-            if folded.step.phase.is_evaluation:
-                self._keep_best()
-            self._steps_over.append(close.step)
-            return [line, *self.orders.orders_of(close.missing, self.state)]
+        self._answer(events.Folded(), now)
+        line = self._recorded(record)
+        self.recorder.keep_sketches(folded.step, self.state, reports, self.setup.layout.size)
+        if folded.step.phase.is_evaluation:
+            self._keep_best()
+        self.store.step_over(close.step)
+        return [line, *self.orders.orders_of(close.missing, self.state)]
 
-        return [], ActionDone(events.Folded(), keep)
-
-    def _ask_again(self, step: int, unreadable: Reasons) -> Performed:
+    def _ask_again(self, step: int, unreadable: Reasons, now: float) -> Effects:
         """Accepted reports are gone from the spool. Their agents keep them until the step is closed."""
         effects: Effects = []
         for client, why in unreadable.items():
@@ -811,63 +842,48 @@ class Run:
             notice = notices.ReportDamaged(f"{damage}; {client} is asked for it again")
             effects.append(Announce(notice))
         self.facts.incarnation += 1
-        if self.spool.summed(step):
+        if self.store.reports.summed(step):
             self._folding.forget_sums()
+        self._answer(events.Unreadable(tuple(unreadable), step), now)
+        # the others get another order next
+        asked = [client for client in unreadable if self.orders.is_made(client)]
+        return [*effects, *self.orders.orders_of(asked, self.state)]
 
-        def keep() -> Effects:
-            # the others get another order next
-            asked = [client for client in unreadable if self.orders.is_made(client)]
-            return [*self.orders.orders_of(asked, self.state)]
-
-        return effects, ActionDone(events.Unreadable(tuple(unreadable), step), keep)
-
-    def _set_aside(self, step: int, guilty: Reasons) -> Performed:
+    def _set_aside(self, step: int, guilty: Reasons, now: float) -> Effects:
         """Take these reports out of the step and name their senders; the step continues with the others."""
         effects: Effects = []
         round_ = self.engine.round
         for client, why in guilty.items():
             self._count_up(step, [client])
             self._folding.remove(client)
-            self.spool.discard(step, client)
-            self.audit.blame("set_aside", client, f"step {step}: {why}")
+            self.store.reports.discard(step, client)
+            self.store.audit.blame("set_aside", client, f"step {step}: {why}")
             effects.append(self._recorded(notices.ReportSetAside(client, round_, step, why)))
         effects += self.orders.orders_of(guilty, self.state)
-        return effects, ActionDone(events.SetAside(dict(guilty)))
+        self._answer(events.SetAside(dict(guilty)), now)
+        return effects
 
     def _count_up(self, step: int, clients: Iterable[ClientId]) -> None:
         """Count what reports carried, once their step is over: until then the spool knows it, also after a kill."""
-        self.traffic["up_vectors"] += self.spool.values(step, clients)
+        self.traffic["up_vectors"] += self.store.reports.values(step, clients)
 
     # -- the checkpoint ------------------------------------------------------------------------------
 
-    def _save(self) -> None:
-        """Write the checkpoint: scenario, engine, this run's own state and the strategy's."""
-        facts = self.facts
+    def snapshot(self) -> dict[str, Any]:
+        """What a checkpoint has besides the strategy's state: scenario, engine, and this run's own memory."""
         self._keep_waiting()
-        if self.log is not None:
-            self.log.flush()
-            facts.events = self.log.count
-        facts.lines = self.recorder.rounds.count
-        facts.traffic = dict(self.traffic)
-        self.room.write(self.audit.sync)
-        facts.audit = asdict(self.audit.head)
-        saved = facts.to_json() | self.members.to_json()
+        self.facts.traffic = dict(self.traffic)
+        saved = self.facts.to_json() | self.members.to_json()
         saved["seconds"] = self.seconds
-        checkpoint = {
+        return {
             "scenario": records.scenario_digest(self.scenario),
             "engine": self.engine.snapshot(),
             "run": saved,
         }
-        self.state = self.checkpoint.save(checkpoint, self.state)
-        self._has_changed = False
-        for step in self._steps_over:
-            self.spool.drop(step)
-        self._steps_over.clear()
-        self.orders.own.remove_useless_files()
 
     def _keep_waiting(self) -> None:
         """The spool keeps the reports that wait, whatever else it drops."""
-        self.spool.kept = {report.step for report in self.engine.pace.waiting()}
+        self.store.reports.kept = {report.step for report in self.engine.pace.waiting()}
 
     @property
     def seconds(self) -> float:

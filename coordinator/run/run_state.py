@@ -14,6 +14,7 @@ from covey.coordinator.engine.members import COLUMNS, Members
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.fold.folding import FoldOutcome
 from covey.coordinator.record import records
+from covey.coordinator.record.store import ENDS
 from covey.coordinator.run import early_stop
 from covey.shared.candidate_names import DELIVERED
 from covey.shared.numerics.mixture import REFITS, FleetWeights
@@ -40,9 +41,6 @@ class RunState:
     # The number of folded rounds at the newest evaluation; -1 before the first. At most `engine.round`.
     evaluated: int = -1
 
-    # Lines of rounds.jsonl that belong to this checkpoint; a resume cuts off what follows.
-    lines: int = 0
-
     # Wall time of earlier sessions; the present one is added when the checkpoint is written.
     seconds: float = 0.0
 
@@ -68,14 +66,8 @@ class RunState:
     # Why the method ended the rounds before their number was reached; empty where it has not.
     stopped: str = ""
 
-    # The newest line of the audit log, sequence and hash; empty before the first checkpoint.
-    audit: Json = field(default_factory=dict)
-
     # The virtual time of a simulation with durations (s); None without.
     clock: float | None = None
-
-    # Lines of arrivals.jsonl that belong to this checkpoint; 0 for synchronous rounds, which have no such file.
-    events: int = 0
 
     # Buffered rounds: whether agents get orders during an evaluation. It holds for the whole run, and for its replay.
     trains_on: bool = False
@@ -99,7 +91,7 @@ class RunState:
             key = name
             if name == "clock" and value is None:
                 continue
-            if name in ("events", "fleets", "odd", "trains_on") and not value:
+            if name in ("fleets", "odd", "trains_on") and not value:
                 continue
             if name == "incarnation":
                 key = "again"
@@ -108,8 +100,9 @@ class RunState:
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> RunState:
-        """The state as a checkpoint has it, next to its agents. Raises TypeError for keys that this version does not know."""
-        named = {key: value for key, value in saved.items() if key not in COLUMNS.values()}
+        """The state as a checkpoint has it, next to its agents and to where files end. Raises TypeError for other keys."""
+        others = {*COLUMNS.values(), *ENDS}
+        named = {key: value for key, value in saved.items() if key not in others}
         if "again" in named:
             named["incarnation"] = named.pop("again")
         return cls(**named)

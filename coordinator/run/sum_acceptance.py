@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from covey.coordinator.checks import check_examples
-from covey.coordinator.engine.events import Reported
+from covey.coordinator.engine.events import Failed
 from covey.coordinator.engine.step import Stage
 from covey.coordinator.fold.folding import Folding
 from covey.coordinator.fold.partial_sums import WRONG, AggregatorAgents, count_sum
-from covey.coordinator.run.effects import Effect
-from covey.coordinator.run.run import Run
+from covey.coordinator.run.effects import Effect, SumTaken
+from covey.coordinator.run.run import Came, Run
 from covey.shared.errors import DecodeError
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.aggregates import PartialSum
@@ -17,27 +19,33 @@ from covey.shared.wire.messages import digest
 Effects = list[Effect]
 
 
-def accept_sum(
-    run: Run, content: bytes, partial: PartialSum, origin: AggregatorAgents, now: float
-) -> Effects | None:
-    """Count a partial sum, as if its reports had come one by one.
+@dataclass(frozen=True)
+class SumCame(Came):
+    """An aggregator has sent a partial sum, which counts as if its reports had come one by one.
 
     A sum of a step that is over is dropped, as late reports are. One that is refused makes its step direct: the caller
     asks the agents for their reports.
-
-    Args:
-        run: takes the reports.
-        content: the message of the aggregator.
-        partial: the same, read.
-        origin: what is known of its agents.
-        now: the time (s) of the engine.
-
-    Returns:
-        what follows; None if it came before, or too late.
-
-    Raises:
-        DecodeError: the message must not be counted.
     """
+
+    content: bytes  # the message of the aggregator
+    partial: PartialSum  # the same, read
+    origin: AggregatorAgents  # what is known of its agents
+
+    def taken(self, run: Run, now: float) -> Effects:
+        """The effects, and last what became of the sum."""
+        try:
+            effects = _accepted(run, self.content, self.partial, self.origin, now)
+        except DecodeError as error:
+            return [SumTaken(counts=False, error=error)]
+        if effects is None:
+            return [SumTaken(counts=False)]
+        return [*effects, SumTaken(counts=True)]
+
+
+def _accepted(
+    run: Run, content: bytes, partial: PartialSum, origin: AggregatorAgents, now: float
+) -> Effects | None:
+    """What follows; None if the sum came before, or too late. Raises DecodeError for one that must not be counted."""
     if partial.run != run.facts.run:
         raise DecodeError("other run", f"sum of run {partial.run}, this is {run.facts.run}")
     number = partial.step
@@ -54,16 +62,16 @@ def accept_sum(
     if partial.reports:
         try:
             _check(run, folding, partial, origin)
-            count_sum(folding, run.spool, partial, run.state)
+            count_sum(folding, run.store.reports, partial, run.state)
         except DecodeError:
             folding.is_direct = True
             raise
-        run.spool.keep_sum(number, content, content_digest)
+        run.store.reports.keep_sum(number, content, content_digest)
     folding.settled.append(content_digest)
     effects: Effects = []
     if partial.reports:
         reports = {report.client: report.digest for report in partial.reports}
-        run.audit.note("sum", step=number, sum=content_digest.hex(), reports=len(reports))
+        run.store.note("sum", step=number, sum=content_digest.hex(), reports=len(reports))
         effects += run.accepted_together(number, reports, now)
     effects += _others(run, partial, origin, now)
     return effects
@@ -96,22 +104,21 @@ def _others(run: Run, partial: PartialSum, origin: AggregatorAgents, now: float)
     for failure in partial.failures:
         client = failure.client
         if _may_speak_of(run, client, origin):
-            effects += run.failed(client, number, failure.why, now)
+            effects += run.failed(Failed(client, number, failure.why), now)
     for refusal in partial.refusals:
         client = refusal.client
         if _may_speak_of(run, client, origin):
             error = refusal.error
             why = str(error)
-            run.audit.blame("refuse", client, why)
+            run.store.audit.blame("refuse", client, why)
             effects += run.refused(client, error, now)
     for client in partial.ignored:
         if not _may_speak_of(run, client, origin):
             continue
         why = run.engine.refusal(client, number)
         if why:
-            run.audit.blame("ignored", client, why)
-            effects += run.handle(Reported(client, number), now)
-            effects.append(run.order_of(client))
+            run.store.audit.blame("ignored", client, why)
+            effects += run.ignored(client, number, now)
     return effects
 
 

@@ -22,9 +22,9 @@ from covey.coordinator.record.notices import (
     AggregatorUp,
     SumRefused,
 )
-from covey.coordinator.run.effects import Effect
-from covey.coordinator.run.sum_acceptance import accept_sum
-from covey.coordinator.serve.desk import Desk, orders_of, while_the_run_works
+from covey.coordinator.run.effects import Effect, SumTaken
+from covey.coordinator.run.sum_acceptance import SumCame
+from covey.coordinator.serve.desk import Desk, apart, happen, orders_of
 from covey.coordinator.serve.direct import AggregatorItem, Direct
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Received
@@ -110,7 +110,7 @@ class Aggregators(Direct):
         self._task: tuple[int, bytes, ModelRef] | None = None  # of a step: its content
         self._summable = (NO_STEP, False)  # the newest step, and whether its method allows sums
         self._parts = Assembler(
-            lambda sender, part: desk.run.spool.new_sink(part.size),
+            lambda sender, part: desk.run.store.reports.new_sink(part.size),
             largest_bytes=1,
             per_sender=4,
             total_bytes=1 << 50,  # on disk: bounded by contents per aggregator and their size
@@ -204,19 +204,23 @@ class Aggregators(Direct):
             lambda client: placement.lives(client, shard), run.samples_of
         )
         try:
-            with while_the_run_works(self._desk), run.one_checkpoint():
-                summed = PartialSum.from_bytes(content)
-                effects = accept_sum(run, content, summed, origin, now)
+            summed = PartialSum.from_bytes(content)
         except DecodeError as error:
-            why = str(error)
-            run.audit.blame("refuse", f"aggregator-{shard}", why)
-            self._desk.roster.refuse(error.reason)
-            self._desk.effects.append(Show(SumRefused(shard, why)))
+            self._refuse(shard, error)
             return []
-        if effects is None:
-            return []
-        self._note(summed)
+        effects = happen(self._desk, SumCame(content, summed, origin), now=now)
+        [taken] = [effect for effect in effects if isinstance(effect, SumTaken)]
+        if taken.error is not None:
+            self._refuse(shard, taken.error)
+        if taken.counts:
+            self._note(summed)
         return effects
+
+    def _refuse(self, shard: int, error: DecodeError) -> None:
+        why = str(error)
+        self._run.store.audit.blame("refuse", f"aggregator-{shard}", why)
+        self._desk.roster.refuse(error.reason)
+        self._desk.effects.append(Show(SumRefused(shard, why)))
 
     def _note(self, summed: PartialSum) -> None:
         """Show in the roster what the aggregator has had from its agents."""
@@ -379,8 +383,7 @@ class Aggregators(Direct):
         """Publish the task of a step, unless this broker retains it."""
         task = self._task
         if task is None or task[0] != step.number:
-            with while_the_run_works(self._desk):
-                content = self._task_of(step)
+            content = apart(self._desk, lambda: self._task_of(step))
             task = (step.number, content, self._ref(content))
             self._task = task
             for other in self._sites:
@@ -406,7 +409,7 @@ class Aggregators(Direct):
     def _task_of(self, step: Step) -> bytes:
         run = self._run
         phase = asdict(step.phase)
-        manifest, arrays = run.checkpoint.exported(run.scenario.method.for_terms(run.state))
+        manifest, arrays = run.store.checkpoint.exported(run.scenario.method.for_terms(run.state))
         needs_bases = run.scenario.wire.delta
         task = AggregatorTask(
             run=run.facts.run,

@@ -15,9 +15,8 @@ from covey.coordinator.record.notices import (
     ShardUp,
 )
 from covey.coordinator.run.effects import Effect, SendModel, SendOrder
-from covey.coordinator.run.run import Run
 from covey.coordinator.serve import publisher
-from covey.coordinator.serve.desk import STATUS, Desk, while_the_run_works
+from covey.coordinator.serve.desk import STATUS, Desk, apart, happen, orders_of
 from covey.coordinator.serve.direct import Direct
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.mqtt.program import Show, Subscribe
@@ -50,8 +49,7 @@ def take(desk: Desk, agents: Sequence[str], now: float) -> list[Effect]:
             publisher.clear(desk, agent)
     if not events and not moved:
         return []
-    with while_the_run_works(desk):
-        return _handle_together(desk.run, events, moved, now)
+    return _handle_together(desk, events, moved, now)
 
 
 def unreachable(desk: Desk, agents: Sequence[str], now: float) -> list[Effect]:
@@ -61,8 +59,7 @@ def unreachable(desk: Desk, agents: Sequence[str], now: float) -> list[Effect]:
     desk.placement.gone(agents)
     desk.show.changed(now)
     left = desk.roster.unreachable(agents)
-    with while_the_run_works(desk):
-        return _handle_together(desk.run, left, [], now)
+    return _handle_together(desk, left, [], now)
 
 
 def observe_peer(desk: Desk, notice: Notice, now: float) -> None:
@@ -72,26 +69,18 @@ def observe_peer(desk: Desk, notice: Notice, now: float) -> None:
 
 
 def _handle_together(
-    run: Run, events: Sequence[Joined | Left], moved: Sequence[str], now: float
+    desk: Desk, events: Sequence[Joined | Left], moved: Sequence[str], now: float
 ) -> list[Effect]:
     """What follows from agents that come and go; those who come for the first time, or to another broker, get an order."""
-    effects: list[Effect] = []
-    came: set[str] = set()
-    with run.one_checkpoint():
-        for event in events:
-            agent = event.client
-            was_known = agent in run.engine.known
-            effects += run.handle(event, now)
-            if agent in run.engine.known and not was_known:
-                effects.append(run.order_of(agent))
-                came.add(agent)
-        for agent in moved:
-            if agent in run.engine.known and agent not in came:
-                order = run.order_of(agent)
-                models = run.orders.models_of([order])
-                # other brokers do not have the models that are for this agent alone
-                effects += [model for model in models if model.ref.key.startswith("@")]
-                effects.append(order)
+    known = desk.run.engine.known
+    new = {event.client for event in events} - known
+    effects = happen(desk, *events, now=now)
+    effects += orders_of(desk, sorted(new & known))
+    for order in orders_of(desk, [one for one in moved if one in known and one not in new]):
+        models = desk.run.orders.models_of([order])
+        # other brokers do not have the models that are for this agent alone
+        effects += [model for model in models if model.ref.key.startswith("@")]
+        effects.append(order)
     return effects
 
 
@@ -170,8 +159,7 @@ class Connections:
         desk.effects.append(Subscribe(filters, shard))
         effects: list[Effect] = []
         if is_first:
-            with while_the_run_works(desk):
-                effects = desk.run.handle(LinkBack(), now)
+            effects = happen(desk, LinkBack(), now=now)
         desk.effects.append(desk.own_status.publish_on(shard))
         return [*self.retained_again(shard), *effects]
 
@@ -188,8 +176,7 @@ class Connections:
             return []
         desk.silent.all_lost()
         desk.effects.append(Show(LinkDown(down.why)))
-        with while_the_run_works(desk):
-            return desk.run.handle(LinkLost(), now)
+        return happen(desk, LinkLost(), now=now)
 
     def retained_again(self, shard: int) -> list[Effect]:
         """All that a broker should retain, however much of it is still there: models, then the orders of the agents there.
@@ -200,8 +187,7 @@ class Connections:
         desk = self._desk
         desk.shared = b""
         self._aggregators.retained_is_unknown(shard)
-        with while_the_run_works(desk):
-            desired = desk.run.desired()
+        desired = apart(desk, desk.run.desired)
         accepted = desk.run.members.accepted
         if desk.shards == 1:
             return desk.postponed.keep_idle(desired, accepted)

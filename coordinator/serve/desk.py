@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from covey.coordinator.run import effects as runs
 from covey.coordinator.run.effects import SendOrder
-from covey.coordinator.run.run import Run
+from covey.coordinator.run.run import Happening, Run
 from covey.coordinator.serve.elsewhere import Elsewhere
 from covey.coordinator.serve.intake import Intake
 from covey.coordinator.serve.own_status import OwnStatus
@@ -23,13 +24,15 @@ from covey.shared.storage.audit import Flood
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.topics import Topics
 
+T = TypeVar("T")
+
 
 @dataclass
 class Desk:
     """The data of the service, without methods.
 
     The link is read in the event loop while items are handled in a thread, so both hold the lock. A thread gives it up only
-    while the run works (`while_the_run_works`): that may take long, and what the reader looks at then is complete.
+    while the run works (`apart`): that may take long, and what the reader looks at then is complete.
     """
 
     run: Run
@@ -64,17 +67,21 @@ COMPANY = "accept reports that wait for others"
 LOOKED = "stop looking at other federations"
 
 
-@contextmanager
-def while_the_run_works(desk: Desk) -> Iterator[None]:
-    """Let the reader continue."""
+def apart(desk: Desk, work: Callable[[], T]) -> T:
+    """Let the reader continue while the run works, which may wait for the disk."""
     desk.lock.release()
     try:
-        yield
+        return work()
     finally:
         desk.lock.acquire()
 
 
+def happen(desk: Desk, *events: Happening, now: float) -> list[runs.Effect]:
+    """The effects of events of the run, once everything that they have changed is on the disk."""
+    found = apart(desk, lambda: desk.run.handle_all(events, now))
+    return [effect for effects in found for effect in effects]
+
+
 def orders_of(desk: Desk, clients: Iterable[ClientId]) -> list[SendOrder]:
-    """The newest order of each of these agents. Making one may wait for the disk."""
-    with while_the_run_works(desk):
-        return [desk.run.order_of(client) for client in clients]
+    """The newest order of each of these agents."""
+    return apart(desk, lambda: [desk.run.order_of(client) for client in clients])

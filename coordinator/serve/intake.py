@@ -262,7 +262,7 @@ class Intake:
         held_bytes = self._held_bytes + part.size
         if part.count == 1 and held_bytes <= MOST_HELD_BYTES:
             return MemorySink()
-        return self._run.spool.new_sink(part.size)
+        return self._run.store.reports.new_sink(part.size)
 
     def report_taken(self, report: Arrived, *, is_refused: bool) -> None:
         """This report waits no longer. A refused one is not read again."""
@@ -300,5 +300,5 @@ class Intake:
         """Count a message beyond the limits: quickly, for there are many of them, and rarely in the audit log."""
         roster = self._roster
         if roster.refusals["rate"] % RATE_LINES == 0:
-            self._run.audit.blame("refuse", agent, f"rate: {why}")
+            self._run.store.audit.blame("refuse", agent, f"rate: {why}")
         roster.refuse("rate", agent)

@@ -116,8 +116,8 @@ async def opened(run: Run, path: Path) -> BinaryIO:
             why = obstacle(error, run.folder)
             if not why:
                 raise
-        if why != waited_for and run.room.notify is not None:
-            run.room.notify(f"{why}: the run waits for it")
+        if why != waited_for and run.store.room.notify is not None:
+            run.store.room.notify(f"{why}: the run waits for it")
         waited_for = why
         await asyncio.sleep(PAUSE_S)
 

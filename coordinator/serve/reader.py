@@ -147,7 +147,7 @@ class Reader:
             if isinstance(topic, AgentTopic):
                 agent = topic.agent
         self._desk.roster.refuse(error.reason, agent)
-        self._desk.run.audit.blame("refuse", agent, str(error))
+        self._desk.run.store.audit.blame("refuse", agent, str(error))
         log.debug("refused a message: %s", error)
 
     def _drop_for_want_of_room(self, error: OSError, now: float) -> list[ReadItem | Effect]:

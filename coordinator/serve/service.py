@@ -18,7 +18,7 @@ from typing import Any
 from covey.coordinator.disk.space import DiskFullError
 from covey.coordinator.doctor.devices import Broker
 from covey.coordinator.doctor.odd import Odd
-from covey.coordinator.engine.events import Event, Forget, Paused, Release, Resumed, Tick
+from covey.coordinator.engine.events import Forget, Paused, Release, Resumed, Tick
 from covey.coordinator.record.notices import (
     BrokerDrops,
     CausedByPeer,
@@ -42,18 +42,10 @@ from covey.coordinator.run.effects import (
     SendModel,
     SendOrder,
 )
-from covey.coordinator.run.run import Run
+from covey.coordinator.run.run import GivenUp, Run
 from covey.coordinator.serve import acceptance, attendance, publisher
 from covey.coordinator.serve.attendance import Connections
-from covey.coordinator.serve.desk import (
-    COMPANY,
-    LOOKED,
-    ORDERS,
-    STATUS,
-    Desk,
-    orders_of,
-    while_the_run_works,
-)
+from covey.coordinator.serve.desk import COMPANY, LOOKED, ORDERS, STATUS, Desk, happen, orders_of
 from covey.coordinator.serve.direct import AggregatorItem, Direct
 from covey.coordinator.serve.elsewhere import EVERY_STATUS, LOOK_S, Elsewhere
 from covey.coordinator.serve.exclusive import already_running, continued_elsewhere
@@ -226,7 +218,7 @@ class Service:
 
     def _stop(self) -> None:
         self._stopping = True
-        self.run.room.close()
+        self.run.store.room.close()
 
     def _give_way(self, name: str, *, stale: bool) -> None:
         """Another coordinator is at work, with the run of this name: this one ends.
@@ -250,7 +242,7 @@ class Service:
         Raises UserError if another coordinator is at work in the federation and was there before, or has taken up
         this very run since.
         """
-        self.run.room.notify = self._disk_notice()
+        self.run.store.room.notify = self._disk_notice()
         self._items.add(Begin(first))
         over: str | None = await shell.program(
             self,
@@ -261,9 +253,9 @@ class Service:
             off_loop=True,
         )
         if over is None:
-            self.run.audit.close("stop", why="")
+            self.run.store.audit.close("stop", why="")
         else:
-            self.run.audit.close("end", why=over)
+            self.run.store.audit.close("end", why=over)
         if self._error is not None:
             raise self._error
         return over
@@ -321,7 +313,7 @@ class Service:
                     self._show_waiting(now)
                     if over is None and _is_due(self._waiting.gives_up_at, now):
                         why = f"nothing could happen for {self._give_up_after_s:g} s: {self._waiting.why}"
-                        over = self._carry_out(self.run.give_up(why), now)
+                        over = self._carry_out(happen(desk, GivenUp(why), now=now), now)
                     desk.effects += desk.show.publish(now)
                     desk.own_status.store()
             except DiskFullError as error:
@@ -428,7 +420,7 @@ class Service:
                 self._drops = "" if works else why
                 desk.effects.append(Show(BrokerDrops(why, works)))
                 if not works:
-                    self.run.audit.blame("delivery", "broker", why)
+                    self.run.store.audit.blame("delivery", "broker", why)
             case AggregatorItem():
                 return self.aggregators.take(item, now)
             case Repeat(shard):
@@ -476,25 +468,25 @@ class Service:
         desk = self.desk
         match control:
             case Control(command="stop"):
-                self.run.audit.command("stop")
+                self.run.store.audit.command("stop")
                 self._stop()
             case Control(command="tell"):
                 pass  # the reader has answered
             case Control(command="release", agent=agent):
                 desk.show.publish_at(now)
                 if agent is not None:
-                    return self._handle(Release(agent), now)
+                    return happen(desk, Release(agent), now=now)
             case Control(command="forget", agent=agent):
                 if agent is not None:
                     return self._forget(agent, now)
             case Control(command="pause"):
                 self._show_control("pause")
                 desk.timers.set(STATUS, now)
-                return self._handle(Paused(), now)
+                return happen(desk, Paused(), now=now)
             case Control(command=command):
                 self._show_control(command)
                 desk.timers.set(STATUS, now)
-                return self._handle(Resumed(), now)
+                return happen(desk, Resumed(), now=now)
         return []
 
     def _woken(self, now: float) -> list[Effect]:
@@ -524,21 +516,17 @@ class Service:
                 desk.show.lost(now)
                 effects += self._connections.retained_again(shard)
         effects += attendance.unreachable(desk, desk.silent.take_overdue(now), now)
-        return effects + self._handle(Tick(), now)
+        return effects + happen(desk, Tick(), now=now)
 
     def _show_control(self, command: str) -> None:
-        self.run.audit.command(command)
+        self.run.store.audit.command(command)
         self.desk.effects.append(Show(ControlReceived(command, self.topics.control)))
-
-    def _handle(self, event: Event, now: float) -> list[Effect]:
-        with while_the_run_works(self.desk):
-            return self.run.handle(event, now)
 
     def _forget(self, agent: str, now: float) -> list[Effect]:
         """Remove an agent from the run and the roster, and clear all that is retained for it."""
         desk = self.desk
-        self.run.audit.command(f"forget {agent}")
-        effects = self._handle(Forget(agent), now)
+        self.run.store.audit.command(f"forget {agent}")
+        effects = happen(desk, Forget(agent), now=now)
         self.roster.forget(agent)
         desk.intake.forget(agent)
         desk.silent.heard(agent)
@@ -554,7 +542,7 @@ class Service:
         self._is_deaf = bool(topics)
         self.desk.effects.append(Show(SubscriptionsRefused(list(topics), refused.why)))
         named = ", ".join(topics) or "none any more"
-        self.run.audit.blame("subscriptions_refused", "broker", named)
+        self.run.store.audit.blame("subscriptions_refused", "broker", named)
         if not topics:
             self.desk.intake.roll_at = now
 

@@ -59,8 +59,7 @@ class Replay:
         # of agents at work, by agent and number
         self._orders: dict[tuple[ClientId, int], OrderMessage] = {}
         self._computed: set[tuple[ClientId, int]] = set()
-        run.spool.durable = False
-        run.orders.own.durable = False
+        run.store.durable = False
 
     def __repr__(self) -> str:
         return f"<Replay at {self._now:.3f} s: {self.run!r}>"
@@ -81,8 +80,6 @@ class Replay:
                 case Reported(client, step) if self._is_expected(client, step):
                     self._compute(islice(arrivals, place, place + self._clients.ahead + 1))
                     effects = self._deliver(client, step)
-                case Reported(client, step) if self.run.engine.refusal(client, step):
-                    effects = self.run.ignore(client, step, self._now)
                 case event:
                     effects = self.run.handle(event, self._now)
             self._take(effects)
@@ -128,8 +125,8 @@ class Replay:
     def _restart(self, restarted: Restarted) -> Sequence[Effect]:
         """The run from its checkpoint, with the reports that its spool had."""
         before, number = self.run, restarted.step
-        for client in set(before.spool.who(number)) - set(restarted.reported):
-            before.spool.discard(number, client)
+        for client in set(before.store.reports.who(number)) - set(restarted.reported):
+            before.store.reports.discard(number, client)
         self.run, first = Run.resume(
             before.folder,
             before.scenario,
@@ -139,8 +136,7 @@ class Replay:
             lost=restarted.lost,
         )
         self.run.members.note_samples(before.members.samples)
-        self.run.spool.durable = False
-        self.run.orders.own.durable = False
+        self.run.store.durable = False
         self.run.orders.evaluates_busy = before.orders.evaluates_busy
         return [*first, *self.run.desired()]
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from covey.coordinator.engine.events import Joined, Tick
+from covey.coordinator.engine.events import Failed, Joined, Tick
 from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.run.effects import Announce, Effect, RunOver, SendOrder
 from covey.coordinator.run.run import Run
@@ -82,8 +82,7 @@ class Driver(Generic[C]):
         self._idle = 0  # ticks in a row after which nothing had happened
         self._advance(run.facts.clock or 0.0)
         run.orders.evaluates_busy = True
-        run.spool.durable = False  # a simulation, which can train again, does not wait for the disk
-        run.orders.own.durable = False
+        run.store.durable = False  # a simulation, which can train again, does not wait for the disk
 
     def __repr__(self) -> str:
         return f"<Driver at {self.now:.3f} s: {self.run!r}>"
@@ -221,10 +220,10 @@ class Driver(Generic[C]):
 
     def refused(self, client: ClientId, order: OrderMessage, error: DecodeError) -> list[Effect]:
         """A refused report is failed work: the agent would send the same one again. Returns the effects of that."""
-        self.run.audit.blame("refuse", client, str(error))
+        self.run.store.audit.blame("refuse", client, str(error))
         # without the details, so that a run in which all fail is given up with their common reason
         why = f"its report is refused ({error.reason}); if training diverges, choose a smaller training.lr"
-        return self.run.failed(client, order.step, why, self.now)
+        return self.run.handle(Failed(client, order.step, why), self.now)
 
 
 def _takes_no_time(order: OrderMessage) -> bool:

@@ -22,8 +22,9 @@ from covey.shared.wire.jobs import (
     OrderAnswer,
     Perform,
     Performed,
+    learner_here,
 )
-from covey.shared.wire.messages import USUAL_LEARNER, OrderMessage
+from covey.shared.wire.messages import OrderMessage
 
 JOBS_PER_WORKER = 8  # that are given out together
 MEMORY = "memory-"  # begins the name of a memory; the step whose report it came with follows
@@ -48,7 +49,7 @@ class WorkerClients:
         self._pool = pool
         self._sources = sources
         # what the workers train with; a fleet over a broker follows the same variable
-        learner = learner or os.environ.get("COVEY_LEARNER", USUAL_LEARNER)
+        learner = learner or os.environ.get("COVEY_LEARNER") or learner_here()
         self._rules = JobRules(allow=sorted(allowed.names), learner=learner)
         self._folder = run.folder / "agents"
         fleet = run.scenario.fleet

@@ -401,11 +401,17 @@ def _legend_rows(legend: Sequence[LegendEntry], width: float) -> list[Markup]:
     return [joined(row) for row in rows if row]
 
 
+OF_DRAWINGS = re.compile(r":root|@media|svg|\.[fs][0-9n] ")  # the rules of the theme that they need
+
+
 def _style() -> str:
     """The part of the theme that drawings need: colours, and rules about SVG."""
     kept = []
+    is_kept = False
     for rule in css().splitlines():
-        if rule.startswith((":root", "@media", "  ", "}", "svg", ".f", ".s")):
+        if not rule.startswith((" ", "}")):  # else a line of the rule before
+            is_kept = OF_DRAWINGS.match(rule) is not None
+        if is_kept:
             kept.append(rule)
     text = "\n".join(kept)
     for rule in ("max-width: 28rem;", "width: 100%;", "height: auto;"):

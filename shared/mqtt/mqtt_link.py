@@ -15,7 +15,6 @@ import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Self
 
 import aiomqtt
@@ -164,12 +163,7 @@ class MqttLink:
         self._runner = asyncio.create_task(self._run(), name=f"link {self.client_id}")
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._end()
 
     async def abort(self) -> None:

@@ -23,7 +23,6 @@ from covey.shared.seeds import generator
 Matrix = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 Rows = Sequence[npt.NDArray[Any]] | npt.NDArray[Any]  # vectors (d,), or a matrix (n, d)
-Distance = Literal["l2sq", "cosine", "l1"]
 Linkage = Literal["average", "single", "complete", "weighted", "ward"]
 
 TILE = 1 << 20  # elements of a tile: 8 MiB in float64
@@ -45,39 +44,15 @@ def read(rows: Rows, span: slice) -> Matrix:
     return block
 
 
-def distances(rows: Rows, centres: Rows, distance: Distance = "l2sq") -> Matrix:
-    """Distances (n, K) of n rows to K centres, by direct differences in float64.
-
-    "l2sq" is the sum of squared differences, "l1" that of absolute ones, "cosine" is 1 minus the
-    cosine similarity.
-    """
-    if distance == "cosine":
-        return _cosines(rows, centres)
+def distances(rows: Rows, centres: Rows) -> Matrix:
+    """Squared Euclidean distances (n, K) of n rows to K centres, by direct differences in float64."""
     table = np.zeros((len(rows), len(centres)))
     for span in tiles(len(rows), len(rows[0])):
         block = read(rows, span)
         for k, point in enumerate(read(centres, span)):
             gap = block - point
-            if distance == "l2sq":
-                table[:, k] += _squares(gap)
-            else:
-                table[:, k] += np.abs(gap).sum(axis=1)
+            table[:, k] += np.einsum("nd,nd->n", gap, gap)
     return table
-
-
-def _cosines(rows: Rows, centres: Rows) -> Matrix:
-    products = np.zeros((len(rows), len(centres)))
-    own = np.zeros(len(rows))
-    theirs = np.zeros(len(centres))
-    for span in tiles(len(rows), len(rows[0])):
-        block = read(rows, span)
-        centre = read(centres, span)
-        products += block @ centre.T
-        own += _squares(block)
-        theirs += _squares(centre)
-    norms = np.sqrt(np.outer(own, theirs))
-    similar: Matrix = np.divide(products, norms, out=np.zeros_like(norms), where=norms > 0)
-    return 1.0 - similar
 
 
 def _squares(block: Matrix) -> Matrix:
@@ -85,9 +60,9 @@ def _squares(block: Matrix) -> Matrix:
     return squares
 
 
-def nearest(rows: Rows, centres: Rows, distance: Distance = "l2sq") -> tuple[Labels, Matrix]:
+def nearest(rows: Rows, centres: Rows) -> tuple[Labels, Matrix]:
     """Index of each row's nearest centre, ties to the lowest, and the distance to it."""
-    table = distances(rows, centres, distance)
+    table = distances(rows, centres)
     labels = table.argmin(axis=1)
     every_row = np.arange(len(labels))
     return labels, table[every_row, labels]
@@ -126,25 +101,17 @@ class KMeans:
 
 
 def kmeans(
-    rows: Sequence[Vector],
-    clusters: int,
-    *,
-    n_init: int,
-    seed: int,
-    distance: Distance = "l2sq",
-    most: int = 100,
+    rows: Sequence[Vector], clusters: int, *, n_init: int, seed: int, most: int = 100
 ) -> KMeans:
     """Lloyd's algorithm from distinct random rows: the run with the least inertia.
 
-    A run ends once the labels do not change any more. A centre is the mean of its rows whatever the
-    distance. A cluster that became empty starts again at the row farthest from its centre.
+    A run ends once the labels do not change any more. A centre is the mean of its rows. A cluster that became empty starts again at the row farthest from its centre.
 
     Args:
         rows: n vectors (d,).
         clusters: K.
         n_init: the number of runs.
         seed: of the draws.
-        distance: of a row to a centre.
         most: the largest number of iterations of a run.
 
     Raises:
@@ -152,13 +119,11 @@ def kmeans(
     """
     if not 1 <= clusters <= len(rows):
         raise ValueError(f"{len(rows)} rows cannot make {clusters} clusters")
-    points = coordinates(rows, distance)
+    points = coordinates(rows)
     partitions: list[Labels] = []
     inertias: list[float] = []
     for run in range(n_init):
-        labels, apart = lloyd(
-            points, clusters, generator(seed, "kmeans", run), distance=distance, most=most
-        )
+        labels, apart = lloyd(points, clusters, generator(seed, "kmeans", run), most=most)
         partitions.append(labels)
         inertias.append(math.fsum(apart))
     best = inertias.index(min(inertias))
@@ -170,28 +135,24 @@ def kmeans(
     return KMeans(labels, tuple(centres), inertias[best])
 
 
-def coordinates(rows: Rows, distance: Distance) -> Rows:
-    """Rows in at most n dimensions with the same pairwise distances and cosines.
+def coordinates(rows: Rows) -> Rows:
+    """Rows in at most n dimensions with the same pairwise distances.
 
     Short rows are returned in float64. Long ones (d > n) are replaced by the eigenvectors of their
-    Gram matrix; equal rows stay equal to the last bit. Rows stay as they are for "l1", because a
-    rotation changes sums of absolute differences, and where one row is so long that products round
-    away the differences between the others.
+    Gram matrix; equal rows stay equal to the last bit. Rows stay as they are where one is so long that
+    products round away the differences between the others.
     """
     count = len(rows)
     size = len(rows[0])
-    if distance == "l1":
-        return rows
     if size <= count:
         return read(rows, slice(0, size))
     products = np.zeros((count, count))
     for span in tiles(count, size):
         block = read(rows, span)
-        if distance == "l2sq":
-            # a shift changes no distance, and rounding errors are smaller around the mean
-            block = block - block.mean(axis=0)
+        # a shift changes no distance, and rounding errors are smaller around the mean
+        block = block - block.mean(axis=0)
         products += block @ block.T
-    if distance == "l2sq" and _rounded_away(products):
+    if _rounded_away(products):
         return rows
     values, vectors = np.linalg.eigh(products)
     points: Matrix = vectors * np.sqrt(np.maximum(values, 0.0))
@@ -223,7 +184,6 @@ def lloyd(
     clusters: int,
     draw: np.random.Generator,
     *,
-    distance: Distance,
     most: int,
     centre: Callable[[list[Any]], Matrix] | None = None,
 ) -> tuple[Labels, Matrix]:
@@ -233,7 +193,6 @@ def lloyd(
         points: n rows (d,).
         clusters: K.
         draw: the generator of the first centres.
-        distance: of a row to a centre.
         most: the largest number of iterations.
         centre: makes the centre of a list of rows; None: their mean.
 
@@ -242,14 +201,14 @@ def lloyd(
     """
     centre = centre or _plain
     centres: list[Any] = [points[i] for i in _distinct(points, clusters, draw)]
-    labels, apart = nearest(points, centres, distance)
+    labels, apart = nearest(points, centres)
     for _ in range(most):
         labels = refill(labels, apart, clusters)
         for k in range(clusters):
             members = [points[i] for i in np.flatnonzero(labels == k).tolist()]
             if members:
                 centres[k] = centre(members)
-        moved, apart = nearest(points, centres, distance)
+        moved, apart = nearest(points, centres)
         if np.array_equal(moved, labels):
             break
         labels = moved
@@ -522,17 +481,6 @@ def across(similarity: Matrix, labels: Labels) -> float:
     """The largest similarity of two rows with different labels."""
     is_across = labels[:, None] != labels[None, :]
     return float(np.max(similarity[is_across]))
-
-
-def orthonormal(columns: npt.NDArray[Any]) -> Matrix:
-    """An orthonormal basis (d, rank) of the span of columns (d, p).
-
-    Directions below the rounding errors of float32 are left out.
-    """
-    left, values, _ = np.linalg.svd(np.asarray(columns, np.float64), full_matrices=False)
-    largest = values.max(initial=0.0)
-    basis: Matrix = left[:, values > largest * max(columns.shape) * np.finfo(np.float32).eps]
-    return basis
 
 
 def by_first_member(labels: Labels) -> Labels:

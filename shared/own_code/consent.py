@@ -119,7 +119,7 @@ class AllowedCode:
             similar = difflib.get_close_matches(name, BUILT_IN_MODELS, 1)
             hint = f"; did you mean {similar[0]}?" if similar else ""
             raise ConsentError(
-                f"task.model {name!r} is unknown; expected {known}, or a model of your own that --allow names{hint}"
+                f"task.model {name!r} is unknown; expected {known}, or MODULE:NAME for a model of your own{hint}"
             )
         raise ConsentError(
             f"{whose} names code of its own: {name}; {owner} must allow it with --allow {module}"

@@ -27,6 +27,7 @@ from covey.shared.scenario.introspection import (
     value_inside,
 )
 from covey.shared.scenario.yaml_source import Path, YamlSource
+from covey.shared.sentences import expectation
 
 # By dots. A key of a method is `method.NAME.key`, also in a comparison; one of a partition rule is `partition.NAME.key`.
 REMOVED: dict[str, str] = {
@@ -41,16 +42,24 @@ REMOVED: dict[str, str] = {
     "fleet.durations.per": "each order has a time of its own; leave it out",
     "fleet.faults.late": "name agents that join in a later round in fleet.timeline: {agents: [3], joins: 2}",
     "fleet.faults.late_round": "name agents that join in a later round in fleet.timeline: {agents: [3], joins: 2}",
+    "method.cfl.weights": "reports are weighted by samples; leave it out",
     "method.cfl.eps_mode": "set eps_1 and eps_2, which are norms",
     "method.cfl.full_quorum": "a cluster is split once half of its invited members reported; leave it out",
     "method.cfl.retry": "a refused split is tried again after ten rounds; leave it out",
     "method.cfl.server": "it compares or combines single reports, so there is no mean to step from; leave it out",
+    "method.fedclust.newcomer_ref": "a newcomer is compared with the first uploads of the members; leave it out",
+    "method.fedclust.normalize": "final layers are compared as they are; for directions set signature: update",
     "method.fedclust.first_quorum": "set rounds.first_quorum",
+    "method.feddane.resample": "the clients of the first phase train in the second; leave it out",
     "method.feddane.server": "the gradients of its first phase belong to the model that agents correct; leave it out",
     "method.feddbe.mu": "the mean of an agent's features is that of its newest batch; leave it out",
+    "method.feddist.anneal": "epsilon stays; leave it out",
     "method.feddist.server": "epsilon is the server's step already; leave it out",
+    "method.feddws.anneal": "epsilon stays; leave it out",
     "method.feddws.server": "epsilon is the server's step already; leave it out",
+    "method.fedem.damped": "the mean is over those who reported; leave it out",
     "method.fedem.entry_steps": "an agent that never trained fits its weights in one step; leave it out",
+    "method.fedprox.straggler_fraction": "agents train all epochs; for slow ones set fleet.faults.slow",
     "method.fedrep.head_layers": "name the layers of the head in task.keep",
     "method.fedrep.head_epochs": "the head trains for training.epochs; leave it out",
     "method.fedsgd.server": "agents send gradients, and the step is training.lr; leave it out",
@@ -65,14 +74,19 @@ REMOVED: dict[str, str] = {
     "method.fesem.server": "it compares or combines single reports, so there is no mean to step from; leave it out",
     "method.fesem.stop_after": "the stop condition must be met three times in a row; leave it out",
     "method.fesem.stop_tolerance": "J may change by a thousandth; leave it out",
+    "method.fesem.distance": "models are compared by squared distances; leave it out",
     "method.fesem.update_center_every": "agents are assigned again in every round; leave it out",
     "method.fesem.warmup_quorum": "set rounds.first_quorum",
     "method.fesem.weighted_centers": "centres are plain means, as in the paper; leave it out",
     "method.fesem.warmup_epochs": "the warm-up trains for training.epochs; leave it out",
-    "method.fesem_ma.class_counts": "agents report their samples per class with matching: fedma; leave it out",
-    "method.fesem_ma.prior": "the variance of global units is 1: set noise, the variance around them",
-    "method.fesem_ma.rematch": "each agent's layer is matched again eight times; leave it out",
+    "method.fesem_ma.class_counts": "units are matched in layers of fixed width; leave it out",
+    "method.fesem_ma.gamma": "units are matched in layers of fixed width; leave it out",
+    "method.fesem_ma.matching": "units are matched in layers of fixed width; leave it out",
+    "method.fesem_ma.noise": "units are matched in layers of fixed width; leave it out",
+    "method.fesem_ma.prior": "units are matched in layers of fixed width; leave it out",
+    "method.fesem_ma.rematch": "units are matched in layers of fixed width; leave it out",
     "method.fesem_ma.server": "it compares or combines single reports, so there is no mean to step from; leave it out",
+    "method.fesem_ma.sweeps": "members are matched to their mean twice; leave it out",
     "method.fesem_ma.warmup_quorum": "set rounds.first_quorum",
     "method.fesem_ma.warmup_epochs": "the warm-up trains for training.epochs; leave it out",
     "method.flux.first_quorum": "set rounds.first_quorum",
@@ -85,6 +99,18 @@ REMOVED: dict[str, str] = {
     "method.fedgwc.gamma": "the kernel that compares agents has the width 1 / 4; leave it out",
     "method.fedgwc.min_size": "clusters of at least four agents are divided; leave it out",
     "method.fednova.server_momentum": "set server: {momentum: ...}",
+    "method.fuzzy.contrast": "clusters' columns are contrasted; leave it out",
+    **{
+        f"method.{name}.{key}": instead
+        for name in ("hypocluster", "ifca")
+        for key, instead in {
+            "averaging": "agents send models; for gradients take fedsgd",
+            "restarts": "hypotheses start at random models; leave it out",
+            "reseed_dead": "choose another initialisation (initial), or fewer clusters (n_clusters)",
+            "shared_trunk": "hypotheses are whole models; leave it out",
+            "weights": "reports are weighted by samples; leave it out",
+        }.items()
+    },
     "method.hypocluster.candidates": "twenty clients train a model that can become a hypothesis; leave it out",
     "method.hypocluster.choose_first": "agents choose in a phase of their own where privacy.secure is set; leave it out",
     "method.hypocluster.freeze_after": "agents choose in every round; for clusters that do not change take fedclust",
@@ -98,15 +124,22 @@ REMOVED: dict[str, str] = {
     "method.ifca.select_on": "agents choose by their training loss; leave it out",
     "method.ifca.dead_after": "a hypothesis is dead after ten rounds without a choice; leave it out",
     "method.kin.server": "its votes compare averages of reports, which it would move; leave it out",
+    "method.lg.weights": "reports are weighted by samples; leave it out",
     "method.local.newcomer_epochs": "all agents train for the same epochs: set epochs",
     "method.local.server": "agents send no models; leave it out",
     "method.pacfl.first_quorum": "set rounds.first_quorum",
+    "method.pacfl.measure": "clients are compared by the least angle of any two vectors; leave it out",
+    "method.pacfl.newcomers": "newcomers join the nearest cluster, or found one; leave it out",
     "method.pacfl.most_values": "a signature may have 4194304 values; leave it out",
     "method.pacfl.signed": "angles are those of lines, as singular vectors have no sign; leave it out",
+    "method.perfedavg.weights": "reports are weighted by samples; leave it out",
     "method.perfedavg.adapt_epochs": "a model adapts in one step on one batch; for more set evaluation.tune_epochs",
+    "method.robust.averaging": "agents send models; for gradients take fedsgd",
     "method.robust.first_quorum": "set rounds.first_quorum",
     "method.robust.first_tolerance": "all epochs of first_epochs are trained; leave it out",
-    "method.robust.most_values": "coefficients may have 4194304 values; leave it out",
+    "method.robust.features": "all parameters are compared; leave it out",
+    "method.robust.trim": "centres are trimmed means; leave it out",
+    "method.robust.most_values": "all parameters are compared; leave it out",
     "method.robust.server": "it compares or combines single reports, so there is no mean to step from; leave it out",
     "method.scaffold.server": "the control variates belong to the model without its step; leave it out",
     "partition.by_group.test_share": "set fleet.test_share",
@@ -157,12 +190,6 @@ MAX_SEEN_LENGTH = 60  # characters of a value that a message quotes
 SIMILARITY = 0.5  # of names, 0 to 1: below it, a guess is rarely right
 # errors about the type of a value: another member of its union may accept it
 OTHER_TYPE = ("_type", "literal_error", "_parsing")
-# where pydantic names a type of Python
-PLAIN_WORDS = {
-    "model_type": "should be a section with keys of its own",
-    "dict_type": "should be a section with keys of its own",
-    "tuple_type": "should be a list",
-}
 
 Sections = Sequence[SectionType]
 
@@ -290,8 +317,7 @@ def _refused_value(item: ErrorDetails) -> _Complaint:
     """The complaint about a value that has the wrong type or lies out of range."""
     value = item["input"]
     seen = _shortened(value)
-    message = item["msg"]
-    expected = PLAIN_WORDS.get(item["type"]) or message.removeprefix("Input ")
+    expected = expectation(item)
     is_bare_word = item["type"] == "string_type" and isinstance(value, bool)
     if isinstance(value, datetime.date):
         seen = str(value)

@@ -142,8 +142,8 @@ def _is_index(items: list[Any], key: Key) -> bool:
     return False
 
 
-EXPECTED = "expected the YAML file of a scenario"
-EXPECTED_KEYS = f"{EXPECTED} with keys such as name, task and strategy"
+EXPECTED = "expected the YAML file of a scenario; `coordinator init` writes one for your data"
+EXPECTED_KEYS = "expected the YAML file of a scenario with keys such as name, task and strategy"
 
 File = pathlib.Path
 

@@ -413,7 +413,9 @@ class Task(Section):
             raise ValueError(f"times: {sorted(both)} have another role too; remove one of them")
         for key in ("seasons", "elapsed"):
             if others := {*getattr(self, key)} - {*self.times}:
-                raise ValueError(f"{key}: {sorted(others)} are not among times; add them there")
+                raise ValueError(
+                    f"{key} names {sorted(others)}, expected columns of task.times; add them there"
+                )
         if words := {*self.flags} & {*self.times, *self.categories}:
             raise ValueError(
                 f"flags: {sorted(words)} are not numbers; a missing word or time has inputs of its own: remove them"

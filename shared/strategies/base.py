@@ -373,7 +373,6 @@ class Contrast:
     beta: float = 1.0  # weight of the contrastive loss
     temperature: float = 1.0
     kappa: float = 1.0  # weight of the entropy of the mean assignment
-    by: Literal["columns", "rows"] = "columns"  # contrasts clusters (columns) or samples (rows)
 
 
 @dataclass(frozen=True)

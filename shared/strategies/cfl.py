@@ -195,9 +195,6 @@ class Cfl(ManyModels[CflState]):
     features: Features = Field(
         "full", description="The part of the updates whose directions are compared."
     )
-    weights: Literal["samples", "uniform"] = Field(
-        "samples", description="The weights of the clients in all means."
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -381,15 +378,11 @@ class Cfl(ManyModels[CflState]):
         return state
 
     def _average(self, reports: Reports, otherwise: Vector, average: Average) -> Vector:
-        uniform = self.weights == "uniform"
-        return averaged(reports, otherwise=otherwise, uniform=uniform, average=average)
+        return averaged(reports, otherwise=otherwise, average=average)
 
     def _with_norms(self, state: CflState, k: int, reports: Reports, products: Matrix) -> CflState:
         """The state with ||mean of dW_i|| and max ||dW_i|| of a cluster."""
-        if self.weights == "uniform":
-            weights = np.ones(len(reports))
-        else:
-            weights = np.array([float(report.examples) for _, report in reports])
+        weights = np.array([float(report.examples) for _, report in reports])
         shares = weights / weights.sum()
         square_of_mean = float(shares @ products @ shares)
         of_mean = math.sqrt(max(square_of_mean, 0.0))

@@ -77,7 +77,7 @@ class FedClustState(Grouped):
     epochs: int = 1  # E_0
     steps: int | None = None  # E_0 in steps of SGD; None: it is counted in epochs
     signatures: dict[ClientId, Vector] = field(default_factory=dict)  # the first uploads (S,)
-    centroids: tuple[Vector, ...] = ()  # their mean per cluster, after normalisation
+    centroids: tuple[Vector, ...] = ()  # their mean per cluster
 
 
 LENGTHS = {"epochs": A_COUNT, "steps": A_COUNT}  # of the first training
@@ -140,12 +140,7 @@ class FedClust(SignedOnce[FedClustState]):
         description="What agents send to be clustered. final_layer: the final layer after the "
         "first training, which shows the labels. update: the direction of the change of the whole "
         "model, in a random projection of 256 values, which also shows how inputs differ. The default "
-        "is the final layer if the cut or normalize is given.",
-    )
-    normalize: Literal["none", "delta", "unit"] = Field(
-        "none",
-        description="Preparation of final layers before their comparison. delta: subtract that "
-        "of the start. unit: also divide by the norm.",
+        "is the final layer if the cut is given.",
     )
     first_epochs: int | None = Field(
         None, ge=1, description="E_0: the epochs before clustering; null: as many as in a round."
@@ -156,11 +151,6 @@ class FedClust(SignedOnce[FedClustState]):
         description="E_0 in steps of SGD instead of epochs: the same for every agent, however many "
         "samples it has.",
     )
-    newcomer_ref: Literal["round0", "current"] = Field(
-        "round0",
-        description="The comparison for newcomers: with the first uploads of the members (round0), "
-        "or the cluster's current model.",
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -170,9 +160,8 @@ class FedClust(SignedOnce[FedClustState]):
         data = cut_defaults(data, cuts, linkages, given="average")
         if not isinstance(data, Mapping):
             return data
-        # a given cut and a preparation are those of the paper, so its signature goes with them
-        prepares = data.get("normalize", "none") != "none"
-        is_paper = prepares or any(data.get(key) is not None for key in cuts)
+        # a given cut is that of the paper, so its signature goes with it
+        is_paper = any(data.get(key) is not None for key in cuts)
         return {"signature": "final_layer" if is_paper else "update", **data}
 
     @model_validator(mode="after")
@@ -181,15 +170,6 @@ class FedClust(SignedOnce[FedClustState]):
             raise ValueError(
                 "first_epochs and first_steps both set the length of the first training: "
                 "give one of them"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _an_update_is_a_direction_already(self) -> Self:
-        if self.signature == "update" and self.normalize != "none":
-            raise ValueError(
-                "normalize prepares final layers, and signature: update sends a direction of "
-                "length 1: leave normalize out"
             )
         return self
 
@@ -247,7 +227,7 @@ class FedClust(SignedOnce[FedClustState]):
         self, state: FedClustState, reports: Reports, average: Average = MEAN
     ) -> FedClustState:
         signatures = {client: self._signature(state, report) for client, report in reports}
-        points = [self._normal(state, signature) for signature in signatures.values()]
+        points = list(signatures.values())
         tree, evidence = self.cut.tree(euclidean(points), state.chances)
         labels = tree.labels.tolist()
         centroids: list[Vector] = []
@@ -264,12 +244,11 @@ class FedClust(SignedOnce[FedClustState]):
         return with_tree(formed, tree, evidence)
 
     def assign_newcomers(self, state: FedClustState, reports: Reports) -> FedClustState:
-        """Algorithm 2: a newcomer joins the cluster with the reference nearest to its signature."""
+        """Algorithm 2: a newcomer joins the cluster with the centroid nearest to its signature."""
         if not reports:
             return state
         signatures = {client: self._signature(state, report) for client, report in reports}
-        points = [self._normal(state, signature) for signature in signatures.values()]
-        labels, _ = nearest(points, self._references(state))
+        labels, _ = nearest(list(signatures.values()), state.centroids)
         clusters = dict(zip(signatures, labels.tolist(), strict=True))
         return replace(
             state,
@@ -280,8 +259,7 @@ class FedClust(SignedOnce[FedClustState]):
     def compared(self, state: FedClustState) -> tuple[tuple[ClientId, ...], Matrix] | None:
         if not state.signatures:
             return None
-        points = [self._normal(state, signature) for signature in state.signatures.values()]
-        return tuple(state.signatures), euclidean(points)
+        return tuple(state.signatures), euclidean(list(state.signatures.values()))
 
     @property
     def privacy(self) -> PrivacyFacet:
@@ -294,26 +272,6 @@ class FedClust(SignedOnce[FedClustState]):
         if self.signature == "update":
             return np.zeros_like(signature)
         return job.models[0][job.layout.final_layer]
-
-    def _references(self, state: FedClustState) -> tuple[Vector, ...]:
-        if self.newcomer_ref == "round0":
-            return state.centroids
-        signatures = [
-            self._made(state.start, model, slice(*state.span))
-            for model in state.models[: len(state.centroids)]
-        ]
-        return tuple(self._normal(state, signature) for signature in signatures)
-
-    def _normal(self, state: FedClustState, signature: Vector) -> Vector:
-        """A signature as it is compared."""
-        if self.normalize == "none":
-            return signature
-        start = state.start[slice(*state.span)]
-        delta = combine([(signature, 1.0), (start, -1.0)])
-        norm = 1.0
-        if self.normalize == "unit":
-            norm = dot(delta, delta) ** 0.5
-        return combine([(delta, 1.0 / norm)]) if norm > 0 else delta
 
     def _signature(self, state: FedClustState, report: Report) -> Vector:
         """The signature (S,): all of an entry's report, or made from a reported model."""

@@ -6,8 +6,8 @@ F_i(w) + <g - h_i, w> + mu/2 ||w - w_t||^2, starting from w_t.
 
 Our deviations.
 - Means are weighted by samples.
-- By default one set of clients takes part in both phases, as in the authors' code (there by seeding
-  again). `resample` draws the second set independently, as in the paper.
+- One set of clients takes part in both phases, as in the authors' code (there by seeding again). The
+  paper draws the second set independently.
 - The first set is the one that FedAvg draws in the same round on the same seed, so that the rows of
   a table share their cohorts.
 - Weight decay is not tilted: its gradient at w_t is the same for all.
@@ -53,7 +53,6 @@ from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sampl
 
 # GRADIENT names the first phase, its vector, and the key of the mean gradient g.
 FEDAVG_DRAW = TRAIN  # the name under which FedAvg draws its cohorts
-ANOTHER_DRAW = "resample"
 
 # client state: what a client keeps of the first phase
 ANCHOR = "feddane/anchor"  # w_t (d,)
@@ -89,11 +88,6 @@ class FedDane(SingleModel[DaneState]):
         description="The strength of the proximal term, which pulls a client's model towards the "
         "round's model.",
     )
-    resample: bool = Field(
-        default=False,
-        description="Draw the clients of the second phase independently, as in the paper. false: "
-        "those of the first phase train, as in its code.",
-    )
 
     def init(self, setup: Setup) -> DaneState:
         return DaneState(setup.starts[0])
@@ -103,8 +97,6 @@ class FedDane(SingleModel[DaneState]):
         if state.gradient is None:
             return Phase(GRADIENT, sizes={GRADIENT: size}, ends_round=False, draw=FEDAVG_DRAW)
         sizes = {MODEL: size}
-        if self.resample:
-            return Phase(sizes=sizes, draw=ANOTHER_DRAW)
         known = tuple(client for client in state.gave if client in view.present)
         if known and view.attempt == 0:
             return Phase(cohort=known, sizes=sizes, draw=FEDAVG_DRAW)
@@ -114,8 +106,7 @@ class FedDane(SingleModel[DaneState]):
     def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
         size = setup.layout.size
         gradient = Exchange(GRADIENT, (size,), {GRADIENT: size})
-        down = (size, size) if self.resample else (size,)
-        return (gradient, Exchange(down=down, up={MODEL: size}))
+        return (gradient, Exchange(down=(size,), up={MODEL: size}))
 
     def order(self, state: DaneState, phase: Phase, client: ClientId) -> Order:
         if state.gradient is None:

@@ -4,13 +4,12 @@ Papers. Long et al. 2023 (FeSEM), whose federated Reptile this is; Nichol et al.
 round is a gradient step of size epsilon on 1/2 mean_i ||w - w_i||^2. The model is a place to start
 from, so mode E-tuned is the one that measures its purpose.
 
-Our deviations. None from FeSEM. Local training is SGD, as in FeSEM; Reptile has Adam without its
-first moment.
+Our deviations. None from FeSEM. Local training is SGD and epsilon stays, as in FeSEM; Reptile has Adam
+without its first moment, and an epsilon that falls to 0.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -24,23 +23,14 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Sealed,
-    Setup,
     Sums,
     Terms,
     Trainings,
 )
-from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
+from covey.shared.strategies.bases.single import KEY, PlainSingle, Single, sample_term
 
 
-@dataclass(frozen=True)
-class DistState(Single):
-    """The model and the progress of the run."""
-
-    round: int  # rounds that are complete
-    rounds: int  # R, rounds in all
-
-
-class PartOfTheWay(SingleModel[DistState]):
+class PartOfTheWay(PlainSingle):
     """w + epsilon * (target - w). The target is the mean of the reports; `terms` weighs them, here by samples."""
 
     facts: ClassVar[Facts] = Facts(sealed=Sealed(), server=False)
@@ -52,22 +42,10 @@ class PartOfTheWay(SingleModel[DistState]):
         description="The share of the way from the model to the mean of the reports that a round "
         "goes.",
     )
-    anneal: Literal["none", "linear"] = Field(
-        "none",
-        description="linear: epsilon falls by the same amount in each round, to 0 after the last, "
-        "as in Reptile. none: it stays.",
-    )
 
-    def init(self, setup: Setup) -> DistState:
-        return DistState(setup.starts[0], 0, setup.rounds)
-
-    def fold(self, state: DistState, phase: Phase, sums: Sums, reports: Reports) -> DistState:
-        step = self.epsilon
-        if self.anneal == "linear":
-            step *= 1.0 - state.round / state.rounds
+    def fold(self, state: Single, phase: Phase, sums: Sums, reports: Reports) -> Single:
         target = sums.mean(KEY, otherwise=state.model)
-        model = combine([(state.model, 1.0 - step), (target, step)])
-        return replace(state, model=model, round=state.round + 1)
+        return Single(combine([(state.model, 1.0 - self.epsilon), (target, self.epsilon)]))
 
     @property
     def privacy(self) -> PrivacyFacet:
@@ -82,5 +60,5 @@ class FedDist(PartOfTheWay):
 
     name: Literal["feddist"] = "feddist"
 
-    def terms(self, state: DistState, phase: Phase, client: ClientId, report: Report) -> Terms:
+    def terms(self, state: Single, phase: Phase, client: ClientId, report: Report) -> Terms:
         return sample_term(report, uniform=True)

@@ -4,8 +4,8 @@ Paper. Marfoq et al. 2021, Federated Multi-Task Learning under a Mixture of Dist
 algorithm 1.
 
 Our deviations.
-- The mean is over those who reported. `damped` is the authors' code, in which clients that were not
-  drawn count with the old components.
+- The mean is over those who reported. In the authors' code clients that were not drawn count with the
+  old components, which slows training down by the share of those drawn.
 - A newcomer fits its weights to the components in one E-step and trains nothing.
 - The weights stay on the client unless `share_memberships` is set.
 """
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from covey.shared.numerics.vectors import Vector, combine
+from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.strategies.base import (
     EVALUATE,
@@ -42,7 +42,6 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Sealed,
-    Server,
     Settings,
     Setup,
     Shares,
@@ -56,13 +55,12 @@ from covey.shared.strategies.base import (
     without,
 )
 from covey.shared.strategies.bases.losses import comparable
-from covey.shared.strategies.bases.single import counted, samples_of
+from covey.shared.strategies.bases.single import counted
 from covey.shared.strategies.bases.soft import merged
 from covey.shared.written import FIRST
 
 # Client state: the mixture weights pi_i (K,). LAST_MODEL is the component with the largest weight.
 PI = "pi"
-COUNT = "count"  # phase in which clients send their number of samples
 COMPONENT = "component-"  # name of a reported vector; the number of the component follows
 SMALLEST = 1e-12  # smaller weights count as this, because their logarithm is needed
 
@@ -75,9 +73,7 @@ class FedEmState(Moving):
     """The components and what clients have reported."""
 
     components: Models  # K models (d,)
-    samples: dict[ClientId, int] = field(default_factory=dict)  # n_i
     weights: dict[ClientId, Shares] = field(default_factory=dict)  # pi_i, if shared
-    counted: bool = False  # is the count phase complete?
 
 
 class FedEm(Strategy[FedEmState]):
@@ -91,11 +87,6 @@ class FedEm(Strategy[FedEmState]):
     name: Literal["fedem"] = "fedem"
     n_clusters: int = Field(
         3, ge=1, json_schema_extra=FIRST, description="K: the number of components."
-    )
-    damped: bool = Field(
-        default=False,
-        description="Agents that do not report count with the old components, as in the authors' "
-        "code.",
     )
     share_memberships: bool = Field(
         default=False,
@@ -115,16 +106,11 @@ class FedEm(Strategy[FedEmState]):
         return FedEmState(setup.starts)
 
     def refuses(self, settings: Settings) -> str:
-        if isinstance(settings, Server) and self.damped:
-            return "a damped mean goes a part of the way already (damped)"
-        if isinstance(settings, SecureSettings) and (self.damped or self.share_memberships):
-            return "damped and share_memberships need numbers of each report; leave them out"
+        if isinstance(settings, SecureSettings) and self.share_memberships:
+            return "share_memberships needs numbers of each report; leave it out"
         return super().refuses(settings)
 
     def plan(self, state: FedEmState, view: View) -> Phase:
-        if self.damped and not state.counted:
-            # the mean needs the samples of those who do not report
-            return Phase(COUNT, "all", ends_round=False, may_be_empty=True)
         sizes: dict[str, int] = {}
         for k, model in enumerate(state.components):
             name = _name(k)
@@ -136,12 +122,9 @@ class FedEm(Strategy[FedEmState]):
     def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
         every = (setup.layout.size,) * self.n_clusters
         up = {_name(k): size for k, size in enumerate(every)}
-        counts = (Exchange(COUNT, cohort="all", times=1),) if self.damped else ()
-        return (*counts, Exchange(down=every, up=up), Exchange(EVALUATE, every))
+        return (Exchange(down=every, up=up), Exchange(EVALUATE, every))
 
     def order(self, state: FedEmState, phase: Phase, client: ClientId) -> Order:
-        if phase.name == COUNT:
-            return Order()
         return self.serve(state, client)
 
     def model(self, state: FedEmState, key: str) -> Vector:
@@ -149,8 +132,6 @@ class FedEm(Strategy[FedEmState]):
         return state.components[k]
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
-        if job.phase == COUNT:
-            return Report({}, local.examples), client_state
         losses = [local.losses(model) for model in job.models]
         # E-step: q (n_i, K), then pi_i as its mean over the samples
         q = _e_step(self._weights(client_state, len(job.models)), losses)
@@ -170,21 +151,15 @@ class FedEm(Strategy[FedEmState]):
         return report, {**client_state, PI: pi, LAST_MODEL: last_model}
 
     def terms(self, state: FedEmState, phase: Phase, client: ClientId, report: Report) -> Terms:
-        if phase.name == COUNT:
-            return ()
         weight = counted(report)
         return tuple(Term(str(k), weight, _name(k)) for k in range(self.n_clusters))
 
     def fold(self, state: FedEmState, phase: Phase, sums: Sums, reports: Reports) -> FedEmState:
-        state = replace(state, samples=merged(state.samples, samples_of(reports)))
-        if phase.name == COUNT:
-            return replace(state, counted=True)
         weights = {
             client: tuple(report.numbers[PI]) for client, report in reports if PI in report.numbers
         }
-        state = replace(state, weights=merged(state.weights, weights))
-        components = [self._average(state, k, sums, reports) for k in range(self.n_clusters)]
-        return replace(state, components=tuple(components))
+        components = tuple(sums.mean(str(k), otherwise=c) for k, c in enumerate(state.components))
+        return replace(state, components=components, weights=merged(state.weights, weights))
 
     def serve(self, state: FedEmState, client: ClientId) -> Order:
         return Order(models=tuple(str(k) for k in range(self.n_clusters)))
@@ -232,24 +207,8 @@ class FedEm(Strategy[FedEmState]):
         equal = 1 / components
         return np.full(components, equal)
 
-    def _average(self, state: FedEmState, k: int, sums: Sums, reports: Reports) -> Vector:
-        """Component k after a round: the mean by samples.
-
-        Weights pi_ik are not needed: a component that a client does not use has hardly moved.
-        """
-        before = state.components[k]
-        mean = sums.mean(str(k), otherwise=before)
-        all_samples = sum(state.samples.values())
-        if not self.damped or all_samples == 0:
-            return mean
-        reported = sum(report.examples for _, report in reports)
-        share = reported / all_samples
-        return combine([(before, 1 - share), (mean, share)])
-
     def forget(self, state: FedEmState, client: ClientId) -> FedEmState:
-        return replace(
-            state, samples=without(state.samples, client), weights=without(state.weights, client)
-        )
+        return replace(state, weights=without(state.weights, client))
 
 
 def _name(k: int) -> str:

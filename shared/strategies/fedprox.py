@@ -1,4 +1,4 @@
-"""FedProx: FedAvg with (mu/2) * ||w - w_t||^2 in the local objective, and with partial work.
+"""FedProx: FedAvg with (mu/2) * ||w - w_t||^2 in the local objective.
 
 Paper. Li et al. 2020, Federated Optimization in Heterogeneous Networks, algorithm 2.
 
@@ -12,7 +12,6 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     ClientState,
     Drill,
@@ -28,9 +27,7 @@ from covey.shared.strategies.bases.single import AveragedOnly
 class FedProx(AveragedOnly):
     """The proximal term keeps clients with unlike data or unequal work together."""
 
-    summary: ClassVar[str] = (
-        "FedAvg with a pull towards the round's model; partial work is accepted"
-    )
+    summary: ClassVar[str] = "FedAvg with a pull towards the round's model"
     source: ClassVar[str] = "Li et al. 2020"
 
     name: Literal["fedprox"] = "fedprox"
@@ -40,24 +37,8 @@ class FedProx(AveragedOnly):
         description="The strength of the proximal term, which pulls a client's model towards the "
         "round's model. 0 is FedAvg.",
     )
-    straggler_fraction: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="The chance that a client stops after 1 to E - 1 epochs, drawn for each client "
-        "and round.",
-    )
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         w_t = job.models[0]
-        epochs = self._epochs(job)
-        result = local.train(w_t, Drill(GradientCorrection(w_t, self.mu), epochs=epochs))
-        return trained_report(result, local, {"epochs": epochs}), client_state
-
-    def _epochs(self, job: Job) -> int:
-        """E; uniform in [1, E) where the seed makes this client a straggler in this round."""
-        every_epoch = job.training.epochs
-        draw = generator(job.seed, "straggler", job.round, job.client)
-        if draw.random() >= self.straggler_fraction:
-            return every_epoch
-        return int(draw.integers(1, max(every_epoch, 2)))
+        result = local.train(w_t, Drill(GradientCorrection(w_t, self.mu)))
+        return trained_report(result, local), client_state

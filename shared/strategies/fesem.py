@@ -22,23 +22,14 @@ Our deviations.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Self
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.numerics.clustering import (
-    Distance,
-    Labels,
-    Matrix,
-    distances,
-    kmeans,
-    nearest,
-    refill,
-    sketch,
-)
+from covey.shared.numerics.clustering import Labels, Matrix, distances, kmeans, nearest, refill
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.strategies.base import (
     CHOICE,
@@ -63,15 +54,19 @@ from covey.shared.strategies.base import (
     Sums,
     Trainings,
     trained_report,
-    without,
 )
 from covey.shared.strategies.bases.centres import MEAN_OF_CENTRES, Centred, MultiCentre, pull
 from covey.shared.strategies.bases.cut import with_card
-from covey.shared.strategies.bases.hard import START, feature_span, has_clusters, joined, sizes
+from covey.shared.strategies.bases.hard import (
+    START,
+    Features,
+    feature_span,
+    has_clusters,
+    joined,
+    sizes,
+)
 from covey.shared.strategies.bases.single import vectors_of
 from covey.shared.strategies.bases.soft import merged
-
-SKETCH = 2048  # dimensions of the random projection
 
 # of the stop conditions: E-steps in a row, and the largest change of J that counts as none, as a share of J
 STOP_AFTER = 3
@@ -83,8 +78,6 @@ class FesemState(Centred):
     """What K-means compares of the models, and how it went."""
 
     span: tuple[int, int] = (0, 0)  # start and stop of the features in a model
-    sketches: dict[ClientId, Vector] = field(default_factory=dict)  # (2048,), features: sketch
-    centre_sketches: tuple[Vector, ...] = ()  # of the centres
     round: int = 0  # rounds that are complete
     spread_after: float = 0.0  # J after the last M-step
     settled: int = 0  # the last E-steps in a row that met the stop condition
@@ -111,13 +104,8 @@ class Fesem(MultiCentre[FesemState]):
         description="The strength of the proximal term, which pulls a client's model towards its "
         "centre. 0 is the paper's first version.",
     )
-    distance: Distance = Field(
-        "l2sq", description="The distance between the features of a model and of a centre."
-    )
-    features: Literal["full", "last_kernel", "last_layer", "sketch"] = Field(
-        "full",
-        description="The compared vector: all parameters, a part of them, or a random projection of "
-        "all to 2048 dimensions (sketch).",
+    features: Features = Field(
+        "full", description="The compared vector: all parameters, or a part of them."
     )
     m_step: Literal["all", "participants"] = Field(
         "all",
@@ -130,17 +118,8 @@ class Fesem(MultiCentre[FesemState]):
         "(assignments), or J after the M-step changes by at most a thousandth (objective).",
     )
 
-    @model_validator(mode="after")
-    def _sketches_keep_no_l1(self) -> Self:
-        if self.features == "sketch" and self.distance == "l1":
-            raise ValueError(
-                "a random projection does not keep l1 distances: take distance l2sq or cosine"
-            )
-        return self
-
     def init(self, setup: Setup) -> FesemState:
-        compared = "full" if self.features == "sketch" else self.features
-        features = feature_span(compared, setup.layout)
+        features = feature_span(self.features, setup.layout)
         return FesemState(
             setup.starts[0],
             asks=self.asks_in(setup),
@@ -176,20 +155,12 @@ class Fesem(MultiCentre[FesemState]):
         clients = tuple(state.stored)
         rows = [self._features(state, client) for client in clients]
         clusters = min(state.count, len(rows))
-        best = kmeans(rows, clusters, n_init=self.restarts, seed=state.seed, distance=self.distance)
+        best = kmeans(rows, clusters, n_init=self.restarts, seed=state.seed)
         # a centre that has no members yet is the mean of all
         everybody = mean([(model, 1.0) for model in state.stored.values()])
-        sketches: tuple[Vector, ...] = ()
-        if state.sketches:
-            mean_sketch = mean([(vector, 1.0) for vector in state.sketches.values()])
-            sketches = (mean_sketch,) * state.count
         assign = dict(zip(clients, best.labels.tolist(), strict=True))
         state = replace(
-            state,
-            models=(everybody,) * state.count,
-            centre_sketches=sketches,
-            assign=assign,
-            spread=best.inertia / len(rows),
+            state, models=(everybody,) * state.count, assign=assign, spread=best.inertia / len(rows)
         )
         state = self._m_step(state, clients, average)
         return self._measured(state)
@@ -236,22 +207,11 @@ class Fesem(MultiCentre[FesemState]):
     ) -> FesemState:
         """M-step: W~_k is the average of its members among `clients`; without any it stays."""
         models = list(state.models)
-        sketches = list(state.centre_sketches)
         for k in range(state.count):
             members = [client for client in clients if state.assign[client] == k]
-            if not members:
-                continue
-            models[k] = average.mean([(state.stored[client], 1.0) for client in members])
-            if not sketches:
-                continue
-            if not average.single:
-                # a projection of the mean is the mean of the projections
-                sketches[k] = mean([(state.sketches[client], 1.0) for client in members])
-            else:
-                span = slice(*state.span)
-                features = models[k][span]
-                sketches[k] = sketch([features], SKETCH, state.seed)[0]
-        return replace(state, models=tuple(models), centre_sketches=tuple(sketches))
+            if members:
+                models[k] = average.mean([(state.stored[client], 1.0) for client in members])
+        return replace(state, models=tuple(models))
 
     def _measured(self, state: FesemState) -> FesemState:
         """The state with J after the M-step: the mean distance to the own new centre."""
@@ -261,7 +221,7 @@ class Fesem(MultiCentre[FesemState]):
             members = [client for client in state.stored if state.assign[client] == k]
             if members:
                 rows = [self._features(state, client) for client in members]
-                apart = distances(rows, [centre], self.distance)
+                apart = distances(rows, [centre])
                 total += float(apart.sum())
                 count += len(members)
         if count == 0:
@@ -269,34 +229,21 @@ class Fesem(MultiCentre[FesemState]):
         return replace(state, spread_after=total / count)
 
     def keep(self, state: FesemState, reports: Reports) -> FesemState:
-        models = vectors_of(reports)
-        sketches: dict[ClientId, Vector] = {}
-        if self.features == "sketch" and reports:
-            span = slice(*state.span)
-            projected = sketch([model[span] for model in models.values()], SKETCH, state.seed)
-            for i, client in enumerate(models):
-                sketches[client] = projected[i].copy()
-        return replace(
-            state, stored=merged(state.stored, models), sketches=merged(state.sketches, sketches)
-        )
+        return replace(state, stored=merged(state.stored, vectors_of(reports)))
 
     def nearest_centres(
         self, state: FesemState, clients: Sequence[ClientId]
     ) -> tuple[Labels, Matrix]:
         rows = [self._features(state, client) for client in clients]
-        return nearest(rows, self._centres(state), self.distance)
+        return nearest(rows, self._centres(state))
 
     def _centres(self, state: FesemState) -> Sequence[Vector]:
         """The features of the centres."""
-        if state.centre_sketches:
-            return state.centre_sketches
         span = slice(*state.span)
         return [centre[span] for centre in state.models]
 
     def _features(self, state: FesemState, client: ClientId) -> Vector:
         """The features of a client's latest model."""
-        if state.sketches:
-            return state.sketches[client]
         span = slice(*state.span)
         return state.stored[client][span]
 
@@ -310,10 +257,7 @@ class Fesem(MultiCentre[FesemState]):
     def _buffer_of(self, state: FesemState, client: ClientId, report: Report) -> int:
         """The centre nearest to the reported model."""
         span = slice(*state.span)
-        features = report.vectors[MODEL][span]
-        if state.centre_sketches:
-            features = sketch([features], SKETCH, state.seed)[0]
-        labels, _ = nearest([features], self._centres(state), self.distance)
+        labels, _ = nearest([report.vectors[MODEL][span]], self._centres(state))
         return int(labels[0])
 
     # -- the end of a run --------------------------------------------------------------------------
@@ -352,15 +296,11 @@ class Fesem(MultiCentre[FesemState]):
 
     @property
     def privacy(self) -> PrivacyFacet:
-        leaks = {
-            "m_step": self.m_step != "participants",
-            "features": self.features == "sketch",
-            "stop": self.stop != "never",
-        }
+        leaks = {"m_step": self.m_step != "participants", "stop": self.stop != "never"}
         named = " and ".join(name for name, leaks_data in leaks.items() if leaks_data)
         refusal = (
             f"fesem's {named} would use stored models outside the account; set m_step: participants, "
-            "and leave features: sketch and stop at their defaults"
+            "and leave stop at its default"
         )
         return PrivacyFacet(
             Trainings(first_epochs=None),
@@ -377,8 +317,5 @@ class Fesem(MultiCentre[FesemState]):
             return {}
         span = slice(*state.span)
         rows = [report.vectors[MODEL][span] for _, report in reports]
-        labels, _ = nearest(rows, [centre[span] for centre in state.models], self.distance)
+        labels, _ = nearest(rows, [centre[span] for centre in state.models])
         return dict(zip(clients, labels.tolist(), strict=True))
-
-    def forget(self, state: FesemState, client: ClientId) -> FesemState:
-        return replace(super().forget(state, client), sketches=without(state.sketches, client))

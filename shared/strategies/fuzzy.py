@@ -104,10 +104,6 @@ class Fuzzy(Strategy[FuzzyState]):
         ge=0,
         description="The weight of the entropy term, which favours clusters of equal size.",
     )
-    contrast: Literal["columns", "rows"] = Field(
-        "columns",
-        description="The signatures that are contrasted: of clusters (columns) or samples (rows).",
-    )
     counts: Counted = Field(
         "received",
         description="The model with which an agent counts its samples per cluster: as it was "
@@ -267,7 +263,7 @@ class Fuzzy(Strategy[FuzzyState]):
         """The contrastive loss; None without weight, so that training is exactly FedAvg's."""
         if self.beta == 0 or self.projection_head == 0:
             return None
-        return Contrast(self.n_clusters, self.beta, self.temperature, self.kappa, self.contrast)
+        return Contrast(self.n_clusters, self.beta, self.temperature, self.kappa)
 
     def _count(self, job: Job, model: Vector, local: Local) -> list[float]:
         """n_i^k (K,), which sum to n_i: counted by the head, or from known memberships."""

@@ -1,6 +1,6 @@
 """Kin: cards before clusters, tests before a cut, and votes of the agents for or against it.
 
-Method. The project's own; docs/kin.md has its idea, its formulas and what it is near to.
+Method. The project's own; benchmarks/results/kin.md has its formulas, and what it is near to.
 
 1. Phase `signature`: each agent sends a card of its data, before any training.
 2. Three tests on the cards (numerics/kinship.py). If none fires, the run is FedAvg, to the byte.

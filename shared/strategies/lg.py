@@ -20,8 +20,7 @@ from pydantic import Field
 
 from covey.shared.numerics.split import Split, last_modules
 from covey.shared.numerics.vectors import Layout
-from covey.shared.strategies.base import ClientId, Phase, Report, Terms
-from covey.shared.strategies.bases.single import AveragedOnly, Single, sample_term
+from covey.shared.strategies.bases.single import AveragedOnly
 
 
 class LgFedAvg(AveragedOnly):
@@ -37,13 +36,7 @@ class LgFedAvg(AveragedOnly):
         description="The number of layers that are shared, counted from the last. Only modules "
         "with parameters count.",
     )
-    weights: Literal["samples", "uniform"] = Field(
-        "samples", description="The weights of the clients in the shared layers."
-    )
 
     def split(self, layout: Layout) -> Split:
         shared = last_modules(layout, self.shared_layers, "strategy.lg.shared_layers")
         return Split.keeping(layout, {tensor.module for tensor in layout.tensors} - {*shared})
-
-    def terms(self, state: Single, phase: Phase, client: ClientId, report: Report) -> Terms:
-        return sample_term(report, uniform=self.weights == "uniform")

@@ -6,8 +6,8 @@ each of its classes, the first p left singular vectors U_p of the samples, in th
 and not centred. It is sent before any training.
 
 Our deviations.
-- `min_entry`, which the public code measures, takes the absolute value of the inner product,
-  because a singular vector has no sign of its own.
+- The angle of two clients is the least of any two vectors, which the public code measures. It takes the
+  absolute value of the inner product, because a singular vector has no sign of its own.
 - Linkage `weighted` is the code's "average", also for newcomers: each member of the first
   clustering counts by its path in the merge tree, and other newcomers do not count.
 - Without a cut, tests on cards decide whether there are clusters, and silhouettes how many
@@ -29,7 +29,7 @@ import numpy.typing as npt
 from pydantic import ConfigDict, Field, model_validator
 
 from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.numerics.clustering import Agglomeration, Linkage, Matrix, orthonormal
+from covey.shared.numerics.clustering import Agglomeration, Linkage, Matrix
 from covey.shared.numerics.figures import kind_of
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
@@ -111,12 +111,6 @@ class Pacfl(SignedOnce[PacflState]):
         ge=1,
         description="The number of singular vectors per class, or as many as the class has.",
     )
-    measure: Literal["min_entry", "principal", "trace"] = Field(
-        "min_entry",
-        description="The angle between two clients in degrees. min_entry: the least angle of any "
-        "two vectors. principal: the smallest principal angle. trace: the sum over the vectors of "
-        "the same class and order, with 90 where one client has none.",
-    )
     threshold: float | None = Field(
         None,
         alias="beta",
@@ -140,11 +134,6 @@ class Pacfl(SignedOnce[PacflState]):
         "complete",
         description="The distance of two clusters, as scipy names it. The default is complete "
         "for silhouettes and rotations, and weighted otherwise.",
-    )
-    newcomers: Literal["nearest", "recluster"] = Field(
-        "nearest",
-        description="What happens to newcomers. nearest: they join the nearest cluster, or found a "
-        "new one. recluster: all agents are clustered again.",
     )
 
     @model_validator(mode="before")
@@ -212,8 +201,6 @@ class Pacfl(SignedOnce[PacflState]):
         state, clients = self._with_signatures(state, reports)
         if not clients:
             return state
-        if self.newcomers == "recluster":
-            return self._reclustered(state)
         return self._placed(state, clients)
 
     @property
@@ -297,47 +284,24 @@ class Pacfl(SignedOnce[PacflState]):
         table = np.zeros((len(rows), len(columns)))
         is_symmetric = rows is columns
         for i, one in enumerate(rows):
-            own_labels = state.labels[one]
             transposed = bases[one].T
             others = columns
             if is_symmetric:
                 others = columns[:i]
             for j, other in enumerate(others):
-                their_labels = state.labels[other]
-                cosines = transposed @ bases[other]
-                table[i, j] = self._degrees(cosines, own_labels, their_labels)
+                table[i, j] = _angle(np.max(np.abs(transposed @ bases[other])))
         if is_symmetric:
             return table + table.T
         return table
 
     def _basis(self, state: PacflState, client: ClientId) -> Matrix:
-        """A client's singular vectors as columns of length 1, or an orthonormal basis of them."""
+        """A client's singular vectors as columns of length 1."""
         vectors = len(state.labels[client])
         columns = np.asarray(state.signatures[client], np.float64).reshape(vectors, -1).T
-        if self.measure == "principal":
-            return orthonormal(columns)
         # in float32 rounding alone would make hundredths of a degree
         lengths = np.maximum(np.linalg.norm(columns, axis=0), 1e-12)
         unit: Matrix = columns / lengths
         return unit
-
-    def _degrees(self, cosines: Matrix, own: VectorLabels, theirs: VectorLabels) -> float:
-        """The angle between two clients.
-
-        Args:
-            cosines: inner products of the bases' columns.
-            own: the class of each of one client's vectors.
-            theirs: the same of the other client.
-        """
-        match self.measure:
-            case "principal":
-                singular_values = np.linalg.svd(cosines, compute_uv=False)
-                largest = singular_values.max(initial=0.0)
-                return _angle(largest)
-            case "min_entry":
-                return _angle(np.max(np.abs(cosines)))
-            case "trace":
-                return _trace(cosines, own, theirs)
 
     # -- newcomers ---------------------------------------------------------------------------------
 
@@ -395,39 +359,6 @@ class Pacfl(SignedOnce[PacflState]):
             return False
         return degrees >= high
 
-    def _reclustered(self, state: PacflState) -> PacflState:
-        """Cluster all agents again.
-
-        A group keeps the number of the cluster with which it shares most clients.
-        """
-        clients = tuple(state.signatures)
-        matrix = self._angles(state, clients)
-        tree, evidence = self.cut.tree(matrix, state.chances)
-        groups = tree.labels.tolist()
-        origins: dict[int, int] = {}  # of each group: the cluster that most of it comes from
-        numbers: dict[int, int] = {}  # of each group: the cluster that it becomes
-        for old, group in _overlaps(state, clients, groups):
-            origins.setdefault(group, old)
-            is_taken = old in numbers.values()
-            if group not in numbers and not is_taken:
-                numbers[group] = old
-        models = list(state.models)
-        for group in range(tree.clusters):
-            if group in numbers:
-                continue
-            if group in origins:
-                origin = origins[group]
-            else:
-                origin = _neighbour(matrix, groups, group, state, clients)
-            numbers[group] = len(models)
-            models.append(state.models[origin])
-        placed: dict[ClientId, int] = {}
-        for client, group in zip(clients, groups, strict=True):
-            placed[client] = numbers[group]
-        state = joined(state, placed)
-        state = replace(state, models=tuple(models))
-        return _with_weights(state, clients, tree, evidence)
-
     def forget(self, state: PacflState, client: ClientId) -> PacflState:
         return replace(
             super().forget(state, client),
@@ -435,39 +366,6 @@ class Pacfl(SignedOnce[PacflState]):
             labels=without(state.labels, client),
             weights=without(state.weights, client),
         )
-
-
-def _trace(cosines: Matrix, own: VectorLabels, theirs: VectorLabels) -> float:
-    """The sum of the angles between vectors of the same class and order.
-
-    A vector without a counterpart counts 90 degrees. The arguments are those of `_degrees`.
-    """
-    rows = _places(own)
-    columns = _places(theirs)
-    either = rows.keys() | columns.keys()
-    angles: list[float] = []
-    for place, row in rows.items():
-        if place in columns:
-            cosine = abs(cosines[row, columns[place]])
-            angles.append(_angle(cosine))
-    alone = len(either) - len(angles)
-    return math.fsum(angles) + 90.0 * alone
-
-
-def _overlaps(
-    state: PacflState, clients: Sequence[ClientId], groups: Sequence[int]
-) -> list[tuple[int, int]]:
-    """The pairs (old cluster, group) that have clients in common, those with most clients first."""
-    shared: Counter[tuple[int, int]] = Counter()
-    for client, group in zip(clients, groups, strict=True):
-        if client in state.assign:
-            old = state.assign[client]
-            shared[old, group] += 1
-
-    def largest_first(pair: tuple[int, int]) -> tuple[int, tuple[int, int]]:
-        return -shared[pair], pair
-
-    return sorted(shared, key=largest_first)
 
 
 def _usual_sample_size(
@@ -560,25 +458,3 @@ def _angle(cosine: Any) -> float:
     """The angle in degrees; rounding can make a cosine exceed 1."""
     at_least = max(float(cosine), -1.0)
     return math.degrees(math.acos(min(at_least, 1.0)))
-
-
-def _neighbour(
-    matrix: Matrix,
-    groups: Sequence[int],
-    group: int,
-    state: PacflState,
-    clients: Sequence[ClientId],
-) -> int:
-    """The cluster of the member that is nearest to a group of newcomers."""
-    newcomers: list[int] = []  # rows of the matrix
-    members: list[int] = []  # columns of the matrix
-    for i, client in enumerate(clients):
-        if groups[i] == group:
-            newcomers.append(i)
-        if client in state.assign:
-            members.append(i)
-    between = matrix[np.ix_(newcomers, members)]
-    apart = between.min(axis=0)
-    place = int(apart.argmin())
-    nearest = clients[members[place]]
-    return state.assign[nearest]

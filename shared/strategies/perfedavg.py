@@ -4,7 +4,7 @@ Paper. Fallah, Mokhtari, Ozdaglar 2020, Personalized Federated Learning with The
 algorithm 1, with the first-order approximation (FO) and the Hessian-free one (HF) of section 5.
 
 Our deviations.
-- Means are weighted by samples; `weights: uniform` is the paper's.
+- Means are weighted by samples; the paper's are uniform.
 - Both half-steps are plain SGD, as in the paper. A public suite runs them through one optimiser
   with momentum, so that inner gradients leak into outer steps, and tests without adaptation.
 - Gradients are taken in evaluation mode: no dropout, and batch-norm buffers do not change.
@@ -44,11 +44,10 @@ from covey.shared.strategies.base import (
     Settings,
     Setup,
     Sums,
-    Terms,
     factor_in,
     needs_training,
 )
-from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
+from covey.shared.strategies.bases.single import KEY, Single, SingleModel
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,6 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
         description="The distance of the two points of the difference, in outer gradients "
         "(variant: hf).",
     )
-    weights: Literal["samples", "uniform"] = Field(
-        "samples", description="The weights of the clients in the mean."
-    )
 
     def refuses(self, settings: Settings) -> str:
         if needs_training(settings):
@@ -117,9 +113,6 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
             bases={MODEL: 0},
         )
         return report, client_state
-
-    def terms(self, state: PerFedAvgState, phase: Phase, client: ClientId, report: Report) -> Terms:
-        return sample_term(report, uniform=self.weights == "uniform")
 
     def fold(
         self, state: PerFedAvgState, phase: Phase, sums: Sums, reports: Reports

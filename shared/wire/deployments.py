@@ -8,11 +8,11 @@ finds it at the broker. Only the coordinator's credentials may write these topic
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, Field
 
-from covey.shared.wire.framing import Count, Name, Numbers, Packed, Text
+from covey.shared.wire.framing import Count, Name, Numbers, Packed, Sparse, Text
 from covey.shared.wire.messages import MAX_MODELS, ModelRef
 from covey.shared.wire.topics import is_deployed
 
@@ -29,10 +29,12 @@ def _all_deployed(refs: list[ModelRef]) -> list[ModelRef]:
     return refs
 
 
-class Deployment(Packed):
+class Deployment(Sparse, Packed):
     """The models of one round of one run (retained). `models` has one for each cluster, in the order of the clusters."""
 
     max_bytes: ClassVar[int] = 1 << 22
+
+    optional: ClassVar[tuple[str, ...]] = ("name", "force", "tune", "judge", "devices")
 
     serial: Annotated[Count, Field(ge=1)]  # grows with every publication of the federation
     run: Name
@@ -53,14 +55,6 @@ class Deployment(Packed):
     judge: Numbers = Field(default_factory=dict)
     # of a candidate, the devices that try it; empty for all devices
     devices: Annotated[list[Name], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
-
-    @model_serializer(mode="wrap")
-    def _without_unused_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = dump(self)
-        for name in ("name", "force", "tune", "judge", "devices"):
-            if not fields[name]:
-                del fields[name]
-        return fields
 
     @property
     def title(self) -> str:

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from covey.shared.wire.format import FORMAT
-from covey.shared.wire.framing import IGNORES_UNKNOWN, Count, Document, Message, Name, Numbers, Text
+from covey.shared.wire.framing import (
+    IGNORES_UNKNOWN,
+    Count,
+    Document,
+    Message,
+    Name,
+    Numbers,
+    Sparse,
+    Text,
+)
 from covey.shared.wire.roll_call import MAX_SPREAD_S, ROLL_SPREAD_S
 
 MAX_ROSTER_PAGES = 1 << 12
@@ -41,10 +50,12 @@ def bounded_labels(labels: Sequence[str]) -> list[str]:
     return kept
 
 
-class ModelInUse(Message):
+class ModelInUse(Sparse):
     """The model that a device uses for its own predictions (`agent start --model-dir`), for people."""
 
     model_config = IGNORES_UNKNOWN
+
+    optional: ClassVar[tuple[str, ...]] = ("figure", "measure")
 
     run: ShortText = ""  # "" before the first one
     round: Count = 0
@@ -57,14 +68,6 @@ class ModelInUse(Message):
     # the newest figure on the device's test part, where figures of its reports are no secret; None: unknown
     figure: float | None = None
     measure: ShortText = ""  # of the figure
-
-    @model_serializer(mode="wrap")
-    def _without_an_unknown_figure(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave the figure out if there is none: the document is then the same as before it existed."""
-        fields: dict[str, Any] = dump(self)
-        if self.figure is None:
-            del fields["figure"], fields["measure"]
-        return fields
 
 
 Seconds = Annotated[float, Field(ge=0, le=1e6)]
@@ -92,7 +95,7 @@ OPTIONAL_OF_STATUS = (
 )  # fmt: skip
 
 
-class AgentStatus(Document):
+class AgentStatus(Sparse, Document):
     """The state of an agent (retained; also its last will, with `online` false).
 
     `session` is new for each start of the agent. A last will of an older session is ignored.
@@ -101,6 +104,8 @@ class AgentStatus(Document):
     model_config = IGNORES_UNKNOWN
 
     max_bytes: ClassVar[int] = 1 << 15
+
+    optional: ClassVar[tuple[str, ...]] = OPTIONAL_OF_STATUS
 
     agent: Name
     session: Name
@@ -135,24 +140,17 @@ class AgentStatus(Document):
     twins: Count = 0  # times that another program with its id was heard
     refused: Text = ""  # why the coordinator refused its newest report
 
-    @model_serializer(mode="wrap")
-    def _without_unused_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is not used: the status is then the same as before these fields existed."""
-        fields: dict[str, Any] = dump(self)
-        for name in OPTIONAL_OF_STATUS:
-            if getattr(self, name) == type(self).model_fields[name].default:
-                del fields[name]
-        return fields
-
     def is_older(self, other: AgentStatus) -> bool:
         """Whether the agent published `other`, of the same session, after this one."""
         return self.session == other.session and self.serial < other.serial
 
 
-class CoordinatorStatus(Document):
+class CoordinatorStatus(Sparse, Document):
     """The state of the run (retained; also the last will, with `online` false). A new `epoch` is a roll call."""
 
     model_config = IGNORES_UNKNOWN
+
+    optional: ClassVar[tuple[str, ...]] = ("spread_s", "batch", "given_up")
 
     online: bool
     version: Text = ""
@@ -178,25 +176,13 @@ class CoordinatorStatus(Document):
     # the time over which agents spread their answers to the roll call; grows with the fleet
     spread_s: Annotated[float, Field(ge=0, le=MAX_SPREAD_S)] = ROLL_SPREAD_S
 
-    @model_serializer(mode="wrap")
-    def _without_the_usual_spread(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `spread_s` out of a small fleet's status: it is then the same as before the field existed."""
-        fields: dict[str, Any] = dump(self)
-        if self.spread_s == ROLL_SPREAD_S:
-            del fields["spread_s"]
-        if not self.batch:
-            del fields["batch"]
-        if not self.given_up:
-            del fields["given_up"]
-        return fields
-
     @property
     def session(self) -> str:
         """Identifies one start of the coordinator; empty in a last will."""
         return self.epoch.partition(".")[0]
 
 
-class RosterMessage(Document):
+class RosterMessage(Sparse, Document):
     """The agents that the coordinator knows, and all refused messages by reason (retained, for people).
 
     The roster of a large fleet has several pages, on a topic each. A message with the rows that have changed is not
@@ -205,6 +191,8 @@ class RosterMessage(Document):
 
     model_config = IGNORES_UNKNOWN
 
+    optional: ClassVar[tuple[str, ...]] = ("pages", "odd")
+
     run: ShortText = ""
     agents: dict[Name, Numbers] = Field(default_factory=dict)
     refusals: dict[Text, Count] = Field(default_factory=dict)
@@ -212,16 +200,6 @@ class RosterMessage(Document):
     odd: list[Numbers] = Field(
         default_factory=list
     )  # on the first page: what `coordinator doctor` lists
-
-    @model_serializer(mode="wrap")
-    def _without_unused_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `pages` out of a small fleet's roster, and `odd` of one where nothing is."""
-        fields: dict[str, Any] = dump(self)
-        if self.pages == 1:
-            del fields["pages"]
-        if not self.odd:
-            del fields["odd"]
-        return fields
 
 
 class Control(Document):

@@ -14,7 +14,15 @@ import math
 from typing import Annotated, Any, ClassVar, Self
 
 import msgpack
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from covey.shared.errors import DecodeError
 from covey.shared.sentences import printable
@@ -87,6 +95,21 @@ class Message(BaseModel):
         where = ".".join(map(str, first["loc"]))
         reason = "not json" if first["type"] == "json_invalid" else "fields"
         return DecodeError(reason, f"{cls.__name__}.{where}: {first['msg']}"[:MAX_DETAIL])
+
+
+class Sparse(Message):
+    """A message that leaves out its `optional` fields where they have their defaults."""
+
+    optional: ClassVar[tuple[str, ...]]
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = dump(self)
+        for name in self.optional:
+            default = type(self).model_fields[name].get_default(call_default_factory=True)
+            if getattr(self, name) == default:
+                del fields[name]
+        return fields
 
 
 class Packed(Message):

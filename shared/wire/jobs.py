@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, ClassVar, Generic, TypeVar, dataclass_transform
@@ -49,6 +50,12 @@ class FleetShare:
 
 
 DataSource = DeviceData | FleetShare
+
+
+def learner_here() -> str:
+    """The learner where nobody chose one: torch where it is installed, and numpy elsewhere."""
+    has_torch = importlib.util.find_spec(USUAL_LEARNER) is not None  # imports nothing
+    return USUAL_LEARNER if has_torch else "numpy"
 
 
 @_travels

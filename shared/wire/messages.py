@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgpack
-from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, Field
 
 from covey.shared.errors import DecodeError
 from covey.shared.wire.format import FORMAT
@@ -26,6 +26,7 @@ from covey.shared.wire.framing import (
     Name,
     Numbers,
     Packed,
+    Sparse,
     Text,
     checksum_of,
     compare_checksum,
@@ -144,8 +145,10 @@ def packed(fields: dict[str, Any]) -> bytes:
     return content
 
 
-class Work(Message):
+class Work(Sparse):
     """The work of an order: everything that the worker needs besides the data and the models."""
+
+    optional: ClassVar[tuple[str, ...]] = ("privacy",)
 
     phase: Name
     round: Count
@@ -164,14 +167,6 @@ class Work(Message):
     part_bytes: Annotated[int, Field(ge=1024, le=8 << 20)]
     # noise that the agent adds: {"signatures": ..., "local": ..., "rounds": R}
     privacy: Numbers | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_unused_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `privacy` out if it is not used: the order is then the same as before the field existed."""
-        fields: dict[str, Any] = dump(self)
-        if self.privacy is None:
-            del fields["privacy"]
-        return fields
 
     @cached_property
     def digest(self) -> bytes:
@@ -219,7 +214,7 @@ class BriefWork(Message):
     sizes: dict[str, int]
 
 
-class OrderMessage(Packed):
+class OrderMessage(Sparse, Packed):
     """The desired state of one agent (retained). If `step` is 0 or `work` is None, there is nothing to do.
 
     `brief` stands in the place of `work` for agents whose status allows it: it names what all agents share by its digest.
@@ -231,6 +226,8 @@ class OrderMessage(Packed):
 
     max_bytes: ClassVar[int] = 16 << 20
     called: ClassVar[str] = "order"
+
+    optional: ClassVar[tuple[str, ...]] = ("brief", "use", "refused")
 
     format: Count = FORMAT
     run: Name
@@ -246,18 +243,6 @@ class OrderMessage(Packed):
     use: bool = (
         False  # the device may use the model that this order gives it (`agent start --model-dir`)
     )
-
-    @model_serializer(mode="wrap")
-    def _without_unused_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is not used: the order is then the same as before these fields existed."""
-        fields: dict[str, Any] = dump(self)
-        if self.brief is None:
-            del fields["brief"]
-        if not self.use:
-            del fields["use"]
-        if not self.refused:
-            del fields["refused"]
-        return fields
 
     @property
     def age(self) -> tuple[int, int]:
@@ -300,7 +285,7 @@ def learner_of(device: str) -> str:
     return learner.removesuffix(")") or USUAL_LEARNER
 
 
-class ReportContent(Packed):
+class ReportContent(Sparse, Packed):
     """A whole report: the content of the parts on a report topic. `failure` is the reason if the work was not done.
 
     It travels in version 2: one byte of version and the body. The digest of these bytes takes the place of a checksum.
@@ -309,6 +294,8 @@ class ReportContent(Packed):
     """
 
     called: ClassVar[str] = "report"
+
+    optional: ClassVar[tuple[str, ...]] = ("device",)
 
     format: Count = FORMAT
     run: Name
@@ -354,14 +341,6 @@ class ReportContent(Packed):
         if not verified:
             raise DecodeError("checksum", "the digest of the report was not compared")
         return cls._of_body(memoryview(payload)[1:])
-
-    @model_serializer(mode="wrap")
-    def _without_the_usual_device(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `device` out for a CPU: the report is then the same as before the field existed."""
-        fields: dict[str, Any] = dump(self)
-        if self.device == "cpu":
-            del fields["device"]
-        return fields
 
     @classmethod
     def failed(cls, order: OrderMessage, client: str, why: str) -> Self:

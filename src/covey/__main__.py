@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
+
 PROGRAMS = """\
 Covey has three programs:
 
@@ -13,8 +17,9 @@ Each lists its commands with --help."""
 
 
 def main() -> None:
-    """Print the list."""
-    print(PROGRAMS)
+    """Print the list. A reader such as `head` may have closed the pipe."""
+    with suppress(BrokenPipeError):
+        os.write(sys.stdout.fileno(), f"{PROGRAMS}\n".encode())
 
 
 if __name__ == "__main__":

@@ -7,9 +7,11 @@ results with rows that `pandas.DataFrame` takes as they are.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextvars
 import os
 import re
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -26,9 +29,10 @@ import numpy.typing as npt
 from covey.coordinator.record.notices import Notice, Observer, ignore
 from covey.coordinator.view.milestones import Evaluated, RoundEnded, milestones
 from covey.coordinator.view.table import Table
+from covey.coordinator.view.words import MODE_TITLES
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.numerics.measures import MeasureName
+from covey.shared.numerics.measures import MeasureName, measured, shown_measure
 from covey.shared.own_code.consent import AllowedCode, consented
 from covey.shared.own_code.faults import own_code
 from covey.shared.scenario.load import from_mapping
@@ -82,25 +86,28 @@ class Result:
         return cls(place, finished(place))
 
     def __repr__(self) -> str:
-        accuracy = self.accuracy()
-        error = self.figure("server", "rmse")
+        averages = self.summary["accuracy"]
+        mode: Mode = "delivered" if averages.get("delivered") else "server"
+        measure = shown_measure(averages.get(mode) or {})
+        figure = None if measure is None else self.figure(mode, measure.name)
         shown = "no figures"
-        if accuracy is not None:
-            shown = f"E-server {100 * accuracy:.2f} %"
-        elif error is not None:
-            shown = f"E-server RMSE {error:.4g}"
+        if measure is not None and figure is not None:
+            shown = f"{MODE_TITLES[mode]} {measured(measure, figure)}"
         return f"<Result {self.method}: {self.clusters} clusters, {shown}, in {self.folder}>"
 
     def _repr_html_(self) -> str:
-        """The figures and their chart, as a notebook shows them."""
+        """The deciding figure in a sentence, all figures and their chart, as a notebook shows them."""
         from covey.coordinator.report.curves import curves
-        from covey.coordinator.report.html_report import drawn
-        from covey.coordinator.report.tables import results
+        from covey.coordinator.report.html_report import drawn, figures_by_mode, headline
         from covey.coordinator.view.svg import document
 
-        pictures = drawn(curves([self.folder], [dict(self.summary)]))
-        charts = [document(picture.drawing) for picture in pictures[:1]]
-        return "".join([results([self.summary]).html(), *charts])
+        [run] = curves([self.folder], [dict(self.summary)])
+        sentence = f"<p>{escape(headline(self.summary, run.measure))}</p>"
+        charts = [
+            _image(document(picture.drawing), picture.title) for picture in drawn([run])[:1]
+        ]
+        table = figures_by_mode(self.summary).only(range(4))  # both averages of the first measure
+        return "".join([sentence, table.html(), *charts])
 
     @property
     def method(self) -> str:
@@ -339,7 +346,7 @@ def run(
         brokers = _broker_at(broker)
         options = RunOptions(folder, resume, data_root=root, allowed=allowed, brokers=brokers)
         check_trackers(track)
-        notify = _notifying(observe or ignore, callbacks)
+        notify = _notifying(observe or ignore, [*_progress(checked), *callbacks])
 
         def work() -> Any:
             with tracking(track, checked, folder, _warn) as tracked:
@@ -404,7 +411,7 @@ def compare(
     from covey.coordinator.compare.grid import Cell
     from covey.coordinator.compare.rows import summaries
     from covey.coordinator.compare.tables import tables
-    from covey.coordinator.compare.verdict import standings, verdicts
+    from covey.coordinator.compare.verdict import deciding, standings, verdicts
     from covey.coordinator.run.options import RunOptions
 
     allowed = AllowedCode.parse(allow)
@@ -417,9 +424,8 @@ def compare(
         without_broker = in_process and broker is None
 
         def watching(cell: Cell) -> AbstractContextManager[Observer]:
-            if observe is None:
-                return nullcontext(ignore)
-            return nullcontext(partial(observe, cell.name))
+            heard = ignore if observe is None else partial(observe, cell.name)
+            return nullcontext(_notifying(heard, _progress(cell.scenario, f"{cell.name}: ")))
 
         def work() -> bool:
             return command.run_cells(checked, options, cells, watching, in_process=without_broker)
@@ -430,12 +436,13 @@ def compare(
         comparison_files.write_tables(checked, folder, rows)
     cell_rows = [row.to_json() for row in rows]
     found = summaries(checked, rows)
+    alone = deciding(checked, rows)
     return Comparison(
         folder,
         cell_rows,
         [_flat(one.to_json()) for one in found],
         [one.sentence for one in verdicts(checked, rows)],
-        [*tables(checked, found), *standings(checked, rows)],
+        [*tables(checked, found), *standings(checked, rows)] if alone is None else [alone],
     )
 
 
@@ -462,6 +469,34 @@ def _notifying(observer: Observer, callbacks: Sequence[Callback]) -> Observer:
                 callback(milestone)
 
     return observe
+
+
+def _progress(scenario: Scenario, begins: str = "") -> Sequence[Callback]:
+    """A line that a notebook shows and replaces after each round; nothing elsewhere."""
+    if "ipykernel" not in sys.modules:
+        return ()
+    rounds = scenario.rounds.count
+
+    def shown(done: int, more: str = "") -> dict[str, str]:
+        text = f"{begins}round {done} of {rounds}{more}"
+        bar = f'<progress value="{done}" max="{rounds}"></progress>'
+        return {"text/plain": text, "text/html": f"{bar} {escape(text)}"}
+
+    line = import_module("IPython.display").display(shown(0), raw=True, display_id=True)
+
+    def show(event: Event) -> None:
+        if isinstance(event, RoundEnded):
+            loss = "" if event.loss is None else f", loss {event.loss:.3f}"
+            line.update(shown(event.round, loss), raw=True)
+
+    return () if line is None else (show,)
+
+
+def _image(svg: str, title: str) -> str:
+    """A picture whose style reaches nothing else on the page of a notebook."""
+    content = base64.b64encode(svg.encode()).decode()
+    address = f"data:image/svg+xml;base64,{content}"
+    return f'<img alt="{escape(title)}" style="max-width: 100%" src="{address}">'
 
 
 def _warn(text: str) -> None:

@@ -5,147 +5,79 @@
 docs/tutorials/your-own-method.md shows how to write one.
 """
 
-from __future__ import annotations
-
-from covey.shared.errors import DataError, PublicError
-from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.numerics.vectors import Layout, Tensor, Vector, combine, cosine, dot, mean
-from covey.shared.seeds import generator
-from covey.shared.strategies.base import (
-    CHOICE,
-    ENTRY,
-    ESTIMATE,
-    GRADIENT,
-    LAST_MODEL,
-    MODEL,
-    SIGNATURE,
-    TRAIN,
-    WARMUP,
-    Buffering,
-    ClientId,
-    ClientState,
-    Contrast,
-    Expected,
-    Facts,
-    Drill,
-    GradientCorrection,
-    Job,
-    Local,
-    Mixture,
-    Moving,
-    Order,
-    Phase,
-    PrivacyFacet,
-    Proximity,
-    Report,
-    Reports,
-    Schedule,
-    Sealed,
-    Server,
-    Settings,
-    Setup,
-    Shown,
-    Strategy,
-    Sums,
-    Term,
-    Terms,
-    TaskData,
-    Training,
-    TrainingResult,
-    Trainings,
-    View,
-    factor_in,
-    trained_report,
-    without,
-)
-from covey.shared.strategies.bases.cut import ClusteredOnce, Cut, Grouped, with_card, with_tree
-from covey.shared.strategies.bases.hard import START, Clustered, HardClustered, ManyModels, joined
-from covey.shared.strategies.bases.single import (
-    KEY,
-    AveragedOnly,
-    PlainSingle,
-    Single,
-    SingleModel,
-    averaged,
-    sample_term,
-)
-from covey.shared.strategies.reading import folded, sums_of
-
-__all__ = [
-    "CHOICE",
-    "ENTRY",
-    "ESTIMATE",
-    "GRADIENT",
-    "KEY",
-    "LAST_MODEL",
-    "MEAN",
-    "MODEL",
-    "SIGNATURE",
-    "START",
-    "TRAIN",
-    "WARMUP",
-    "Average",
-    "AveragedOnly",
-    "Buffering",
-    "ClientId",
-    "ClientState",
-    "Clustered",
-    "ClusteredOnce",
-    "Contrast",
-    "Cut",
-    "DataError",
-    "Expected",
-    "Facts",
-    "Drill",
-    "GradientCorrection",
-    "Grouped",
-    "HardClustered",
-    "Job",
-    "Layout",
-    "Local",
-    "ManyModels",
-    "Mixture",
-    "Moving",
-    "Order",
-    "Phase",
-    "PlainSingle",
-    "PrivacyFacet",
-    "Proximity",
-    "PublicError",
-    "Report",
-    "Reports",
-    "Schedule",
-    "Sealed",
-    "Server",
-    "Settings",
-    "Setup",
-    "Shown",
-    "Single",
-    "SingleModel",
-    "Strategy",
-    "Sums",
-    "TaskData",
-    "Tensor",
-    "Term",
-    "Terms",
-    "Training",
-    "TrainingResult",
-    "Trainings",
-    "Vector",
-    "View",
-    "averaged",
-    "combine",
-    "cosine",
-    "dot",
-    "factor_in",
-    "folded",
-    "generator",
-    "joined",
-    "mean",
-    "sample_term",
-    "sums_of",
-    "trained_report",
-    "with_card",
-    "with_tree",
-    "without",
-]
+from covey.shared.errors import DataError as DataError
+from covey.shared.errors import PublicError as PublicError
+from covey.shared.numerics.averages import MEAN as MEAN
+from covey.shared.numerics.averages import Average as Average
+from covey.shared.numerics.vectors import Layout as Layout
+from covey.shared.numerics.vectors import Tensor as Tensor
+from covey.shared.numerics.vectors import Vector as Vector
+from covey.shared.numerics.vectors import combine as combine
+from covey.shared.numerics.vectors import cosine as cosine
+from covey.shared.numerics.vectors import dot as dot
+from covey.shared.numerics.vectors import mean as mean
+from covey.shared.seeds import generator as generator
+from covey.shared.strategies.base import CHOICE as CHOICE
+from covey.shared.strategies.base import ENTRY as ENTRY
+from covey.shared.strategies.base import ESTIMATE as ESTIMATE
+from covey.shared.strategies.base import GRADIENT as GRADIENT
+from covey.shared.strategies.base import LAST_MODEL as LAST_MODEL
+from covey.shared.strategies.base import MODEL as MODEL
+from covey.shared.strategies.base import SIGNATURE as SIGNATURE
+from covey.shared.strategies.base import TRAIN as TRAIN
+from covey.shared.strategies.base import WARMUP as WARMUP
+from covey.shared.strategies.base import Buffering as Buffering
+from covey.shared.strategies.base import ClientId as ClientId
+from covey.shared.strategies.base import ClientState as ClientState
+from covey.shared.strategies.base import Contrast as Contrast
+from covey.shared.strategies.base import Expected as Expected
+from covey.shared.strategies.base import Facts as Facts
+from covey.shared.strategies.base import Drill as Drill
+from covey.shared.strategies.base import GradientCorrection as GradientCorrection
+from covey.shared.strategies.base import Job as Job
+from covey.shared.strategies.base import Local as Local
+from covey.shared.strategies.base import Mixture as Mixture
+from covey.shared.strategies.base import Moving as Moving
+from covey.shared.strategies.base import Order as Order
+from covey.shared.strategies.base import Phase as Phase
+from covey.shared.strategies.base import PrivacyFacet as PrivacyFacet
+from covey.shared.strategies.base import Proximity as Proximity
+from covey.shared.strategies.base import Report as Report
+from covey.shared.strategies.base import Reports as Reports
+from covey.shared.strategies.base import Schedule as Schedule
+from covey.shared.strategies.base import Sealed as Sealed
+from covey.shared.strategies.base import Server as Server
+from covey.shared.strategies.base import Settings as Settings
+from covey.shared.strategies.base import Setup as Setup
+from covey.shared.strategies.base import Shown as Shown
+from covey.shared.strategies.base import Strategy as Strategy
+from covey.shared.strategies.base import Sums as Sums
+from covey.shared.strategies.base import Term as Term
+from covey.shared.strategies.base import Terms as Terms
+from covey.shared.strategies.base import TaskData as TaskData
+from covey.shared.strategies.base import Training as Training
+from covey.shared.strategies.base import TrainingResult as TrainingResult
+from covey.shared.strategies.base import Trainings as Trainings
+from covey.shared.strategies.base import View as View
+from covey.shared.strategies.base import factor_in as factor_in
+from covey.shared.strategies.base import trained_report as trained_report
+from covey.shared.strategies.base import without as without
+from covey.shared.strategies.bases.cut import ClusteredOnce as ClusteredOnce
+from covey.shared.strategies.bases.cut import Cut as Cut
+from covey.shared.strategies.bases.cut import Grouped as Grouped
+from covey.shared.strategies.bases.cut import with_card as with_card
+from covey.shared.strategies.bases.cut import with_tree as with_tree
+from covey.shared.strategies.bases.hard import START as START
+from covey.shared.strategies.bases.hard import Clustered as Clustered
+from covey.shared.strategies.bases.hard import HardClustered as HardClustered
+from covey.shared.strategies.bases.hard import ManyModels as ManyModels
+from covey.shared.strategies.bases.hard import joined as joined
+from covey.shared.strategies.bases.single import KEY as KEY
+from covey.shared.strategies.bases.single import AveragedOnly as AveragedOnly
+from covey.shared.strategies.bases.single import PlainSingle as PlainSingle
+from covey.shared.strategies.bases.single import Single as Single
+from covey.shared.strategies.bases.single import SingleModel as SingleModel
+from covey.shared.strategies.bases.single import averaged as averaged
+from covey.shared.strategies.bases.single import sample_term as sample_term
+from covey.shared.strategies.reading import folded as folded
+from covey.shared.strategies.reading import sums_of as sums_of

@@ -201,10 +201,7 @@ def test_a_run_finds_anomalies_and_its_model_raises_alarms(tmp_path: Path, strat
     ("strategy", "why"),
     [
         ({"name": "fedsgd"}, "threshold of anomalies"),
-        ({"name": "ifca", "n_clusters": 2, "averaging": "gradient"}, "threshold of anomalies"),
         ({"name": "perfedavg"}, "threshold of anomalies"),
-        ({"name": "robust", "n_clusters": 2, "averaging": "gradient"}, "threshold of anomalies"),
-        ({"name": "robust", "n_clusters": 2, "features": "logreg"}, "the task has anomalies"),
         ({"name": "flux"}, "profiles"),
         ({"name": "feroma"}, "profiles"),
     ],

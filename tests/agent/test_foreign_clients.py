@@ -37,6 +37,7 @@ from covey.shared.wire.messages import OrderMessage
 from covey.shared.work.at_hand import shuffle
 from tests.kit.local_clients import local_driver
 from tests.kit.small_run import clients, rules, scenario
+from tests.methods import of_each_kind
 
 FLOWER = "flower:users_client:client_fn"
 SKLEARN = "sklearn:users_client:make_estimator"
@@ -172,11 +173,11 @@ def accuracy_of(folder: Path, model: str, method: str) -> float:
     ("model", "method"),
     [
         (model, method)
-        for model, named in [(FLOWER, OF_CLIENTS), (SKLEARN, OF_LOOPS)]
+        for model, named in [(FLOWER, OF_CLIENTS), (SKLEARN, of_each_kind("loops", OF_LOOPS))]
         for method in named
     ],
 )
-def test_foreign_training_learns_in_every_method_that_is_named_for_it(
+def test_foreign_training_learns_in_the_methods_that_are_named_for_it(
     tmp_path: Path, model: str, method: str
 ) -> None:
     assert accuracy_of(tmp_path, model, method) > 0.5, "four classes: chance is 0.25"
@@ -185,9 +186,8 @@ def test_foreign_training_learns_in_every_method_that_is_named_for_it(
 @pytest.mark.parametrize(
     ("model", "method"),
     [
-        (model, method)
-        for model, named in [(FLOWER, OF_CLIENTS), (SKLEARN, OF_LOOPS)]
-        for method in sorted({*BUILT_IN} - {*named})
+        *((FLOWER, method) for method in sorted({*BUILT_IN} - {*OF_CLIENTS})),
+        *((SKLEARN, method) for method in of_each_kind("more", sorted({*BUILT_IN} - {*OF_LOOPS}))),
     ],
 )
 def test_a_method_that_is_not_named_for_foreign_training_asks_it_for_more(

@@ -171,15 +171,9 @@ def test_a_model_of_another_size_than_its_layout_is_refused_before_it_takes_memo
             r"only imports system from elsewhere; .* allow it by --allow their_models:system",
         ),
         (task("their_models:not_a_module", 3), r"returned int; expected a torch\.nn\.Module"),
-        (
-            task("their_models:wrong_width", 3),
-            r"gives shape \(2, 11\) for 2 samples; the task needs \(2, 10\)",
-        ),
+        (task("their_models:wrong_width", 3), r"gives shape \(2, 11\) for 2 samples; the task needs \(2, 10\)"),
         (task("their_models:wrong_input", 3), r"does not take features \[3\]"),
-        (
-            task("their_models:good", 3, depth=9),
-            r"depth.*it takes \(features, outputs, \*, width=3\)",
-        ),
+        (task("their_models:good", 3, depth=9), r"depth.*it takes \(features, outputs, \*, width=3\)"),
         (task("mlp", 3, hiden=9), r"hiden.*it takes \(features"),
         (task("lenet5", 64), "images"),
         (task("lenet5", 1, 8, 8), "at least 16x16"),
@@ -187,7 +181,7 @@ def test_a_model_of_another_size_than_its_layout_is_refused_before_it_takes_memo
         (task("celeba_cnn", 3, 84, 84, bn_mode="x"), "running or batch"),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_model_that_does_not_fit_is_refused_with_the_exact_reason(
     described: Task, words: str
 ) -> None:

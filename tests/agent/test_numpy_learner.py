@@ -42,6 +42,7 @@ from tests import clock
 from tests.agent.test_worker import UNWANTED, WATCHED
 from tests.agent.test_worker import job as worker_job
 from tests.bowl import softmax_client
+from tests.kit.device_run import devices, scenes
 from tests.kit.local_clients import local_driver
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
@@ -316,6 +317,18 @@ def test_torch_is_the_choice_where_it_is_installed_and_numpy_elsewhere(
     assert learner_name(None) == NUMPY
     with pytest.raises(UserError, match=r"torch is not installed; .*--learner numpy"):
         learner_name(TORCH)
+
+
+def test_a_fleet_in_one_process_trains_with_numpy_where_torch_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COVEY_LEARNER", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    table = tmp_path / "table.csv"
+    table.write_text("x,y\n" + "1,0\n2,1\n" * 10)
+    scene = scenes({"features": [1], "classes": 2, "model": "linear"})("fedavg")
+    run = devices(tmp_path / "run", scene, {"device-0": table})
+    assert set(run.members.by_agent(lambda one: one.device).values()) == {f"cpu ({NUMPY})"}
 
 
 # -- a worker and whole runs -------------------------------------------------------------------------------------------

@@ -106,6 +106,7 @@ def module(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / f"broken_{name}.py").write_text(IMPORT.format(error=request.param))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # of workers
+    monkeypatch.setenv("COVEY_LEARNER", "numpy")  # they import no torch
     monkeypatch.chdir(tmp_path)
     return name
 

@@ -340,21 +340,13 @@ def test_by_group_counts_training_and_test_samples_of_a_client() -> None:
 @pytest.mark.parametrize(
     ("cfg", "agents", "words"),
     [
-        (
-            ByGroup(),
-            11,
-            "11 agents need 11 natural clients with 2 or more samples, the data set has 10",
-        ),
+        (ByGroup(), 11, "11 agents need 11 natural clients with 2 or more samples, the data set has 10"),
         (ByGroup(min_samples=21), 1, "21 or more samples, the data set has 0"),
         (ByGroup(populations={"home": 2}), 3, "2 agents in all, fleet.agents is 3"),
         (ByGroup(populations={"moon": 2}), 2, "no population 'moon'; the data set has home, work"),
-        (
-            ByGroup(populations={"work": 5}),
-            5,
-            "natural clients of work with 2 or more samples, the data set has 4",
-        ),
+        (ByGroup(populations={"work": 5}), 5, "natural clients of work with 2 or more samples, the data set has 4"),
     ],
-)
+)  # fmt: skip
 def test_by_group_is_refused_with_the_number_of_clients_that_exist(
     cfg: ByGroup, agents: int, words: str
 ) -> None:

@@ -382,6 +382,7 @@ RUN = {
     "task": {"features": [1, 8, 8], "classes": 10, "scale": 0.0625, "model": {"name": "linear"}},
     "training": {"epochs": 1, "batch": 20, "lr": 0.1},
     "privacy": {"local": {"target_epsilon": 8.0, "delta": 1e-4}},
+    "evaluation": {"deliver": "served"},
     "fleet": {"agents": 2, "data": "digits", "limit": 200},
 }
 

@@ -126,18 +126,12 @@ def test_a_new_model_in_use_answers_from_the_next_request_on(
         ("/predict", "a\n1\n", "text/csv", 400, "the request"),
         ("/predict", "[1]", "application/json", 400, 'expected {"rows"'),
         ("/predict", "{", "application/json", 400, "not JSON"),
-        (
-            "/predict",
-            '{"rows": [{"a": 1}, {"z": 1}]}',
-            "application/json",
-            400,
-            "columns of the first",
-        ),
+        ("/predict", '{"rows": [{"a": 1}, {"z": 1}]}', "application/json", 400, "columns of the first"),
         ("/predict", "", "text/csv", 400, "0 bytes"),
         ("/predict?keep=row", "a,b\n1,2\n", "text/csv", 400, "predictions have a column"),
         ("/elsewhere", "a,b\n1,2\n", "text/csv", 404, "POST /predict"),
     ],
-)
+)  # fmt: skip
 def test_a_request_that_makes_no_sense_is_refused_with_its_reason(
     server: PredictionServer, path: str, body: str, kind: str, status: int, why: str
 ) -> None:

@@ -164,7 +164,7 @@ def test_cells_that_are_no_times_are_named(tmp_path: Path) -> None:
         ({"categories": {"when": 3}}, "have another role too"),
         ({"features": (2,)}, r"set features to \[5\]"),
         ({"seasons": ("when",)}, r"set features to \[7\]"),
-        ({"seasons": ("x",)}, "not among times"),
+        ({"seasons": ("x",)}, "expected columns of task.times"),
     ],
 )
 def test_times_that_do_not_go_with_the_task_are_refused(keys: dict[str, Any], words: str) -> None:
@@ -181,7 +181,9 @@ def test_elapsed_days_are_a_number_behind_the_columns(tmp_path: Path) -> None:
     assert data.features[:, 2].tolist() == [1.5, 10, 9497]
     assert prepared(data, own).features.shape == (3, 6)
     assert len(DataSurvey(data, own).statistics()["sum"]) == own.number_columns == 2
-    with pytest.raises(ValidationError, match="elapsed: \\['x'\\] are not among times"):
+    with pytest.raises(
+        ValidationError, match=r"elapsed names \['x'\], expected columns of task\.times"
+    ):
         task(features=(6,), elapsed=("x",))
 
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.run import Run
+from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.framing import REPORT_VERSION, VERSION, checksum_of
 from covey.shared.wire.jobs import OrderAnswer, Perform, Performed
@@ -32,7 +33,7 @@ from tests import clock
 from tests.bowl import Trainer
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet, Numpy
-from tests.kit.small_run import clients, rules, scenario
+from tests.kit.small_run import clients, judged, rules
 from tests.methods import METHODS
 
 AGENTS, ROUNDS, LIAR, HONEST = 5, 2, "agent-2", "agent-0"
@@ -395,11 +396,13 @@ class Verdict:
     wrong: str
 
 
-def outcome(method: str, names: Sequence[str], folder: Path) -> Verdict:
+def outcome(
+    method: str, names: Sequence[str], folder: Path, scene_of: Callable[..., Scenario] = judged
+) -> Verdict:
     """A whole run of five agents and more: one liar per lie, each telling it in every step that it suits."""
     lies = [LIES[name] for name in names]
     count = AGENTS + len(lies) - 1
-    scene = scenario(
+    scene = scene_of(
         method,
         rounds={"count": ROUNDS, "participation": 1.0, "start_agents": count},
         strategy={"share_memberships": True} if method == "fedem" else {},

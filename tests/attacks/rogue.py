@@ -20,7 +20,7 @@ from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, Part, ReportContent, Work
 from covey.shared.wire.topics import Topics
 from tests.brokers import hosted
-from tests.processes import Program, free_port, program, until
+from tests.processes import Program, free_port, program, until, words
 
 TOPICS = Topics("default")
 RUN = "rogue-run"
@@ -52,11 +52,10 @@ def victim(
     rows = np.random.default_rng(1).normal(size=(20, 4)).astype(np.float32)
     np.savez(data, x=rows, y=np.arange(20) % 2)
     state = str(folder / f"state-{name}")
-    command = [
-        "covey.agent.cli",
-        "start",
+    command = words(
+        "agent start",
         "--data",
-        str(data),
+        data,
         "--broker",
         url,
         "--id",
@@ -65,7 +64,7 @@ def victim(
         state,
         "--learner",
         learner,
-    ]
+    )
     with program(*command, *more, log=folder / f"{name}.log") as agent:
         until(lambda: "connected" in agent.output, of=agent)
         yield agent

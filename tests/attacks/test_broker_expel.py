@@ -10,29 +10,19 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from covey.broker.cli.program import app
 from covey.broker.folder import BrokerFolder
 from covey.shared.mqtt import credentials
 from covey.shared.wire.documents import EXPELLED, AgentStatus
-from tests.e2e.test_enrolled import data
-from tests.kit.scenes import start_file
-from tests.processes import Program, free_port, needs_mosquitto, program, rows, until
+from tests.e2e.enrolled import Enrolled
+from tests.processes import needs_mosquitto, rows, until
 from tests.raw_mqtt import Heard, Raw
 
 pytestmark = [pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
 
 DEADLINE_S = 900.0
-TASK = {"features": [4], "classes": 2, "model": {"name": "linear"}}
-SCENARIO = {
-    "name": "expelled",
-    "seed": 1,
-    "training": {"batch": 10, "lr": 0.1},
-    "strategy": {"name": "fedavg"},
-    "rounds": {"count": 1, "start_agents": 2, "quorum": 1, "deadline_s": DEADLINE_S},
-}
 
 
 def retained(home: BrokerFolder, *topics: str) -> dict[str, Heard]:
@@ -47,42 +37,14 @@ def retained(home: BrokerFolder, *topics: str) -> dict[str, Heard]:
 
 def test_the_round_of_an_expelled_agent_closes_long_before_its_deadline(tmp_path: Path) -> None:
     """Before: no last will follows on Mosquitto, and the round took its deadline. After: 3 to 6 s after `broker expel`."""
-    home = BrokerFolder.create(tmp_path / "home", ["localhost"], free_port())
-    task = {**TASK, "init": start_file(tmp_path, TASK)}
-    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump({**SCENARIO, "task": task}))
     out = tmp_path / "run"
     with ExitStack() as stack:
-
-        def start(name: str, *command: str) -> Program:
-            return stack.enter_context(program(*command, log=tmp_path / f"{name}.log"))
-
-        broker = start(
-            "broker", "covey.broker.cli", "up", "--home", str(home.folder), "--host", "127.0.0.1"
+        site = Enrolled(tmp_path, stack)
+        site.broker()
+        agents = {name: site.agent(name) for name in ("pi-7", "pi-8")}
+        run = site.coordinator(
+            "run", site.scenario(2, rounds={"quorum": 1, "deadline_s": DEADLINE_S})
         )
-        until(lambda: "listens" in broker.output, of=broker)
-        agents = {}
-        for seed, name in enumerate(("pi-7", "pi-8")):
-            own = ["--credentials", str(home.enroll(name)), "--state", str(tmp_path / name)]
-            own += ["--learner", "numpy"]
-            agents[name] = start(
-                name,
-                "covey.agent.cli",
-                "start",
-                "--data",
-                str(data(tmp_path, seed)),
-                *own,
-                "--json",
-            )
-        line = [
-            "covey.coordinator.cli",
-            "run",
-            str(tmp_path / "scenario.yaml"),
-            "--out",
-            str(out),
-            "--json",
-        ]
-        run = Program([*line, "--credentials", str(home.file("coordinator"))], tmp_path / "run.log")
-        stack.callback(run.stop)
         until(lambda: '"event": "work"' in agents["pi-8"].output, 120, of=run)
         stopped = agents["pi-8"].process.pid
         os.kill(stopped, signal.SIGSTOP)  # in mid-round: it neither reports nor disconnects
@@ -90,7 +52,7 @@ def test_the_round_of_an_expelled_agent_closes_long_before_its_deadline(tmp_path
         until(lambda: '"event": "accepted"' in agents["pi-7"].output, 120, of=run)
         assert rows(out) == [], "the expelled agent was not the last one"
         began = time.monotonic()
-        done = CliRunner().invoke(app, ["expel", "pi-8", "--home", str(home.folder)])
+        done = CliRunner().invoke(app, ["expel", "pi-8", "--home", str(site.home.folder)])
         assert done.exit_code == 0, done.output
         assert done.stderr == ""
         [first] = until(lambda: rows(out), DEADLINE_S / 10, of=run)[:1]
@@ -100,7 +62,7 @@ def test_the_round_of_an_expelled_agent_closes_long_before_its_deadline(tmp_path
         assert (first["reported"], first["missing"]) == (["pi-7"], ["pi-8"])
         base = "covey/default/agents/pi-8"
         kept = until(
-            lambda: _only_status(retained(home, f"{base}/status", f"{base}/order")), of=run
+            lambda: _only_status(retained(site.home, f"{base}/status", f"{base}/order")), of=run
         )
         status = AgentStatus.from_bytes(kept.payload)
         assert (status.online, status.problem) == (False, EXPELLED)

@@ -25,7 +25,7 @@ from tests.attacks.lies import LIES, Lying, outcome
 from tests.kit import spooled
 from tests.kit.local_clients import report_on
 from tests.kit.small_fleet import Numpy
-from tests.kit.small_run import begun, clients, local_for, rules, scenario, setup
+from tests.kit.small_run import begun, clients, local_for, received, rules, scenario, setup
 from tests.methods import METHODS, of_each_kind
 
 CAUGHT = sorted(name for name, lie in LIES.items() if lie.caught)
@@ -53,7 +53,7 @@ EVERY_LIE = [(listener(names), names) for names in GROUPS]
 def test_no_lie_ends_a_run_or_falls_back_on_somebody_else(
     tmp_path: Path, method: str, names: list[str]
 ) -> None:
-    verdict = outcome(method, names, tmp_path)
+    verdict = outcome(method, names, tmp_path, scenario)
     assert verdict.wrong == ""
     # a report of `local` has no vector to lie about
     assert verdict.told >= (0 if method == "local" else len(names))
@@ -63,13 +63,15 @@ def test_a_campaign_whose_liars_are_never_asked_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Lying, "perform", Numpy.perform)
-    assert "the attack did not take place" in outcome("fedavg", ["loss_nan"], tmp_path).wrong
+    assert (
+        "the attack did not take place" in outcome("fedavg", ["loss_nan"], tmp_path, scenario).wrong
+    )
 
 
 @pytest.mark.parametrize("method", of_each_kind("lies"))
 def test_a_method_of_each_kind_ends_well_among_liars(tmp_path: Path, method: str) -> None:
     names = generator(2, "lies", method).choice(CAUGHT, 3, replace=False).tolist()
-    verdict = outcome(method, names, tmp_path)
+    verdict = outcome(method, names, tmp_path, scenario)
     assert verdict.wrong == ""
 
 
@@ -119,7 +121,7 @@ def test_a_bad_report_that_lies_accepted_ends_no_resume_and_names_its_sender(
     run, people = joined(tmp_path, scene)
     orders = asked(run)
     for order in orders[:-1]:
-        run.receive(order.client, honest(run, people, order).to_bytes(), 0.0)
+        received(run, order.client, honest(run, people, order).to_bytes(), 0.0)
     step, liar = run.engine.number, orders[0].client
     # as an older coordinator would have accepted it
     spooled.rewrite(
@@ -128,7 +130,7 @@ def test_a_bad_report_that_lies_accepted_ends_no_resume_and_names_its_sender(
     run, effects = Run.resume(tmp_path, scene, setup(scene), rules=rules(scene), now=0.0)
     run.members.note_samples(dict.fromkeys(people, (24, 24)))
     last = next(order for order in asked(run) if order.client == orders[-1].client)
-    effects += run.receive(last.client, honest(run, people, last).to_bytes(), 0.0)
+    effects += received(run, last.client, honest(run, people, last).to_bytes(), 0.0)
     assert announced(effects, "set_aside") == [liar]
     assert run.engine.round == 1
     assert run.engine.members.refused == {liar: (1, step)}
@@ -150,7 +152,7 @@ def test_a_fold_that_fails_for_all_is_a_void_attempt_with_a_reason(
     monkeypatch.setattr(type(run.strategy), "fold", broken)
     effects: list[Effect] = []
     for order in asked(run):
-        effects += run.receive(order.client, honest(run, people, order).to_bytes(), 0.0)
+        effects += received(run, order.client, honest(run, people, order).to_bytes(), 0.0)
     notices = [one.notice for one in effects if isinstance(one, Announce)]
     voids = [notice.to_json() for notice in notices if isinstance(notice, RoundVoid)]
     assert run.engine.round == 0
@@ -172,7 +174,7 @@ def test_a_model_that_is_not_finite_is_no_model(tmp_path: Path, monkeypatch: Any
             vector = np.full(run.setup.layout.size, 3e38, "<f4")
             encoded = Encoded(codec="float32", length=vector.size, data=vector.tobytes())
             report = report.model_copy(update={"vectors": {"model": encoded}})
-        effects += run.receive(order.client, report.to_bytes(), 0.0)
+        effects += received(run, order.client, report.to_bytes(), 0.0)
     assert announced(effects, "set_aside") == ["agent-3"]
     assert run.engine.round == 1
     assert float(np.abs(run.state.model).max()) < 100
@@ -219,7 +221,7 @@ def final(
             if client == "agent-3":
                 is_training = order.order.work.phase == "train"
                 report = pushed(report, claim, by if is_training else 0.0)
-            run.receive(client, report.to_bytes(), 0.0)
+            received(run, client, report.to_bytes(), 0.0)
     return max((float(model.mean()) for model in run.strategy.clusters(run.state)), default=0.0)
 
 
@@ -291,7 +293,7 @@ def test_an_agent_refused_in_three_steps_is_quarantined_over_a_resume_until_it_i
             report = honest(run, people, order)
             if order.client == "agent-3":
                 report = report.model_copy(update={"loss": 1.7e308})
-            effects += run.receive(order.client, report.to_bytes(), 0.0)
+            effects += received(run, order.client, report.to_bytes(), 0.0)
     assert announced(effects, "quarantined") == ["agent-3"]
     assert "agent-3" not in {order.client for order in asked(run)}
     run, _ = Run.resume(tmp_path, scene, setup(scene), rules=rules(scene), now=0.0)
@@ -299,7 +301,7 @@ def test_an_agent_refused_in_three_steps_is_quarantined_over_a_resume_until_it_i
     assert "agent-3" not in {order.client for order in asked(run)}
     assert announced(run.handle(Release("agent-3"), 0.0), "released") == ["agent-3"]
     for order in asked(run):
-        run.receive(order.client, honest(run, people, order).to_bytes(), 0.0)
+        received(run, order.client, honest(run, people, order).to_bytes(), 0.0)
     assert "agent-3" in {order.client for order in asked(run)}
     assert run.engine.members.refused == {}
     write_all(run, None)

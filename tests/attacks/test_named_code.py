@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner, Result
 
 from tests.attacks import rogue
-from tests.processes import program
+from tests.processes import program, words
 
 pytestmark = pytest.mark.processes
 
@@ -105,14 +105,9 @@ def test_a_model_file_that_names_code_runs_nothing_without_consent(
     facts = {"task": rogue.task(model={"name": "weapon:net", "options": {}})}
     tensors = {"1.weight": np.zeros((2, 4), np.float32), "1.bias": np.zeros(2, np.float32)}
     save_file(tensors, tmp_path / "cluster-0.safetensors", metadata={"facts": json.dumps(facts)})
-    command = [
-        "covey.agent.cli",
-        "lab",
-        "export",
-        str(tmp_path / "cluster-0.safetensors"),
-        "--out",
-        str(tmp_path / "out.pt2"),
-    ]
+    command = words(
+        "agent lab export", tmp_path / "cluster-0.safetensors", "--out", tmp_path / "out.pt2"
+    )
     assert "--allow weapon" in refused(command)
     assert not marker.exists()
     done = typed([*command, "--allow", "weapon"])
@@ -126,35 +121,19 @@ task: {features: [4], classes: 2, model: {name: "%s", options: {}}}
 training: {batch: 10, lr: 0.1}
 strategy: {name: fedavg}
 rounds: {count: 1}
+evaluation: {deliver: served}
 fleet: {agents: 2, data: "%s", workers: 1}
 """
 DIGITS = "features: [1, 8, 8], classes: 10"
 COMMANDS = {
     "coordinator lab plan": ["covey.coordinator.cli", "lab", "plan", "{scenario}"],
-    "coordinator run": [
-        "covey.coordinator.cli",
-        "run",
-        "{scenario}",
-        "--out",
-        "{out}",
-        "--embedded",
-    ],
-    "coordinator run --in-process": [
-        "covey.coordinator.cli",
-        "run",
-        "{scenario}",
-        "--out",
-        "{out}",
-        "--in-process",
-    ],
-    "coordinator compare": [
-        "covey.coordinator.cli",
-        "compare",
-        "{compare}",
-        "--out",
-        "{out}",
-        "--in-process",
-    ],
+    "coordinator run": words("coordinator run", "{scenario}", "--out", "{out}", "--embedded"),
+    "coordinator run --in-process": words(
+        "coordinator run", "{scenario}", "--out", "{out}", "--in-process"
+    ),
+    "coordinator compare": words(
+        "coordinator compare", "{compare}", "--out", "{out}", "--in-process"
+    ),
     "agent lab model": ["covey.agent.cli", "lab", "model", "{scenario}", "--out", "{out}"],
     "agent lab fleet": ["covey.agent.cli", "lab", "fleet", "{scenario}", "--run-dir", "{out}"],
 }

@@ -32,7 +32,7 @@ from covey.shared.wire.jobs import DeviceData, Failure, InspectData
 from covey.shared.wire.topics import Topics
 from tests.agent.orders import order
 from tests.attacks.bad_data import CASES, OWN_TASKS, SECRET
-from tests.processes import ROOT, free_port, mosquitto, needs_mosquitto, program, until
+from tests.processes import ROOT, free_port, mosquitto, needs_mosquitto, program, until, words
 
 TASK = Task(features=(2,), classes=("healthy", "ill"))
 COUNTED = TASK.model_copy(update={"classes": 2})
@@ -252,16 +252,9 @@ def test_a_name_a_class_and_a_path_stay_on_the_device(tmp_path: Path) -> None:
     port = free_port()
     data = tmp_path / f"{SECRET}-files" / "patients.csv"
     data.parent.mkdir()
-    start = [
-        "covey.agent.cli",
-        "start",
-        "--data",
-        str(data),
-        "--id",
-        "pi",
-        "--broker",
-        f"mqtt://127.0.0.1:{port}",
-    ]
+    start = words(
+        "agent start", "--data", data, "--id", "pi", "--broker", f"mqtt://127.0.0.1:{port}"
+    )
     with mosquitto(tmp_path, port), listening(port) as heard:
         for number, (text, kind) in enumerate(BAD.items()):
             data.write_text(text)
@@ -285,16 +278,9 @@ def test_a_failed_work_is_reported_without_the_value_that_it_failed_on(tmp_path:
     port = free_port()
     data = tmp_path / "patients.csv"
     data.write_text(GOOD)
-    start = [
-        "covey.agent.cli",
-        "start",
-        "--data",
-        str(data),
-        "--id",
-        "pi",
-        "--broker",
-        f"mqtt://127.0.0.1:{port}",
-    ]
+    start = words(
+        "agent start", "--data", data, "--id", "pi", "--broker", f"mqtt://127.0.0.1:{port}"
+    )
     start += [
         "--state",
         str(tmp_path / "state"),

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import yaml
 
 from covey.shared.errors import DecodeError
 from covey.shared.wire.messages import ModelRef, OrderMessage, digest
 from tests.attacks import rogue
-from tests.kit.scenes import start_file
-from tests.processes import Program, program
+from tests.processes import Program
 
 pytestmark = pytest.mark.processes
 
@@ -173,38 +170,3 @@ def test_hidden_labels_do_not_leave_the_device(tmp_path: Path) -> None:
         )
     last = heard.statuses[-1]
     assert (last.labels, last.samples + last.test_samples) == ([], 20)
-
-
-def test_coordinator_status_shows_the_rule_by_which_a_device_refused(tmp_path: Path) -> None:
-    """One of two devices lets only FedClust train: the run of FedAvg continues without its work and reports the reason."""
-    task = {"features": [4], "classes": 2, "model": {"name": "linear"}}
-    scenario = {
-        "name": "refused",
-        "task": {**task, "init": start_file(tmp_path, task)},
-        "training": {"batch": 10, "lr": 0.1},
-        "strategy": {"name": "fedavg"},
-        "rounds": {"count": 1, "start_agents": 2, "quorum": 1},
-    }
-    path, out = tmp_path / "scenario.yaml", tmp_path / "run"
-    path.write_text(yaml.safe_dump(scenario))
-    command = ["covey.coordinator.cli", "run", str(path), "--out", str(out), "--json"]
-    with (
-        rogue.open_broker() as url,
-        rogue.victim(tmp_path, url, name="willing"),
-        rogue.victim(tmp_path, url, "--limit", "methods=[fedclust]", name="strict"),
-        program(*command, "--broker", url, log=tmp_path / "run.log") as run,
-    ):
-        assert run.process.wait(120) == 0, run.output
-    with program(
-        "covey.coordinator.cli", "status", str(out), log=tmp_path / "status.log"
-    ) as status:
-        assert status.process.wait(60) == 0, status.output
-    shown = " ".join(status.output.replace("│", " ").split())
-    assert "strict" in shown
-    assert "policy" in shown
-    roster = json.loads((out / "roster.json").read_text())
-    assert (
-        roster["agents"]["strict"]["failed"]
-        == "policy of this device: methods: fedavg is not among fedclust"
-    )
-    assert roster["agents"]["willing"]["failed"] is None

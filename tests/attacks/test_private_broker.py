@@ -16,7 +16,7 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Down, Received, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from tests.e2e.conftest import SIMULATED
-from tests.processes import Program, needs_mosquitto, program, until
+from tests.processes import Program, needs_mosquitto, program, until, words
 
 STATUS = "covey/default/coordinator/status"
 
@@ -34,15 +34,7 @@ def test_without_the_runs_own_password_no_client_is_let_in(
     tmp_path: Path, options: list[str]
 ) -> None:
     path = SIMULATED.written(tmp_path)
-    command = [
-        "covey.coordinator.cli",
-        "run",
-        str(path),
-        "--out",
-        str(tmp_path / "run"),
-        "--json",
-        *options,
-    ]
+    command = words("coordinator run", path, "--out", tmp_path / "run", "--json", *options)
     with program(*command, log=tmp_path / "run.log", fresh=True) as run:
         until(lambda: '"phase"' in run.output, of=run)  # the fleet itself is let in: it works
         [url] = [row["url"] for row in events(run) if row["event"] == "broker"]

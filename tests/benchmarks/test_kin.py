@@ -12,7 +12,7 @@ from benchmarks.kin_fleets import SETTINGS
 ROOT = Path(__file__).parents[2]
 PAGE = "".join(
     (ROOT / page).read_text("utf-8")
-    for page in ("docs/kin.md", "benchmarks/results/choosing_k.md", "benchmarks/results/kin.md")
+    for page in ("benchmarks/results/choosing_k.md", "benchmarks/results/kin.md")
 )
 
 

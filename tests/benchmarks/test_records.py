@@ -17,6 +17,7 @@ from benchmarks import (
     card_costs,
     card_leakage,
     choosing_k,
+    first_steps,
     kept_layers,
     outliers,
     poisoning,
@@ -52,6 +53,7 @@ def of_poisoning() -> Iterable[str]:
 BOOKS: dict[str, Callable[[], Iterable[str]]] = {
     "boards.md": lambda: [boards.table(cells(boards.OUT))],
     "brokers.md": lambda: [broker_clusters.table(cells(broker_clusters.OUT))],
+    "first_steps.md": lambda: [first_steps.table(first_steps.read())],
     "kin.md": lambda: [card_costs.table(cells(card_costs.OUT))],
     "privacy.md": lambda: [
         card_leakage.table(cells(card_leakage.OUT)),

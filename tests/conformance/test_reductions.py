@@ -22,7 +22,7 @@ import pytest
 from covey.agent.worker.memory_file import load_memory
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run
-from covey.shared.numerics.fedma import permute
+from covey.shared.numerics.matching import permute
 from covey.shared.numerics.vectors import Layout, Tensor, Vector, combine, mean
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
@@ -178,7 +178,13 @@ def path(request: pytest.FixtureRequest) -> Play:
     return PATHS[request.param]
 
 
-scenes = Scenes.of("reduction", VECTORS, seed=SEED, training=SGD, evaluation={"tune_epochs": 0})
+scenes = Scenes.of(
+    "reduction",
+    VECTORS,
+    seed=SEED,
+    training=SGD,
+    evaluation={"tune_epochs": 0, "deliver": "served"},
+)
 
 
 def scenario_of(
@@ -252,10 +258,8 @@ PLAIN = {"momentum": 0.0, "weight_decay": 0.0}
 IS_FEDAVG = [
     FedAvgs("fedprox without pull", {"name": "fedprox", "mu": 0.0}, exact=True),
     FedAvgs("fednova of equal steps", {"name": "fednova"}, training={"momentum": 0.0}),
-    FedAvgs("feddws that goes all the way", {"name": "feddws", "epsilon": 1.0, "anneal": "none"}),
-    FedAvgs(
-        "feddist of equal samples", {"name": "feddist", "epsilon": 1.0, "anneal": "none"}, equal
-    ),
+    FedAvgs("feddws that goes all the way", {"name": "feddws", "epsilon": 1.0}),
+    FedAvgs("feddist of equal samples", {"name": "feddist", "epsilon": 1.0}, equal),
     FedAvgs(
         "fedsgd, one step on all",
         {"name": "fedsgd"},
@@ -273,14 +277,8 @@ IS_FEDAVG = [
     FedAvgs("cfl, half of them", CFL, rounds={"count": 3}),
     FedAvgs("given with one group", {"name": "given", "groups": {"all": ["*"]}}, exact=True),
     FedAvgs("ifca with one model", {"name": "ifca", "n_clusters": 1}),
-    FedAvgs("ifca with one head", {"name": "ifca", "n_clusters": 1, "shared_trunk": True}),
     FedAvgs("hypocluster with one model", {"name": "hypocluster", "n_clusters": 1}),
     FedAvgs("pacfl up to 180 degrees", {"name": "pacfl", "beta": 180.0}, exact=True),
-    FedAvgs(
-        "pacfl, principal angles",
-        {"name": "pacfl", "beta": 180.0, "measure": "principal"},
-        exact=True,
-    ),
     FedAvgs("fedclust, endless lambda", {"name": "fedclust", "lambda": 1e300}, exact=True),
     FedAvgs("fedem with one component", {"name": "fedem", "n_clusters": 1}),
     FedAvgs("fuzzy with one cluster", {"name": "fuzzy", "n_clusters": 1, "beta": 0.0}),
@@ -347,11 +345,7 @@ ROBUST = {
     "first_epochs": 3,
     "restarts": 1,
 }
-UNIFORM = {
-    "name": "feddist",
-    "epsilon": 1.0,
-    "anneal": "none",
-}  # FedAvg in which all clients count the same
+UNIFORM = {"name": "feddist", "epsilon": 1.0}  # FedAvg in which all clients count the same
 FESEM = {"name": "fesem", "n_clusters": 1, "mu": 0.0, "restarts": 1}
 FROM_MEAN: dict[str, Any] = {
     "robust without trimming": (ROBUST, UNIFORM, unequal, "solve", 3, 0.5),

@@ -25,6 +25,7 @@ DIGITS: dict[str, Any] = {
     "training": {"epochs": 1, "batch": 10, "lr": 0.1},
     "strategy": {"name": "fedavg"},
     "rounds": {"count": 2, "participation": 0.5},
+    "evaluation": {"deliver": "served"},
     "fleet": {
         "agents": 6,
         "data": "digits",

@@ -25,7 +25,7 @@ from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.topics import Topics
 from tests import clock
-from tests.coordinator.test_secure_runs import OPTIONS, Watch, rows, sums
+from tests.coordinator.test_secure_runs import Watch, rows, sums
 from tests.coordinator.test_shards import ShardedFleet, played
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_run import clients, fingerprint, in_process, scenario, setup
@@ -109,13 +109,11 @@ def test_masked_reports_are_added_up_near_each_broker_in_groups_of_its_own_as_pl
     watch = Watch.of(monkeypatch)
     brokers = ["mqtt://a.local", "mqtt://b.local"]
     masked = {"privacy": {"secure": {"clip": 10.0, "cap": 100}}, "rounds": {**ALL, "count": 1}}
-    scene = scenario(method, **masked, strategy=OPTIONS.get(method, {}), brokers=brokers)
+    scene = scenario(method, **masked, brokers=brokers)
     fleet = AggregatedFleet(tmp_path, scene)
     summed = played(lambda: fleet)
     groups = sums(tmp_path / "run")
-    assert watch.check(tmp_path / "run") == 2 * (
-        len(groups) + 3
-    )  # one evaluation, and the weights of the fleet in two
+    assert watch.check(tmp_path / "run") == 2 * (len(groups) + 1)  # of an evaluation
     [trained] = [row["step"] for row in rows(tmp_path / "run") if row.get("phase") == "train"]
     of_work = sorted(line.split(" (")[0] for line in fleet.sums if f"step {trained}:" in line)
     assert of_work == [f"step {trained}: sent the sum of {members} reports" for members in (3, 5)]

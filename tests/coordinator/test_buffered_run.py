@@ -20,7 +20,7 @@ from covey.shared.scenario.fleet import Durations
 from tests.kit import small_run
 from tests.kit.small_run import fingerprint
 
-PLAIN_IFCA = {"initial": "warmup", "warmup_rounds": 1, "shared_trunk": False}
+PLAIN_IFCA = {"initial": "warmup", "warmup_rounds": 1}
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "ifca": PLAIN_IFCA,
@@ -75,7 +75,7 @@ def test_a_stale_report_is_carried_over_to_the_present_model(tmp_path: Path) -> 
         if phase.name == "train":
             [(client, _)] = reports
             number, staleness = folding[-1]
-            trained = run.spool.reports(number, [client])[0][1].vectors["model"]
+            trained = run.store.reports.reports(number, [client])[0][1].vectors["model"]
             start = run.orders.start_of(number, "0")
             share = staleness_weight(staleness, 0.5)
             present = run.state.model
@@ -89,10 +89,10 @@ def test_a_stale_report_is_carried_over_to_the_present_model(tmp_path: Path) -> 
     folding: list[tuple[int, int]] = []
     close = run._close
 
-    def noted(action: Any) -> Any:
+    def noted(action: Any, *now: float) -> Any:
         if action.buffer is not None:
             folding.append((action.buffer.steps[0], action.buffer.staleness[0]))
-        return close(action)
+        return close(action, *now)
 
     run._take = checked  # type: ignore[method-assign]
     run._close = noted  # type: ignore[method-assign, assignment]
@@ -118,24 +118,24 @@ def test_reports_of_fesem_are_as_old_as_the_centre_that_their_order_named(
     checked: list[tuple[bool, int]] = []
     give, close = run._give, run._close
 
-    def noted(action: Any) -> Any:
-        done = give(action)
+    def noted(action: Any, *now: float) -> Any:
+        done = give(action, *now)
         for client, number in action.orders:
             [key] = run.orders.own.keys_of(number)
             named[number] = (int(key), dict(run.engine.pace.orders[client].folds))
         return done
 
-    def compared(action: Any) -> Any:
+    def compared(action: Any, *now: float) -> Any:
         if action.buffer is not None and action.buffer.cluster is not None:
             (number,), (staleness,) = action.buffer.steps, action.buffer.staleness
             centre, then = named[number]
-            now = run.engine.pace.folds
-            expected = now.get(centre, 0) - then.get(centre, 0)
+            folds = run.engine.pace.folds
+            expected = folds.get(centre, 0) - then.get(centre, 0)
             if all_folds:
-                expected = sum(now.values()) - sum(then.values())
+                expected = sum(folds.values()) - sum(then.values())
             assert staleness == expected
             checked.append((centre != action.buffer.cluster, staleness))
-        return close(action)
+        return close(action, *now)
 
     run._give = noted  # type: ignore[method-assign, assignment]
     run._close = compared  # type: ignore[method-assign, assignment]
@@ -194,7 +194,7 @@ def test_a_kill_between_any_two_reports_keeps_the_buffer(tmp_path: Path, method:
             kills += 1
         else:
             break
-        clock = driver.run.checkpoint.facts()["run"]["clock"]
+        clock = driver.run.store.checkpoint.facts()["run"]["clock"]
         run, effects = Run.resume(
             folder, scene, small_run.setup(scene), rules=rules_of(scene), now=clock
         )
@@ -224,10 +224,6 @@ def test_durations_are_log_normal_and_drawn_on_the_seed() -> None:
         ({"rounds": {"over_select": 1.5}}, "rounds.over_select"),
         ({"wire": {"delivery": "all"}}, "set wire.delivery to participants"),
         ({"strategy": {"name": "cfl"}}, "is not for cfl: a round needs the reports of one cohort"),
-        (
-            {"strategy": {"name": "ifca", "averaging": "gradient"}},
-            "a stale gradient does not apply",
-        ),
         (
             {"privacy": {"client": {"noise_multiplier": 1.0, "clip": 1.0}}},
             "privacy.client counts what a drawn cohort reveals",

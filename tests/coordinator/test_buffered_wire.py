@@ -210,7 +210,7 @@ def test_a_coordinator_that_is_restarted_over_a_broker_can_be_replayed(
             serving = asyncio.create_task(fleet.serve(started(folder, scene)))
             await asyncio.sleep(1.0 if is_lost else 2.0)
             assert fleet.service is not None
-            while is_lost and not fleet.service.run.spool.kept:  # noqa: ASYNC110 - time is virtual
+            while is_lost and not fleet.service.run.store.reports.kept:  # noqa: ASYNC110 - time is virtual
                 await asyncio.sleep(0.01)
             assert 0 < fleet.service.run.engine.round < 8
             fleet.service.stop()

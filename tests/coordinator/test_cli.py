@@ -292,7 +292,7 @@ def test_the_command_with_the_right_data_root_replaces_a_wrong_one(tmp_path: Pat
     assert corrected.exit_code == 0, corrected.output
     status = refusal("status", tmp_path / "out")
     assert f"It is finished: `coordinator report {tmp_path / 'out'}` shows its result" in status
-    assert "is it a run's folder?" in refusal("status", tmp_path / "data")
+    assert "expected the folder of a run" in refusal("status", tmp_path / "data")
 
 
 def test_a_run_without_evaluated_agents_does_not_end_well(

@@ -137,34 +137,19 @@ def test_a_dumped_comparison_loads_unchanged(tmp_path: Path) -> None:
             {"methods": [{"name": "fedclust", "n_clustr": 4}], "published": {}},
             "methods.0.n_clustr: unknown key, line .*; did you mean n_clusters",
         ),
-        (
-            {"methods": [{"name": "fedclus"}], "published": {}},
-            "methods.0.name: .*did you mean fedclust",
-        ),
-        (
-            {"published": {}, "partitions": [{"name": "iid"}, {"name": "iid"}]},
-            "need labels of their own",
-        ),
+        ({"methods": [{"name": "fedclus"}], "published": {}}, "methods.0.name: .*did you mean fedclust"),
+        ({"published": {}, "partitions": [{"name": "iid"}, {"name": "iid"}]}, "need labels of their own"),
         ({"partitions": [{"name": "iid"}]}, "apply to one partition"),
-        (
-            {"published": {}, "partitions": [{"name": "label_skew", "shar": 0.2}]},
-            "partitions.0.shar: .*share",
-        ),
-        (
-            {"published": {}, "partitions": [{"name": "iid", "published": {"x": 1}}]},
-            r"published names \['x'\]",
-        ),
+        ({"published": {}, "partitions": [{"name": "label_skew", "shar": 0.2}]}, "partitions.0.shar: .*share"),
+        ({"published": {}, "partitions": [{"name": "iid", "published": {"x": 1}}]}, r"published names \['x'\]"),
         (
             {"methods": [{"name": "fuzzy", "model_options": {"head": 3}}], "published": {}},
             r"method fuzzy: the model needs a projection head for 2 clusters; set .*model_options\.head to 2",
         ),
-        (
-            {"methods": [{"name": "fuzzy"}], "published": {}},
-            "method fuzzy: the model needs a projection head",
-        ),
+        ({"methods": [{"name": "fuzzy"}], "published": {}}, "method fuzzy: the model needs a projection head"),
         ({"methods": [{"label": "../x", "name": "fedavg"}], "published": {}}, "methods.0.label"),
     ],
-)
+)  # fmt: skip
 def test_an_error_in_the_section_is_named(
     tmp_path: Path, section: dict[str, Any], said: str
 ) -> None:

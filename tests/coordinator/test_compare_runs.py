@@ -39,10 +39,11 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Setup, TaskData
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fuzzy import Fuzzy
+from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.wire.jobs import DeviceData, InspectData, Performed
 from tests.coordinator.comparisons import DIGITS, scenario, written
 from tests.e2e.conftest import finish
-from tests.processes import Program, model_bytes
+from tests.processes import Program, model_bytes, words
 
 
 class Watching:
@@ -205,15 +206,7 @@ def test_a_run_without_a_broker_is_byte_identical_to_one_over_a_broker(tmp_path:
     path = written(
         tmp_path, {**data, "fleet": fleet, "strategy": {"name": "fedclust", "n_clusters": 2}}
     )
-    arguments = [
-        "covey.coordinator.cli",
-        "run",
-        str(path),
-        "--out",
-        str(tmp_path / "wire"),
-        "--embedded",
-        "--json",
-    ]
+    arguments = words("coordinator run", path, "--out", tmp_path / "wire", "--embedded", "--json")
     finish(Program(arguments, tmp_path / "log"))
     here = alone(load(path), RunOptions(tmp_path / "here"), lambda row: None)
     assert here is not None
@@ -336,15 +329,14 @@ def test_a_method_that_cannot_train_on_the_task_is_named_before_anything_runs(
         return evaluated
 
     monkeypatch.setattr(commands, "_run", run)
-    methods = ["fedavg", {"name": "robust", "features": "logreg"}]
-    scene = scenario(
-        task={**DIGITS["task"], "classes": None},
-        compare={"methods": methods, "published": {}, "seeds": [4]},
-    )
+    why = "it needs tables"
+    refuses = lambda _, settings: why if isinstance(settings, TaskData) else ""  # noqa: E731
+    monkeypatch.setattr(BUILT_IN["fedprox"], "refuses", refuses)
+    methods = ["fedavg", "fedprox"]
+    scene = scenario(compare={"methods": methods, "published": {}, "seeds": [4]})
     outcome = try_cells(scene, RunOptions(tmp_path), [], Watching())
-    why = "logreg needs classes, and the task has values"
     assert why in said_before[0]
-    assert why in outcome.failures["robust/4"]
+    assert why in outcome.failures["fedprox/4"]
     with pytest.raises(UserError, match=why):
         rules_of(grid(scene)[1].scenario)
 

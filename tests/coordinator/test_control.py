@@ -198,7 +198,7 @@ def test_a_busy_run_still_names_each_command_in_the_audit_log(tmp_path: Path) ->
             await asyncio.sleep(1.2)
             assert fleet.service is not None
             for number in range(100):
-                fleet.service.run.audit.blame("ignored", f"agent-{number}", "late")
+                fleet.service.run.store.audit.blame("ignored", f"agent-{number}", "late")
             await operator(broker, "pause")
             await operator(broker, "resume")
             await serving

@@ -41,20 +41,10 @@ def roster(rows: dict[str, Any], **refusals: int) -> RosterMessage:
     ("found", "present", "word", "headline"),
     [
         (None, None, "unknown", "No run yet: start one with `coordinator run`."),
-        (
-            status(state="gathering"),
-            agents(3),
-            "waiting",
-            "Waiting for the first round: 3 of 10 agents are here.",
-        ),
+        (status(state="gathering"), agents(3), "waiting", "Waiting for the first round: 3 of 10 agents are here."),
         (status(state="gathering"), agents(10, busy=True), "running", ""),
         (status(state="open", phase="train"), agents(10), "running", ""),
-        (
-            status(state="paused"),
-            agents(10),
-            "paused",
-            "Paused: the open phase ends, and no new one starts.",
-        ),
+        (status(state="paused"), agents(10), "paused", "Paused: the open phase ends, and no new one starts."),
         (status(state="finished", round=20), agents(10), "finished", "Finished after 20 rounds."),
         (
             status(state="stopped", round=4),
@@ -69,7 +59,7 @@ def roster(rows: dict[str, Any], **refusals: int) -> RosterMessage:
             "The coordinator is offline; it continues with `coordinator run --resume`.",
         ),
     ],
-)
+)  # fmt: skip
 def test_the_state_is_one_word_and_a_sentence(
     found: CoordinatorStatus | None, present: dict[str, Any] | None, word: str, headline: str
 ) -> None:

@@ -66,7 +66,9 @@ def test_a_mixed_fleet_is_recorded_as_mixed_agent_by_agent(
 def test_devices_survive_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     computed_on(monkeypatch, agent_0="mps")
     run = in_process(tmp_path, scenario("fedavg", rounds={"participation": 1.0}))
-    assert run.checkpoint.facts()["run"]["devices"] == run.members.by_agent(lambda one: one.device)
+    assert run.store.checkpoint.facts()["run"]["devices"] == run.members.by_agent(
+        lambda one: one.device
+    )
 
 
 def test_the_device_in_a_report_changes_no_model(

@@ -84,6 +84,7 @@ def test_only_a_durable_spool_waits_for_the_disk(
     spool = Spool(tmp_path)
     spool.durable = durable
     spool.keep(4, "pi-7", Report({"model": vector(1, 2)}, 7), seconds=1.25)
+    spool.sync()
     assert bool(synced) == durable
     assert [path.name for path in (tmp_path / "4").iterdir()] == [REPORTS]
 
@@ -95,6 +96,7 @@ def test_a_durable_spool_survives_a_power_cut_with_the_folders_that_lead_to_it(
     monkeypatch.setattr(files, "sync", synced.append)
     spool = Spool(tmp_path / "run" / "spool")
     spool.keep(4, "pi-7", Report({"model": vector(1, 2)}, 7), seconds=1.25)
+    spool.sync()
     assert {tmp_path / "run", tmp_path / "run" / "spool", tmp_path / "run" / "spool" / "4"} <= set(
         synced
     )

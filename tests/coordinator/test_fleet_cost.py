@@ -93,10 +93,7 @@ def test_many_agents_that_take_the_places_of_others_share_a_checkpoint(
 
     monkeypatch.setattr(Checkpoint, "save", counted)
     cohort = tuple(step.cohort)
-    with run.one_checkpoint():
-        for agent in cohort[:50]:
-            run.handle(Left(agent), 1.0)
-        assert saved["checkpoints"] == 0
+    run.handle_all([Left(agent) for agent in cohort[:50]], 1.0)
     assert saved["checkpoints"] == 1
     assert len(step.cohort) == len(cohort) + 50
     known = Checkpoint(tmp_path / "checkpoint").facts()["engine"]["step"]["cohort"]

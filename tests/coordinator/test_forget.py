@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from covey.coordinator.disk.checkpoint import Checkpoint
-from covey.coordinator.engine.events import Forget, Joined
+from covey.coordinator.engine.events import Failed, Forget, Joined
 from covey.coordinator.record.notices import AgentForgotten, PhaseFolded
 from covey.coordinator.run.result import result_of
 from covey.coordinator.run.run import Run
@@ -138,7 +138,7 @@ def test_a_forgotten_agent_is_in_no_file_of_the_run_but_its_history_and_its_acce
     tmp_path: Path,
 ) -> None:
     run, _ = half_reported(tmp_path)
-    run.failed("agent-7", run.engine.number, "private reason of the device", 0.5)
+    run.handle(Failed("agent-7", run.engine.number, "private reason of the device"), 0.5)
     for agent in (GONE, "agent-7"):
         run.handle(Forget(agent), 1.0)
     assert "failures" not in result_of(run, None).to_json()
@@ -202,7 +202,7 @@ def test_nothing_at_brokers_and_aggregators_names_an_agent_that_was_forgotten(
                 await asyncio.sleep(8.0)  # also for the sum, which waits for others
             await fleet.vanish(GONE)
             assert isinstance(fleet.service, Service)
-            assert (GONE in fleet.service.run.spool.summed(3)) == has_reported
+            assert (GONE in fleet.service.run.store.reports.summed(3)) == has_reported
             fill(fleet.services[shard], GONE)
             before = left()
             await operator(fleet.brokers[0], "forget", GONE)

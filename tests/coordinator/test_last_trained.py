@@ -24,7 +24,6 @@ BEFORE_THE_ROUNDS = {
     "fedclust",
     "fesem",
     "fesem_ma",
-    "fesem_ma-fedma",
     "fesem_ma-own",
     "robust",
 }  # all agents train once before them

@@ -34,10 +34,7 @@ PHASE_JSON = (
 )
 EXAMPLES: list[tuple[Notice, str]] = [
     (PHASE, PHASE_JSON),
-    (
-        notices.RoundVoid(1, 3, "no quorum"),
-        '{"event": "void", "round": 1, "step": 3, "why": "no quorum"}',
-    ),
+    (notices.RoundVoid(1, 3, "no quorum"), '{"event": "void", "round": 1, "step": 3, "why": "no quorum"}'),
     (
         notices.ReportSetAside("a", 1, 3, "too far"),
         '{"event": "set_aside", "agent": "a", "round": 1, "step": 3, "why": "too far"}',
@@ -52,15 +49,9 @@ EXAMPLES: list[tuple[Notice, str]] = [
         '"why": "2 times in a row", "round": 1}',
     ),
     (notices.AgentReleased("a", 1), '{"event": "released", "agent": "a", "round": 1}'),
-    (
-        notices.RoundsStopped(2, 9, "settled"),
-        '{"event": "stopped", "round": 2, "rounds": 9, "why": "settled"}',
-    ),
+    (notices.RoundsStopped(2, 9, "settled"), '{"event": "stopped", "round": 2, "rounds": 9, "why": "settled"}'),
     (notices.LinesLost(4), '{"event": "lost lines", "lines": 4}'),
-    (
-        notices.WorkFailed("a", 3, "no data"),
-        '{"event": "failed", "agent": "a", "step": 3, "why": "no data"}',
-    ),
+    (notices.WorkFailed("a", 3, "no data"), '{"event": "failed", "agent": "a", "step": 3, "why": "no data"}'),
     (notices.AgentForgotten("a", 2), '{"event": "forgotten", "agent": "a", "round": 2}'),
     (notices.ReportIgnored(None, "late"), '{"event": "ignored", "agent": null, "why": "late"}'),
     (notices.ReportRefused("a", "bad"), '{"event": "refused", "agent": "a", "why": "bad"}'),
@@ -72,31 +63,16 @@ EXAMPLES: list[tuple[Notice, str]] = [
     ),
     (notices.ModelChosen("lenet5"), '{"event": "model", "model": "lenet5"}'),
     (notices.LinkUp(), '{"event": "link", "up": true}'),
-    (
-        notices.ShardUp(1, "mqtt://b"),
-        '{"event": "shard", "up": true, "shard": 1, "broker": "mqtt://b"}',
-    ),
-    (
-        notices.ShardDown(1, "refused", 3),
-        '{"event": "shard", "up": false, "shard": 1, "why": "refused", "agents": 3}',
-    ),
+    (notices.ShardUp(1, "mqtt://b"), '{"event": "shard", "up": true, "shard": 1, "broker": "mqtt://b"}'),
+    (notices.ShardDown(1, "refused", 3), '{"event": "shard", "up": false, "shard": 1, "why": "refused", "agents": 3}'),
     (notices.AggregatorUp(1), '{"event": "aggregator", "up": true, "shard": 1}'),
     (notices.AggregatorDown(1), '{"event": "aggregator", "up": false, "shard": 1}'),
-    (
-        notices.AggregatorExcluded(1, "older"),
-        '{"event": "aggregator excluded", "shard": 1, "why": "older"}',
-    ),
+    (notices.AggregatorExcluded(1, "older"), '{"event": "aggregator excluded", "shard": 1, "why": "older"}'),
     (notices.SumRefused(1, "weight"), '{"event": "sum refused", "shard": 1, "why": "weight"}'),
     (notices.LinkDown("refused"), '{"event": "link", "up": false, "why": "refused"}'),
-    (
-        notices.SubscriptionsRefused(["t"], "refused"),
-        '{"event": "subscriptions", "refused": ["t"], "why": "refused"}',
-    ),
+    (notices.SubscriptionsRefused(["t"], "refused"), '{"event": "subscriptions", "refused": ["t"], "why": "refused"}'),
     (notices.BrokerDrops("x", False), '{"event": "delivery", "why": "x", "works": false}'),
-    (
-        notices.ControlReceived("pause", "c"),
-        '{"event": "control", "command": "pause", "topic": "c"}',
-    ),
+    (notices.ControlReceived("pause", "c"), '{"event": "control", "command": "pause", "topic": "c"}'),
     (notices.DiskRemark("full"), '{"event": "disk", "why": "full"}'),
     (notices.ProcessFrozen(6.0, "frozen"), '{"event": "frozen", "seconds": 6.0, "why": "frozen"}'),
     (
@@ -105,7 +81,7 @@ EXAMPLES: list[tuple[Notice, str]] = [
     ),
     (notices.ModelsNotPublished("no broker"), '{"event": "not published", "why": "no broker"}'),
     (notices.RunWaits("too few"), '{"event": "waiting", "why": "too few", "seconds": 0}'),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_a_page_of_one_run_has_figures_units_origin_and_the_command(tmp_path: Pa
 def test_a_page_begins_with_the_sentence_the_deciding_figure_and_what_is_odd(
     tmp_path: Path,
 ) -> None:
-    folder = run(tmp_path / "run", "fedclust")
+    folder = run(tmp_path / "run", "fedclust", evaluation={"deliver": {}})
     first, _, rest = page_of(folder).partition('<div class="pictures">')
     result = finished(folder)
     figure = MEASURES["accuracy"].text(result["accuracy"]["delivered"]["accuracy"]["macro"])

@@ -14,9 +14,9 @@ from covey.coordinator.aggregate.summing import HOLD_S, OpenStep, Summing
 from covey.coordinator.engine.events import Joined
 from covey.coordinator.fold.partial_sums import AggregatorAgents, check_aggregators
 from covey.coordinator.record.notices import ReportRefused, ReportSetAside
-from covey.coordinator.run.effects import Announce, Effect, SendOrder
+from covey.coordinator.run.effects import Announce, Effect, SendOrder, SumTaken
 from covey.coordinator.run.run import Run
-from covey.coordinator.run.sum_acceptance import accept_sum
+from covey.coordinator.run.sum_acceptance import SumCame
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.strategies.base import ClientId
@@ -24,7 +24,7 @@ from covey.shared.wire.aggregates import AggregatorOrder, PartialSum
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 from tests.coordinator.test_recovery import report_of
-from tests.kit.small_run import begun, clients, fingerprint, rules, scenario, setup
+from tests.kit.small_run import begun, clients, fingerprint, received, rules, scenario, setup
 
 ALL = {"participation": 1.0, "count": 1}
 ANYBODY = AggregatorAgents(lambda client: True, lambda client: 24)
@@ -72,14 +72,22 @@ def sum_of(run: Run, reports: Mapping[ClientId, bytes]) -> PartialSum:
     return PartialSum.from_bytes(taken)
 
 
-def take(run: Run, partial: PartialSum, origin: AggregatorAgents = ANYBODY) -> list[Effect] | None:
-    return accept_sum(run, partial.to_bytes(), partial, origin, 0.0)
+def take(
+    run: Run, partial: PartialSum, origin: AggregatorAgents = ANYBODY, content: bytes | None = None
+) -> list[Effect] | None:
+    """What follows from a sum that counts; None if it came too late. Raises the error of one that is refused."""
+    effects = run.handle(SumCame(content or partial.to_bytes(), partial, origin), 0.0)
+    taken = effects.pop()
+    assert isinstance(taken, SumTaken)
+    if taken.error is not None:
+        raise taken.error
+    return effects if taken.counts else None
 
 
 def in_single_reports(folder: Path, method: str = "fedavg", **sections: Any) -> list[bytes]:
     run, orders = opened(folder, method, **sections)
     for client, content in reports_of(run, orders).items():
-        run.receive(client, content, 0.0)
+        received(run, client, content, 0.0)
     return fingerprint(run)
 
 
@@ -185,7 +193,7 @@ def test_a_report_that_must_be_taken_out_or_weighed_again_is_asked_for_with_all_
                 this.accept(client, content, 0.0)
             message = this.take(0.0)
             assert message is not None
-            took = accept_sum(run, message, PartialSum.from_bytes(message), anything, 0.0)
+            took = take(run, PartialSum.from_bytes(message), anything, message)
             assert took is not None
             assert run.engine.round == 0
             assert run.engine.step is not None
@@ -193,7 +201,7 @@ def test_a_report_that_must_be_taken_out_or_weighed_again_is_asked_for_with_all_
             assert run.is_direct
             assert not list((run.folder / "spool" / "1").glob("*.sum"))
         for client, content in reports.items():
-            effects += run.receive(client, content, 0.0)
+            effects += received(run, client, content, 0.0)
         assert run.engine.round == 1
         notices = [effect.notice for effect in effects if isinstance(effect, Announce)]
         aside = [notice.agent for notice in notices if isinstance(notice, ReportSetAside)]
@@ -219,7 +227,7 @@ def test_refusals_are_those_of_the_coordinator_and_a_bad_report_is_not_folded(
     single, _ = opened(tmp_path / "single")
     expected = []
     for client, content in bad.items():
-        for effect in single.receive(client, content, 0.0):
+        for effect in received(single, client, content, 0.0):
             if isinstance(effect, Announce) and isinstance(effect.notice, ReportRefused):
                 expected.append(effect.notice)
     this = summing(run, dict.fromkeys(reports, 24))
@@ -397,7 +405,7 @@ def test_an_aggregator_speaks_only_of_agents_of_its_own_broker(tmp_path: Path) -
     content = this.take(0.0)
     assert content is not None
     elsewhere = AggregatorAgents(lambda client: False, lambda client: 24)
-    assert accept_sum(run, content, PartialSum.from_bytes(content), elsewhere, 0.0) == []
+    assert take(run, PartialSum.from_bytes(content), elsewhere, content) == []
     assert not run.members.by_agent(lambda one: one.failures)
 
 

@@ -279,15 +279,6 @@ def test_a_number_of_clusters_that_is_unknown_before_the_run_is_shown_as_such(
     assert planned(scenario({"name": method})).kept == kept
 
 
-def test_a_phase_for_the_drawn_agents_costs_as_many_agents_as_were_drawn() -> None:
-    small = Layout((Tensor("fc1.weight", (3, 4)), Tensor("fc2.weight", (10, 3))), 2)
-    rounds = {"count": 20}
-    of = planned(scenario({"name": "fesem_ma", "matching": "fedma"}, rounds=rounds), small)
-    assert [(phase(of, name).invited, phase(of, name).times) for name in ("train", "layer1")] == [
-        (10, 20)
-    ] * 2
-
-
 def test_a_phase_that_takes_place_once_is_not_named_in_the_plural() -> None:
     rows = dict(planned(scenario({"name": "fedclust"})).rows())
     assert "signature, once" in rows

@@ -29,7 +29,7 @@ SUMMING: dict[str, dict[str, Any]] = {
     "feddist": {},
     "fedclust": {"n_clusters": 2},
     "pacfl": {"n_clusters": 2},
-    "ifca": {"n_clusters": 2, "shared_trunk": False},
+    "ifca": {"n_clusters": 2},
     "fesem": {"n_clusters": 2, "m_step": "participants"},
 }
 SIGNING = ("fedclust", "pacfl", "fesem")

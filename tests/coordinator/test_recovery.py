@@ -157,7 +157,8 @@ def test_a_kill_after_reports_were_lost_and_saved_over_does_not_leave_them_accep
 ) -> None:
     """The checkpoint lists folded reports as accepted; only the spool holds those of the open step."""
     run, orders = half_reported(tmp_path)
-    run._save()
+    run.store.changed()
+    run.store.commit(run)
     shutil.rmtree(reports_of(run).parent)
     run, _ = resumed(tmp_path)
     assert {order.accepted for order in orders_in(run.desired()).values()} == {0}
@@ -241,7 +242,7 @@ def test_a_run_on_a_full_disk_waits_and_ends_in_the_same_bytes(
         ballast.unlink(missing_ok=True)
 
     run, orders = half_reported(small_disk / "run")
-    run.room.notify = make_room
+    run.store.room.notify = make_room
     with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
         while file.write(bytes(512)):
             pass
@@ -363,15 +364,15 @@ def test_reports_leave_the_spool_once_a_checkpoint_is_past_their_step(
 ) -> None:
     scene = scenario("fedavg", rounds={**ALL, "count": 2})
     played = driver(tmp_path, scene)
-    run, drop = played.run, played.run.spool.drop
+    run, drop = played.run, played.run.store.reports.drop
     dropped: list[int] = []
 
     def dropped_after_checkpoint(newest: int) -> None:
-        step = run.checkpoint.facts()["engine"]["step"]
+        step = run.store.checkpoint.facts()["engine"]["step"]
         assert step is None or step["number"] > newest
         dropped.append(newest)
         drop(newest)
 
-    monkeypatch.setattr(run.spool, "drop", dropped_after_checkpoint)
+    monkeypatch.setattr(run.store.reports, "drop", dropped_after_checkpoint)
     played.complete(samples_of(clients(scene=scene)))
     assert len(dropped) > 2

@@ -174,31 +174,11 @@ def report(**numbers: Any) -> ReportContent:
     ("phase", "numbers", "said"),
     [
         (Phase(numbers=COUNTS), {}, "counts is None; expected 2 numbers from 0 to 10"),
-        (
-            Phase(numbers=COUNTS),
-            {"counts": [1, 11]},
-            "counts is [1, 11]; expected 2 numbers from 0 to 10",
-        ),
-        (
-            Phase(numbers=COUNTS),
-            {"counts": [4, True]},
-            "counts is [4, True]; expected 2 numbers from 0 to 10",
-        ),
-        (
-            Phase(numbers={"a": Expected(most=3.0)}),
-            {"a": [1]},
-            "a is [1]; expected a number from 0 to 3",
-        ),
-        (
-            Phase(numbers={"k": Expected(most=3.0, whole=True)}),
-            {"k": 1.0},
-            "k is 1.0; expected a number from 0 to 3",
-        ),
-        (
-            Phase(numbers={"l": Expected(-2)}),
-            {"l": []},
-            "l is []; expected 1 to 2 numbers from 0 to 10",
-        ),
+        (Phase(numbers=COUNTS), {"counts": [1, 11]}, "counts is [1, 11]; expected 2 numbers from 0 to 10"),
+        (Phase(numbers=COUNTS), {"counts": [4, True]}, "counts is [4, True]; expected 2 numbers from 0 to 10"),
+        (Phase(numbers={"a": Expected(most=3.0)}), {"a": [1]}, "a is [1]; expected a number from 0 to 3"),
+        (Phase(numbers={"k": Expected(most=3.0, whole=True)}), {"k": 1.0}, "k is 1.0; expected a number from 0 to 3"),
+        (Phase(numbers={"l": Expected(-2)}), {"l": []}, "l is []; expected 1 to 2 numbers from 0 to 10"),
         (Phase(), {"track": 3}, "track is 3; expected figures with a number of samples n"),
         (Phase("evaluate"), {"tuned": GOOD}, "server is missing"),
         (
@@ -207,11 +187,7 @@ def report(**numbers: Any) -> ReportContent:
             "server is {'n': 2.5}; expected figures with a number of samples n",
         ),
         (Phase("evaluate"), {"server": GOOD, "last": {**GOOD, "f1": 2}}, "expected f1 from 0 to 1"),
-        (
-            Phase("evaluate"),
-            {"server": {**GOOD, "loss": 1.7e308}},
-            "expected loss from 0 to 1e+100",
-        ),
+        (Phase("evaluate"), {"server": {**GOOD, "loss": 1.7e308}}, "expected loss from 0 to 1e+100"),
         (Phase("evaluate"), {"server": {**GOOD, "correct": 5}}, "expected correct from 0 to n"),
         (
             Phase("evaluate"),
@@ -228,16 +204,12 @@ def report(**numbers: Any) -> ReportContent:
             {"server": GOOD, "delivered": GOOD, "uses": USES, "gain": [0.1, -1]},
             "gain is [0.1, -1]; expected a mean and its variance",
         ),
-        (
-            Phase("moments"),
-            moments(1) | {"count": [0] * 3},
-            "count is [0, 0, 0]; expected 3 numbers from 1 to 1e+100",
-        ),
+        (Phase("moments"), moments(1) | {"count": [0] * 3}, "count is [0, 0, 0]; expected 3 numbers from 1 to 1e+100"),
         (Phase("moments"), channels(square=5e305), "square is [5e+305"),
         (Phase("moments"), channels(square=1e90), "expected values up to 1e+18"),
         (Phase("moments"), channels(sum=100.0), "no 4 values have both"),
     ],
-)
+)  # fmt: skip
 def test_wrong_numbers_are_named_with_what_is_expected(
     phase: Phase, numbers: dict[str, Any], said: str
 ) -> None:

@@ -146,7 +146,7 @@ def test_the_bytes_of_a_report_are_hashed_once(
         assert isinstance(report, Arrived)
         accept(service, [report])
         monkeypatch.undo()
-        assert service.run.spool.who(order.step) == [client]
+        assert service.run.store.reports.who(order.step) == [client]
         for part in parts_of(content, parts):
             assert hashes.of(part.data) == 1
         assert hashes.bytes < len(content) + MAX_FIELDS_BYTES * parts
@@ -234,7 +234,7 @@ def test_a_report_of_an_agent_of_an_earlier_version_is_accepted(tmp_path: Path) 
         (item,) = service.read(Received(service.topics.report(client, 0), part.to_bytes()), 0.0)
         assert isinstance(item, Arrived)
         accept(service, [item])
-        assert service.run.spool.who(order.step) == [client]
+        assert service.run.store.reports.who(order.step) == [client]
         # without the checksum that this version has
         content = content[:1] + bytes(8) + content[9:]
         (part,) = parts_of(content)
@@ -285,7 +285,7 @@ def test_the_audit_lines_of_a_batch_are_written_once_and_before_the_batch_ends(
     async def act(service: Service, orders: Orders) -> None:
         *most, _ = orders  # without the last report the phase stays open
         reports = arrived(service, {client: orders[client] for client in most})
-        audit = service.run.audit
+        audit = service.run.store.audit
         writes: list[int] = []
         append = Journal._append
 

@@ -321,7 +321,7 @@ def test_the_record_the_status_and_the_dashboard_show_who_is_silent(tmp_path: Pa
     event = reduced(line)
     assert isinstance(event, EventLine)
     assert event.text == f"agent-3 is silent and is not invited for some rounds: {why}"
-    run.audit.sync()
+    run.store.audit.sync()
     assert "Not invited for some rounds, because it is silent" in "\n".join(
         sentence.text for sentence in story_of("agent-3", run.folder).sentences
     )

@@ -15,6 +15,7 @@ from covey.coordinator.fold.means import means_of
 from covey.coordinator.fold.statistics import pooled
 from covey.coordinator.record import records
 from covey.coordinator.record.notices import ReportIgnored
+from covey.coordinator.record.store import Store
 from covey.coordinator.report.tables import none_evaluated, results, unevaluated
 from covey.coordinator.run.effects import Announce, Effect, RunOver, SendOrder
 from covey.coordinator.run.result import result_of, write_all, write_models
@@ -64,9 +65,9 @@ STOPS: dict[str, Any] = {"stop": "assignments"}
     ("method", "options", "late"),
     [
         ("fesem", STOPS, {"agent-7"}),
-        ("fesem_ma-fedma", {}, set()),
+        ("fesem_ma", {}, set()),
         ("fedavg", {"server": {"name": "adam", "lr": 0.1}}, set()),
-        ("ifca", {"server": {"name": "sgd", "momentum": 0.9}, "shared_trunk": False}, set()),
+        ("ifca", {"server": {"name": "sgd", "momentum": 0.9}}, set()),
         ("fedclust", {"server": {"name": "yogi", "lr": 0.1}}, set()),
         ("fedrep", {}, {"agent-7"}),
     ],
@@ -107,7 +108,7 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
     assert fingerprint(run) == fingerprint(undisturbed)
     assert run.traffic == undisturbed.traffic
     assert result_of(run, None).newcomers == result_of(undisturbed, None).newcomers
-    assert run.recorder.rounds.count == len(
+    assert run.store.rounds.count == len(
         (tmp_path / "whole" / "rounds.jsonl").read_text().splitlines()
     )
 
@@ -118,16 +119,16 @@ def test_a_kill_between_the_fold_and_its_checkpoint_folds_again(
     whole = fingerprint(in_process(tmp_path / "whole", scenario("fedclust")))
     scene, people = scenario("fedclust"), clients()
     driver = small_run.driver(tmp_path / "killed", scene)
-    save, saves = Run._save, 0
+    save, saves = Store._save, 0
 
-    def dies(run: Run) -> None:
+    def dies(store: Store, run: Run) -> None:
         nonlocal saves
         saves += 1
         if saves == 4:  # after the second fold, before it is written down
             raise Killed
-        save(run)
+        save(store, run)
 
-    monkeypatch.setattr(Run, "_save", dies)
+    monkeypatch.setattr(Store, "_save", dies)
     with pytest.raises(Killed):
         driver.complete(dict.fromkeys(people, (24, 24)))
     monkeypatch.undo()
@@ -175,9 +176,9 @@ def test_reports_are_refused_by_name_and_never_spooled(tmp_path: Path) -> None:
         with pytest.raises(DecodeError) as caught:
             run.accept("agent-0", good.model_copy(update=change).to_bytes(), 0.0)
         assert caught.value.reason == reason
-    assert run.spool.who(1) == []
+    assert run.store.reports.who(1) == []
     run.accept("agent-0", good.to_bytes(), 0.0)
-    assert run.spool.who(1) == ["agent-0"]
+    assert run.store.reports.who(1) == ["agent-0"]
 
 
 def test_a_second_or_late_report_is_ignored_with_a_reason(tmp_path: Path) -> None:

@@ -87,13 +87,9 @@ def test_a_scenario_is_read(file: Path) -> None:
         ("alpha", "alhpa", "fleet.partition.alhpa: unknown key, line 12; did you mean alpha?"),
         ("joins", "joined", "fleet.timeline.0.joined: unknown key, line 14; did you mean joins?"),
         ("  classes", "  klasses", "task.klasses: unknown key, line 4; did you mean classes?"),
-        (
-            "count: 3",
-            "count: many",
-            "rounds.count: 'many', line 9; should be a valid integer, unable to parse string as an integer",
-        ),
-        ("count: 3", "count: 0", "rounds.count: 0, line 9; should be greater than or equal to 1"),
-        ("alpha: 0.5", "alpha: -1", "fleet.partition.alpha: -1, line 12; should be greater than 0"),
+        ("count: 3", "count: many", "rounds.count: 'many', line 9; expected a whole number"),
+        ("count: 3", "count: 0", "rounds.count: 0, line 9; expected at least 1"),
+        ("alpha: 0.5", "alpha: -1", "fleet.partition.alpha: -1, line 12; expected more than 0"),
         ("fedclust", "fedclst", "strategy.name: 'fedclst', line 6; did you mean fedclust?"),
         (
             "dirichlet",
@@ -137,22 +133,22 @@ def test_an_error_names_the_key_the_line_the_value_and_the_expectation(
 @pytest.mark.parametrize(
     ("key", "value", "at", "said"),
     [
-        ("task.scale", ".inf", "", "inf, OVERRIDE; should be a finite number"),
-        ("training.lr", ".inf", "", "inf, OVERRIDE; should be a finite number"),
-        ("training.lr_steps", "[[0.5, .inf]]", ".0.1", "inf, OVERRIDE; should be a finite number"),
-        ("strategy.lambda", ".nan", "", "nan, OVERRIDE; should be a finite number"),
-        ("rounds.deadline_s", ".inf", "", "inf, OVERRIDE; should be a finite number"),
+        ("task.scale", ".inf", "", "inf, OVERRIDE; expected a finite number"),
+        ("training.lr", ".inf", "", "inf, OVERRIDE; expected a finite number"),
+        ("training.lr_steps", "[[0.5, .inf]]", ".0.1", "inf, OVERRIDE; expected a finite number"),
+        ("strategy.lambda", ".nan", "", "nan, OVERRIDE; expected a finite number"),
+        ("rounds.deadline_s", ".inf", "", "inf, OVERRIDE; expected a finite number"),
         (
             "task.standardise",
             "{mean: [.nan], std: [1]}",
             ".mean.0",
-            "nan, OVERRIDE; should be a finite number",
+            "nan, OVERRIDE; expected a finite number",
         ),
         (
             "task.standardise",
             "{mean: [0.5], std: [0]}",
             ".std.0",
-            "0, OVERRIDE; should be greater than 0",
+            "0, OVERRIDE; expected more than 0",
         ),
         (
             "task.standardise",
@@ -178,7 +174,7 @@ def test_an_error_names_the_key_the_line_the_value_and_the_expectation(
             "",
             "OVERRIDE; ['a'] occur more than once; list each class once",
         ),
-        ("task.features", "[-1, 8, 8]", ".0", "-1, OVERRIDE; should be greater than or equal to 1"),
+        ("task.features", "[-1, 8, 8]", ".0", "-1, OVERRIDE; expected at least 1"),
     ],
 )
 def test_an_impossible_number_is_refused_with_its_key(
@@ -197,9 +193,9 @@ def test_an_impossible_number_is_refused_with_its_key(
             "{momentom: 0.5}",
             "evaluation.tune.momentom: unknown key, line 8; did you mean momentum?",
         ),
-        ("{lr: -1}", "evaluation.tune.lr: -1, line 8; should be greater than 0"),
-        ("{momentum: 1}", "evaluation.tune.momentum: 1, line 8; should be less than 1"),
-        ("{batch: 0}", "evaluation.tune.batch: 0, line 8; should be greater than or equal to 1"),
+        ("{lr: -1}", "evaluation.tune.lr: -1, line 8; expected more than 0"),
+        ("{momentum: 1}", "evaluation.tune.momentum: 1, line 8; expected less than 1"),
+        ("{batch: 0}", "evaluation.tune.batch: 0, line 8; expected at least 1"),
         (
             "{epochs: 5}",
             "evaluation.tune: line 8; epochs is no key of this section; set evaluation.tune_epochs instead",
@@ -308,7 +304,7 @@ def test_a_union_without_a_name_lists_its_members(file: Path) -> None:
 
 def test_bare_yes_and_no_as_class_names_are_explained(file: Path) -> None:
     first, second = errors(changed(file, "classes: 10", "classes: [no, yes]"))
-    assert first.startswith("task.classes.0: False, line 4; should be a valid string")
+    assert first.startswith("task.classes.0: False, line 4; expected text")
     assert second.endswith("put it in quotes")
 
 
@@ -358,7 +354,7 @@ def test_aliases_cannot_make_a_small_file_grow_without_end(file: Path) -> None:
 
 def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:
     assert errors(tmp_path / "none.yaml") == [
-        "this file does not exist; expected the YAML file of a scenario"
+        "this file does not exist; expected the YAML file of a scenario; `coordinator init` writes one for your data"
     ]
     (tmp_path / "image.yaml").write_bytes(b"\xff\xfe\x00")
     assert errors(tmp_path / "image.yaml")[0].startswith("cannot be read as text")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from covey.coordinator.disk.versions import last_version
+from covey.coordinator.engine.events import Failed
 from covey.coordinator.run.run import Run
 from covey.shared.errors import PublicError, UserError
 from covey.shared.scenario.scenario import Scenario
@@ -50,7 +51,7 @@ def tensors(run: Run, model: Any) -> dict[str, Any]:
     return run.setup.whole.named(model)
 
 
-SPLIT = sorted(set(METHODS) - WITHOUT - {"fesem_ma-fedma"})
+SPLIT = sorted(set(METHODS) - WITHOUT)
 
 
 @pytest.mark.parametrize("method", of_each_kind("split", SPLIT))
@@ -196,7 +197,7 @@ def test_an_agent_that_has_lost_what_it_kept_gets_initial_values_again(tmp_path:
     with pytest.raises(UserError, match="values that it keeps are missing"):
         driver.complete(samples_of(people))
     run = driver.run
-    run.failed("agent-3", run.engine.number, failures[0], 0.0)
+    run.handle(Failed("agent-3", run.engine.number, failures[0]), 0.0)
     assert "agent-3" not in run.members.by_agent(lambda one: one.owns)
     assert "agent-4" in run.members.by_agent(lambda one: one.owns)
 

@@ -29,45 +29,30 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_reports_of_a_batch_are_synced_at_its_end_and_their_folder_once(
+def test_reports_that_came_together_are_synced_once_and_their_folder_with_them(
     tmp_path: Path, synced: list[str]
 ) -> None:
     spool = Spool(tmp_path)
     spool.keep(1, "before", report(0), seconds=1.0)
+    spool.sync()
     synced.clear()
-    with spool.batch():
-        for client in CLIENTS:
-            spool.keep(1, client, report(1), seconds=1.0)
-        assert synced == []
+    for client in CLIENTS:
+        spool.keep(1, client, report(1), seconds=1.0)
+    assert synced == []
+    spool.sync()
     assert synced == ["reports", "1"]
+    spool.sync()
+    assert synced == ["reports", "1"], "nothing is new"
 
 
-def test_a_report_that_was_folded_within_its_batch_needs_no_sync(tmp_path: Path) -> None:
+def test_a_report_that_left_the_spool_needs_no_sync(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
-    with spool.batch():
-        spool.keep(1, "agent-0", report(1), seconds=1.0)
-        spool.keep(2, "agent-1", report(1), seconds=1.0)
-        spool.drop(1)
+    spool.keep(1, "agent-0", report(1), seconds=1.0)
+    spool.keep(2, "agent-1", report(1), seconds=1.0)
+    spool.drop(1)
+    spool.sync()
     assert spool.who(2) == ["agent-1"]
     assert not (tmp_path / "1").exists()
-
-
-def test_a_batch_that_fails_still_keeps_what_it_has_taken(
-    tmp_path: Path, synced: list[str]
-) -> None:
-    spool = Spool(tmp_path)
-
-    def fail_in_a_batch() -> None:
-        with spool.batch():
-            spool.keep(1, "agent-0", report(1), seconds=1.0)
-            synced.clear()
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail_in_a_batch()
-    assert synced == ["reports", "1"]
-    spool.keep(1, "agent-1", report(1), seconds=1.0)
-    assert synced[2:] == ["reports", "1"], "outside of a batch each is synced"
 
 
 def test_how_reports_came_about_is_known_without_their_files_and_read_after_a_restart(

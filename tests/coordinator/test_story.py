@@ -14,7 +14,7 @@ from covey.coordinator.cli.story import story_of
 from covey.coordinator.engine.events import Joined, Release, Tick
 from covey.shared.errors import UserError
 from covey.shared.wire.messages import ReportContent
-from tests.kit.small_run import begun, in_process, scenario
+from tests.kit.small_run import begun, in_process, received, scenario
 
 
 def texts(agent: str, folder: Path) -> list[str]:
@@ -45,11 +45,11 @@ def test_failures_refusals_quarantine_and_a_void_round_are_in_it(tmp_path: Path)
     nothing: dict[str, Any] = {"examples": 0, "steps": 0, "loss": 0.0, "seconds": 0.0}
     nothing |= {"numbers": {}, "vectors": {}, "work": bytes(16)}
     failure = ReportContent(run="r1", step=1, client="idle", failure="out of memory", **nothing)
-    run.receive("idle", failure.to_bytes(), 1.0)
-    run.receive("pi", b"rubbish", 2.0)
+    received(run, "idle", failure.to_bytes(), 1.0)
+    received(run, "pi", b"rubbish", 2.0)
     run.handle(Release("pi"), 3.0)
     run.handle(Tick(), 1000.0)
-    run.audit.sync()
+    run.store.audit.sync()
     assert texts("idle", tmp_path) == [
         "The run started.",
         "Invited to round 1: step 1, train.",
@@ -58,7 +58,8 @@ def test_failures_refusals_quarantine_and_a_void_round_are_in_it(tmp_path: Path)
         "Invited to round 1: step 2, train.",
     ]
     about_pi = texts("pi", tmp_path)
-    assert about_pi[2].startswith("Quarantined after refused reports in 1 steps: ")
+    assert about_pi[2] == "A message was refused: version: 114, expected 1"
+    assert about_pi[3].startswith("Quarantined after refused reports in 1 steps: ")
     assert "Released from quarantine." in about_pi
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from covey.shared.scenario.scenario import Scenario
 from tests.kit.scenes import DIGITS, Scenes, Sections, changed, start_file
-from tests.processes import Program, free_port, mosquitto, program, until
+from tests.processes import Program, free_port, mosquitto, program, until, words
 
 
 class Started(Scenes):
@@ -93,17 +93,9 @@ def coordinator(
     sections.pop("fleet", None)
     path = REAL.written(folder, **sections)
     url = f"mqtt://127.0.0.1:{port}"
-    command = [
-        "covey.coordinator.cli",
-        "run",
-        str(path),
-        "--out",
-        str(folder / out),
-        "--broker",
-        url,
-        "--json",
-        *more,
-    ]
+    command = words(
+        "coordinator run", path, "--out", folder / out, "--broker", url, "--json", *more
+    )
     return Program(command, folder / f"{out}.log", fresh=fresh)
 
 

@@ -9,14 +9,40 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from typer import Typer
 from typer.testing import CliRunner, Result
 
 from covey.broker.folder import BrokerFolder
-from tests.e2e.test_enrolled import SCENARIO, TASK, data
 from tests.kit.scenes import start_file
 from tests.processes import Program, free_port, until
+
+TASK = {"features": [4], "classes": 2, "model": {"name": "linear"}}
+SCENARIO = {
+    "name": "enrolled",
+    "seed": 1,
+    "training": {"batch": 10, "lr": 0.1},
+    "strategy": {
+        "name": "fedclust",
+        "n_clusters": 2,
+    },  # signatures, clusters' models, reports: all kinds of topics
+    "rounds": {"count": 1, "start_agents": 2, "quorum": 2},
+    "evaluation": {"deliver": "served"},
+}
+
+
+def data(folder: Path, seed: int) -> Path:
+    x = np.random.default_rng(seed).normal(size=(40, 4)).astype(np.float32)
+    path = folder / f"{seed}.npz"
+    np.savez(
+        path,
+        x=x,
+        y=(x[:, 0] > 0).astype(np.int64),
+        x_test=x[:10],
+        y_test=(x[:10, 0] > 0).astype(np.int64),
+    )
+    return path
 
 
 @dataclass

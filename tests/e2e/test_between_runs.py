@@ -16,7 +16,7 @@ from covey.broker.cli.program import app as broker_app
 from covey.broker.folder import BrokerFolder
 from covey.coordinator.cli.program import app
 from covey.coordinator.report.roster import is_left, roster_table
-from tests.e2e.test_enrolled import SCENARIO, TASK, data
+from tests.e2e.enrolled import SCENARIO, TASK, data
 from tests.kit.scenes import start_file
 from tests.processes import Program, free_port, needs_mosquitto, program, until
 

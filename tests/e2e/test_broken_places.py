@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from tests.e2e.conftest import REAL
-from tests.e2e.test_enrolled import SCENARIO, TASK, data
+from tests.e2e.enrolled import SCENARIO, TASK, data
 from tests.kit.others import is_root
 from tests.kit.scenes import start_file
 from tests.processes import ROOT, free_port, mosquitto, needs_mosquitto, rows, until
@@ -113,12 +113,8 @@ def broker(folder: Path, place: Path) -> list[str]:
 PROGRAMS = {one.__name__: one for one in (coordinator, agent, keeper, broker)}
 
 
-# two faults of each program, and two programs with each fault
-PAIRS = [
-    (name, [*FAULTS][(place + further) % len(FAULTS)])
-    for place, name in enumerate(PROGRAMS)
-    for further in range(2)
-]
+# each program and each fault once: one function writes the message
+PAIRS = list(zip(PROGRAMS, FAULTS, strict=True))
 
 
 @pytest.mark.parametrize(("name", "fault"), PAIRS)

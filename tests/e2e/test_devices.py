@@ -28,6 +28,7 @@ from tests.processes import (
     result,
     rows,
     until,
+    words,
 )
 
 pytestmark = [pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
@@ -70,18 +71,7 @@ def start(folder: Path, name: str, data: Path, port: int, *more: str) -> list[st
     """The command line of one agent."""
     broker = f"mqtt://127.0.0.1:{port}"
     state = ["--state", str(folder / f"state-{name}")]
-    return [
-        "covey.agent.cli",
-        "start",
-        "--data",
-        str(data),
-        "--id",
-        name,
-        "--broker",
-        broker,
-        *state,
-        *more,
-    ]
+    return words("agent start", "--data", data, "--id", name, "--broker", broker, *state, *more)
 
 
 def test_the_round_closes_on_the_last_will_and_the_agent_takes_part_again(tmp_path: Path) -> None:

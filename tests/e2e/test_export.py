@@ -15,13 +15,13 @@ from covey.shared.numerics.metrics import accuracy
 from tests.e2e.conftest import SIMULATED, finish
 from tests.processes import Program, result
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("numpy_learner")]
 
 
 def test_an_exported_model_has_the_accuracy_of_its_run_on_raw_data(tmp_path: Path) -> None:
     run = tmp_path / "run"
     task = {"standardise": "federated", "scale": 1.0}
-    path = SIMULATED.written(tmp_path, task=task, fleet={"faults": {}})
+    path = SIMULATED.written(tmp_path, task=task, rounds={"count": 3}, fleet={"faults": {}})
     line = ["covey.coordinator.cli", "run", str(path), "--out", str(run), "--in-process", "--json"]
     finish(Program([*line, "--set", "strategy.name=fedavg"], tmp_path / "run.log"))
     done = CliRunner().invoke(app, ["lab", "export", str(run), "--json"])

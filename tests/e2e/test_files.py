@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from tests.e2e.conftest import SIMULATED, finish
-from tests.processes import Program, model_bytes, result, rows
+from tests.processes import Program, model_bytes, result, rows, words
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("numpy_learner")]
 
 
 def run(folder: Path, out: str, **sections: Any) -> Path:
-    """A FedAvg run of the small fleet without a broker: the run that repeats it from files has one."""
+    """A FedAvg run of the small fleet."""
     path = SIMULATED.written(folder, fleet={"faults": {}}, **sections)
     sets = ["--set", "strategy.name=fedavg", "--set", "rounds.count=2", "--in-process", "--json"]
     finish(
@@ -40,7 +40,7 @@ def test_a_run_from_files_is_the_run_that_wrote_them(tmp_path: Path) -> None:
     (tmp_path / "who.json").write_text(
         json.dumps([[int(who.split("-")[1]) for who in row] for row in trained])
     )
-    base = SIMULATED.written(tmp_path)
+    base = SIMULATED.written(tmp_path, fleet={"faults": {}})
     files = {
         "task.init": "theta.npz",
         "fleet.partition": "split.npz",
@@ -48,15 +48,7 @@ def test_a_run_from_files_is_the_run_that_wrote_them(tmp_path: Path) -> None:
         "seed": "5",
     }
     sets = [word for key, value in files.items() for word in ("--set", f"{key}={value}")]
-    command = [
-        "covey.coordinator.cli",
-        "run",
-        str(base),
-        "--out",
-        str(tmp_path / "second"),
-        "--embedded",
-        "--json",
-    ]
+    command = words("coordinator run", base, "--out", tmp_path / "second", "--in-process", "--json")
     more = ["--set", "strategy.name=fedavg", "--set", "rounds.count=2"]
     finish(Program([*command, *more, *sets], tmp_path / "second.log"))
     assert model_bytes(tmp_path / "second") == model_bytes(first)
@@ -71,15 +63,9 @@ def test_initial_weights_of_the_wrong_length_are_refused_before_anything_starts(
 ) -> None:
     path = SIMULATED.written(tmp_path)
     np.savez(tmp_path / "theta.npz", theta0=np.zeros(7, np.float32))
-    command = [
-        "covey.coordinator.cli",
-        "run",
-        str(path),
-        "--out",
-        str(tmp_path / "run"),
-        "--set",
-        "task.init=theta.npz",
-    ]
+    command = words(
+        "coordinator run", path, "--out", tmp_path / "run", "--set", "task.init=theta.npz"
+    )
     this = Program(command, tmp_path / "log")
     assert this.process.wait(60) == 2, this.output
     assert "theta0" in this.output

@@ -16,7 +16,7 @@ import yaml
 
 from covey.agent.cli.options import state_folder
 from tests.e2e.conftest import finish
-from tests.e2e.test_enrolled import SCENARIO, TASK, data
+from tests.e2e.enrolled import SCENARIO, TASK, data
 from tests.kit.others import masked, read_by_others
 from tests.kit.scenes import start_file
 from tests.processes import Program, free_port, needs_mosquitto, rows, until

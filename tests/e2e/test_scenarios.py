@@ -15,7 +15,7 @@ from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.strategies.fuzzy import Fuzzy
 from tests.agent.real_data import data_root
 from tests.e2e.conftest import finish
-from tests.processes import ROOT, Program, result, rows
+from tests.processes import ROOT, Program, result, rows, words
 
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
 SMALL = {  # the same scenario with few agents and one round
@@ -44,14 +44,7 @@ def run(folder: Path, name: str, *more: str) -> dict[str, Any]:
         "--set",
         "fleet.workers=1",
     ]  # one import of torch, which takes longer than all the work
-    command = [
-        "covey.coordinator.cli",
-        "run",
-        str(ROOT / "scenarios" / f"{name}.yaml"),
-        "--out",
-        str(out),
-        "--json",
-    ]
+    command = words("coordinator run", ROOT / "scenarios" / f"{name}.yaml", "--out", out, "--json")
     command += [*one_worker, *more]
     finish(Program(command, folder / "run.log"), 240)
     return result(out)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.certificates import Authority
 from tests.e2e.conftest import SIMULATED, finish
-from tests.processes import Program, free_port, needs_mosquitto, program, result, until
+from tests.processes import Program, free_port, needs_mosquitto, program, result, until, words
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("numpy_learner")]
 
@@ -48,15 +48,7 @@ def test_a_run_with_its_fleet_and_its_status_over_a_broker_that_wants_certificat
         own = authority.sign("coordinator")
         names = {"cert": own.cert.name, "key": str(own.key)}  # of which one is relative
         reach = credentials(own.cert.parent, url, authority, **names)
-        command = [
-            "covey.coordinator.cli",
-            "run",
-            str(path),
-            "--out",
-            str(tmp_path / "run"),
-            "--json",
-            *reach,
-        ]
+        command = words("coordinator run", path, "--out", tmp_path / "run", "--json", *reach)
         finish(Program(command, tmp_path / "run.log"))
         with program(
             "covey.coordinator.cli", "status", *reach, log=tmp_path / "status.log"

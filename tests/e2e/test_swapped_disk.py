@@ -13,8 +13,7 @@ from covey.agent.kept.model_dir import read_index
 from covey.agent.kept.secure_folder import SecureFolder
 from covey.broker.cli.program import app as broker_app
 from covey.shared.mqtt import credentials
-from tests.e2e.enrolled import Enrolled, ended
-from tests.e2e.test_enrolled import data
+from tests.e2e.enrolled import Enrolled, data, ended
 from tests.processes import needs_mosquitto, rows, until
 
 pytestmark = pytest.mark.processes

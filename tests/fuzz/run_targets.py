@@ -18,7 +18,7 @@ from tests.fuzz.mutate import mutated, mutated_tree, packed
 from tests.fuzz.target import Target
 from tests.fuzz.wire_targets import sealed
 from tests.kit.local_clients import report_on
-from tests.kit.small_run import DEEP, begun, clients, local_for, scenario
+from tests.kit.small_run import DEEP, begun, clients, judged, local_for
 from tests.methods import METHODS
 
 FIELDS = (
@@ -50,7 +50,7 @@ class Course:
 
     def begin(self) -> Run:
         shutil.rmtree(self.folder / "run", ignore_errors=True)
-        self.scene = scenario(
+        self.scene = judged(
             self.names[self.turn % len(self.names)],
             task={"standardise": "none" if self.turn % 2 else "federated"},
             evaluation={"every": 1, "track": True},
@@ -59,7 +59,7 @@ class Course:
         self.turn += 1
         self.people, self.memories = clients(scene=self.scene), {}
         run = begun(self.folder / "run", self.scene, name="r")
-        run.spool.durable = False
+        run.store.durable = False
         run.members.note_samples(dict.fromkeys(self.people, (24, 24)))
         for client in self.people:
             run.handle(Joined(client), 0.0)

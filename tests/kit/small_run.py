@@ -17,10 +17,11 @@ import numpy as np
 from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.record.notices import Observer, ignore
+from covey.coordinator.record.store import Store
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import Origin
 from covey.coordinator.run.rules import rules_of
-from covey.coordinator.run.run import Run
+from covey.coordinator.run.run import ReportCame, Run
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.scenario import Scenario
@@ -34,7 +35,7 @@ from tests.kit.scenes import VECTORS, Scenes, changed
 from tests.methods import LAYERED, METHODS, NORMED
 
 # These are about several layers; for all others a single one is enough.
-DEEP = {"fesem_ma-fedma", "fesem_ma-own", "fedrep-fedper", *LAYERED}
+DEEP = {"fesem_ma-own", "fedrep-fedper", *LAYERED}
 # The task of these is called images of one column.
 IMAGES = {"fuzzy"}
 
@@ -53,8 +54,16 @@ def clients(count: int = AGENTS, scene: Scenario | None = None) -> dict[ClientId
     return {f"agent-{i}": client(GROUPS[i % 2], seed=i) for i in range(count)}
 
 
+SERVED = {"deliver": "served"}
+
+
 def scenario(method: str, **sections: Any) -> Scenario:
-    """Eight agents, three rounds, half of them in each."""
+    """Eight agents, three rounds, half of them in each. No agent judges what else it could answer with: half of a run's time."""
+    return judged(method, **changed({"evaluation": SERVED}, sections))
+
+
+def judged(method: str, **sections: Any) -> Scenario:
+    """The same, and after the last round each agent weighs what it can have, as it does unless a scenario names something else."""
     task = {**VECTORS, "model": {"name": "mlp" if method in DEEP else "linear"}}
     if method in IMAGES:
         task["features"] = [1, *VECTORS["features"], 1]
@@ -79,7 +88,7 @@ def buffered(method: str, **sections: Any) -> Scenario:
         "start_agents": AGENTS,
     }
     shared = changed({"fleet": fleet, "rounds": rounds}, sections)
-    return scenario(method, **shared)
+    return judged(method, **shared)
 
 
 def starts(scene: Scenario) -> tuple[list[Vector], Layout]:
@@ -183,6 +192,11 @@ def in_process(
     return driver(folder, scene, people, **knobs).complete(samples_of(people))
 
 
+def received(run: Run, client: ClientId, content: bytes, now: float = 0.0) -> list[Effect]:
+    """What follows from a report that comes over the wire."""
+    return run.handle(ReportCame(client, lambda: content), now)
+
+
 class KilledError(Exception):
     pass
 
@@ -197,19 +211,19 @@ def killed_at_each_step(
     Returns:
         The run at its end, and the number of kills.
     """
-    save, struck = Run._save, set[tuple[Any, ...]]()
+    save, struck = Store._save, set[tuple[Any, ...]]()
 
-    def dies(run: Run) -> None:
+    def dies(store: Store, run: Run) -> None:
         place = (run.engine.number, run.engine.stage, run.engine.round)
         if place not in struck:
             struck.add(place)
             raise KilledError
-        save(run)
+        save(store, run)
 
     effects: list[Effect] = []
     while True:
         try:
-            with patch.object(Run, "_save", dies):
+            with patch.object(Store, "_save", dies):
                 return first.complete(samples, effects), len(struck)
         except KilledError:
             first.run, found = resumed()

@@ -48,7 +48,7 @@ from covey.shared.wire.messages import OrderMessage, Part, digest
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics
 from tests.agent import orders
 from tests.coordinator.test_report_path import content_of, messages_of
-from tests.kit.small_run import begun, rules, scenario, setup
+from tests.kit.small_run import begun, judged, rules, setup
 
 TOPICS = Topics("default")
 BASE = "covey/default/"
@@ -246,7 +246,7 @@ class CoordinatorPlayer(Player):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         rounds = {"count": 1, "participation": 1.0, "start_agents": 2}
-        self._scene = scenario("fedavg", rounds=rounds)
+        self._scene = judged("fedavg", rounds=rounds)
         self._folder = folder / "run"
         run = begun(self._folder, self._scene)
         self.machine = self._service(run)

@@ -115,7 +115,7 @@ def play(seed: int, folder: Path) -> Chaos:
     secure = {"clip": 10.0, "cap": 100, "group": chaos.draw.choice((4, 8))}
     rounds = {"count": 2, "participation": 1.0}
     method = chaos.draw.choice(METHODS)
-    scene = small_run.scenario(method, rounds=rounds, privacy={"secure": secure})
+    scene = small_run.judged(method, rounds=rounds, privacy={"secure": secure})
     people = small_run.samples_of(small_run.clients())
     clients = Clients(chaos, sums, scene)
     setup, rules = small_run.setup(scene), small_run.rules(scene, void_limit=1000)

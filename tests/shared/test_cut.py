@@ -349,7 +349,6 @@ def test_linkage_and_signature_are_the_papers_where_the_cut_is_given() -> None:
     )
     assert (given.choose, given.linkage, given.signature) == ("gap", "average", "final_layer")
     assert FedClust(choose="rotations").linkage == "ward"
-    assert FedClust(normalize="delta").signature == "final_layer"
     assert FedClust(linkage="single").linkage == "single"
 
 

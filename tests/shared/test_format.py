@@ -32,7 +32,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "4ba3b73e7b6aebcc",
+    "232d7eccc5b10a28",
 )  # the format number, and the digest of the fields that it stands for
 
 

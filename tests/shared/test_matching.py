@@ -9,7 +9,7 @@ from torch.nn.utils import vector_to_parameters
 
 from covey.agent.training.models import build, initial
 from covey.shared.errors import UserError
-from covey.shared.numerics.fedma import align, layers_of, match_units, permute
+from covey.shared.numerics.matching import align, layers_of, match_units, permute
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.scenario.task import Model, Task
 

@@ -52,10 +52,7 @@ LOCALLY = {
     "fedclust",
     "fesem",
 } | PARTS
-PRIVATE_OPTIONS: dict[str, dict[str, Any]] = {
-    "ifca": {"shared_trunk": False},
-    "fesem": {"m_step": "participants"},
-}
+PRIVATE_OPTIONS: dict[str, dict[str, Any]] = {"fesem": {"m_step": "participants"}}
 
 
 def vectors(seed: int, count: int, scale: float) -> list[Vector]:
@@ -144,17 +141,6 @@ def test_example_level_privacy_is_kept_or_refused_with_a_reason(method: str) -> 
     [
         ("fedclust", {"privacy": CLIENT}, "the phases signature and entry send"),
         ("fesem", {"privacy": SIGNED}, "m_step"),
-        ("ifca", {"privacy": CLIENT}, "shared_trunk"),
-        (
-            "ifca",
-            {"privacy": CLIENT, "strategy": {"shared_trunk": False, "reseed_dead": True}},
-            "reseed_dead",
-        ),
-        (
-            "ifca",
-            {"privacy": CLIENT, "strategy": {"shared_trunk": False, "initial": "kmeans++"}},
-            "kmeans",
-        ),
         ("fedavg", {"privacy": SIGNED}, "fedavg sends no signature"),
         (
             "fedavg",

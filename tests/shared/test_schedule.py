@@ -6,27 +6,18 @@ from typing import Any
 
 import pytest
 
-from covey.shared.strategies import ifca
 from covey.shared.strategies.base import Phase, Report, Training, factor_in
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedsgd import FedSgd
-from covey.shared.strategies.ifca import Ifca
 from covey.shared.strategies.perfedavg import PerFedAvg
 from covey.shared.strategies.reading import folded
-from covey.shared.strategies.robust import Robust
 from tests.bowl import Bowl, flat
 from tests.shared.planted import job, run, setup
 
 SCHEDULE = ((0.5, 0.5), (0.75, 0.2))  # of four rounds: 1, 1, 0.5, 0.1
 HALF = Training(epochs=1, batch=100, lr=0.5, lr_steps=SCHEDULE)  # a step goes half of the way
 LEFT = (1 - 0.5) * (1 - 0.5) * (1 - 0.25) * (1 - 0.05)  # of the way after four rounds
-STEPPING = [
-    FedAvg(),
-    FedSgd(),
-    Ifca(n_clusters=1, averaging="gradient"),
-    Ifca(n_clusters=1, averaging="gradient", shared_trunk=True),
-    PerFedAvg(alpha=0.0, beta=0.5),
-]
+STEPPING = [FedAvg(), FedSgd(), PerFedAvg(alpha=0.0, beta=0.5)]
 
 
 @pytest.mark.parametrize("strategy", STEPPING, ids=lambda strategy: str(strategy.name))
@@ -36,33 +27,10 @@ def test_the_rate_of_a_step_follows_the_schedule_with_every_method(strategy: Any
     assert 8 - model == pytest.approx([8 * LEFT] * 2)
 
 
-def test_robusts_step_on_the_server_follows_the_schedule_after_its_first_stage() -> None:
-    strategy = Robust(n_clusters=1, averaging="gradient", first_epochs=1)
-    end = run(strategy, {"a": Bowl(flat(8.0, 8.0), 20)}, HALF, flat(0, 0), rounds=4)
-    assert 8 - end.state.models[0] == pytest.approx(
-        [4 * LEFT] * 2
-    )  # stage 1 has gone half of the way
-
-
 def test_a_round_without_reports_that_count_is_one_of_the_schedule() -> None:
     begun = FedSgd().init(setup({"a": Bowl(flat(8.0, 8.0), 20)}, HALF, flat(0, 0)))
     after = folded(FedSgd(), begun, Phase(), reports=[("a", Report({"gradient": flat(1, 1)}, 0))])
     assert (after.round, after.model is begun.model) == (1, True)
-
-
-def test_a_hypothesis_that_is_seeded_again_moves_with_the_rate_of_its_round(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ifca, "DEAD_AFTER", 1)
-    training = Training(epochs=1, batch=100, lr=0.5, lr_steps=((0.5, 0.1),))
-    strategy = Ifca(averaging="gradient", reseed_dead=True)
-    end = run(
-        strategy, {"a": Bowl(flat(8.0, 8.0), 20)}, training, flat(0, 0), flat(-90, -90), rounds=1
-    )
-    assert end.state.models[0] == pytest.approx([4, 4])
-    assert end.state.models[1] == pytest.approx(
-        [8, 8]
-    )  # once more by the same gradient, at the rate of the only round
 
 
 def test_perfedavgs_order_names_an_outer_rate_only_if_it_differs() -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Vector
@@ -27,11 +27,6 @@ from tests.kit.small_fleet import over_the_wire
 from tests.kit.small_run import fingerprint, in_process, scenario
 
 registry: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
-REFUSE: dict[str, dict[str, Any]] = {
-    "fedem-damped": {"damped": True},
-    "ifca-gradient": {"averaging": "gradient"},
-    "ifca-trunk": {"shared_trunk": True},
-}
 
 
 def report(*values: float) -> Report:
@@ -137,14 +132,6 @@ def test_only_sums_of_models_are_moved_and_a_sum_may_be_asked_for_twice() -> Non
     assert served.mean("1", start) is start
 
 
-@pytest.mark.parametrize("case", REFUSE)
-def test_methods_without_a_mean_of_models_refuse_the_server(case: str) -> None:
-    name, _, _ = case.partition("-")
-    options = {"name": name, **REFUSE[case], "server": {"name": "adam"}}
-    with pytest.raises(ValidationError, match=f"server is not for {name}: .*leave it out"):
-        registry.validate_python(options)
-
-
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_methods_that_never_make_a_mean_of_models_have_no_server(name: str) -> None:
     kind = BUILT_IN[name]
@@ -174,8 +161,6 @@ def test_over_the_wire_a_served_run_has_the_bytes_of_the_run_without_a_network(
     tmp_path: Path, method: str, optimiser: str
 ) -> None:
     options: dict[str, Any] = {"server": {"name": optimiser, "momentum": 0.5}}
-    if method == "ifca":
-        options["shared_trunk"] = False
     twice = {"rounds": {"count": 2}}
     scene = scenario(method, strategy=options, **twice)
     reference = in_process(tmp_path / "in-process", scene)

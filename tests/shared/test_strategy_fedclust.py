@@ -11,7 +11,7 @@ from covey.shared.strategies.base import Phase, Report, Training
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.reading import folded
-from tests.bowl import Bowl, bowl_layout, flat
+from tests.bowl import Bowl, flat
 from tests.drive import Run, fingerprint
 from tests.shared.planted import ONE, SGD, bowls, equal, run, setup, softmaxes, two_groups
 
@@ -115,50 +115,9 @@ def test_fedclust_refuses_two_lengths_of_the_first_training() -> None:
         FedClust(first_epochs=1, first_steps=5)
 
 
-@pytest.mark.parametrize(
-    ("normalize", "groups"),
-    [("none", [0, 0, 1, 2]), ("delta", [0, 0, 1, 2]), ("unit", [0, 1, 1, 0])],
-)
-def test_fedclust_normalisation_takes_out_size_or_leaves_it_in(
-    normalize: Any, groups: list[int]
-) -> None:
-    # two directions, one short and one long each: by plain distance the short ones are alike, by unit the directions
-    locals_ = bowls((0, 1, 1), (0, 1, -1), (0, 9, -9), (0, 8, 8))
-    strategy = FedClust(n_clusters=max(groups) + 1, normalize=normalize)
-    end = Run(strategy, replace(setup(locals_), layout=bowl_layout(3, head=2)), locals_).rounds(1)
-    assert [*end.state.assign.values()] == groups
-
-
-@pytest.mark.parametrize(
-    ("normalize", "reference", "expected"),
-    [
-        ("none", "round0", 0),
-        ("delta", "round0", 0),
-        ("unit", "round0", 1),
-        ("none", "current", 0),
-        ("unit", "current", 1),
-    ],
-)
-def test_fedclust_compares_a_newcomer_in_the_way_that_the_clusters_were_found(
-    normalize: Any, reference: Any, expected: int
-) -> None:
-    # short and long in two directions: a newcomer is short like one cluster and points like the other
-    locals_ = bowls((0, 1, 1), (0, 1.2, 1), (0, 8, -9), (0, 9, -9))
-    strategy = FedClust(n_clusters=2, normalize=normalize, newcomer_ref=reference)
-    start = replace(setup(locals_, ONE, flat(5, 1, 1)), layout=bowl_layout(3, head=2))
-    at = Run(
-        strategy, start, {c: Bowl(b.minimum + flat(0, 1, 1)) for c, b in locals_.items()}
-    ).rounds(1)
-    assert [*at.state.assign.values()] == [0, 0, 1, 1]
-    newcomer = Report({"signature": flat(1 + 0.5, 1 - 0.5)}, 10)
-    after = folded(strategy, at.state, Phase("entry", ("new",)), reports=[("new", newcomer)])
-    assert after.assign["new"] == expected
-
-
-@pytest.mark.parametrize("reference", ["round0", "current"])
-def test_fedclust_newcomers_join_their_group_by_their_final_layer(reference: Any) -> None:
+def test_fedclust_newcomers_join_their_group_by_their_final_layer() -> None:
     joins = {"c04": 3, "c05": 3}
-    end = run(FedClust(n_clusters=2, newcomer_ref=reference), two_groups(), rounds=6, joins=joins)
+    end = run(FedClust(n_clusters=2), two_groups(), rounds=6, joins=joins)
     assert end.state.assign == {client: i % 2 for i, client in enumerate(two_groups())}
     names = [(phase.name, phase.cohort) for phase, _ in end.phases]
     assert names[4] == ("entry", ("c04", "c05"))
@@ -174,19 +133,16 @@ def test_fedclust_newcomers_join_their_group_by_their_final_layer(reference: Any
     ]
 
 
-def test_fedclust_reference_is_the_first_uploads_or_the_current_model() -> None:
+def test_fedclust_compares_a_newcomer_with_the_first_uploads() -> None:
     grown = (
         flat(0, 40),
         flat(0, 2.6),
     )  # after many rounds: by now a newcomer's 2.4 is nearest to the other cluster
     newcomer = [("new", Report({"signature": flat(2.4)}, 10))]
-    for reference, expected in (("round0", 0), ("current", 1)):
-        end = run(FedClust(n_clusters=2, newcomer_ref=reference), two_groups(), rounds=1)
-        state = replace(end.state, models=grown)
-        assert (
-            folded(end.strategy, state, Phase("entry", ("new",)), reports=newcomer).assign["new"]
-            == expected
-        )
+    end = run(FedClust(n_clusters=2), two_groups(), rounds=1)
+    state = replace(end.state, models=grown)
+    after = folded(end.strategy, state, Phase("entry", ("new",)), reports=newcomer)
+    assert after.assign["new"] == 0
 
 
 def test_fedclust_newcomers_do_not_move_the_reference_of_their_cluster() -> None:
@@ -253,19 +209,11 @@ def test_fedclust_sends_an_update_as_one_kilobyte_whatever_its_length() -> None:
     assert [*end.state.assign.values()] == [0, 0, 1, 1]
 
 
-@pytest.mark.parametrize("reference", ["round0", "current"])
-def test_fedclust_compares_a_newcomers_update_also_if_it_was_drawn_for_a_round(
-    reference: Any,
-) -> None:
+def test_fedclust_compares_a_newcomers_update_also_if_it_was_drawn_for_a_round() -> None:
     locals_ = turned()
-    strategy = FedClust(n_clusters=2, signature="update", newcomer_ref=reference)
+    strategy = FedClust(n_clusters=2, signature="update")
     at = Run(strategy, setup(locals_), locals_).rounds(2)
     model = flat(-4, -4, 1)
     drawn = Report({"model": model}, examples=10)
     state = strategy.assign_newcomers(at.state, [("stranger", drawn)])
     assert state.assign["stranger"] == at.state.assign["c01"]
-
-
-def test_fedclust_refuses_to_normalise_an_update() -> None:
-    with pytest.raises(ValidationError, match="leave normalize out"):
-        FedClust(signature="update", normalize="delta")

@@ -83,7 +83,6 @@ def test_feddane_draws_again_if_the_first_cohort_is_gone_or_the_phase_was_void()
     assert cohort(strategy, 0, "b", "c") == ("b",)
     assert cohort(strategy, 1, "b", "c") == "sample"
     assert cohort(strategy, 0, "c") == "sample"
-    assert cohort(FedDane(resample=True), 0, "a", "b", "c") == "sample"
 
 
 def test_feddane_clients_new_in_the_second_phase_compute_their_gradient_first() -> None:
@@ -129,10 +128,3 @@ def test_feddane_draws_fedavgs_clients_in_both_phases_of_every_round(tmp_path: P
     drawn = invited("fedavg", tmp_path)
     assert len(set(drawn)) > 1
     assert invited("feddane", tmp_path) == [cohort for cohort in drawn for _ in range(2)]
-
-
-def test_feddane_resampling_draws_an_independent_second_set(tmp_path: Path) -> None:
-    cohorts = invited("feddane", tmp_path, resample=True)
-    first, second = cohorts[::2], cohorts[1::2]
-    assert first == invited("fedavg", tmp_path)
-    assert any(one != other for one, other in zip(first, second, strict=True))

@@ -20,13 +20,3 @@ def test_feddist_goes_part_of_the_way_to_the_uniform_mean_and_feddws_to_the_weig
     assert run(FedDws(epsilon=0.6), locals_, training, rounds=1).state.model == pytest.approx(
         [0.6 * 6.5]
     )
-
-
-def test_feddist_annealing_shrinks_the_step_by_equal_amounts() -> None:
-    locals_ = {"a": Bowl(flat(8.0))}
-    training = Training(batch=10, lr=1.0)  # every round ends at 8
-    end = run(FedDist(epsilon=0.5, anneal="linear"), locals_, training, rounds=2)
-    assert end.state.model == pytest.approx([4 + 0.25 * 4])
-    assert run(FedDist(epsilon=0.5), locals_, training, rounds=2).state.model == pytest.approx(
-        [6.0]
-    )

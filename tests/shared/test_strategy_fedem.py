@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.shared.strategies.base import Phase, Report, View
+from covey.shared.strategies.base import Phase, Report
 from covey.shared.strategies.fedem import FedEm
 from covey.shared.strategies.reading import folded
 from tests.bowl import Bowl, flat, softmax_client
@@ -60,20 +60,6 @@ def test_fedem_components_are_means_by_samples() -> None:
     assert [
         one.tolist() for one in folded(strategy, state, Phase(), reports=reports).components
     ] == [[4, 0], [0, 4]]
-
-
-def test_fedem_damped_lets_absent_clients_hold_the_old_components() -> None:
-    strategy = FedEm(n_clusters=1, damped=True)
-    state = strategy.init(setup(two_groups(spread=0), ONE, flat(8, 8)))
-    assert strategy.plan(state, View(0, 10, 0, ("a", "b"))).name == "count"
-    state = folded(
-        strategy, state, Phase("count"), reports=[("a", Report({}, 10)), ("b", Report({}, 30))]
-    )
-    assert strategy.plan(state, View(0, 10, 0, ("a", "b"))).name == "train"
-    after = folded(
-        strategy, state, Phase(), reports=[("a", Report({"component-0": flat(0, 4)}, 10))]
-    )
-    assert after.components[0].tolist() == [6, 7]
 
 
 def test_fedem_keeps_weights_on_the_client_until_its_report_is_accepted() -> None:

@@ -87,10 +87,7 @@ class Recorder:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (
-            {"beta": 0.5, "temperature": 0.2, "kappa": 0.3, "contrast": "rows"},
-            Contrast(2, 0.5, 0.2, 0.3, "rows"),
-        ),
+        ({"beta": 0.5, "temperature": 0.2, "kappa": 0.3}, Contrast(2, 0.5, 0.2, 0.3)),
         ({"variant": "fedavg+clu"}, Contrast(2)),
         ({"beta": 0.0}, None),
         ({"variant": "fedavg+clusteredFL", "known": {"c": [0.4, 0.6]}}, None),

@@ -5,16 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from covey.shared.privacy.settings import SecureSettings
-from covey.shared.strategies import ifca
-from covey.shared.strategies.base import Phase, Report, Training, View
+from covey.shared.strategies.base import Phase, Report, View
 from covey.shared.strategies.ifca import Ifca
 from covey.shared.strategies.reading import folded
-from tests.bowl import Bowl, flat
+from tests.bowl import flat
 from tests.drive import Run, fingerprint
-from tests.shared.planted import ONE, WHOLE, alternating, bowls, run, setup, two_groups
+from tests.shared.planted import ONE, alternating, bowls, run, setup, two_groups
 
 STARTS = [flat(1, 1), flat(-1, -1)]
 
@@ -50,52 +48,7 @@ def test_ifca_ties_go_to_the_first_hypothesis() -> None:
     assert set(end.state.assign.values()) == {0}
 
 
-def test_ifca_weighs_by_samples_or_not_at_all() -> None:
-    locals_ = {"a": Bowl(flat(0, 4), 10), "b": Bowl(flat(8, 0), 30)}
-    for weights, expected in (("samples", [3.0, 0.5]), ("uniform", [2.0, 1.0])):
-        assert run(Ifca(n_clusters=1, weights=weights), locals_, rounds=1).state.models[
-            0
-        ] == pytest.approx(expected)
-
-
-def test_ifca_divides_gradients_by_all_reporters_not_by_the_cluster() -> None:
-    locals_ = bowls((5, 0), (5, 0), (5, 0), (-5, 0))
-    end = run(
-        Ifca(initial="random", averaging="gradient", n_clusters=2),
-        locals_,
-        ONE,
-        flat(1, 0),
-        flat(-1, 0),
-        rounds=1,
-    )
-    assert end.state.models[0] == pytest.approx([1 + 0.5 / 4 * 3 * 4, 0])
-    assert end.state.models[1] == pytest.approx([-1 - 0.5 / 4 * 4, 0])
-
-
-def test_ifca_with_a_shared_trunk_has_one_body_and_several_heads() -> None:
-    locals_ = bowls((2.0, 5.0), (4.0, -5.0), (2.0, 5.0), (4.0, -5.0))
-    end = run(Ifca(shared_trunk=True), locals_, ONE, flat(0, 1), flat(7, -1), rounds=12)
-    assert end.state.models[0] == pytest.approx([3, 5], rel=2e-3)  # the body is everybody's mean
-    assert end.state.models[1] == pytest.approx([3, -5], rel=2e-3)
-    order = end.strategy.order(end.state, Phase(), "c00")
-    assert [end.strategy.model(end.state, key).size for key in order.models] == [
-        1,
-        1,
-        1,
-    ]  # trunk and two heads
-    assert end.personal("c01")[0][1] == pytest.approx(end.state.models[1])
-
-
-@pytest.mark.parametrize("initial", ["random", "warmup"])
-def test_hypotheses_with_a_shared_trunk_begin_with_that_of_the_first(initial: str) -> None:
-    strategy = Ifca.model_validate({"n_clusters": 2, "initial": initial, "shared_trunk": True})
-    start = run(strategy, bowls((5, 5), (-5, -5)), ONE, flat(0, 1), flat(7, -1), rounds=0).state
-    first, second = (np.delete(model, slice(*start.head)) for model in start.models)
-    assert first.tolist() == second.tolist()
-    assert start.models[0].tolist() != start.models[1].tolist()
-
-
-def test_ifca_hypothesis_without_choosers_stays_is_called_dead_and_may_be_seeded_again() -> None:
+def test_ifca_hypothesis_without_choosers_stays_and_is_called_dead() -> None:
     locals_ = bowls((5, 5), (5, 5), (-3, -3))
     starts = [flat(1, 1), flat(-90, 90)]
     dead = run(Ifca(initial="random"), locals_, ONE, *starts, rounds=10)
@@ -103,9 +56,6 @@ def test_ifca_hypothesis_without_choosers_stays_is_called_dead_and_may_be_seeded
     assert dead.strategy.shown(dead.state).notes["dead"] == [1]
     assert "no agent chose" in dead.strategy.shown(dead.state).notes["warning"]
     assert dead.strategy.shown(dead.rounds(11).state).notes.get("warning") is None  # said once
-    alive = run(Ifca(initial="random", reseed_dead=True), locals_, ONE, *starts, rounds=19)
-    assert alive.state.assign == {"c00": 0, "c01": 0, "c02": 1}
-    assert alive.state.models[1] == pytest.approx([-3, -3], rel=1e-2)
 
 
 def test_ifca_round_without_a_valid_choice_does_not_count_against_anybody() -> None:
@@ -115,101 +65,6 @@ def test_ifca_round_without_a_valid_choice_does_not_count_against_anybody() -> N
     assert at.state.idle == (0, 2)
     assert folded(at.strategy, at.state, Phase(), reports=[]).idle == (0, 2)
     assert at.rounds(3).state.idle == (0, 3)
-
-
-def test_ifca_hypothesis_that_was_seeded_again_is_given_as_long_as_the_first_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ifca, "DEAD_AFTER", 3)
-    locals_ = bowls((5, 5), (5, 5), (-3, -3))
-    drop = lambda phase, round_, client: client == "c02" and round_ >= 3  # noqa: E731  who was to use it is gone
-    strategy = Ifca(reseed_dead=True)
-    ends = [
-        run(strategy, locals_, ONE, flat(1, 1), flat(-90, 90), rounds=r, drop=drop).state
-        for r in (3, 5, 6)
-    ]
-    assert [end.idle for end in ends] == [(0, 0), (0, 2), (0, 0)]
-
-
-def test_ifca_kmeans_plus_plus_takes_the_models_of_those_served_worst() -> None:
-    locals_ = bowls((5, 0), (5.2, 0), (-5, 0), (0, 9))
-    end = run(
-        Ifca(n_clusters=3, initial="kmeans++"),
-        locals_,
-        Training(epochs=1, batch=100, lr=1.0),
-        rounds=1,
-    )
-    assert [phase.name for phase, _ in end.phases] == ["seed", "score", "score", "train"]
-    assert end.state.assign["c00"] == end.state.assign["c01"]
-    assert len({end.state.assign[c] for c in ("c00", "c02", "c03")}) == 3
-    assert end.state.candidates == ()
-
-
-def test_ifca_kmeans_plus_plus_makes_do_with_those_who_answer() -> None:
-    locals_ = bowls((5, 0), (-5, 0))
-    end = run(
-        Ifca(n_clusters=3, initial="kmeans++"),
-        locals_,
-        rounds=2,
-        drop=lambda phase, r, c: phase == "score",
-    )
-    assert len(end.state.models) == 3
-
-
-def test_ifca_kmeans_plus_plus_passes_over_who_does_not_answer_and_begins_anywhere() -> None:
-    locals_ = bowls((1, 0), (2, 0), (3, 0), (4, 0))
-    strategy = Ifca(n_clusters=2, initial="kmeans++")
-    firsts = set()
-    for seed in range(12):
-        begun = replace(setup(locals_, WHOLE, count=2), seed=seed)
-        at = Run(strategy, begun, locals_)
-        at.phase(0)
-        firsts.add(float(at.state.models[0][0]))
-        silent, there = at.state.candidates[:2]
-        answer = Report({}, 10, {"losses": [0.25]})
-        assert (
-            folded(strategy, at.state, Phase("score"), reports=[(there[0], answer)]).models[1]
-            is there[1]
-        )
-        assert silent[0] != there[0]
-    assert len(firsts) > 1
-
-
-def test_ifca_rates_a_restart_by_samples_and_keeps_the_first_of_two_that_are_as_good() -> None:
-    locals_ = {"a": Bowl(flat(4, 0), 10), "b": Bowl(flat(-4, 0), 30)}
-    up, down = flat(0, 8), flat(0, -8)
-    for first, second in ((up, down), (down, up)):
-        strategy = Ifca(n_clusters=1, initial="restarts", restarts=2)
-        at = Run(strategy, setup(locals_, ONE, first, second), locals_)
-        for _ in range(8):
-            at.phase(0)
-        # seven eighths of the way to the mean (4 * 10 - 4 * 30) / 40 = -2, next to the remainder of the start
-        assert at.state.models[0].tolist() == [-1.75, first[1] / 8]
-        losses = (10 * (5.75**2 + 1) / 2 + 30 * (2.25**2 + 1) / 2) / 40
-        assert at.state.best_loss == pytest.approx(losses)
-
-
-def test_ifca_continues_with_the_restart_of_the_lowest_loss() -> None:
-    locals_ = bowls((5, 5), (-5, -5))
-    bad = [flat(90, -90), flat(91, -91)]
-    for starts in ([*bad, *STARTS], [*STARTS, *bad]):
-        end = run(
-            Ifca(n_clusters=2, initial="restarts", restarts=2), locals_, ONE, *starts, rounds=1
-        )
-        # each round of a restart has a name of its own, on which draws are made: equal in all restarts
-        names = ["restart0", "restart1", "restart2", "rate"]
-        assert [phase.name for phase, _ in end.phases] == [*names, *names, "train"]
-        assert end.state.best_loss == pytest.approx(
-            2 * (4 * 0.5**3) ** 2 / 2
-        )  # of the models as trained
-        assert end.state.models[0] == pytest.approx(5 - 4 * 0.5**4)
-        assert end.state.models[1] == pytest.approx(-5 + 4 * 0.5**4)
-        assert end.state.best == end.state.spare == ()
-
-
-def test_ifca_restarts_must_be_asked_for() -> None:
-    with pytest.raises(ValidationError, match="initial: restarts"):
-        Ifca(restarts=3)
 
 
 def test_ifca_warmup_trains_random_groups_before_clients_choose() -> None:
@@ -255,12 +110,8 @@ def test_ifca_warns_where_all_choose_the_same_hypothesis() -> None:
         assert ("warning_clusters" in end.strategy.shown(end.state).notes) == warned
 
 
-@pytest.mark.parametrize("averaging", ["model", "gradient"])
-def test_under_secure_sums_clients_choose_first_and_train_what_they_would_have_chosen(
-    averaging: str,
-) -> None:
-    options: dict[str, Any] = {"initial": "warmup", "warmup_rounds": 1, "averaging": averaging}
-    strategy, locals_ = Ifca(**options), two_groups()
+def test_under_secure_sums_clients_choose_first_and_train_what_they_would_have_chosen() -> None:
+    strategy, locals_ = Ifca(initial="warmup", warmup_rounds=1), two_groups()
     begun = setup(locals_, ONE, *STARTS)
     summed = replace(begun, secure=SecureSettings(clip=1.0))
     at_once, first = (Run(strategy, one, locals_).rounds(3) for one in (begun, summed))

@@ -22,14 +22,6 @@ def test_lg_shares_the_last_layer_and_leaves_the_others_alone() -> None:
         assert model == pytest.approx([body, 5.25])
 
 
-def test_lg_weighs_all_agents_alike_with_its_option() -> None:
-    locals_ = {"a": Bowl(flat(4, 4), 10), "b": Bowl(flat(-4, 8), 30)}
-    end = run(
-        LgFedAvg(shared_layers=1, weights="uniform"), locals_, Training(batch=100, lr=0.5), rounds=1
-    )
-    assert end.state.model == pytest.approx([3.0])
-
-
 def test_lg_shares_the_buffers_of_shared_layers() -> None:
     tensors = ("low.weight", "top.weight", "low.running_mean", "top.running_mean")
     split = LgFedAvg(shared_layers=1).split(

@@ -58,16 +58,6 @@ def test_perfedavg_splits_a_single_batch() -> None:
     assert split == [[0, 1], [2, 3], [4, 8]]
 
 
-def test_perfedavg_weighs_all_agents_alike_with_its_option() -> None:
-    locals_ = {"a": Bowl(flat(4.0), 10), "b": Bowl(flat(8.0), 30)}
-    training = Training(batch=100)
-    ends = [
-        run(PerFedAvg(alpha=0, beta=0.5, weights=weights), locals_, training, rounds=1).state.model
-        for weights in ("samples", "uniform")
-    ]
-    assert ends == [pytest.approx([0.25 * 2 + 0.75 * 4]), pytest.approx([3.0])]
-
-
 def test_perfedavg_is_evaluated_after_adaptation_on_training_data() -> None:
     local = Bowl(flat(8.0), 20, training=Training(epochs=5, batch=10))
     the_job = job(flat(0.0), training=local.training, layout=bowl_layout(1))

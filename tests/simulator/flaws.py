@@ -10,8 +10,9 @@ from unittest.mock import patch
 
 from covey.agent.device import outbox
 from covey.coordinator.disk import spool
-from covey.coordinator.run.effects import DropModel, SendOrder
+from covey.coordinator.run.effects import DropModel, Effect, SendOrder
 from covey.coordinator.run.own_orders import OwnOrders
+from covey.coordinator.run.run import Happening, Run
 from covey.coordinator.serve import aggregators, reader
 from covey.coordinator.serve.aggregators import Aggregators, AggregatorSeen
 from covey.coordinator.serve.desk import Desk
@@ -47,6 +48,7 @@ FOUND = {
             Fault("power cut of coordinator", at=1.3, lasts=1.5, target=43),
         ),
     ),
+    "orders before the disk": Plan(0, "fedavg", "hasty", 1, False, ()),
     "masks of the missing": Plan(
         0, "fedavg", "hasty", 1, False, (Fault("kill agent", at=1.5, lasts=60),), secure=True
     ),
@@ -116,6 +118,9 @@ def without(fix: str) -> Iterator[None]:
         case "synced spool":  # reports are acknowledged before they are on the disk
             with patch.object(spool, "sync_files", lambda paths: None):
                 yield
+        case "orders before the disk":  # what follows from events leaves before they are written
+            with patch.object(Run, "handle_all", _committed_later):
+                yield
         case "models in use":  # files of models are removed that open orders name
             with patch.object(OwnOrders, "tidy", _forgetting_all):
                 yield
@@ -144,8 +149,14 @@ def without(fix: str) -> Iterator[None]:
 
 
 def _forgetting_all(orders: OwnOrders, needed: object, present: object) -> list[DropModel]:
-    orders._useless += [send.path for send in orders.versions.values()]
+    for send in orders.versions.values():
+        orders._store.useless(send.path)
     return []
+
+
+def _committed_later(run: Run, events: Iterable[Happening], now: float) -> list[list[Effect]]:
+    run.store.commit(run)
+    return [run._decided(event, now) for event in events]
 
 
 def _orders_under_the_lock(desk: Desk, clients: Iterable[ClientId]) -> list[SendOrder]:

@@ -31,6 +31,7 @@ import numpy as np
 from covey.coordinator.checks import read_report
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.engine.pace import Pace
+from covey.coordinator.record.store import Saved, Store
 from covey.coordinator.run.run import Run
 from covey.shared.secure.agent import OwnSum
 from covey.shared.secure.derivation import name_of_terms
@@ -183,6 +184,7 @@ class Judge:
     def __init__(self, fail: Callable[[Exception], None]) -> None:
         self._fail = fail
         self._lineages: dict[Path, Lineage] = {}
+        self._stores: dict[Path, Store] = {}  # of the newest life in each folder
         self._works: dict[str, set[str]] = {}  # what each report came from, by its digest
         self._contents: dict[str, bytes] = {}  # of the reports, by their digests
         self._newest: dict[tuple[str, ...], tuple[int, ...]] = {}  # of what only grows
@@ -213,6 +215,11 @@ class Judge:
     def ordered(self, life: str, folder: Path, client: ClientId, order: OrderMessage) -> None:
         """A coordinator publishes an order: its agent may learn what was accepted."""
         self._grows(("orders", life, client), order.age)
+        store = self._stores[folder]
+        self._expect(
+            not store._is_due and not store.reports._unsynced,
+            "an order leaves before what it follows from is on the disk",
+        )
         promised = self._lineages[folder].promised
         promised[client] = max(promised.get(client, 0), order.accepted)
 
@@ -268,9 +275,10 @@ class Judge:
     def watch(self, run: Run) -> None:
         """Look at everything that a coordinator does. Its run has just been made; it is started or resumed next."""
         lineage = self._lineages.setdefault(run.folder, Lineage())
+        self._stores[run.folder] = run.store
         is_first = True  # checkpoint of this life
-        note, save, take = run.audit.note, run._save, run._take
-        take_back, discard = run.members.take_back, run.spool.discard
+        note, save, take = run.store.note, run.store._save, run._take
+        take_back, discard = run.members.take_back, run.store.reports.discard
         note_resume = run.recorder.note_resume
 
         def noted(event: str, **about: Any) -> None:
@@ -280,12 +288,12 @@ class Judge:
             if event == "fold":
                 self._folded(run, lineage, about["step"], about["reporters"])
 
-        def saved() -> None:
+        def saved(of: Saved) -> None:
             nonlocal is_first
             if is_first:
                 self._begins(run, lineage)
             is_first = False
-            save()
+            save(of)
             self._saved(run, lineage)
 
         def taken(phase: Phase, reports: Reports, outcome: Any, circumstances: Any) -> None:
@@ -310,12 +318,12 @@ class Judge:
             lineage.promised.pop(client, None)
             discard(step, client)
 
-        run.audit.note = noted  # type: ignore[method-assign]
-        run._save = saved  # type: ignore[method-assign]
+        run.store.note = noted  # type: ignore[method-assign]
+        run.store._save = saved  # type: ignore[assignment, method-assign]
         run._take = taken  # type: ignore[method-assign]
         run.recorder.note_resume = resumed  # type: ignore[assignment, method-assign]
         run.members.take_back = taken_back  # type: ignore[method-assign]
-        run.spool.discard = discarded  # type: ignore[method-assign]
+        run.store.reports.discard = discarded  # type: ignore[method-assign]
 
     def _begins(self, run: Run, lineage: Lineage) -> None:
         """The first checkpoint of a life follows."""
@@ -341,7 +349,9 @@ class Judge:
         waiting = Checkpoint(run.folder / "checkpoint").facts()["engine"].get("stream")
         if waiting is not None:
             reports = Pace.from_json(waiting, ()).waiting()
-            lost = [one.client for one in reports if one.client not in run.spool.who(one.step)]
+            lost = [
+                one.client for one in reports if one.client not in run.store.reports.who(one.step)
+            ]
             self._expect(
                 not lost, f"the checkpoint counts reports of {lost} that are not in the spool"
             )

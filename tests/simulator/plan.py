@@ -26,6 +26,7 @@ DISKS = (
     "cut off agent",
     "power cut of coordinator",  # what was not synced may be lost
     "power cut of agent",
+    "power cut after a message",  # of the coordinator, which has just published it
     "full disk",
     "read-only disk",
     "no descriptors",
@@ -143,7 +144,7 @@ def _plainer(fault: Fault) -> Iterator[Fault]:
 @cache
 def has_clusters(method: str) -> bool:
     """Whether the method finds clusters, each with sums of its own."""
-    return type(small_run.scenario(method).method).assignment is not Strategy.assignment
+    return type(small_run.judged(method).method).assignment is not Strategy.assignment
 
 
 @cache
@@ -153,7 +154,7 @@ def scene_of(method: str, pace: Pace, secure: bool = False) -> Scenario:
         privacy = {"secure": {"clip": 10.0, "cap": 100}}
         agents = AGENTS * (2 if has_clusters(method) else 1)  # a sum of a cluster needs four
         rounds = {"count": ROUNDS, "participation": 1.0, "start_agents": agents}
-        return small_run.scenario(method, rounds=rounds, privacy=privacy)
+        return small_run.judged(method, rounds=rounds, privacy=privacy)
     if pace == "buffered":
         buffered = {
             "buffer": 2,
@@ -168,7 +169,7 @@ def scene_of(method: str, pace: Pace, secure: bool = False) -> Scenario:
     rounds = {"count": ROUNDS, "participation": 1.0, "start_agents": AGENTS}
     if pace == "hasty":
         rounds |= {"count": ROUNDS + 1, "participation": 0.5}
-    return small_run.scenario(method, rounds=rounds)
+    return small_run.judged(method, rounds=rounds)
 
 
 def rules_for(plan: Plan) -> RoundRules:

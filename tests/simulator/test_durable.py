@@ -26,8 +26,8 @@ from covey.agent.worker import perform
 from covey.agent.worker.memory_file import MemoryDamaged, load_memory, save_memory
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
 from covey.coordinator.disk.checkpoint import Checkpoint
-from covey.coordinator.disk.space import Room
 from covey.coordinator.disk.spool import Spool
+from covey.coordinator.record.store import Store
 from covey.coordinator.run.effects import SendModel
 from covey.coordinator.run.own_orders import OwnOrders
 from covey.shared.secure.agent import AgentState
@@ -218,10 +218,10 @@ def spool(folder: Path) -> Check:
     here = Spool(folder / "spool")
     report = Report({"model": np.ones(10, np.float32)}, 32)
     here.keep(1, "alone", report, seconds=1.0)
-    with here.batch():
-        here.keep(1, "a", report, seconds=1.0)
-        here.keep(2, "b", report, seconds=1.0)
+    here.keep(1, "a", report, seconds=1.0)
+    here.keep(2, "b", report, seconds=1.0)
     here.keep_sum(3, CONTENT, digest(CONTENT))
+    here.sync()
 
     def is_there() -> bool:
         after = Spool(folder / "spool")
@@ -240,7 +240,7 @@ def version(folder: Path, about: int = 1) -> SendModel:
 
 
 def own_orders(folder: Path) -> Check:
-    orders, send = OwnOrders(folder, Room(folder)), version(folder)
+    orders, send = OwnOrders(folder, Store(folder, "r1")), version(folder)
     order = cast(OrderMessage, SAMPLES["order"])
     assert order.work is not None
     orders.keep_version(send, CONTENT)
@@ -269,7 +269,7 @@ CASES: dict[str, Callable[[Path], Check]] = {
     "agent/worker/perform.py _write": written,
     "coordinator/disk/array_files.py save_arrays": arrays,
     "coordinator/disk/spool.py Spool": spool,
-    "coordinator/run/own_orders.py OwnOrders": own_orders,
+    "coordinator/record/store.py Store": own_orders,
     "shared/wire/jobs.py Perform": written,  # carried out so
     "shared/storage/files.py append": appended,
     "shared/storage/files.py atomic_replace": replaced,
@@ -365,12 +365,13 @@ def test_a_writer_that_does_not_wait_for_its_disk_is_seen(
 
 
 def test_a_model_that_comes_back_into_use_keeps_its_file(tmp_path: Path) -> None:
-    orders, send = OwnOrders(tmp_path, Room(tmp_path)), version(tmp_path)
+    store = Store(tmp_path, "r1")
+    orders, send = OwnOrders(tmp_path, store), version(tmp_path)
     orders.keep_version(send, CONTENT)
     assert [gone.key for gone in orders.tidy((), ())] == ["model.0"]
     orders.keep_version(version(tmp_path, about=2), CONTENT)  # a fold led back to this model
-    orders.remove_useless_files()
+    store.checkpoint_written()
     assert send.path.exists()
     orders.tidy((), ())
-    orders.remove_useless_files()
+    store.checkpoint_written()
     assert not send.path.exists()

@@ -27,7 +27,7 @@ from tests.bowl import Softmax
 from tests.kit import small_run
 from tests.kit.local_clients import Client, LocalClients
 
-SCENE = small_run.scenario("fedavg", rounds={"participation": 1.0})
+SCENE = small_run.judged("fedavg", rounds={"participation": 1.0})
 PEOPLE = small_run.clients()
 
 

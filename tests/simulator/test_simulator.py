@@ -42,6 +42,7 @@ def test_a_fault_that_the_product_once_had_is_found_where_its_fix_is_taken_out(f
         "masks of the missing": "is not that of",
         "memory on the disk": "is lost, though no file of it has rotted",
         "synced spool": "are not in the spool",
+        "orders before the disk": "leaves before what it follows from is on the disk",
         "models in use": "models that the run names have no file",
         "one answer": "answers twice for one start",
         "listed members": "of which it knows another list",

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -185,6 +185,8 @@ class World:
         self._count = 0  # of lives
         self._folders: dict[str, Path] = {}  # of coordinators and agents
         self._disks: dict[str, Disk] = {}
+        # programs that die after one of their next messages: how many are left, and what is called then
+        self._last_messages: dict[str, tuple[int, Callable[[], None]]] = {}
         self._agents: dict[str, Agent] = {}
         self._gave_way: set[str] = set()  # coordinators that nobody starts again
         self._damaged: set[str] = set()  # coordinators whose checkpoint is not what it was
@@ -203,12 +205,23 @@ class World:
         """Let the judge see what coordinators publish."""
         if client_id not in self._folders or not payload:
             return
+        self._strike_after(client_id)
         match TOPICS.parse(topic):
             case AgentTopic(agent, "order"):
                 life, order = self._lives[client_id], OrderMessage.from_bytes(payload)
                 self.judge.ordered(life.session, self._folders[client_id], agent, order)
             case PlainTopic("coordinator/status"):
                 self.judge.called(shard, CoordinatorStatus.from_bytes(payload))
+
+    def _strike_after(self, sender: str) -> None:
+        """Kill a program whose message is the last one that leaves it."""
+        if sender not in self._last_messages:
+            return
+        left, die = self._last_messages.pop(sender)
+        if left:
+            self._last_messages[sender] = (left - 1, die)
+        else:
+            die()
 
     # -- programs ----------------------------------------------------------------------------------
 
@@ -436,6 +449,8 @@ class World:
                 return await self._cut_off(name, fault)
             case "power cut of coordinator" | "power cut of agent":
                 return await self._cut_off(name, fault, power=True)
+            case "power cut after a message":
+                return await self._cut_off(name, fault, power=True, after_message=True)
             case "full disk" | "read-only disk" | "no descriptors":
                 disk = self._disks[agent if fault.target % 2 else name]
                 disk.state, disk.refused = OBSTACLES[fault.kind], 0
@@ -456,8 +471,13 @@ class World:
                 return await self._rot_checkpoint(name, fault)
         raise ValueError(f"{fault.kind} is not a fault")
 
-    async def _cut_off(self, name: str, fault: Fault, *, power: bool = False) -> bool:
-        """Kill a program in the middle of one of its next writes; with its disk, if its machine loses power."""
+    async def _cut_off(
+        self, name: str, fault: Fault, *, power: bool = False, after_message: bool = False
+    ) -> bool:
+        """Kill a program in the middle of one of its next writes, or after one of its next messages.
+
+        With its disk, if its machine loses power.
+        """
         disk, died = self._disks[name], asyncio.Event()
 
         def die() -> None:
@@ -465,11 +485,17 @@ class World:
                 self._lives[name].die()
                 died.set()
 
-        disk.cut_off(fault.target, die)
+        if after_message:
+            self._last_messages[name] = (fault.target, die)
+        else:
+            disk.cut_off(fault.target, die)
         with suppress(TimeoutError):
             async with asyncio.timeout(WRITES_WITHIN_S):
                 await died.wait()
         disk.cut_off(0, None)
+        self._last_messages.pop(name, None)
+        if after_message and not died.is_set():
+            return False
         if not died.is_set() and not power:
             return False
         life = self._lives[name]

@@ -41,7 +41,7 @@ from covey.shared.strategies.bases.losses import lowest
 from covey.shared.strategies.bases.single import sample_term
 
 # fields of a state that a new run sets; what the earlier run found stays
-SETTINGS = ("seed", "lr", "schedule", "settled")
+SETTINGS = ("seed", "settled")
 START = "start"  # key of the common initial model
 Features = Literal["full", "last_kernel", "last_layer"]
 
@@ -136,10 +136,6 @@ class ManyModels(Strategy[H], Generic[H]):
         if not state.models:
             raise ValueError("that run has formed no clusters")
         settings = {name: getattr(fresh, name) for name in SETTINGS if hasattr(fresh, name)}
-        if settings.get("schedule"):
-            raise ValueError(
-                "the method counts rounds since its first run, and training.lr_steps is a schedule of one run; leave it out"
-            )
         return replace(state, asked=(), **settings)
 
     def model(self, state: H, key: str) -> Vector:

@@ -47,12 +47,7 @@ M = TypeVar("M", bound=Single)
 
 
 def averaged(
-    reports: Reports,
-    otherwise: Vector,
-    *,
-    of: str = MODEL,
-    uniform: bool = False,
-    average: Average = MEAN,
+    reports: Reports, otherwise: Vector, *, of: str = MODEL, average: Average = MEAN
 ) -> Vector:
     """The average of one vector of each report.
 
@@ -60,12 +55,11 @@ def averaged(
         reports: those that count; a report without samples does not.
         otherwise: the result where none counts.
         of: the name of the vector.
-        uniform: True: all count alike; False: each counts by its samples n_i.
         average: the rule that makes the average.
     """
     pairs = []
     for _, report in reports:
-        weight = counted(report, uniform=uniform)
+        weight = counted(report)
         if weight > 0:
             pairs.append((report.vectors[of], weight))
     return average.mean(pairs) if pairs else otherwise
