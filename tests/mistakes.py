@@ -77,7 +77,7 @@ FILES: dict[str, str | bytes] = {
     "foreign.csv": "a,b,d,label\n1,2,3,0\n4,5,6,1\n",
     "empty.csv": "",
     "header.csv": "a,b,c,label\n",
-    "cut.parquet": "nonsense",
+    "cut.parquet": "PAR1nonsense",
     "cut.npz": "nonsense",
     "notes/notes.txt": "nonsense",
     "latin.csv": "a,b,c,größe\n1,2,3,0\n4,5,6,1\n".encode("latin-1"),
