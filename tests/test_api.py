@@ -148,7 +148,7 @@ def test_a_comparison_gives_rows_per_cell_and_per_method(tmp_path: Path) -> None
     again = covey.compare(scenario, tmp_path / "out", cells=["fedavg", "local/1"])
     assert again.cells == comparison.cells
     standing = comparison.tables[-1]
-    assert {line[0] for line in standing.rows} == {"local", "fedavg"}
+    assert {line[0] for line in standing.rows} == {"local", "fedavg", "constant"}
     assert comparison.to_latex().count(r"\begin{tabular}") == len(comparison.tables)
     shown = comparison._repr_html_()
     assert shown.count("<table>") == len(comparison.tables)
