@@ -191,7 +191,8 @@ def _drifts(evaluation: Evaluation) -> Iterator[Odd]:
 
 def _no_model(weights: Mapping[str, Mapping[str, float]]) -> Iterator[Odd]:
     """Devices that answer with the constant: their data may be at fault; of many together, it is the method or the columns."""
-    without = sorted(device for device, own in weights.items() if own and set(own) == {NONE})
+    used = {device: {name for name in own if own[name]} for device, own in weights.items()}
+    without = sorted(device for device, names in used.items() if names == {NONE})
     if are_few(without, weights):
         for device in without:
             yield to_check(device, "no model", NO_MODEL)

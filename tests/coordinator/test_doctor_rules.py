@@ -965,7 +965,7 @@ def test_a_mixture_that_gives_no_model_any_weight() -> None:
 
     good, none = {"server": 0.4, "none": 0.6}, {"server": 0.0, "none": 1.0}
     assert odd(good, good, none) == [("gw-2", "no model")]
-    assert odd(good, none, none) == []
+    assert odd(good, none, none) == [("gw-1, gw-2", "no model")]
     assert odd(good, good, {}) == []
     assert odd(good, good, {"none": 1.0}) == [("gw-2", "no model")]
     [lone] = examine.odd_figures({}, {"a": good, "b": good, "c": none})
