@@ -132,9 +132,7 @@ def test_devices_with_keys_of_their_own_make_sums_and_one_that_is_killed_is_miss
         until(lambda: this.output.count("secure-unmask") >= 1, of=this)
         agents["pi-4"].kill()
         finish(this)
-    assert (
-        ends(out) == [["sum"]] * 6
-    )  # of three rounds, an evaluation, and the weights of the fleet in two
+    assert ends(out) == [["sum"]] * 4  # of three rounds and an evaluation
     members = [
         len(row["notes"]["secure"][0]["reported"])
         for row in rows(out)
