@@ -294,12 +294,12 @@ async def _run(
         if origin is not None and not resume:
             copy_start(origin, options.folder)
         brokers = await _brokers(stack, scenario, options, urls, observer)
-        observer(ModelChosen(scenario.task.model.name))
         fleet = await _fleet(stack, scenario, options, brokers.fleet)
         if fleet is None:
             setup = await launch.initial(options.folder, scenario, options.allowed)
         else:
             setup = await launch.initial_from_fleet(options.folder, scenario, fleet)
+        observer(ModelChosen(scenario.task.model.name, list(setup.whole.frozen)))
         this, first = await _new_or_resumed(scenario, options, setup, key, origin, resume=resume)
         # simulated agents keep nothing through a power cut either: they do the work again
         this.store.durable = fleet is None

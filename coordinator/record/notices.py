@@ -238,11 +238,14 @@ class BrokerReady(Notice):
 
 @dataclass(frozen=True)
 class ModelChosen(Notice):
-    """The initial model is about to be built."""
+    """The initial model is there."""
 
     event: ClassVar[str] = "model"
 
     model: str
+    still: list[
+        str
+    ]  # tensors that do not train: frozen by their owner, or no gradient reaches them
 
 
 @dataclass(frozen=True)

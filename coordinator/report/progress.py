@@ -14,6 +14,7 @@ from covey.coordinator.record import notices
 from covey.coordinator.view.lines import TimeLeft, phase_line
 from covey.coordinator.view.words import duration_text, epsilons, sizes_text
 from covey.shared.numerics.measures import PERCENT
+from covey.shared.sentences import some
 
 NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 WARNS = "yellow"  # the style of a warning
@@ -93,6 +94,10 @@ class ProgressBar:
             case notices.SumRefused(shard=shard, why=why):
                 self._warn(
                     f"a sum of the aggregator of broker {shard} was refused ({why}); its agents are asked for their reports"
+                )
+            case notices.ModelChosen(still=still) if still:
+                self._warn(
+                    f"not trained: {some(still)} (requires_grad is False, or no gradient arrives)"
                 )
             case notices.ShardUp(shard=shard, broker=broker):
                 self._say(f"broker {shard} is up: {broker}")

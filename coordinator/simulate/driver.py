@@ -17,7 +17,7 @@ from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import FILE as PARTITION
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.processes.workers import WorkerPool
-from covey.coordinator.record.notices import AgentExcluded, Observer
+from covey.coordinator.record.notices import AgentExcluded, ModelChosen, Observer
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import IN_PROCESS, Origin, copy_start, origin_of, prepared
 from covey.coordinator.run.oddities import at_the_end
@@ -83,6 +83,7 @@ def _run(
     at_hand = fleet_at_hand(scenario, options, pool, observer)
     folder = options.folder.resolve()
     run, first = _started(scenario, folder, options, at_hand.origin)
+    observer(ModelChosen(scenario.task.model.name, list(run.setup.whole.frozen)))
     clients = WorkerClients(run, pool, at_hand.sources, options.allowed)
     try:
         Driver(run, clients, observer).complete(at_hand.people, first)

@@ -21,6 +21,7 @@ from covey.agent.training.export import export
 from covey.agent.training.flat_module import DRAW_NOTHING, SEEDS, may_draw
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import build, initial, layout_of, model_of, tensors_of
+from covey.coordinator.record.notices import ModelChosen, Notice
 from covey.coordinator.report.run_facts import facts_of
 from covey.coordinator.view.lines import phase_line
 from covey.coordinator.view.state import reason
@@ -640,6 +641,24 @@ def test_a_training_without_a_step_is_no_success_and_agents_without_tests_are_na
     assert samples == [(1, 5), (11, 5), (12, 5), (12, 0)]
     trouble = facts_of(folder).trouble
     assert trouble["agent-3"] == "no test samples"
+
+
+def test_a_run_names_the_tensors_that_do_not_train(
+    nets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(nets.parent))  # of workers
+    scenario = {
+        "name": "small",
+        "rounds": {"count": 1},
+        "strategy": {"name": "fedavg"},
+        "evaluation": {"deliver": "served"},
+        "task": {"features": [3], "classes": 4, "model": {"name": "own_nets:Unused"}},
+        "fleet": {"agents": 2, "data": "own_nets:points", "partition": "iid", "workers": 1},
+    }
+    said: list[Notice] = []
+    covey.run(scenario, tmp_path / "run", allow=["own_nets"], observe=said.append)
+    [chosen] = [notice for notice in said if isinstance(notice, ModelChosen)]
+    assert chosen.still == ["other.weight", "other.bias"]
 
 
 def test_a_status_names_an_agent_that_no_figure_counts() -> None:

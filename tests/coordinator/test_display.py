@@ -19,6 +19,7 @@ from covey.coordinator.record.notices import (
     BrokerReady,
     ControlReceived,
     LinkDown,
+    ModelChosen,
     Notice,
     PhaseFolded,
     ReportRefused,
@@ -78,6 +79,7 @@ def console(width: int = 400) -> tuple[Console, io.StringIO]:
         RoundVoid(0, 1, ODD),
         LinkDown(ODD),
         BrokerReady("theirs", "mqtt://x", ODD),
+        ModelChosen("mlp", [ODD]),
         replace(PHASE, notes={"warning": ODD}),
     ],
     ids=lambda notice: str(notice.event),
@@ -87,6 +89,15 @@ def test_a_notice_is_printed_without_interpreting_markup(notice: Notice) -> None
     with ProgressBar(plain, 3) as progress:
         progress(notice)
     assert ODD in text.getvalue()
+
+
+def test_tensors_that_do_not_train_are_named_at_the_start() -> None:
+    plain, text = console()
+    with ProgressBar(plain, 3) as progress:
+        progress(ModelChosen("mlp", []))
+        progress(ModelChosen("mlp", ["trunk.weight", "trunk.bias"]))
+    [line] = [line for line in text.getvalue().splitlines() if "not trained" in line]
+    assert "not trained: trunk.weight, trunk.bias (requires_grad is False" in line
 
 
 def test_an_evaluation_shows_the_figure_of_its_task_and_who_diverged() -> None:

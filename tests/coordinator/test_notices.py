@@ -61,7 +61,10 @@ EXAMPLES: list[tuple[Notice, str]] = [
         notices.BrokerReady("yours", "mqtt://x", ""),
         '{"event": "broker", "broker": "yours", "url": "mqtt://x", "note": ""}',
     ),
-    (notices.ModelChosen("lenet5"), '{"event": "model", "model": "lenet5"}'),
+    (
+        notices.ModelChosen("lenet5", ["fc.bias"]),
+        '{"event": "model", "model": "lenet5", "still": ["fc.bias"]}',
+    ),
     (notices.LinkUp(), '{"event": "link", "up": true}'),
     (notices.ShardUp(1, "mqtt://b"), '{"event": "shard", "up": true, "shard": 1, "broker": "mqtt://b"}'),
     (notices.ShardDown(1, "refused", 3), '{"event": "shard", "up": false, "shard": 1, "why": "refused", "agents": 3}'),
