@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Self
@@ -146,4 +146,7 @@ def consented(allowed: AllowedCode) -> Iterator[None]:
     try:
         yield
     finally:
-        _in_effect.reset(before)
+        # a command that is refused while its options are read leaves the block to the garbage collector, which may run in
+        # another context: there is nothing to undo
+        with suppress(ValueError):
+            _in_effect.reset(before)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from contextvars import copy_context
+
 import pytest
 
 from covey.shared.errors import UserError
-from covey.shared.own_code.consent import BUILT_IN_MODELS, NO_CODE, AllowedCode, ConsentError
+from covey.shared.own_code.consent import (
+    BUILT_IN_MODELS,
+    NO_CODE,
+    AllowedCode,
+    ConsentError,
+    consent,
+    consented,
+)
 
 
 @pytest.mark.parametrize(
@@ -50,3 +60,16 @@ def test_a_child_process_is_given_the_same_consent() -> None:
     options = consent.options()
     assert options == ["--allow", "a.c:d", "--allow", "b"]
     assert AllowedCode.parse(options[1::2]) == consent
+
+
+def test_words_that_a_refused_command_left_to_the_garbage_collector_end_quietly() -> None:
+    """Before: a ValueError in whatever ran then."""
+
+    def begun() -> AbstractContextManager[None]:
+        block = consented(AllowedCode(frozenset({"mine"})))
+        block.__enter__()
+        return block
+
+    block = copy_context().run(begun)
+    block.__exit__(None, None, None)
+    assert consent().names == frozenset()
