@@ -32,7 +32,7 @@ MUTANTS = (
     Mutant(
         "spool batch no fsync",
         "coordinator/disk/spool.py",
-        "self._room.write(lambda: sync_files(unsynced))",
+        "self._room.write(lambda: sync_files(self._unsynced))",
         "self._room.write(lambda: None)",
         "tests/coordinator/test_spool.py::test_reports_that_came_together_are_synced_once_and_their_folder_with_them",
     ),

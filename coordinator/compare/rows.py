@@ -19,6 +19,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.phase_names import TRAIN
 
+ALONE = ("baseline", "trees")  # what each device has without the others, whatever the method
 # The modes that a row has figures of, in the order of its columns.
 MODES = (
     "last",
@@ -29,13 +30,8 @@ MODES = (
     "best",
     "newcomers_server",
     "newcomers_tuned",
-    "baseline",
-    "trees",
+    *ALONE,
 )
-ALONE = (
-    "baseline",
-    "trees",
-)  # of these, what each device has without the others, whatever the method
 # The modes that a table shows, in the order of its columns.
 TITLES = {
     "last": MODE_TITLES["last"],

@@ -95,15 +95,14 @@ class Spool:
         make_folder(self._incoming, durable=False)
         self._numbers = count()
         self._steps: dict[int, _Step] = {}
-        self._unsynced: set[Path] = set()  # files with reports, folders with new names
+        self._unsynced: set[Path] = set()  # files with reports and sums
         self.kept: set[int] = set()  # steps whose reports `drop` leaves: they wait in a buffer
 
     def sync(self) -> None:
         """Wait for the disk, once for all reports since the last time. Only then may their agents learn of it."""
-        unsynced = self._unsynced
-        self._unsynced = set()
         if self.durable:
-            self._room.write(lambda: sync_files(unsynced))
+            self._room.write(lambda: sync_files(self._unsynced))
+        self._unsynced.clear()
 
     def new_sink(self, size: int) -> FileSink:
         """Where a content of `size` bytes can arrive."""

@@ -337,21 +337,19 @@ class Run:
             return [*effects, ReportTaken(error.reason)]
         return [*effects, ReportTaken()]
 
-    def accept(
-        self, client: ClientId, content: bytes, now: float, content_digest: bytes = b""
-    ) -> Effects:
-        """Check a report and keep it. Raises DecodeError for one that must be dropped.
-
-        `content_digest` is the digest of the content if the caller has compared it already.
-        """
-        effects = self.accepted(client, content, now, content_digest)
+    def accept(self, client: ClientId, content: bytes, now: float) -> Effects:
+        """Check a report and keep it. Raises DecodeError for one that must be dropped."""
+        effects = self.accepted(client, content, now)
         self.store.commit(self)
         return effects
 
     def accepted(
         self, client: ClientId, content: bytes, now: float, content_digest: bytes = b""
     ) -> Effects:
-        """The same before it is on the disk."""
+        """The same before it is on the disk.
+
+        `content_digest` is the digest of the content if the caller has compared it already.
+        """
         content_digest = content_digest or digest(content)
         report = ReportContent.from_bytes(content, verified=True)
         del content  # of a large model each copy counts; the caller keeps none

@@ -610,17 +610,15 @@ def test_a_device_whose_code_freezes_something_else_is_refused() -> None:
         )
 
 
-def test_a_training_without_a_step_is_no_success_and_agents_without_tests_are_named(
-    nets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(nets.parent))  # of workers
-    scenario = {
+def small(model: str) -> dict[str, Any]:
+    """One round of four agents, of which one has a single sample and one has none for tests."""
+    return {
         "name": "small",
         "seed": 1,
         "rounds": {"count": 1, "quorum": 3},
         "strategy": {"name": "fedavg"},
         "training": {"epochs": 1, "batch": 5, "lr": 0.1},
-        "task": {"features": [3], "classes": 4, "model": {"name": "own_nets:row_norm"}},
+        "task": {"features": [3], "classes": 4, "model": {"name": f"own_nets:{model}"}},
         "fleet": {
             "agents": 4,
             "data": "own_nets:points",
@@ -628,8 +626,19 @@ def test_a_training_without_a_step_is_no_success_and_agents_without_tests_are_na
             "workers": 1,
         },
     }
+
+
+@pytest.fixture
+def nets_of_workers(nets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(nets.parent))
+
+
+@pytest.mark.usefixtures("nets_of_workers")
+def test_a_training_without_a_step_is_no_success_and_agents_without_tests_are_named(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "run"
-    result = covey.run(scenario, folder, allow=["own_nets"])
+    result = covey.run(small("row_norm"), folder, allow=["own_nets"])
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     [evaluated] = [line for line in rounds if line["phase"] == "evaluate"]
     assert evaluated["untested"] == ["agent-3"]
@@ -643,20 +652,10 @@ def test_a_training_without_a_step_is_no_success_and_agents_without_tests_are_na
     assert trouble["agent-3"] == "no test samples"
 
 
-def test_a_run_names_the_tensors_that_do_not_train(
-    nets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(nets.parent))  # of workers
-    scenario = {
-        "name": "small",
-        "rounds": {"count": 1},
-        "strategy": {"name": "fedavg"},
-        "evaluation": {"deliver": "served"},
-        "task": {"features": [3], "classes": 4, "model": {"name": "own_nets:Unused"}},
-        "fleet": {"agents": 2, "data": "own_nets:points", "partition": "iid", "workers": 1},
-    }
+@pytest.mark.usefixtures("nets_of_workers")
+def test_a_run_names_the_tensors_that_do_not_train(tmp_path: Path) -> None:
     said: list[Notice] = []
-    covey.run(scenario, tmp_path / "run", allow=["own_nets"], observe=said.append)
+    covey.run(small("Unused"), tmp_path / "run", allow=["own_nets"], observe=said.append)
     [chosen] = [notice for notice in said if isinstance(notice, ModelChosen)]
     assert chosen.still == ["other.weight", "other.bias"]
 
