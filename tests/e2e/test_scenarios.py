@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from benchmarks.superclasses import mixtures
-from covey.shared.scenario.describe import dump
 from covey.shared.scenario.load import load
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.strategies.fuzzy import Fuzzy
@@ -17,7 +16,6 @@ from tests.agent.real_data import data_root
 from tests.e2e.conftest import finish
 from tests.processes import ROOT, Program, result, rows, words
 
-SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
 SMALL = {  # the same scenario with few agents and one round
     "fmnist_fedclust": [
         "fleet.agents=4",
@@ -52,14 +50,6 @@ def run(folder: Path, name: str, *more: str) -> dict[str, Any]:
 
 def macro(summary: dict[str, Any], mode: str) -> float:
     return float(summary["accuracy"][mode]["accuracy"]["macro"])
-
-
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_a_scenario_is_complete_and_comes_back_from_its_dump(path: Path, tmp_path: Path) -> None:
-    loaded = load(path)
-    assert loaded.name == path.stem
-    (tmp_path / "again.yaml").write_text(dump(loaded))
-    assert load(tmp_path / "again.yaml") == loaded
 
 
 @pytest.mark.parametrize("name", ["fuzzy_cifar10_73", "fuzzy_cifar10_91"])
@@ -99,7 +89,7 @@ def test_the_faults_scenario_completes_and_keeps_its_quorum(tmp_path: Path) -> N
 @pytest.mark.usefixtures("numpy_learner")
 @pytest.mark.processes
 def test_the_private_scenario_records_epsilon_after_every_round(tmp_path: Path) -> None:
-    sets = [word for text in ("rounds.count=3", "fleet.agents=20") for word in ("--set", text)]
+    sets = [word for text in ("rounds.count=2", "fleet.agents=8") for word in ("--set", text)]
     summary = run(tmp_path, "private", *sets)
     accounts = [
         row["privacy"]["client"]["epsilon"]
@@ -107,7 +97,7 @@ def test_the_private_scenario_records_epsilon_after_every_round(tmp_path: Path) 
         if row["event"] == "phase"
     ]
     assert accounts == sorted(accounts)
-    assert len(set(accounts)) == 3
+    assert len(set(accounts)) == 2
     assert summary["privacy"] == {
         "randomness": "scenario seed",
         "client": {"epsilon": accounts[-1], "delta": 0.001},
