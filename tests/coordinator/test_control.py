@@ -49,7 +49,7 @@ def test_a_pause_ends_the_open_phase_and_opens_no_other_until_the_run_is_resumed
         answers.extend(
             [await operator(fleet.broker, "pause"), await operator(fleet.broker, "pause")]
         )
-        engine = fleet.coordinator.run.engine
+        engine = fleet.serving.run.engine
         opened = engine.number
         await asyncio.sleep(60.0)
         assert engine.number == opened, "no phase opened"
@@ -79,12 +79,12 @@ def test_a_forgotten_agent_leaves_nothing_behind_and_comes_back_as_a_newcomer(
     async def forget(fleet: Fleet) -> None:
         await asyncio.sleep(1.7)  # clusters exist, and the first round is open
         await fleet.vanish("agent-3")
-        run = fleet.coordinator.run
+        run = fleet.serving.run
         assert "agent-3" in run.strategy.assignment(run.state)
         await operator(fleet.broker, "forget", "agent-3")
         assert "agent-3" not in run.engine.known
         assert "agent-3" not in run.strategy.assignment(run.state)
-        assert "agent-3" not in fleet.coordinator.roster.entries
+        assert "agent-3" not in fleet.serving.roster.entries
         kept.extend(topic for topic, _ in fleet.broker.retained.matching("#") if "agent-3" in topic)
         assert len(loads((tmp_path / "run" / "roster.json").read_bytes())["agents"]) == 7
         fleet.join("agent-3")
@@ -169,7 +169,7 @@ def test_a_busy_run_still_names_each_command_in_the_audit_log(tmp_path: Path) ->
     async def command(fleet: Fleet) -> None:
         await asyncio.sleep(1.2)
         for number in range(100):
-            fleet.coordinator.run.store.audit.blame("ignored", f"agent-{number}", "late")
+            fleet.serving.run.store.audit.blame("ignored", f"agent-{number}", "late")
         await operator(fleet.broker, "pause")
         await operator(fleet.broker, "resume")
 

@@ -42,7 +42,7 @@ def refusals(folder: Path, *noise: Received) -> dict[str, int]:
 
     fleet = Fleet(folder, scenario("fedavg"))
     played(fleet, disturb)
-    return dict(fleet.coordinator.roster.refusals)
+    return dict(fleet.serving.roster.refusals)
 
 
 async def a_power_cut(fleet: Fleet) -> None:
@@ -129,7 +129,7 @@ def test_a_run_without_agents_names_its_federation_and_those_in_which_agents_wai
     async def come(fleet: Fleet) -> None:
         await asyncio.sleep(20.0)
         assert not any("covey/+/agents" in pattern for pattern in fleet.broker.patterns)
-        assert not fleet.coordinator.roster.refusals
+        assert not fleet.serving.roster.refusals
         for client in fleet.people:
             fleet.join(client)
 
@@ -226,9 +226,9 @@ def test_the_newest_of_too_many_statuses_is_read_and_the_rest_are_counted(tmp_pa
 
     fleet = Fleet(tmp_path, scenario("fedavg"))
     played(fleet, flood)
-    roster = fleet.coordinator.roster.rows({})
+    roster = fleet.serving.roster.rows({})
     assert roster["flood"]["samples"] == 499, "the newest status is the one that counts"
-    assert fleet.coordinator.roster.refusals["rate"] > 400
+    assert fleet.serving.roster.refusals["rate"] > 400
     assert roster["flood"]["refusals"]["rate"] > 400
     assert all(roster[client]["refusals"] == {} for client in clients()), "nobody else is limited"
 
@@ -238,7 +238,7 @@ def statuses_of_late(folder: Path, *messages: tuple[AgentStatus, bool]) -> dict[
 
     async def arrive(fleet: Fleet) -> None:
         await asyncio.sleep(1.0)
-        service, now = fleet.coordinator, asyncio.get_running_loop().time()
+        service, now = fleet.serving, asyncio.get_running_loop().time()
         topic = TOPICS.status("late")
         arrived = [Received(topic, status.to_bytes(), kept) for status, kept in messages]
         read = [item for one in arrived for item in service.read(one, now)]
@@ -246,7 +246,7 @@ def statuses_of_late(folder: Path, *messages: tuple[AgentStatus, bool]) -> dict[
 
     fleet = Fleet(folder, scenario("fedavg"))
     played(fleet, arrive)
-    return fleet.coordinator.roster.rows({})["late"]
+    return fleet.serving.roster.rows({})["late"]
 
 
 def of_late(session: str, serial: int) -> AgentStatus:
@@ -289,7 +289,7 @@ def test_after_a_flood_of_made_up_agents_the_roll_is_called_again_and_no_honest_
     fleet = Fleet(tmp_path, scenario("fedavg"))
     fleet.late = {"agent-7"}
     played(fleet, flood)
-    assert fleet.coordinator.roster.refusals["rate"] > 100
+    assert fleet.serving.roster.refusals["rate"] > 100
 
 
 def test_made_up_agents_leave_the_roster_again_and_members_stay() -> None:
@@ -331,7 +331,7 @@ def test_an_agents_status_names_a_refused_subscription_and_it_works_once_it_is_g
 
     async def grant(fleet: Fleet) -> None:
         await asyncio.sleep(30.0)  # without agent-3 no phase has a quorum
-        problems.append(fleet.coordinator.roster.rows({})["agent-3"]["problem"])
+        problems.append(fleet.serving.roster.rows({})["agent-3"]["problem"])
         fleet.broker.denied = set()
 
     fleet = Fleet(tmp_path, scene, rules(scene, quorum=8))
@@ -341,7 +341,7 @@ def test_an_agents_status_names_a_refused_subscription_and_it_works_once_it_is_g
         f"the broker refuses the subscription to {TOPICS.order('agent-3')}; it is asked again. Check "
         "its access rules for this user, and that all of its nodes are up"
     ]
-    assert fleet.coordinator.roster.entries["agent-3"].here
+    assert fleet.serving.roster.entries["agent-3"].here
 
 
 class Spread(Fleet):

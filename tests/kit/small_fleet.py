@@ -180,7 +180,7 @@ class Fleet:
             await asyncio.sleep(0.05)
 
     @property
-    def coordinator(self) -> Service:
+    def serving(self) -> Service:
         """The newest one that has served."""
         assert self.service is not None
         return self.service
