@@ -101,46 +101,48 @@ def same_tests(used: Mapping[str, Mapping[str, Any]]) -> Iterator[Odd]:
 def _worse_than_nothing(
     used: Mapping[str, Mapping[str, Any]], evaluation: Evaluation, *, served: bool = False
 ) -> Iterator[Odd]:
-    """Devices whose model is clearly worse than their constant answer, where nearly all others gain.
+    """Devices whose model is clearly worse than a constant answer, where nearly all others lose nothing by theirs.
 
-    Of what they were `served` the answer of the median device counts, too: one with a single class needs no model.
+    The answer of the median device counts, too: one with a single class needs no model. And one of whose rows far more are of
+    one class is a device of another kind, for which the fleet's model is not made.
     """
     model = "the fleet's model is worse there" if served else "its model is worse"
-    gains: dict[str, float] = {}  # above 0: clearly worse
-    words: dict[str, str] = {}
+    losses: dict[str, float] = {}  # by their own constant answer
+    found: list[Odd] = []
     for device, figures in used.items():
         nothing = evaluation[device].get("baseline") or {}
         measure = shown_measure(figures)
         if measure is None or measure.name not in nothing:
             continue
-        mine, other = figures[measure.name], nothing[measure.name]
-        if served:
-            usual = median(
-                one["baseline"][measure.name]
-                for one in evaluation.values()
-                if measure.name in (one.get("baseline") or {})
-            )
-            other = max(other, usual) if measure.lower_is_better else min(other, usual)
-        gains[device] = _is_worse(measure, mine, other, figures["n"])
-        words[device] = (
-            f"{model} than none: {measure.label} {_words(measure, mine)}, the constant answer "
-            f"{_words(measure, other)}"
+        mine, other, rows = figures[measure.name], nothing[measure.name], figures["n"]
+        losses[device] = _is_worse(measure, mine, other, rows, times=1.0)
+        usual = median(
+            one["baseline"][measure.name]
+            for one in evaluation.values()
+            if measure.name in (one.get("baseline") or {})
         )
-    worse = [device for device, gain in gains.items() if gain > 0]
-    if are_few(worse, gains):
-        for device in worse:
-            yield to_check(device, "figure", words[device], gains[device])
+        if not measure.lower_is_better and _is_worse(measure, usual, other, rows) > 0:
+            continue
+        other = max(other, usual) if measure.lower_is_better else min(other, usual)
+        if (beyond := _is_worse(measure, mine, other, rows)) > 0:
+            words = f"{_words(measure, mine)}, the constant answer {_words(measure, other)}"
+            what = f"{model} than none: {measure.label} {words}"
+            found.append(to_check(device, "figure", what, beyond))
+    if are_few([device for device, loss in losses.items() if loss > 0], losses):
+        yield from found
 
 
 def _words(measure: Measure, figure: float) -> str:
     return f"{measure.text(figure)}{' %' if measure.scale == PERCENT else ''}"
 
 
-def _is_worse(measure: Measure, mine: float, nothing: float, rows: int) -> float:
+def _is_worse(
+    measure: Measure, mine: float, nothing: float, rows: int, *, times: float = WORSE
+) -> float:
     """How far beyond chance a figure is worse than another one; 0 if it is not."""
     if measure.lower_is_better:
         power = 2 if measure.name == "mse" else 1
-        return max(mine - WORSE**power * nothing, 0.0) if nothing > 0 else 0.0
+        return max(mine - times**power * nothing, 0.0) if nothing > 0 else 0.0
     chance = CHANCE * math.sqrt(max(nothing * (1 - nothing), 0.0) / max(rows, 1))
     return max(nothing - mine - chance, 0.0)
 

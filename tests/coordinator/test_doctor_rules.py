@@ -830,7 +830,15 @@ def test_a_model_is_worse_than_none() -> None:
     assert fleet(errors(2.9, 2.0), usual) == []
     assert fleet(errors(2.24, name="mse"), errors(0.5, name="mse")) == []
     assert fleet(errors(2.26, name="mse"), errors(0.5, name="mse")) == [("gw-9", "figure")]
-    assert fleet(errors(1.51, 0.0), usual) == [], "a constant target"
+    assert fleet(errors(1.49, 0.0), usual) == [], "a constant target needs no model"
+    assert fleet(errors(1.51, 0.0), usual) == [("gw-9", "figure")]
+    assert (
+        fleet(
+            {"server": {"n": 50, "rmse": 1.51}, "baseline": {"n": 50, "rmse": 0.0}},
+            {**usual, "baseline": {}},
+        )
+        == []
+    )
     assert fleet({"server": {"n": 50, "rmse": 1.51}}, usual) == []
     [odd] = examine.odd_figures({"a": usual, "b": usual, "c": errors(1.6)})
     assert odd.what == "its model is worse than none: RMSE 1.6, the constant answer 1"
@@ -846,14 +854,20 @@ def test_a_share_is_worse_than_none_beyond_chance() -> None:
     assert fleet(shares(0.4), usual) == []
     assert fleet(shares(0.39), usual) == [("gw-9", "figure")]
     assert fleet(shares(0.39, n=80), usual) == []
-    assert fleet(shares(0.99, 1.0), usual) == [("gw-9", "figure")]
+    assert fleet(shares(0.3, 0.65), usual) == [], "it has mostly one class"
+    assert fleet(shares(0.3, 0.59), usual) == [("gw-9", "figure")]
+    assert fleet(shares(0.99, 1.0), usual) == []
 
 
 def test_many_that_are_worse_than_none_have_a_method_that_fails() -> None:
     found = {f"gw-{n}": shares(0.1 if n < 3 else 0.9) for n in range(10)}
     assert named(examine.odd_figures(found)) == []
-    found["gw-2"] = shares(0.9)
+    found["gw-2"] = shares(0.4)
     assert named(examine.odd_figures(found)) == [("gw-0", "figure"), ("gw-1", "figure")]
+    lost = {f"gw-{n}": errors(1.6 if n == 0 else 1.1 if n < 3 else 0.9) for n in range(10)}
+    assert named(examine.odd_figures(lost)) == [], "others lose by it too"
+    lost["gw-2"] = errors(1.0)
+    assert named(examine.odd_figures(lost)) == [("gw-0", "figure")]
 
 
 def test_the_fleets_model_is_no_good_where_a_device_has_trained_its_own() -> None:
