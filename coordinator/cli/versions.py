@@ -162,7 +162,8 @@ def deployments(found: Sequence[VersionRow]) -> Table:
     rows = []
     for one in acts[:MAX_ACTS]:
         before = names.get(one.before, NO_MODEL) if one.before else NO_MODEL
-        what = f"{one.act}: {before} -> {names[one.version]}" + ", forced" * one.force
+        name = names[one.version]
+        what = f"{one.act}: {f'{before} -> ' * (before != name)}{name}" + ", forced" * one.force
         if one.devices:
             what += f", on {some(one.devices, MAX_NAMES)}"
         outcome = "nobody waited" if one.outcome is None else one.outcome.sentence

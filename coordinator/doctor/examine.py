@@ -28,11 +28,11 @@ from covey.coordinator.doctor.columns import (
     to_check,
 )
 from covey.coordinator.doctor.devices import Broker, Seen, odd_devices
-from covey.coordinator.doctor.odd import Odd, ranked, read_odd
+from covey.coordinator.doctor.odd import Odd, ranked, read_odd, without
 from covey.shared.candidate_names import NONE
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure, shown_measure
 from covey.shared.wire.deployments import Deployment
-from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, RosterMessage
+from covey.shared.wire.documents import EXPELLED, AgentStatus, CoordinatorStatus, RosterMessage
 
 Modes = Mapping[str, Mapping[str, Any]]  # of one device: figures by mode
 Evaluation = Mapping[str, Modes]
@@ -116,11 +116,8 @@ def _worse_than_nothing(
             continue
         mine, other, rows = figures[measure.name], nothing[measure.name], figures["n"]
         losses[device] = _is_worse(measure, mine, other, rows, times=1.0)
-        usual = median(
-            one["baseline"][measure.name]
-            for one in evaluation.values()
-            if measure.name in (one.get("baseline") or {})
-        )
+        others = [one.get("baseline") or {} for one in evaluation.values()]
+        usual = median(one[measure.name] for one in others if measure.name in one)
         if not measure.lower_is_better and _is_worse(measure, usual, other, rows) > 0:
             continue
         other = max(other, usual) if measure.lower_is_better else min(other, usual)
@@ -137,7 +134,7 @@ def _words(measure: Measure, figure: float) -> str:
 
 
 def _is_worse(
-    measure: Measure, mine: float, nothing: float, rows: int, *, times: float = WORSE
+    measure: Measure, mine: float, nothing: float, rows: int, times: float = WORSE
 ) -> float:
     """How far beyond chance a figure is worse than another one; 0 if it is not."""
     if measure.lower_is_better:
@@ -277,8 +274,11 @@ def of_retained(
     """
     known = [] if roster is None else read_odd(roster.odd)
     rows = {} if roster is None else roster.agents
-    if between_runs:
-        known = _remembered(known)
+    for agent, status in statuses.items():
+        if status.problem == EXPELLED:
+            known = without(known, agent)
+    if between_runs:  # all that no device states itself, marked as of the last run
+        known = [replace(one, what=f"{one.what} (last run)") for one in known if one.facts.of_run]
     seen = Seen(
         now,
         statuses,
@@ -290,8 +290,3 @@ def of_retained(
         version="" if coordinator is None else coordinator.version,
     )
     return examine(Facts(seen=seen, known=known))
-
-
-def _remembered(known: Sequence[Odd]) -> list[Odd]:
-    """Of a coordinator's list, all that no device states itself, marked as of the last run."""
-    return [replace(one, what=f"{one.what} (last run)") for one in known if one.facts.of_run]

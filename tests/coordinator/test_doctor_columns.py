@@ -303,7 +303,7 @@ def test_an_offset_is_one_of_numbers_that_vary_alike() -> None:
 
 def test_a_constant_is_odd_where_the_others_change() -> None:
     flat = Numbers(100.0, 50.0, 0.0)
-    assert odd_in(flat, flat) == [("gw-8", "constant"), ("gw-9", "constant")]
+    assert odd_in(flat, flat) == [("gw-8, gw-9", "constant")]
     assert odd_in(flat, flat, flat) == [], "more than a fifth"
     assert odd_in(flat, count=3) == [("gw-2", "constant")]
     assert odd_in(flat, count=2) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from covey.coordinator.doctor import examine
 from covey.coordinator.doctor.devices import Seen
 from covey.coordinator.doctor.odd import KINDS, Odd, ranked, read_odd, without
-from covey.shared.wire.documents import RosterMessage
+from covey.shared.wire.documents import EXPELLED, RosterMessage
 from tests.agent.test_deployments import deployment
 from tests.coordinator.odd_words import NOW, kinds, named
 from tests.coordinator.test_doctor_columns import column, scaled
@@ -68,7 +69,7 @@ def test_many_that_are_worse_than_none_have_a_method_that_fails() -> None:
     found = {f"gw-{n}": shares(0.1 if n < 3 else 0.9) for n in range(10)}
     assert named(examine.odd_figures(found)) == []
     found["gw-2"] = shares(0.4)
-    assert named(examine.odd_figures(found)) == [("gw-0", "figure"), ("gw-1", "figure")]
+    assert named(examine.odd_figures(found)) == [("gw-0, gw-1", "figure")]
     lost = {f"gw-{n}": errors(1.6 if n == 0 else 1.1 if n < 3 else 0.9) for n in range(10)}
     assert named(examine.odd_figures(lost)) == [], "others lose by it too"
     lost["gw-2"] = errors(1.0)
@@ -199,14 +200,28 @@ def thing(device: str = "a", kind: Any = "disk", what: str = "full", **more: Any
 
 
 def test_the_list_is_in_the_order_of_kinds_weights_and_names() -> None:
-    found = [thing("c"), thing("b"), thing("a", weight=-1), thing("d", weight=2), thing("e", "broker"), thing("b")]  # fmt: skip
+    found = [thing("c", what="x"), thing("b"), thing("a", what="y", weight=-1), thing("d", what="z", weight=2), thing("e", "broker")]  # fmt: skip
     assert [odd.devices[0] for odd in ranked(found)] == ["e", "d", "b", "c", "a"]
-    assert len(ranked(thing(f"{n}") for n in range(101))) == 100
-    assert without(found, "b") == [found[0], *found[2:5]]
+    assert len(ranked(thing(what=f"{n}") for n in range(101))) == 100
+    assert without(found, "b") == [found[0], *found[2:]]
     assert thing().weight == 0.0
     assert not KINDS["figure"].is_urgent
     assert thing().sentence == "a: full; next: `broker doctor`"
     assert Odd(("a", "b", "c", "d"), "copy", "x", "y").who == "a, b, c and 1 more"
+
+
+def test_several_devices_about_which_the_same_is_odd_are_one_thing() -> None:
+    """Before: a fault of the scenario was as many lines as there are devices, and the list had no room for another one."""
+    story = [Odd((f"gw-{n}",), "work", "too large", f"`coordinator lab story gw-{n}`", 9.0 - n, n) for n in range(1, 4)]  # fmt: skip
+    [one] = ranked([*story, *story])
+    assert one == Odd(("gw-1", "gw-2", "gw-3"), "work", "too large", "`coordinator lab story gw-1`", 6.0, 3)  # fmt: skip
+    assert ranked([one, story[1]]) == ranked([story[1], one]) == [one]
+    assert without([one], "gw-2")[0].devices == ("gw-1", "gw-3")
+    assert len(ranked([*story, thing("gw-4", "work", "too large")])) == 2, "another command"
+    assert ranked([replace(story[0], since=None), story[1]])[0].since == 7.0
+    pairs = [Odd(devices, "copy", "the same", "x") for devices in (("a", "b"), ("c", "d"))]
+    assert ranked(pairs) == pairs
+    assert without(pairs, "b") == pairs[1:]
 
 
 def test_the_list_leaves_out_malformed_entries() -> None:
@@ -237,11 +252,11 @@ def test_oddities_of_one_cause_are_named_once() -> None:
 
 
 def test_the_list_from_what_a_broker_retains() -> None:
-    known = [thing("gw-5", "figure"), thing("gw-6", "offline"), thing("gw-7", "reports")]
+    known = [thing("gw-5", "figure"), thing("gw-6", "offline"), thing("gw-7", "reports"), thing("gw-3", "work")]  # fmt: skip
     roster = RosterMessage(
         agents={"gw-9": {"seen": NOW - 9, "silent": "x"}}, odd=[odd.to_json() for odd in known]
     )
-    statuses = {"gw-1": status(version="3.0"), "gw-2": status("gw-2", version="3.0")}
+    statuses = {"gw-1": status(version="3.0"), "gw-2": status("gw-2", version="3.0"), "gw-3": status("gw-3", problem=EXPELLED)}  # fmt: skip
 
     def found(between_runs: bool, **more: Any) -> list[Odd]:
         return examine.of_retained(NOW, statuses, roster, caller(), between_runs=between_runs, **more)  # fmt: skip
