@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from covey.coordinator.cli.options import READERS, DeviceFederation, ensure_role, out
+from covey.coordinator.cli.options import READERS, DeviceFederation, ensure_role, out, show_line
 from covey.coordinator.deploy.decide import NO_MODEL, as_devices_have_it, title_of
 from covey.coordinator.deploy.registry import (
     Publication,
@@ -62,10 +62,14 @@ def versions_command(
     found = asyncio.run(versions(runs, federation, url))
     if as_json:
         json_line({"federation": federation, "versions": [one.to_json() for one in found]})
-    else:
+    elif found:
         show(out(), table(found, federation, asked=url is not None))
         if any(one.publications for one in found):
             show(out(), deployments(found))
+    else:
+        show_line(
+            f"{runs}: no run in this folder has published models to the federation {federation}; `coordinator promote RUN` does"
+        )
 
 
 @dataclass(frozen=True)
