@@ -99,7 +99,7 @@ REMOVED_OPTIONS: Mapping[str, str] = MappingProxyType(
         "--join-minutes": "codes are valid for 15 minutes; `broker lab rotate --join` prints new ones",
         "--online": "`broker list` asks in any case",
         "--offline": "`broker list` prints a note where the broker does not answer",
-        "--run": "omit it: it is the default",
+        "--run": "omit it: a comparison runs what is missing, and other commands take the folder of a run",
         "--to": "name the devices that try a version with --on",
     }
 )

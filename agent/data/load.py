@@ -148,8 +148,8 @@ def _folder(folder: Path, label: str | None, task: Task | None) -> Dataset:
     if len(files) > 1:
         names = ", ".join(path.name for path in files[:5])
         raise DataError(
-            f"{folder}: {len(files)} files ({names}); give the path of one, or name two of them train "
-            "and test",
+            f"{folder}: {len(files)} files ({names}); give the path of one, of each in turn if they are devices, or name "
+            "two of them train and test",
             public=f"the data folder holds {len(files)} files; expected one, or train and test",
         )
     if is_image_folder(folder):

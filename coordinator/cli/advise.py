@@ -60,9 +60,7 @@ def advise_command(
     scenario: Annotated[
         Path | None,
         typer.Argument(
-            help="the scenario file  [default: with --from, as `coordinator init` proposes it]",
-            exists=True,
-            dir_okay=False,
+            help="the scenario file  [default: with --from, as `coordinator init` proposes it]"
         ),
     ] = None,
     *,
@@ -99,6 +97,10 @@ def advise_command(
         raise UserError("advise needs a scenario file, or the data of each device: --from")
     if scenario is None and overrides:
         raise UserError("--set changes a scenario file: name one, or omit --set")
+    if sources and len(sources) == 1:
+        raise UserError(
+            "advise compares devices: repeat --from for the data of each; expected at least two"
+        )
     loaded = None if scenario is None else load(scenario, overrides or [])
     if loaded is not None and loaded.fleet is None and not sources:
         ensure_role(connection, COORDINATOR)
@@ -320,7 +322,13 @@ def advise_files(
         rule = {"name": "by_group", "split": "time"}
         fleet = {"agents": len(sources), "data": folder, "partition": rule}
         whole = from_mapping({**content, "fleet": fleet})
-        found = advise(whole, options, ignore, rounds=rounds, picture=picture)
+        try:
+            found = advise(whole, options, ignore, rounds=rounds, picture=picture)
+        except UserError as error:
+            text = str(error)
+            for number, source in enumerate(sources):
+                text = text.replace(f"{folder}/{number:05}{Path(source).suffix}", source)
+            raise UserError(text) from None
     if found is None:
         return None
     named = {agent_name(number, len(sources)): source for number, source in enumerate(sources)}

@@ -122,6 +122,10 @@ def serve(request: DashboardRequest, show: Callable[[str], None]) -> None:
     """Serve the dashboard until Ctrl-C; `show` prints a line."""
     with opened(request) as server:
         show(f"dashboard: {server.address}")
+        if request.folder is not None and not request.folder.exists():
+            show(
+                f"{request.folder}: no such folder yet; the page shows a run once one begins there"
+            )
         show(
             "open this address in a browser on this machine; Ctrl-C ends the dashboard, not the run"
         )

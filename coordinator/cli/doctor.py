@@ -74,9 +74,7 @@ def of_folder(folder: Path) -> list[Odd]:
     try:
         return read_odd(read_roster(folder).odd)
     except FileNotFoundError:
-        raise UserError(
-            f"{folder}: no result.json and no roster.json in it; expected the folder of a run"
-        ) from None
+        raise records.no_run(folder, "no result.json and no roster.json in it") from None
     except DecodeError as error:
         raise UserError(f"{roster_file(folder)}: {error}") from None
 

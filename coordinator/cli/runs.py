@@ -38,8 +38,10 @@ def list_runs(
     found = RunList(runs).lines()
     if as_json:
         json_line({"runs": [one.to_json() for one in found]})
-    else:
+    elif found:
         show(out(), table(found, runs))
+    else:
+        show_line(f"{runs}: no run has begun in this folder")
 
 
 def prune(
@@ -66,8 +68,10 @@ def prune(
     if as_json:
         json_line({"removed": yes, "runs": [one.to_json() for one in found]})
         return
-    if found:
-        show(out(), table(found, runs))
+    if not found:
+        show_line(f"{runs}: nothing to remove; the newest runs stay, as many as --keep names")
+        return
+    show(out(), table(found, runs))
     size = sum(one.bytes for one in found) / MEGABYTE
     what = "removed" if yes else "to remove; --yes removes them"
     show_line(f"{counted(len(found), 'run')}, {size:.1f} MB {what}")
@@ -87,6 +91,7 @@ class RunLine:
     rounds: int
     agents: int
     measure: str
+    figure_title: str  # its mode and measure
     figure: float | None  # of its newest evaluation, mean over agents
     published: Sequence[str]  # its versions that are champion, candidate, or have a name
     changed: float  # when it wrote its record last, in seconds since 1970
@@ -156,6 +161,7 @@ class RunList:
             rounds=seen.rounds,
             agents=seen.fleet.known,
             measure=seen.measure,
+            figure_title=seen.measure_title,
             figure=seen.newest_figure,
             published=published,
             changed=seen.updated,
@@ -198,7 +204,9 @@ def _cells(one: RunLine) -> list[str]:
         one.method,
         one.state,
         f"{one.rounds_done}/{one.rounds}",
-        NONE if one.figure is None else measured(MEASURES[one.measure], one.figure),
+        NONE
+        if one.figure is None
+        else measured(MEASURES[one.measure], one.figure, one.figure_title),
         moment(one.changed),
         ", ".join(one.published),
     ]

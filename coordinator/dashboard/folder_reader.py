@@ -10,10 +10,10 @@ import yaml
 
 from covey.coordinator.doctor.odd import Odd, read_odd
 from covey.coordinator.record.roster_files import roster_file
-from covey.coordinator.view.lines import Line, reduced
-from covey.coordinator.view.state import RunPlan, Sources
+from covey.coordinator.view.lines import USED, Line, reduced
+from covey.coordinator.view.state import TOOK_PART, RunPlan, Sources
 from covey.shared.errors import DecodeError
-from covey.shared.numerics.measures import is_regression
+from covey.shared.numerics.measures import is_regression, main_measure
 from covey.shared.storage import json_text
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 from covey.shared.wire.roster_view import RosterView
@@ -67,6 +67,18 @@ class FolderReader:
             self._look_for_result(),
         ]
         return any(news)
+
+    def read_agents(self) -> None:
+        """The agents of a run that is over and had no broker, and so no roster, from its table."""
+        if not self.finished or self.roster is not None:
+            return
+        from pyarrow import parquet
+
+        with suppress(OSError, ValueError):
+            rows = parquet.read_table(self.folder / "agents.parquet").to_pylist()
+            measure = main_measure(regression=bool(self.plan.regression)).name
+            found = {row["agent"]: _took_part(row, measure) for row in rows}
+            self.roster = RosterMessage(agents=found)
 
     def _changed(self, name: str) -> bytes | None:
         """The content of a file that was written since it was read last, else None."""
@@ -160,6 +172,17 @@ class FolderReader:
             result = json_text.loads(content)
             self._odd = read_odd(result.get("odd")) if isinstance(result, dict) else []
         return True
+
+
+def _took_part(row: dict[str, Any], measure: str) -> dict[str, Any]:
+    """An agent's row of a roster, from its row of the table."""
+    figures = (row.get(f"{mode}_{measure}") for mode in USED)
+    return {
+        "state": TOOK_PART,
+        "cluster": row["cluster"],
+        "samples": row["samples"],
+        "figure": next((one for one in figures if one is not None), None),
+    }
 
 
 def _line(text: bytes) -> Line | None:

@@ -291,6 +291,8 @@ class LiveState:
 
     def refresh(self) -> None:
         """Make the state from what was read; pages learn of it if it has changed."""
+        if self.reader is not None:
+            self.reader.read_agents()
         sources = joined(self.reader, self.watcher)
         state = dashboard_state(sources)
         agents = agent_cells(sources.roster)

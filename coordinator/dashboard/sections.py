@@ -137,7 +137,9 @@ def _tiles(state: DashboardState) -> list[LiveTile]:
             last or "no evaluation yet",
             "figure",
         ),
-        LiveTile("agents here", here, others),
+        LiveTile("agents", str(fleet.took_part), "took part")
+        if fleet.took_part
+        else LiveTile("agents here", here, others),
         LiveTile(
             "clusters",
             str(clusters or NONE),
@@ -177,7 +179,7 @@ def _figure(measure: Measure, figure: float | None) -> str:
 
 def _figures(state: DashboardState) -> Chart:
     measure = MEASURES[state.measure]
-    title = f"{state.measure_title[0].upper()}{state.measure_title[1:]}"
+    title = f"{state.curves_title[0].upper()}{state.curves_title[1:]}"
     if len(state.figures) > 1:
         title += " by cluster"
     series = []

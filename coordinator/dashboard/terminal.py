@@ -151,7 +151,8 @@ def _newest(points: Points) -> float:
 def _table(rows: Sequence[RoundRow], measure: Measure) -> Table:
     """The newest rounds."""
     unit = " %" if measure.scale == PERCENT else ""
-    titles = ["round", f"{measure.label}{unit}", f"by cluster{unit}", "loss", "reports", "s"]
+    title = next((row.title for row in reversed(rows) if row.title), measure.label)
+    titles = ["round", f"{title}{unit}", f"by cluster{unit}", "loss", "reports", "s"]
     return Table("", numbers(titles), [_cells(row, measure) for row in rows])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from covey.shared.wire.messages import ModelRef, digest
 from covey.shared.wire.parts import part_count, split
 from covey.shared.wire.topics import Topics, deployed_key
 
+ADDRESS = re.compile(r"^\S+://\S+: ")  # of a broker, before the reason why it cannot be reached
 ECHO_S = 10.0  # then a deployment that was published must have come back
 ATTEMPTS = 20  # to reach the broker
 PAUSE_S = 0.5  # between two of them
@@ -177,8 +179,8 @@ async def subscribed(link: Link, topics: Sequence[str]) -> None:
         if await link.subscribe(topics):
             return
         await asyncio.sleep(PAUSE_S)
-    why = await _newest_end(link)
-    reason = f": {why}" if why else ""
+    why = ADDRESS.sub("", await _newest_end(link))  # the caller names it
+    reason = f" ({why})" if why else ""
     raise UserError(
         f"the broker cannot be reached{reason}; check address and credentials with `broker doctor`"
     )

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -101,8 +102,12 @@ class WorkerPool:
         finally:
             self._idle.put(worker)
         if answer is None:
+            with suppress(subprocess.TimeoutExpired):
+                worker.wait(1.0)
+            guess = ", out of memory?" if worker.returncode == -signal.SIGKILL else ""
+            see = f"see {self._log}. " if self._log.stat().st_size else ""
             raise UserError(
-                f"a worker process died during a job (out of memory?); see {self._log}. "
+                f"a worker process died during a job (exit code {worker.returncode}{guess}); {see}"
                 "Type the same command to continue"
             )
         return answer

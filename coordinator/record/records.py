@@ -132,10 +132,19 @@ def finished(folder: Path) -> Row:
     try:
         text = path.read_bytes()
     except FileNotFoundError:
-        raise UserError(
-            f"{folder}: no result.json in it: the run is not finished, or this is not a run's folder"
+        raise no_run(
+            folder, "no result.json in it: the run is not finished, or this is not a run's folder"
         ) from None
     return _row(text, str(path), *RESULT)
+
+
+def no_run(folder: Path, why: str) -> UserError:
+    """The refusal of a folder that does not hold what a run leaves."""
+    if not folder.is_dir():
+        why = "no such folder"
+    return UserError(
+        f"{folder}: {why}; expected the folder of a run; `coordinator ls FOLDER` lists those in a folder"
+    )
 
 
 def _row(text: bytes, where: str, *keys: str) -> Row:

@@ -446,7 +446,8 @@ def headline(result: Result, measure: Measure) -> str:
         return none_evaluated(result)
     title, figure = found
     clusters = f", {counted(result['clusters'], 'cluster')}" if result["clusters"] else ""
-    sentence = f"{result['method']}{clusters}: {title} {measured(measure, figure)}"
+    shown = measured(measure, figure, f"{title} {measure.label}")
+    sentence = f"{result['method']}{clusters}: {shown}"
     constant = result["accuracy"].get("baseline", {}).get(measure.name, {}).get("macro")
     if constant is not None:
         sentence += f"; one constant answer on each device has {measured(measure, constant)}"

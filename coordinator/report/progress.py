@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from covey.coordinator.record import notices
-from covey.coordinator.view.lines import TimeLeft, phase_line
+from covey.coordinator.view.lines import PhaseLine, TimeLeft, phase_line
 from covey.coordinator.view.words import duration_text, epsilons, sizes_text
-from covey.shared.numerics.measures import PERCENT
+from covey.shared.numerics.measures import measured
 from covey.shared.sentences import some
 
 NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -37,6 +37,7 @@ class ProgressBar:
         )
         self._task = self._bar.add_task("rounds", total=rounds, remark="starting", left="")
         self._time_left = TimeLeft()
+        self._before: PhaseLine | None = None
         self._warned: set[str] = set()  # remarks that were shown, at most MAX_REMARKS
 
     def __repr__(self) -> str:
@@ -138,21 +139,22 @@ class ProgressBar:
         """Print a line with the figures of the phase, and advance the bar."""
         line = phase_line(phase.to_json())
         invited = len(phase.invited)
-        words = [f"{line.phase}: {line.reported}/{invited} agents"]
+        name = line.name_after(self._before)
+        words = [f"{name}: {line.reported}/{invited} agents"]
         if line.loss is not None:
             words.append(f"loss {line.loss:.3f}")
         if line.mean is not None:
-            unit = " %" if line.measure.scale == PERCENT else ""
-            words.append(f"{line.measure.label} {line.measure.text(line.mean)}{unit}")
+            words.append(measured(line.measure, line.mean, line.title))
         if line.diverged:
             words.append(f"{line.diverged} diverged")
-        if line.sizes:
+        if line.sizes and name == line.phase:
             words.append(f"clusters {sizes_text(line.sizes)}")
         ends = Counter(one.end for one in line.sums)
         words += [f"{count} x {end}" for end, count in sorted(ends.items())]
         spent = epsilons(phase.privacy)
         if spent:
             words.append(spent)
+        self._before = line
         self._time_left.add(line.seconds, ends_round=line.ends_round)
         left = self._left(line.rounds)
         self._bar.update(self._task, completed=line.rounds, remark=line.phase, left=left)

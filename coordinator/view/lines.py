@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from covey.coordinator.view.words import MODE_TITLES
 from covey.shared.numerics.measures import ACCURACY, RMSE, Measure
 from covey.shared.sentences import some
 from covey.shared.strategies.phase_names import EVALUATE
@@ -84,10 +85,35 @@ class PhaseLine:
         return RMSE if RMSE.name in self.evaluation.get("server", {}) else ACCURACY
 
     @property
-    def mean(self) -> float | None:
-        """The main figure over all agents; None without an evaluation."""
+    def means(self) -> Values:
+        """The main figure over all agents, by mode: first of what agents use, then of what they are served."""
         found = macro(self.evaluation, self.measure.name)
-        return next((found[mode] for mode in USED if mode in found), None)
+        return {mode: found[mode] for mode in USED if mode in found}
+
+    @property
+    def mean(self) -> float | None:
+        """The main figure of what agents use; None without an evaluation."""
+        return next(iter(self.means.values()), None)
+
+    @property
+    def title(self) -> str:
+        """The name of that figure, such as "E-delivered accuracy"."""
+        return self._titled(next(iter(self.means), ""))
+
+    @property
+    def served(self) -> tuple[str, float]:
+        """The name and the figure of what agents are served, which every evaluation has, and so a curve."""
+        mode, figure = list(self.means.items())[-1]
+        return self._titled(mode), figure
+
+    def _titled(self, mode: str) -> str:
+        return f"{MODE_TITLES.get(mode, '')} {self.measure.label}".lstrip()
+
+    def name_after(self, before: PhaseLine | None) -> str:
+        """The name of the phase. After the last round devices weigh what they use again with the fleet's weights."""
+        if before is None or not (self.is_evaluation and before.is_evaluation):
+            return self.phase
+        return f"{self.phase} again" if before.rounds == self.rounds else self.phase
 
     @property
     def cluster_means(self) -> Values:

@@ -20,7 +20,7 @@ from covey.coordinator.view.lines import (
     SumLine,
     TimeLeft,
 )
-from covey.shared.numerics.measures import ACCURACY, PERCENT, is_regression, main_measure
+from covey.shared.numerics.measures import ACCURACY, is_regression, main_measure, measured
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 
 MAX_POINTS = 400  # of one curve
@@ -30,6 +30,7 @@ PRESENT = ("busy", "idle")  # states of agents that take part
 STATE_WORDS = {"quarantine": "in quarantine", "checking": "checking its data"}  # others as they are
 MAX_REASON = 500  # characters
 OWN_WORD = "Agents state themselves what they are; cluster and figure are of the last run."
+TOOK_PART = "took part"  # the state of an agent of a run that is over and had no broker
 AWAY = {"left": "offline", "unknown": "offline"}  # of devices that are not there, for a table
 UNTESTED = "no test samples: no figure counts it"
 Cells = tuple[Any, ...]  # one agent, without its name, in the order of `COLUMNS`
@@ -98,6 +99,7 @@ class FleetCounts:
     quarantined: int = 0
     silent: int = 0  # or failing: not invited for some rounds
     expected: int = 0  # that the run waits for at its start
+    took_part: int = 0  # in a run that is over and had no broker
 
 
 @dataclass(frozen=True)
@@ -128,10 +130,11 @@ class DashboardState:
     phase: str
     eta_s: float | None
     measure: str
-    measure_title: str
+    measure_title: str  # of the newest figure, with its mode
+    curves_title: str  # of the figures over rounds
     percent: bool  # figures are shares
     newest_figure: float | None
-    earlier_figure: float | None  # of the evaluation before
+    earlier_figure: float | None  # the same after an earlier round
     evaluates_every: int | None
     figures: Sequence[LiveSeries]
     loss: Points
@@ -164,8 +167,17 @@ def dashboard_state(sources: Sources) -> DashboardState:
     status = sources.status
     plan = sources.plan
     measure = main_measure(regression=_is_regression(sources))
+    title = curves_title = measure.label
+    earlier = None
     if newest_evaluated is not None:
-        measure = newest_evaluated.measure
+        measure, title = newest_evaluated.measure, newest_evaluated.title
+        curves_title, _ = newest_evaluated.served
+        same = [
+            line
+            for line in evaluated
+            if line.title == title and line.rounds < newest_evaluated.rounds
+        ]
+        earlier = same[-1].mean if same else None
     fleet = fleet_of(sources.roster, plan.agents)
     state = _state(sources, fleet, phases)
     done = _rounds_done(status, newest)
@@ -186,10 +198,11 @@ def dashboard_state(sources: Sources) -> DashboardState:
         phase=status.phase if status is not None and state == "running" else "",
         eta_s=eta_s(phases, total) if state == "running" else None,
         measure=measure.name,
-        measure_title=measure.label,
+        measure_title=title,
+        curves_title=curves_title,
         percent=measure.unit == ACCURACY.unit,
         newest_figure=newest_evaluated.mean if newest_evaluated is not None else None,
-        earlier_figure=evaluated[-2].mean if len(evaluated) > 1 else None,
+        earlier_figure=earlier,
         evaluates_every=plan.evaluates_every,
         figures=_figures(evaluated),
         loss=_losses(phases),
@@ -296,7 +309,8 @@ class RoundRow:
     reported: int = 0  # in the phase that ended the round
     invited: int = 0
     loss: float | None = None
-    figure: float | None = None  # mean over the agents
+    figure: float | None = None  # mean over the agents, of what they are served
+    title: str = ""  # of the figure
     by_cluster: Sequence[float] = ()
 
 
@@ -316,7 +330,7 @@ def history(lines: Sequence[Line]) -> list[RoundRow]:
             seconds = 0.0
         if line.mean is not None and line.rounds in rows:
             row = rows[line.rounds]
-            row.figure = line.mean
+            row.title, row.figure = line.served
             row.by_cluster = tuple(line.cluster_means.values())
     return list(rows.values())
 
@@ -328,14 +342,14 @@ def _figures(evaluated: Sequence[PhaseLine]) -> list[LiveSeries]:
     """The mean figure of all agents, then that of each cluster, against rounds."""
     if not evaluated:
         return []
-    overall = [(line.rounds, line.mean or 0.0) for line in evaluated]
-    by_cluster: dict[str, list[tuple[float, float]]] = {}
+    overall = list({line.rounds: line.served[1] for line in evaluated}.items())
+    by_cluster: dict[str, dict[int, float]] = {}
     for line in evaluated:
         for cluster, figure in line.cluster_means.items():
-            by_cluster.setdefault(cluster, []).append((line.rounds, figure))
+            by_cluster.setdefault(cluster, {})[line.rounds] = figure
     series = [LiveSeries(None, _curve(overall))]
     for cluster in sorted(by_cluster, key=_by_number):
-        series.append(LiveSeries(cluster, _curve(by_cluster[cluster])))
+        series.append(LiveSeries(cluster, _curve(list(by_cluster[cluster].items()))))
     return series
 
 
@@ -393,6 +407,7 @@ def fleet_of(roster: RosterMessage | None, expected: int) -> FleetCounts:
         quarantined=kinds["quarantine"],
         silent=kinds["silent"] + kinds["failing"],
         expected=expected,
+        took_part=kinds[TOOK_PART],
     )
 
 
@@ -441,6 +456,7 @@ def _newest_events(
     known: set[str] = set()  # each sentence is shown once
     first = next((line for line in lines if isinstance(line, PhaseLine)), None)
     done = 0
+    before = None
     for line in lines:
         if isinstance(line, EventLine):
             dated = line if line.round else replace(line, round=done)
@@ -451,11 +467,11 @@ def _newest_events(
         # a round closes without those that were invited in reserve: they are no fault
         needed = invited / over_select if line.ends_round else invited
         if line.reported < needed:
-            text = f"{line.phase}: closed with {line.reported} of {invited} reports"
+            text = f"{line.name_after(before)}: closed with {line.reported} of {invited} reports"
             events.append(EventLine("missing", line.round, text))
         elif with_rounds:
-            event = EventLine("phase", line.round, _went_well(line))
-            events += [event] if event not in events[-1:] else []
+            events.append(EventLine("phase", line.round, _went_well(line, before)))
+        before = line
         events += [
             EventLine(
                 "void",
@@ -475,12 +491,11 @@ def _newest_events(
     return events[-MAX_EVENTS:][::-1]
 
 
-def _went_well(line: PhaseLine) -> str:
+def _went_well(line: PhaseLine, before: PhaseLine | None) -> str:
     """A phase in a few words."""
-    words = f"{line.phase}: {line.reported} of {line.reported + line.missing} reports"
+    words = f"{line.name_after(before)}: {line.reported} of {line.reported + line.missing} reports"
     if line.mean is not None:
-        unit = " %" if line.measure.scale == PERCENT else ""
-        return f"{words}, mean {line.measure.label} {line.measure.text(line.mean)}{unit}"
+        return f"{words}, mean {measured(line.measure, line.mean, line.title)}"
     return words if line.loss is None else f"{words}, loss {line.loss:.3g}"
 
 

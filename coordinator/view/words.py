@@ -46,6 +46,8 @@ def _bound(of_kind: Any) -> str:
 
 def fleet_words(fleet: FleetCounts) -> str:
     """How many agents are here, and why others are not."""
+    if fleet.took_part:
+        return f"{fleet.took_part} took part"
     here = f"{fleet.here} of {max(fleet.known, fleet.expected)} are here"
     others = away_words(fleet)
     return f"{here}, {others}" if others else here

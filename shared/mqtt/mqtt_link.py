@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import socket
 import ssl
 import threading
@@ -51,6 +52,7 @@ KEPT_S = 3600  # how long a broker of MQTT 5 keeps a session that is not clean
 AUTH_FAILURE_CODES = (134, 135)  # bad user name or password, not authorized
 NO_ANSWER = "the broker closed the connection without an answer"
 TIMED_OUT = "Operation timed out"  # aiomqtt's words for no answer within CONNECT_S
+ERROR_NUMBER = re.compile(r"\[Errno -?\d+\] ")  # before the system's words for an error
 NO_DELAY = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 NO_WEBSOCKET = "WebSocket handshake error"  # how paho's words for a server without websockets begin
 
@@ -725,7 +727,7 @@ def _cut(client: aiomqtt.Client) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    text = str(error) or type(error).__name__
+    text = ERROR_NUMBER.sub("", str(error)) or type(error).__name__
     if text.endswith("Unspecified error"):  # paho's words for a lost connection
         return "the connection was lost"
     return text

@@ -82,10 +82,10 @@ class Measure:
         return figure <= target if self.lower_is_better else figure >= target
 
 
-def measured(measure: Measure, figure: float) -> str:
-    """A figure with the name and the unit of its measure, such as "accuracy 95.83 %" or "RMSE 5290"."""
+def measured(measure: Measure, figure: float, title: str = "") -> str:
+    """A figure with its title or else the name of its measure, and the unit, such as "accuracy 95.83 %" or "RMSE 5290"."""
     unit = " %" if measure.scale == PERCENT else ""
-    return f"{measure.label} {measure.text(figure)}{unit}"
+    return f"{title or measure.label} {measure.text(figure)}{unit}"
 
 
 ACCURACY = Measure("accuracy", "accuracy", "in %", scale=PERCENT, most=1.0, decimals=2)

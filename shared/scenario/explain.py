@@ -160,7 +160,7 @@ def _names(path: Path, data: Any) -> Iterator[str]:
 
 
 MAX_SEEN_LENGTH = 60  # characters of a value that a message quotes
-SIMILARITY = 0.5  # of names, 0 to 1: below it, a guess is rarely right
+SIMILARITY = 0.6  # of names, 0 to 1: below it, a guess is rarely right
 # errors about the type of a value: another member of its union may accept it
 OTHER_TYPE = ("_type", "literal_error", "_parsing")
 
@@ -276,6 +276,8 @@ def _complaint(item: ErrorDetails, path: Path, around: Sections, data: Any) -> _
             seen = _shortened(tag)
             known = _names_in(context["expected_tags"])
             hint = unknown(str(tag), known)
+            if path == ("strategy", "name") and hint.startswith("known"):
+                hint = f"no installed method has this name; {hint}"
             return _Complaint(seen, hint)
         case "union_tag_not_found":
             listed = ", ".join(_names_of_members(around))
@@ -341,7 +343,7 @@ def _known_keys(location: Path, path: Path, around: Sections, data: Any) -> set[
 
 
 def _shortened(seen: Any) -> str:
-    text = repr(seen)
+    text = "no value" if seen is None else repr(seen)
     if len(text) > MAX_SEEN_LENGTH:
         text = text[:MAX_SEEN_LENGTH] + "..."
     return text

@@ -209,9 +209,10 @@ def _read(file: File) -> YamlSource:
     except FileNotFoundError:
         raise UserError(f"{file}: this file does not exist; {EXPECTED}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: cannot be read as text ({error}); {EXPECTED}") from None
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"{file}: cannot be read as text ({why}); {EXPECTED}") from None
     except YamlError as error:
-        raise _user_error(file, [str(error)]) from None
+        raise _user_error(file, [f"no valid YAML: {error}"]) from None
     if source.data is None:
         raise UserError(f"{file}: the file is empty; {EXPECTED_KEYS}")
     if not isinstance(source.data, dict):

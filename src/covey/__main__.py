@@ -10,7 +10,7 @@ PROGRAMS = """\
 Covey has three programs:
 
   agent        on each device: trains on its data
-  coordinator  invites agents, averages, compares methods; begin with `coordinator init`
+  coordinator  invites agents and averages; begin with `coordinator init`
   broker       carries their messages; begin with `broker up`
 
 Each lists its commands with --help."""

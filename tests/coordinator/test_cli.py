@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner, Result
 from covey.coordinator.cli import run as command
 from covey.coordinator.cli.program import app
 from covey.coordinator.cli.run import resume_command
+from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.record.notices import Observer
 from covey.coordinator.run.folder import prepare, prepared
 from covey.coordinator.run.options import RunOptions
@@ -23,6 +25,7 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.wire.jobs import FindDevice
 from tests.coordinator.comparisons import DIGITS, written
 from tests.coordinator.pages import run
 
@@ -352,3 +355,54 @@ def test_a_run_that_is_given_up_ends_with_one_message_that_has_the_command_to_co
     assert "needs no broker" in refusal(
         "run", written(tmp_path, DIGITS), "--in-process", "--give-up-after", "60"
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("report none", "none: no such folder; expected the folder of a run"),
+        ("doctor none", "none: no such folder; expected the folder of a run"),
+        ("advise none.yaml", "none.yaml: this file does not exist; expected the YAML file"),
+        ("advise --from one.csv", "repeat --from for the data of each; expected at least two"),
+        ("stop --run x", "other commands take the folder of a run"),
+        ("validate folder", "cannot be read as text (Is a directory)"),
+        ("validate cut.yaml", "cut.yaml: no valid YAML: "),
+        ("validate scenario.yaml --set rounds=", "rounds: no value, override rounds="),
+        ("validate scenario.yaml --set strategy.name=mine --allow mine", "no installed method has this name; known: "),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_true_and_names_what_was_typed(
+    line: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, DIGITS)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "cut.yaml").write_text("name: [x\n")
+    (tmp_path / "one.csv").write_text("a,label\n1,0\n2,1\n")
+    assert words in refusal(*line.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("ls .", ".: no run has begun in this folder"),
+        ("prune .", ".: nothing to remove; "),
+        ("versions .", ".: no run in this folder has published models"),
+    ],
+)
+def test_an_empty_list_is_a_sentence(
+    line: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = typed(*line.split())
+    assert shown.exit_code == 0
+    assert shown.output.startswith(words)
+
+
+def test_a_dead_worker_names_its_end_and_no_empty_log(tmp_path: Path) -> None:
+    died = r"job \(exit code 3\); Type the same command"
+    with (
+        WorkerPool(1, tmp_path / "log", [sys.executable, "-c", "exit(3)"]) as pool,
+        pytest.raises(UserError, match=died),
+    ):
+        pool.call(FindDevice(wanted="cpu"))

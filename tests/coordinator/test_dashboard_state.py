@@ -17,6 +17,7 @@ from rich.console import Console
 
 from covey.coordinator.dashboard.folder_reader import FolderReader, plan_of
 from covey.coordinator.dashboard.hub import LiveState
+from covey.coordinator.dashboard.sections import sections
 from covey.coordinator.dashboard.terminal import watch_view
 from covey.coordinator.view.lines import EventLine, Line, PhaseLine, macro, reduced
 from covey.coordinator.view.milestones import recorded_milestones
@@ -24,6 +25,8 @@ from covey.coordinator.view.state import MAX_POINTS, RunPlan, Sources, agent_cel
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 from tests.coordinator import dashboards
 from tests.coordinator.dashboards import AGENT, agents, phase, status
+from tests.coordinator.pages import run
+from tests.coordinator.test_dashboard_sections import words
 
 PLAN = RunPlan(name="pilot", method="fedclust", rounds=20, agents=10, evaluates_every=1)
 
@@ -86,7 +89,11 @@ def test_a_regression_is_shown_in_its_own_measure() -> None:
     figures = {"agents": 3, "rmse": {"macro": 2.5}, "mse": {"macro": 6.25}}
     row = phase(1) | {"evaluation": {"server": figures}, "by_cluster": {"0": {"rmse": 2.0}}}
     state = dashboard_state(Sources(PLAN, lines(row)))
-    assert (state.measure_title, state.percent, state.newest_figure) == ("RMSE", False, 2.5)
+    assert (state.measure_title, state.percent, state.newest_figure) == (
+        "E-server RMSE",
+        False,
+        2.5,
+    )
     assert state.figures[1].points == ((1, 2.0),)
 
 
@@ -319,3 +326,42 @@ def test_a_line_has_both_averages_of_each_mode_and_no_counts_between_them() -> N
     assert [milestone.figures() for milestone in recorded_milestones(row)] == [
         {"server/accuracy/micro": 0.25, "server/accuracy/macro": 0.5, "cluster-0/accuracy": 0.75}
     ]
+
+
+def test_a_finished_run_without_a_broker_shows_its_agents_and_that_they_took_part(
+    tmp_path: Path,
+) -> None:
+    folder = run(tmp_path / "run", "fedclust")
+    with LiveState(FolderReader(folder)) as hub:
+        update = hub.update_after(-1, 5.0)
+    assert update is not None
+    assert update.agents is not None
+    assert update.state.fleet.took_part == 8
+    assert {cells[0] for cells in update.agents["rows"].values()} == {"took part"}
+    assert all(cells[2] is not None for cells in update.agents["rows"].values())
+    assert "agents 8 took part" in words(sections(update.state)["tiles"])
+    console = Console(file=io.StringIO(), width=80, record=True)
+    console.print(watch_view(update.state, hub.sources.lines, 24))
+    assert "8 took part" in console.export_text()
+
+
+def test_every_figure_has_its_measure_and_its_mode() -> None:
+    """Curves show what devices are served: what they use is known after the last round alone."""
+    both = {"server": {"accuracy": {"macro": 0.5}}, "delivered": {"accuracy": {"macro": 0.75}}}
+    rows = [phase(1), phase(1, evaluated=0.25), phase(2), phase(2, evaluated=0.5, evaluation=both)]
+    state = dashboard_state(Sources(PLAN, lines(*rows)))
+    tiles = words(sections(state)["tiles"])
+    assert tiles.startswith("mean E-delivered accuracy 75.0 % after round 2 ")
+    chart = words(sections(state)["chart-figure"])
+    assert chart.startswith("E-server accuracy by cluster")
+    assert "all agents 50.0 %" in chart
+    console = Console(file=io.StringIO(), width=80, record=True)
+    console.print(watch_view(state, lines(*rows), 24))
+    assert "E-server accuracy %" in console.export_text()
+
+
+def test_evaluations_after_the_same_round_have_a_name_each() -> None:
+    rows = [phase(1), phase(1, evaluated=0.25), phase(1, evaluated=0.5), phase(2, evaluated=0.5)]
+    state = dashboard_state(Sources(PLAN, lines(*rows)))
+    named = [line.text.partition(":")[0] for line in state.log]
+    assert named == ["evaluate", "evaluate again", "evaluate", "train"]
