@@ -18,7 +18,7 @@ from covey.broker.cli.program import app as broker
 from covey.coordinator.cli import reference
 from covey.coordinator.cli.options import in_federation
 from covey.coordinator.cli.program import app as coordinator
-from covey.shared.cli import BrokerAddresses, failed
+from covey.shared.cli import BrokerAddresses, failed, user_errors
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import BEGIN, render
 from covey.shared.programs.version import version
@@ -171,3 +171,17 @@ def test_a_scenario_that_names_no_federation_takes_that_of_the_credentials(tmp_p
     assert in_federation(elsewhere, load(scenario_in(tmp_path))).federation == "default"
     named = load(scenario_in(tmp_path, federation="south"))
     assert in_federation(connection, named).federation == "south"
+
+
+def test_a_package_that_is_not_installed_is_named_with_the_command_that_adds_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The wheel alone has three programs, and no extras."""
+    place = {"__name__": "covey.agent.data.dataset"}
+    with pytest.raises(typer.Exit) as ended, user_errors():
+        exec("import no_such_package", place)
+    assert ended.value.exit_code == 2
+    expected = "error: the package no_such_package is not installed; in your clone of Covey, run pip install '.[agent]'"
+    assert capsys.readouterr().err.strip() == expected
+    with pytest.raises(ModuleNotFoundError), user_errors():
+        exec("import no_such_package", {"__name__": "code_of_somebody"})
