@@ -25,37 +25,6 @@ settings.register_profile("night", deadline=None, max_examples=20_000)
 settings.load_profile("repeatable")
 
 
-# by the seconds that they take; a worker of pytest-xdist runs a file as a whole
-LONGEST = (
-    "test_docs_sessions.py",
-    "test_secure_runs.py",
-    "test_simulator.py",
-    "test_foreign_clients.py",
-    "test_scenarios.py",
-    "test_api.py",
-    "test_stop.py",
-    "test_versions.py",
-    "test_sources.py",
-    "test_lies.py",
-    "test_plugins.py",
-    "test_readme.py",
-    "test_kill.py",
-    "test_chaos.py",
-    "test_aggregators.py",
-    "test_devices.py",
-    "test_load.py",
-    "test_private_places.py",
-    "test_secure.py",
-    "test_export.py",
-    "test_resources.py",
-    "test_strategy_every.py",
-    "test_wheel.py",
-    "test_secrets.py",
-    "test_forked.py",
-    "test_broken_places.py",
-)
-
-
 @pytest.fixture(autouse=True)
 def _nobodys_own_code() -> Iterator[None]:
     """A package that a test has loaded as own code is none in the next test."""
@@ -109,15 +78,10 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest files first, then those that start real programs: no worker should be left with one at the end."""
+    """Run files that start real programs first, and long files before short ones: no worker should be left with one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("processes")}
-
-    def rank(item: pytest.Item) -> tuple[int, bool]:
-        name = item.path.name
-        place = LONGEST.index(name) if name in LONGEST else len(LONGEST)
-        return place, item.path not in slow
-
-    items.sort(key=rank)
+    length = {path: path.stat().st_size for path in {item.path for item in items}}
+    items.sort(key=lambda item: (item.path not in slow, -length[item.path]))
 
 
 @pytest.fixture(scope="session")

@@ -215,6 +215,8 @@ NAMED = re.compile(rf"`((?:{'|'.join(PROGRAMS)}) [^`]+)`")
 
 def texts_of(source: str) -> Iterator[str]:
     """The strings and comments of a module; in a string that is put together, stars stand for what is filled in."""
+    if "`" not in source:
+        return
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.JoinedStr(values=parts):
@@ -223,9 +225,10 @@ def texts_of(source: str) -> Iterator[str]:
                 )
             case ast.Constant(value=str(text)):
                 yield text
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.string
+    if re.search("#.*`", source):
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.string
 
 
 def named_commands(texts: Iterable[str]) -> set[str]:

@@ -35,11 +35,14 @@ def trail() -> list[Call]:
     """The calls of a whole run in their order, where one file calls another."""
     calls: list[Call] = []
 
+    @cache
+    def file(name: str) -> str:
+        return str(Path(name).resolve()).removeprefix(f"{ROOT.resolve()}/")
+
     def entered(frame: FrameType, event: str, argument: Any) -> None:
-        path = Path(frame.f_code.co_filename)
-        if event == "call" and path.suffix == ".py":
-            name = str(path.resolve()).removeprefix(f"{ROOT.resolve()}/")
-            call = (name, frame.f_code.co_name)
+        name = frame.f_code.co_filename
+        if event == "call" and name.endswith(".py"):
+            call = (file(name), frame.f_code.co_name)
             if not calls or calls[-1] != call:
                 calls.append(call)
 

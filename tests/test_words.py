@@ -66,6 +66,8 @@ SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+")
 
 def phrases_in(text: str, folder: str = "") -> list[tuple[str, str]]:
     """Each avoided phrase of a text, with the pattern that found it."""
+    if not may_have_phrases(text):
+        return []
     avoided = list(AVOIDED)
     if folder in REVOKED_IN:
         avoided += REVOKED
@@ -79,6 +81,7 @@ def phrases_in(text: str, folder: str = "") -> list[tuple[str, str]]:
     return found
 
 
+@cache
 def expression(pattern: str) -> re.Pattern[str]:
     """An opening as it is, a word or phrase as whole words in upper or lower case."""
     if pattern.startswith("^"):

@@ -410,8 +410,8 @@ def folds(data: Dataset, seed: int, client: str) -> Iterator[tuple[Dataset, Indi
     """The training samples in three ways, each time with another third of the units as test part: to compare models that train
     on the rest.
 
-    Of samples in time order a third of the time tests. Samples of the test part have no part in this. Fewer than `VOTING`
-    units give nothing.
+    Of samples in time order a third of the time tests. Samples of the test part have no part in this. Fewer units than folds
+    give nothing.
 
     Yields:
         The data set of a fold, and the unit of each sample of its test part.
@@ -433,7 +433,7 @@ def splits(data: Dataset, seed: int, client: str) -> list[Split]:
     ties = ties_of(data)
     units = ties.units(data.targets, JUDGING)
     _, first, of_sample = np.unique(units, return_index=True, return_inverse=True)
-    if len(first) < VOTING:
+    if len(first) < FOLDS:
         return []
     if ties.places is not None:
         found = list(ties.parts_in_time(FOLDS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -76,6 +77,7 @@ from covey.shared.work.judge import of_deployment
 
 CLIENT_DIGITS = 8  # of the MQTT client id
 BEST = "best"  # after @: the round with the best evaluation
+AT_WORK = ".at-work"  # in the folder of runs: the operator who holds it
 
 Runs = Annotated[
     Path, typer.Option("--runs", help="the folder that has the folders of runs: the registry")
@@ -388,7 +390,7 @@ async def deploy(
                     check_worth(choice.folder, choice.version)
                 decided = plan(command, choice.target, known, fleet.held, fleet.statuses)
                 show(decided)
-                if way.dry_run:
+                if way.dry_run or decided.is_done:
                     return DeploymentDone(decided, federation, len(choice.version.models))
                 with trail_of_finished(choice.folder, key) as trail:
                     return await _publish(
@@ -401,16 +403,22 @@ async def deploy(
 
 @contextlib.contextmanager
 def _alone(way: Way) -> Iterator[None]:
-    """Hold the registry against other operators of this machine. UserError if one is at work."""
+    """Hold the registry against other operators of this machine. UserError, with the name of the first, if one is at work."""
     if not way.runs.is_dir() or way.dry_run:
         yield
         return
+    mark = way.runs / AT_WORK
+    first = mark.read_text() if mark.exists() else "somebody"
     busy = (
-        f"{way.runs}: another `coordinator promote` or `rollback` is at work with it; wait until it ends, look at "
-        "`coordinator versions`, then decide"
+        f"{way.runs}: another `coordinator promote` or `rollback` is at work with it, of {first}; wait until it ends, look "
+        "at `coordinator versions`, then decide"
     )
     with folder_lock(way.runs, busy):
-        yield
+        mark.write_text(f"{operator()} since {time.strftime('%H:%M')}")
+        try:
+            yield
+        finally:
+            mark.unlink()
 
 
 @dataclass(frozen=True)

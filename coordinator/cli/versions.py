@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from covey.coordinator.cli.options import READERS, DeviceFederation, ensure_role, out, show_line
-from covey.coordinator.deploy.decide import as_devices_have_it, title_of
+from covey.coordinator.deploy.decide import NO_MODEL, as_devices_have_it, title_of
 from covey.coordinator.deploy.registry import (
     Publication,
     Registry,
@@ -34,6 +34,7 @@ from covey.shared.sentences import counted, some
 from covey.shared.wire.topics import Topics
 
 MAX_NAMES = 3  # of devices in a line
+MAX_ACTS = 10  # in the log on a terminal
 MEAN = "mean over agents"  # of the figure: as in all other tables
 
 
@@ -49,8 +50,9 @@ def versions_command(
 ) -> None:
     """List the versions that were published to a federation, over all its runs: the newest publication first.
 
-    Each line has the name, whether it is the champion or the candidate, its figure, when it was published and by whom. With a
-    broker or credentials it also has the devices that are online and use it, as they state it themselves.
+    Each line has the name, whether it is the champion or the candidate, and its figure. With a broker or credentials it also
+    has the devices that are online and use it, as they state it themselves. Below are the newest deployments: when, by whom,
+    what, and what devices made of it; --json has all of them, and the word of each device.
     """
     check_name("--federation", federation)
     url = None
@@ -62,6 +64,8 @@ def versions_command(
         json_line({"federation": federation, "versions": [one.to_json() for one in found]})
     elif found:
         show(out(), table(found, federation, asked=url is not None))
+        if any(one.publications for one in found):
+            show(out(), deployments(found))
     else:
         show_line(
             f"{runs}: no run in this folder has published models to the federation {federation}; `coordinator promote RUN` does"
@@ -137,27 +141,39 @@ async def versions(runs: Path, federation: str, url: BrokerUrl | None) -> list[V
 
 def table(found: Sequence[VersionRow], federation: str, *, asked: bool) -> Table:
     """A line for each version."""
-    titles = ("version", "role", MEAN, "published", "by", "in use on", "refused by")
+    titles = ("version", "role", MEAN, "in use on")
     rows = [_cells(one, asked=asked) for one in found]
     title = f"federation {federation}: {counted(len(found), 'version')}"
     return Table(title, [Column(one) for one in titles], rows).without_empty_columns()
 
 
 def _cells(one: VersionRow, *, asked: bool) -> list[str]:
-    newest = one.publications[-1] if one.publications else None
-    refused = {} if newest is None or newest.outcome is None else newest.outcome.rejected
-    when, who, figure = "elsewhere", NONE, NONE
-    if newest is not None:
-        when = newest.time.replace("T", " ").removesuffix("Z")[:16]
-        who = newest.who
-        if newest.figure:
-            figure = measured(MEASURES[newest.figure["metric"]], newest.figure["value"])
-            if mode := newest.figure.get("mode"):
-                figure = f"{figure}, {MODE_TITLES[mode]}"
-    users = _devices(one.used_by) or ("0" if asked else "")
-    names = ", ".join(one.names)
-    return [one.title, names, figure, when, who, users, _devices(list(refused))]
+    known = one.publications[-1].figure if one.publications else {}
+    figure = NONE
+    if known:
+        figure = measured(MEASURES[known["metric"]], known["value"])
+        if mode := known.get("mode"):
+            figure = f"{figure}, {MODE_TITLES[mode]}"
+    users = f"{len(one.used_by)}: {some(one.used_by, MAX_NAMES)}" if one.used_by else ""
+    role = ", ".join(one.names) if one.publications else "from elsewhere"
+    return [one.title, role, figure, users or ("0" if asked else "")]
 
 
-def _devices(names: Sequence[str]) -> str:
-    return f"{len(names)}: {some(names, MAX_NAMES)}" if names else ""
+def deployments(found: Sequence[VersionRow]) -> Table:
+    """The log: a line for each of the newest publications."""
+    names = {(one.run, one.round): one.title for one in found}
+    acts = sorted((act for one in found for act in one.publications), key=lambda one: -one.serial)
+    rows = []
+    for one in acts[:MAX_ACTS]:
+        before = names.get(one.before, NO_MODEL) if one.before else NO_MODEL
+        name = names[one.version]
+        what = f"{one.act}: {f'{before} -> ' * (before != name)}{name}" + ", forced" * one.force
+        if one.devices:
+            what += f", on {some(one.devices, MAX_NAMES)}"
+        outcome = "nobody waited" if one.outcome is None else one.outcome.sentence
+        when = one.time.replace("T", " ").removesuffix("Z")[:16]
+        rows.append([str(one.serial), when, one.who, what, outcome.removeprefix("devices: ")])
+    title = f"{len(rows)} of {counted(len(acts), 'deployment')}, newest first"
+    return Table(
+        title, [Column(one) for one in ("id", "time (UTC)", "by", "what", "outcome")], rows
+    )

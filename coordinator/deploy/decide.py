@@ -61,12 +61,18 @@ class DeploymentPlan:
     devices: Sequence[str] = ()  # that try it; empty for all
     force: bool = False
     again: str = ""  # why it repeats the deployment before; empty if it does not
+    is_done: bool = False  # all of it is so already
 
     @property
     def sentence(self) -> str:
         """For a person, before anything happens."""
         whom = f"on {some(self.devices)}" if self.devices else "on all devices"
-        words = [f"{self.act}: {self.before or NO_MODEL} -> {self.target} {whom}"]
+        if self.is_done:
+            words = [f"{self.act}: {self.target} is in force already, nothing to do"]
+        elif self.before_version == self.version:
+            words = [f"{self.act}: {self.target} once more {whom}"]
+        else:
+            words = [f"{self.act}: {self.before or NO_MODEL} -> {self.target} {whom}"]
         if self.force:
             words.append("without their check")
         if self.again:
@@ -142,16 +148,25 @@ def plan(
         if not command.names_target:
             again += " (--to VERSION goes further back)"
     name = command.alias or target.name
+    chosen = _devices(command, target, held, statuses)
+    in_use = _in_use(known, DeploymentTarget(target.version, name), statuses)
+    there = held.newest
+    is_held = (
+        there is not None
+        and there.is_same_version(*target.version)
+        and (there.name, there.force, there.devices) == (name, command.force, [])
+    )
     return DeploymentPlan(
         act=command.act,
         target=name,
         version=target.version,
         before=before_name,
         before_version=before,
-        in_use=_in_use(known, DeploymentTarget(target.version, name), statuses),
-        devices=_devices(command, target, held, statuses),
+        in_use=in_use,
+        devices=chosen,
         force=command.force,
         again=again,
+        is_done=is_held and not chosen and set(in_use) == {name},
     )
 
 

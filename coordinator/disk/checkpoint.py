@@ -66,15 +66,20 @@ class Checkpoint:
         facts: dict[str, Any] = self._read()["facts"]
         return facts
 
-    def must_be_of_this_format(self, like: object = None) -> None:
-        """UserError if a program of another format wrote it: to continue it could mean something else.
+    def to_continue(self, like: object = None) -> dict[str, Any]:
+        """The facts, of a run that this version continues. UserError if a program of another format wrote them.
 
         `like`: a state of this run, if there is one; a key that it does not have is another version's.
         """
+        facts: dict[str, Any] = self._of_this_format(like)["facts"]
+        return facts
+
+    def _of_this_format(self, like: object) -> dict[str, Any]:
         manifest = self._read()
         is_known = like is None or _has_keys_of(like, manifest["state"])
         if manifest.get("format", NONE) != FORMAT or not is_known:
             raise self.of_another_format()
+        return manifest
 
     def of_another_format(self) -> UserError:
         """The checkpoint is whole, and this version cannot continue it."""
@@ -89,8 +94,7 @@ class Checkpoint:
 
     def state(self, like: S) -> S:
         """The state of the newest checkpoint, of the kind of this one. Raises UserError where another format wrote it."""
-        self.must_be_of_this_format(like)
-        return self._unpacked(like, self._read()["state"], {})
+        return self._unpacked(like, self._of_this_format(like)["state"], {})
 
     def exported(self, state: Any) -> tuple[bytes, dict[str, bytes]]:
         """A state as another process can import it: a manifest, and the files of the arrays that it names."""

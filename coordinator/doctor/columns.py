@@ -21,9 +21,7 @@ NORMAL = 1.4826  # from a median distance to a deviation
 LEAST_VALUES = 10  # of a device, from which a figure of its data counts
 SURE_VALUES = 25  # from where mean and deviation of a column tell it from another one
 LEAST_DEVICES = 3  # of which one can differ from the others
-FROM_ZERO = (
-    3.0  # deviations between the mean and 0, from where the sign of the numbers is no chance
-)
+FROM_ZERO = 3.0  # deviations between mean and 0, from where the sign is no chance
 FLAT = 1e-6  # relative deviation below which numbers count as one
 CHECK = "agent check --propose --data DATA"
 
@@ -72,7 +70,6 @@ def numbers_of(count: float, total: float, square: float, rows: float = 0.0) -> 
     return Numbers(count, mean, std, 1 - count / rows if rows > count else 0.0)
 
 
-NONE = Numbers(0.0, 0.0, 0.0)
 OfDevices = Mapping[str, Numbers]  # of one column
 Columns = Mapping[str, OfDevices]  # by name
 
@@ -139,8 +136,8 @@ def _rows(columns: Columns) -> dict[str, float]:
 def few_rows(rows: Mapping[str, float]) -> Iterator[Odd]:
     """Devices with far fewer rows than the others."""
     sizes = {device: math.log10(count) for device, count in rows.items() if count > 0}
-    usual = median(rows.values()) if rows else 0.0
     for device in outliers(sizes):
+        usual = median(rows.values())
         if rows[device] < usual:
             what = f"it has {plain(rows[device])} rows to train with, the fleet's median is {plain(usual)}"
             yield to_check(device, "rows", what, usual / rows[device])
@@ -344,10 +341,8 @@ def _constants(title: str, of: OfDevices) -> Iterator[Odd]:
         if value == 0 and abs(usual) <= 1.5 * within:  # rain, or a border pixel: mostly 0
             continue
         what = f"{title} is {plain(value)} in all its rows, and changes on the others"
-        yield Odd(
-            (device,), "constant", what, f"look at the sensor; on the device: {CHECK}",
-            weight=of[device].count,
-        )  # fmt: skip
+        command = f"look at the sensor; on the device: {CHECK}"
+        yield Odd((device,), "constant", what, command, weight=of[device].count)
 
 
 def _missing(title: str, of: OfDevices) -> Iterator[Odd]:
@@ -369,8 +364,8 @@ def _swaps(columns: Columns, target: str) -> Iterator[tuple[Odd, str, str]]:
     """Devices with two columns of which each looks like the other one of the fleet."""
     usual: dict[str, Numbers] = {}
     for name, of in columns.items():
-        one = _middle(list(of.values())) if of else NONE
-        if one.std > 0 and (one.effective >= LEAST_VALUES or _is_mixed(of)):
+        one = _middle(list(of.values())) if of else None
+        if one and one.std > 0 and (one.effective >= LEAST_VALUES or _is_mixed(of)):
             usual[name] = one
     strange: dict[str, list[str]] = {}  # columns of a device that are far from the fleet's
     for name in usual:
@@ -423,13 +418,9 @@ def same_rows(groups: Iterable[Sequence[str]]) -> Iterator[Odd]:
     """Devices that hold the same rows, in groups."""
     for devices in groups:
         if len(devices) > 1:
-            yield Odd(
-                tuple(sorted(devices)),
-                "copy",
-                "they hold the same rows: one is a copy of the other",
-                "give each device its own data, or `broker expel` one of them",
-                weight=float(len(devices)),
-            )
+            what = "they hold the same rows: one is a copy of the other"
+            command = "give each device its own data, or `broker expel` one of them"
+            yield Odd(tuple(sorted(devices)), "copy", what, command, weight=float(len(devices)))
 
 
 def _rounded(value: float) -> float:

@@ -22,9 +22,7 @@ SOON_S = 14 * DAY_S  # before a certificate ends
 CLOCKS_DIFFER_S = 600.0
 FIRST_S = 1.6e9  # a clock that shows an earlier time (2020) was never set
 ROLL_S = 120.0  # after a roll call, besides its spread, an agent that lives has answered
-LEAST_FREE = (
-    512 << 20
-)  # bytes: less than logs and an upgrade need; a power of two, at which agents publish again
+LEAST_FREE = 512 << 20  # bytes, for logs and an upgrade; agents publish at each power of two
 LEAST_FREE_RUNS = 1_000_000_000  # bytes on the coordinator's disk: a full one pauses the run
 MANY_LINKS = 20  # losses of a day that are odd
 TIMES_USUAL = 10  # the losses of the others
@@ -36,11 +34,8 @@ Row = Mapping[str, Any]  # of a roster
 class Broker:
     """The broker, as this program sees it."""
 
-    why: str = (
-        ""  # it cannot be reached, refuses, or drops what it acknowledges; empty if all is well
-    )
+    why: str = ""  # it cannot be reached, refuses, or drops messages; empty if all is well
     until: float | None = None  # when its certificate ends
-    since: float | None = None  # of `why`
 
 
 @dataclass(frozen=True)
@@ -52,9 +47,7 @@ class Seen:
     rows: Mapping[str, Row] = field(default_factory=dict)  # of the roster
     coordinator: CoordinatorStatus | None = None
     deployment: Deployment | None = None  # in force for all devices
-    elsewhere: Mapping[str, str] = field(
-        default_factory=dict
-    )  # agents of federations without a coordinator
+    elsewhere: Mapping[str, str] = field(default_factory=dict)  # in federations of nobody
     broker: Broker = Broker()
     free: int | None = None  # bytes on the disk of the coordinator
     version: str = ""  # of the coordinator's Covey
@@ -79,30 +72,23 @@ def odd_devices(seen: Seen) -> Iterator[Odd]:
         yield from reports_of(agent, row, status)
         yield from _away(agent, status, row, seen, named | explained)
     yield from _publication(seen, members)
-    yield from _few_rows(members)
+    yield from few_rows({agent: one.samples for agent, one in members.items() if one.samples})
     for agent, federation in seen.elsewhere.items():
         if agent not in members:
-            yield Odd(
-                (agent,),
-                "federation",
-                f"it is in federation {federation!r}, where no coordinator has been",
-                "start it with the --federation or the credentials of this fleet",
-            )
+            what = f"it is in federation {federation!r}, where no coordinator has been"
+            command = "start it with the --federation or the credentials of this fleet"
+            yield Odd((agent,), "federation", what, command)
     for agent, row in seen.rows.items():
         if seen.statuses and agent not in seen.statuses and row.get("problem") != EXPELLED:
-            yield Odd(
-                (agent,),
-                "silent",
-                "the broker retains no word of it: the access rules may not let it publish",
-                "`broker doctor --credentials FILE` with its file",
-                since=row.get("seen"),
-            )
+            what = "the broker retains no word of it: the access rules may not let it publish"
+            command = "`broker doctor --credentials FILE` with its file"
+            yield Odd((agent,), "silent", what, command, row.get("seen"))
 
 
 def _broker(seen: Seen) -> Iterator[Odd]:
     broker = seen.broker
     if broker.why:
-        yield Odd((BROKER,), "broker", broker.why, "`broker doctor`", since=broker.since, weight=9)
+        yield Odd((BROKER,), "broker", broker.why, "`broker doctor`", weight=9)
     if seen.free is not None and seen.free < LEAST_FREE_RUNS:
         what = f"{megabytes(seen.free)} free on the disk of its runs"
         yield Odd((COORDINATOR,), "disk", what, "`coordinator prune`", weight=9)
@@ -131,14 +117,8 @@ def _certificates(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Od
 
 def _ends(devices: tuple[str, ...], end: float, now: float, command: str) -> Iterator[Odd]:
     if end <= now:
-        yield Odd(
-            devices,
-            "certificate",
-            "its certificate has expired",
-            next=command,
-            since=end,
-            weight=now - end,
-        )
+        what = "its certificate has expired"
+        yield Odd(devices, "certificate", what, command, since=end, weight=now - end)
     elif end - now < SOON_S:
         what = f"its certificate ends in {_duration(end - now)}"
         yield Odd(devices, "certificate", what, command, weight=(now - end) / SOON_S)
@@ -155,13 +135,11 @@ def _of_its_own(agent: str, status: AgentStatus) -> Iterator[Odd]:
         what = "another program uses its id"
         yield Odd((agent,), "twin id", what, "give one of them another --id", since)
     if status.disk_free is not None and status.disk_free < LEAST_FREE:
-        yield Odd(
-            (agent,),
-            "disk",
+        what, command = (
             f"{megabytes(status.disk_free)} free on its disk",
             "free room there; the agent continues by itself",
-            since=status.clock,
         )
+        yield Odd((agent,), "disk", what, command, status.clock)
     if status.online and status.problem and status.format == FORMAT:
         yield excluded(agent, status.problem, status.clock)
 
@@ -177,9 +155,8 @@ def _clock(agent: str, status: AgentStatus, row: Row, seen: Seen) -> Iterator[Od
     off = max(behind, ahead)
     if off <= CLOCKS_DIFFER_S:
         return
-    word = "behind" if behind > ahead else "ahead"
-    what = f"its clock is {_duration(off)} {word}"
-    if word == "behind":
+    what = f"its clock is {_duration(off)} ahead"
+    if behind > ahead:
         what = f"its clock is {_duration(off)} or more behind: it stands still, or was never set"
     yield Odd((agent,), "clock", what, "on the device: timedatectl", weight=off)
 
@@ -200,14 +177,9 @@ def excluded(agent: str, why: str, since: float | None = None) -> Odd:
 def reports_of(agent: str, row: Row, status: AgentStatus | None = None) -> Iterator[Odd]:
     """Reports that were refused, and work that fails."""
     if row.get("quarantined"):
-        yield Odd(
-            (agent,),
-            "reports",
-            f"in quarantine: {row['quarantined']}",
-            f"`coordinator lab story {agent}`, then `coordinator lab release {agent}` or `broker expel {agent}`",
-            since=row.get("seen"),
-            weight=9,
-        )
+        what = f"in quarantine: {row['quarantined']}"
+        command = f"`coordinator lab story {agent}`, then `coordinator lab release {agent}` or `broker expel {agent}`"
+        yield Odd((agent,), "reports", what, command, row.get("seen"), weight=9)
     elif row.get("set_aside") or row.get("refusals"):
         counts = row.get("refusals") or {}
         reasons = ", ".join(f"{reason} {count}" for reason, count in counts.items())
@@ -218,15 +190,12 @@ def reports_of(agent: str, row: Row, status: AgentStatus | None = None) -> Itera
         yield Odd((agent,), "reports", what, f"`coordinator lab story {agent}`", status.clock)
     failed = row.get("failing") or (row.get("failed") if row.get("failures") else "")
     if failed:
-        help_ = "on the device: agent lab policy" if MEMORY.search(str(failed)) else ""
-        yield Odd(
-            (agent,),
-            "work",
-            f"it cannot do its work: {failed}",
-            help_ or f"`coordinator lab story {agent}`",
-            since=row.get("seen"),
-            weight=float(row.get("failures") or 0),
+        of_device = MEMORY.search(str(failed))
+        command = (
+            "on the device: agent lab policy" if of_device else f"`coordinator lab story {agent}`"
         )
+        what, weight = f"it cannot do its work: {failed}", float(row.get("failures") or 0)
+        yield Odd((agent,), "work", what, command, row.get("seen"), weight)
 
 
 def _away(
@@ -278,9 +247,7 @@ def _links(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd]:
         return
     for agent in many:
         if lost[agent] >= TIMES_USUAL * usual:
-            what = (
-                f"its link was lost {lost[agent]} times within a day, the others' {usual:.0f} times"
-            )
+            what = f"its link was lost {lost[agent]} times within a day, the others' {usual:.0f}"
             command = "look at its network, then at keepalive in the broker's log"
             yield Odd((agent,), "link", what, next=command, weight=lost[agent])
 
@@ -289,29 +256,20 @@ def _versions(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd]:
     """Devices whose version is older than that of most, or newer than the coordinator's, or whose messages mean something else."""
     versions = {agent: one.version for agent, one in members.items() if one.online and one.version}
     usual = Counter(versions.values()).most_common(1)
-    newer = [
-        agent
-        for agent, own in versions.items()
-        if seen.version and _release(own) > _release(seen.version)
-    ]
+    ours = _release(seen.version)
+    newer = [agent for agent, own in versions.items() if ours and _release(own) > ours]
     if newer:
         newest = max((versions[agent] for agent in newer), key=_release)
         what = f"Covey {newest} is newer than the coordinator's {seen.version}"
-        yield Odd(
-            tuple(sorted(newer)),
-            "version",
-            what,
-            f"on the coordinator's machine: {UPDATE}",
-            weight=8,
-        )
+        command = f"on the coordinator's machine: {UPDATE}"
+        yield Odd(tuple(sorted(newer)), "version", what, command, weight=8)
     for agent, status in members.items():
         own = versions.get(agent, "")
         if status.online and status.format != FORMAT and agent not in newer:
             what = (
                 f"Covey {own or 'of unknown version'} speaks format {status.format}, not {FORMAT}"
             )
-            where = "the coordinator" if status.format > FORMAT else "it"
-            command = f"update {where}: {UPDATE}"
+            command = f"update {'the coordinator' if status.format > FORMAT else 'it'}: {UPDATE}"
             yield Odd((agent,), "version", what, command, started_at(status.session), weight=9)
         elif own and 2 * usual[0][1] > len(versions) and _release(own) < _release(usual[0][0]):
             what = f"Covey {own}, most devices have {usual[0][0]}"
@@ -343,8 +301,3 @@ def _publication(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd
         why = next(filter(None, refused.values()), "their check kept it out")
         what = f"refused {wanted.title}: {why}"
         yield Odd(tuple(sorted(refused)), "publication", what, "`coordinator versions`")
-
-
-def _few_rows(members: Mapping[str, AgentStatus]) -> Iterator[Odd]:
-    """Devices with far fewer rows than the others."""
-    yield from few_rows({agent: one.samples for agent, one in members.items() if one.samples})

@@ -28,11 +28,11 @@ from covey.coordinator.doctor.columns import (
     to_check,
 )
 from covey.coordinator.doctor.devices import Broker, Seen, odd_devices
-from covey.coordinator.doctor.odd import Odd, ranked, read_odd
+from covey.coordinator.doctor.odd import Odd, ranked, read_odd, without
 from covey.shared.candidate_names import NONE
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure, shown_measure
 from covey.shared.wire.deployments import Deployment
-from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, RosterMessage
+from covey.shared.wire.documents import EXPELLED, AgentStatus, CoordinatorStatus, RosterMessage
 
 Modes = Mapping[str, Mapping[str, Any]]  # of one device: figures by mode
 Evaluation = Mapping[str, Modes]
@@ -101,46 +101,45 @@ def same_tests(used: Mapping[str, Mapping[str, Any]]) -> Iterator[Odd]:
 def _worse_than_nothing(
     used: Mapping[str, Mapping[str, Any]], evaluation: Evaluation, *, served: bool = False
 ) -> Iterator[Odd]:
-    """Devices whose model is clearly worse than their constant answer, where nearly all others gain.
+    """Devices whose model is clearly worse than a constant answer, where nearly all others lose nothing by theirs.
 
-    Of what they were `served` the answer of the median device counts, too: one with a single class needs no model.
+    The answer of the median device counts, too: one with a single class needs no model. And one of whose rows far more are of
+    one class is a device of another kind, for which the fleet's model is not made.
     """
     model = "the fleet's model is worse there" if served else "its model is worse"
-    gains: dict[str, float] = {}  # above 0: clearly worse
-    words: dict[str, str] = {}
+    losses: dict[str, float] = {}  # by their own constant answer
+    found: list[Odd] = []
     for device, figures in used.items():
         nothing = evaluation[device].get("baseline") or {}
         measure = shown_measure(figures)
         if measure is None or measure.name not in nothing:
             continue
-        mine, other = figures[measure.name], nothing[measure.name]
-        if served:
-            usual = median(
-                one["baseline"][measure.name]
-                for one in evaluation.values()
-                if measure.name in (one.get("baseline") or {})
-            )
-            other = max(other, usual) if measure.lower_is_better else min(other, usual)
-        gains[device] = _is_worse(measure, mine, other, figures["n"])
-        words[device] = (
-            f"{model} than none: {measure.label} {_words(measure, mine)}, the constant answer "
-            f"{_words(measure, other)}"
-        )
-    worse = [device for device, gain in gains.items() if gain > 0]
-    if are_few(worse, gains):
-        for device in worse:
-            yield to_check(device, "figure", words[device], gains[device])
+        mine, other, rows = figures[measure.name], nothing[measure.name], figures["n"]
+        losses[device] = _is_worse(measure, mine, other, rows, times=1.0)
+        others = [one.get("baseline") or {} for one in evaluation.values()]
+        usual = median(one[measure.name] for one in others if measure.name in one)
+        if not measure.lower_is_better and _is_worse(measure, usual, other, rows) > 0:
+            continue
+        other = max(other, usual) if measure.lower_is_better else min(other, usual)
+        if (beyond := _is_worse(measure, mine, other, rows)) > 0:
+            words = f"{_words(measure, mine)}, the constant answer {_words(measure, other)}"
+            what = f"{model} than none: {measure.label} {words}"
+            found.append(to_check(device, "figure", what, beyond))
+    if are_few([device for device, loss in losses.items() if loss > 0], losses):
+        yield from found
 
 
 def _words(measure: Measure, figure: float) -> str:
     return f"{measure.text(figure)}{' %' if measure.scale == PERCENT else ''}"
 
 
-def _is_worse(measure: Measure, mine: float, nothing: float, rows: int) -> float:
+def _is_worse(
+    measure: Measure, mine: float, nothing: float, rows: int, times: float = WORSE
+) -> float:
     """How far beyond chance a figure is worse than another one; 0 if it is not."""
     if measure.lower_is_better:
         power = 2 if measure.name == "mse" else 1
-        return max(mine - WORSE**power * nothing, 0.0) if nothing > 0 else 0.0
+        return max(mine - times**power * nothing, 0.0) if nothing > 0 else 0.0
     chance = CHANCE * math.sqrt(max(nothing * (1 - nothing), 0.0) / max(rows, 1))
     return max(nothing - mine - chance, 0.0)
 
@@ -275,8 +274,11 @@ def of_retained(
     """
     known = [] if roster is None else read_odd(roster.odd)
     rows = {} if roster is None else roster.agents
-    if between_runs:
-        known = _remembered(known)
+    for agent, status in statuses.items():
+        if status.problem == EXPELLED:
+            known = without(known, agent)
+    if between_runs:  # all that no device states itself, marked as of the last run
+        known = [replace(one, what=f"{one.what} (last run)") for one in known if one.facts.of_run]
     seen = Seen(
         now,
         statuses,
@@ -288,8 +290,3 @@ def of_retained(
         version="" if coordinator is None else coordinator.version,
     )
     return examine(Facts(seen=seen, known=known))
-
-
-def _remembered(known: Sequence[Odd]) -> list[Odd]:
-    """Of a coordinator's list, all that no device states itself, marked as of the last run."""
-    return [replace(one, what=f"{one.what} (last run)") for one in known if one.facts.of_run]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self, cast, get_args
@@ -108,6 +109,18 @@ class Odd:
         return f"{self.who}: {self.what}; next: {self.next}"
 
     @property
+    def likeness(self) -> object:
+        """Equal for devices about which the same is odd, and that need the same command. Each copy is a thing of its own."""
+        command = re.sub(rf"\b{re.escape(self.devices[0])}\b", "", self.next)
+        return self.kind, self.what, command, self.devices if self.kind == "copy" else ()
+
+    def joined(self, other: Self) -> Self:
+        """This and what is alike, as one thing."""
+        devices = tuple(sorted({*self.devices, *other.devices}))
+        since = min((at for at in (self.since, other.since) if at is not None), default=None)
+        return replace(self, devices=devices, since=since, weight=max(self.weight, other.weight))
+
+    @property
     def facts(self) -> KindFacts:
         return KINDS[self.kind]
 
@@ -133,8 +146,10 @@ class Odd:
 
 
 def ranked(found: Iterable[Odd]) -> list[Odd]:
-    """The list in its order, each thing once and at most `MAX_ODD` of them."""
-    once = {(one.devices, one.kind, one.what): one for one in found}
+    """The list in its order, at most `MAX_ODD` things; several devices about which the same is odd are one."""
+    once: dict[object, Odd] = {}
+    for one in sorted(found, key=lambda one: one.devices):
+        once[one.likeness] = once.get(one.likeness, one).joined(one)
     order = {kind: place for place, kind in enumerate(KINDS)}
     listed = sorted(once.values(), key=lambda one: (order[one.kind], -one.weight, one.devices))
     return listed[:MAX_ODD]
@@ -153,4 +168,9 @@ def read_odd(saved: Any) -> list[Odd]:
 
 def without(found: Iterable[Odd], device: str) -> list[Odd]:
     """The list after a device was forgotten: nothing names it any more."""
-    return [one for one in found if device not in one.devices]
+    rest = [
+        replace(one, devices=tuple(other for other in one.devices if other != device))
+        for one in found
+        if one.kind != "copy" or device not in one.devices
+    ]
+    return [one for one in rest if one.devices]

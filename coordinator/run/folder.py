@@ -63,8 +63,7 @@ def prepare(scenario: Scenario, options: RunOptions, *, in_process: bool = False
     checkpoint = Checkpoint(folder / "checkpoint")
     begun = folder / "scenario.yaml"
     if options.resume and (checkpoint.exists() or not begun.exists()):
-        saved = checkpoint.facts()
-        checkpoint.must_be_of_this_format()
+        saved = checkpoint.to_continue()
         _must_be(saved["scenario"], scenario, begun)
         began_in_process = saved["run"]["run"] == IN_PROCESS
         _must_run_as_it_began(folder, began_in_process, in_process)

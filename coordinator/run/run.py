@@ -202,8 +202,7 @@ class Run:
         """
         checkpoint = Checkpoint(folder / "checkpoint")
         fresh = scenario.method.init(setup)
-        checkpoint.must_be_of_this_format(fresh)
-        saved = checkpoint.facts()
+        saved = checkpoint.to_continue(fresh)
         saved_engine = saved["engine"]
         try:
             facts = RunState.from_json(saved["run"])

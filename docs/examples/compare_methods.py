@@ -2,7 +2,7 @@
 # Compare methods from Python
 #
 # Open this file as a notebook (Jupyter and most editors show each `# %%` as a cell), or run it as a script. It trains
-# six simulated agents on the digits that come with scikit-learn, which takes half a minute.
+# four simulated agents on the digits that come with scikit-learn, which takes half a minute.
 
 # %%
 import tempfile
@@ -30,7 +30,7 @@ scenario = {
     "strategy": {"name": "fedclust"},
     "rounds": {"count": 3},
     "fleet": {
-        "agents": 6,
+        "agents": 4,
         "data": "digits",
         "partition": {"name": "grouped_labels", "groups": 2},
         "workers": 1,  # processes that train; omit for one per core, which pays off for larger models

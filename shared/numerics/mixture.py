@@ -14,7 +14,8 @@ a candidate that is clearly worse than the constant has none at all. Two gates f
 - against the served model, by the measure of the task. A likelihood rises where answers become more certain, which training at
   home does to all of them, and the errors may rise with it. So a mixture is used where mixtures are better in the fleet as a
   whole, one vote for each agent, or clearly better here; else the served model.
-- against the constant. A device with nothing that is better uses the constant.
+- against the constant. A device with nothing that is better uses the constant. One with few units has the fleet's word for its
+  mixture, and uses the constant where that is better.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Indices = npt.NDArray[np.int64]
 Weights = Mapping[str, float]  # by candidate; they sum to 1
 Gain = tuple[float, float]  # a mean, and its variance
 
-FEWEST = 25  # units: an agent with fewer uses the fleet's weights
+FEWEST = 25  # units: an agent with fewer uses the fleet's weights, to which it adds its own
 ALIKE = 5.0  # units of the uniform prior for each candidate
 OF_FLEET = 20.0  # units of the fleet's weights as prior
 REFITS = 2  # with the fleet's weights
@@ -365,8 +366,9 @@ def chosen(
     if NONE not in judged.names:
         return ChosenMixture(weights, units=units)
     gain, error = judged.gain(weights)
-    is_better = gain > SURE * error and np.isfinite(gain)
-    return ChosenMixture(weights if is_better else {NONE: 1.0}, gain, error, units)
+    least = -SURE if units < FEWEST else SURE
+    is_good = gain > least * error and np.isfinite(gain)
+    return ChosenMixture(weights if is_good else {NONE: 1.0}, gain, error, units)
 
 
 def _is_clear(vote: Gain | None) -> bool:

@@ -47,10 +47,11 @@ def _written(section: BaseModel, data: Mapping[str, Any], *, divides: bool = Tru
         name, info = known[key]
         above = not divides or is_first(key, info)
         inner = getattr(section, name)
-        text = dumped({key: value})
         if isinstance(inner, BaseModel) and isinstance(value, dict) and value:
             within = _written(inner, value, divides=divides and above)
             text = f"{key}:\n{indent(''.join(within), INDENT)}"
+        else:
+            text = dumped({key: value})
         (first if above else others).append(text)
     return [*first, SELDOM, *others] if others else first
 

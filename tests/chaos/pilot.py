@@ -38,6 +38,8 @@ END_S = 300.0  # of the rest of the run after the last fault
 GRACE_S = 3.0  # a round with its quorum waits so long for the others
 SEEN_S = 45.0  # within which a fault must show
 LOSS = 0.3
+LISTED = "document.querySelectorAll('#agents tbody tr').length > 0"
+ODD = "offline: the broker lost it without a goodbye"  # in the first lines of the dashboard
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,7 @@ class Pilot:
     pictures: Path | None
     show: Callable[[str], None]
     name: str = "pilot"
+    address: str = ""  # of the dashboard
     began: float = field(default_factory=time.monotonic)
     seen: list[Seen] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -189,8 +192,8 @@ class Pilot:
             site.folder / "dashboard.log",
         )
         try:
-            address = await self._address(dashboard)
-            self.tells(f"{site.agents} devices, {site.rounds} rounds. Watch: {address}")
+            self.address = await self._address(dashboard)
+            self.tells(f"{site.agents} devices, {site.rounds} rounds. Watch: {self.address}")
             watching = asyncio.create_task(self._watch())
             for fault in self.plan:
                 if not await self._reached(self.rounds_done() + CALM):
@@ -201,8 +204,7 @@ class Pilot:
             watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watching
-            if self.pictures is not None:
-                self.problems += await asyncio.to_thread(photographed, address, self.pictures)
+            await self._photograph(self.name, LISTED)
         finally:
             await dashboard.stop()
         self.judge()
@@ -259,6 +261,7 @@ class Pilot:
     async def _power_cut(self, fault: Fault) -> None:
         await self.site.devices[fault.device].kill()
         self.site.links[fault.device].cut("all")
+        await self._photograph("odd", f"document.body.innerText.includes('{ODD}')")
         await asyncio.sleep(fault.seconds)
         await self.site.start_device(fault.device)
 
@@ -272,6 +275,11 @@ class Pilot:
         assert self.site.coordinator is not None
         await self.site.coordinator.kill()
         await self.site.start_coordinator(self.name, "--resume")
+
+    async def _photograph(self, name: str, ready: str) -> None:
+        if self.pictures is not None:
+            done = asyncio.to_thread(photographed, self.address, self.pictures, name, ready)
+            self.problems += await done
 
     # what the product shows
 
@@ -362,15 +370,14 @@ async def soon(holds: Callable[[], Any], within_s: float = SEEN_S) -> Any:
             await asyncio.sleep(0.05)
 
 
-def photographed(address: str, folder: Path) -> list[str]:
-    """Pictures of the dashboard: on a desk and on a phone, light and dark. Returns what is wrong with it."""
+def photographed(address: str, folder: Path, name: str, ready: str) -> list[str]:
+    """Pictures of the dashboard, once it is `ready`: on a desk and on a phone, light and dark. Returns what is wrong with it."""
     folder.mkdir(parents=True, exist_ok=True)
     wrong = []
-    ready = "document.querySelectorAll('#agents tbody tr').length > 0"
     profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     with profile as place, browser(Path(place)) as page:
         for view in views_of(page, address, ready):
-            whole_page(page, folder / f"pilot-{view.name}.png")
+            whole_page(page, folder / f"{name}-{view.name}.png")
             wrong += [f"the dashboard, {view.name}: {flaw}" for flaw in flaws(page)]
         wrong += [f"the browser's console: {complaint}" for complaint in page.complaints]
     return wrong
@@ -420,7 +427,7 @@ def main() -> int:
             folder,
             PLAN,
             devices=10,
-            rounds=36,
+            rounds=48,
             pictures=pictures,
             show=lambda line: print(line, flush=True),
         )

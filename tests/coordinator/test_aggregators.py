@@ -26,8 +26,9 @@ from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.coordinator.test_secure_runs import OPTIONS, Watch, rows, sums
-from tests.coordinator.test_shards import ShardedFleet, played
+from tests.coordinator.test_shards import ShardedFleet
 from tests.kit.memory_broker import MemoryBroker
+from tests.kit.small_fleet import played
 from tests.kit.small_run import clients, fingerprint, in_process, scenario, setup
 from tests.methods import of_each_kind
 
@@ -88,16 +89,11 @@ class AggregatedFleet(ShardedFleet):
 @pytest.mark.parametrize("method", ["ifca", "kin"])
 def test_a_run_with_aggregators_has_the_bytes_of_one_without(method: str, tmp_path: Path) -> None:
     scene = scenario(method, rounds=ALL)
-    fleets: list[AggregatedFleet] = []
-
-    def fleet() -> AggregatedFleet:
-        fleets.append(AggregatedFleet(tmp_path / "summed", scene))
-        return fleets[0]
-
+    fleet = AggregatedFleet(tmp_path / "summed", scene)
     summed = played(fleet)
     direct = in_process(tmp_path / "direct", scene)
     assert fingerprint(summed) == fingerprint(direct)
-    assert fleets[0].sums
+    assert fleet.sums
 
 
 @pytest.mark.parametrize(
@@ -111,7 +107,7 @@ def test_masked_reports_are_added_up_near_each_broker_in_groups_of_its_own_as_pl
     masked = {"privacy": {"secure": {"clip": 10.0, "cap": 100}}, "rounds": {**ALL, "count": 1}}
     scene = scenario(method, **masked, strategy=OPTIONS.get(method, {}), brokers=brokers)
     fleet = AggregatedFleet(tmp_path, scene)
-    summed = played(lambda: fleet)
+    summed = played(fleet)
     groups = sums(tmp_path / "run")
     assert watch.check(tmp_path / "run") == 2 * (len(groups) + 1)  # of an evaluation
     [trained] = [row["step"] for row in rows(tmp_path / "run") if row.get("phase") == "train"]
@@ -135,7 +131,7 @@ def test_an_aggregator_keeps_the_state_of_one_step_alone(
 
     monkeypatch.setattr(service, "read_task", counted)
     scene = scenario("fedavg", rounds=ALL)
-    played(lambda: AggregatedFleet(tmp_path / "summed", scene))
+    played(AggregatedFleet(tmp_path / "summed", scene))
     assert len(found) > 2
     assert set(found) == {1}
 
@@ -170,7 +166,7 @@ def test_reports_that_stay_incomplete_are_removed_from_the_disk(
         await task_is_read(fleet, 2)
         halves.append(files(first))
 
-    played(lambda: fleet, tear)
+    played(fleet, tear)
     assert [len(found) for found in halves] == [1, 1, 0]
     assert halves[0] != halves[1]
 
@@ -191,7 +187,7 @@ def test_a_whole_report_that_comes_again_is_read_again(tmp_path: Path) -> None:
         with patch.object(first.summing, "accept", lambda agent, *_: read.append(agent)):
             first.handle([message, message], asyncio.get_running_loop().time())
 
-    played(lambda: fleet, send_twice)
+    played(fleet, send_twice)
     assert len(read) == 2
 
 
@@ -215,7 +211,7 @@ def test_the_agents_of_a_dead_aggregator_are_asked_for_their_reports(tmp_path: P
         await asyncio.sleep(1.0)
         await fleet.kill_aggregator(1)
 
-    run = played(lambda: fleet, kill)
+    run = played(fleet, kill)
     assert fingerprint(run) == bytes_without(tmp_path, scene)
     assert [row["up"] for row in fleet.events("aggregator")] == [True, True, False]
     assert sum(line.startswith("step 3: sent") for line in fleet.said) == 1
@@ -244,7 +240,7 @@ def test_the_reports_of_a_silent_aggregator_are_missing_from_its_round_alone(
         await asyncio.sleep(1.0)
         fleet.aggregate(1, "s1-again")
 
-    run = played(lambda: fleet, freeze)
+    run = played(fleet, freeze)
     reported = [set(row["reported"]) for row in fleet.events("phase")]
     assert reported[0] == set(clients())
     assert reported[1] == fleet.living_on(0)
@@ -262,7 +258,7 @@ def test_an_aggregator_that_is_stopped_and_started_again_loses_nothing(tmp_path:
         fleet.aggregating[1].cancel()
         fleet.aggregate(1, "s1-again")
 
-    run = played(lambda: fleet, restart)
+    run = played(fleet, restart)
     assert fingerprint(run) == bytes_without(tmp_path, scene)
 
 
@@ -292,7 +288,7 @@ def test_a_run_without_any_aggregator_reads_the_reports_itself(tmp_path: Path) -
     scene = scenario("fedavg", rounds=ALL)
     fleet = AggregatedFleet(tmp_path / "summed", scene)
     fleet.without = {0, 1}
-    run = played(lambda: fleet)
+    run = played(fleet)
     assert fingerprint(run) == bytes_without(tmp_path, scene)
 
 
@@ -307,7 +303,7 @@ def test_an_aggregator_that_comes_late_adds_up_from_the_next_step_on(tmp_path: P
             await asyncio.sleep(0.05)
         fleet.aggregate(1)
 
-    run = played(lambda: fleet, come)
+    run = played(fleet, come)
     assert fingerprint(run) == bytes_without(tmp_path, scene)
     assert [step for step in range(1, 5) if sums_of(fleet, step) == 2] == [3, 4]
 
@@ -331,7 +327,7 @@ def test_a_second_aggregator_waits_until_the_first_is_gone(tmp_path: Path) -> No
         await first_link.abort()
         first.cancel()
 
-    run = played(lambda: fleet, twin)
+    run = played(fleet, twin)
     assert fingerprint(run) == bytes_without(tmp_path, scene)
     assert not fleet.events("sum refused")
     assert [sums_of(fleet, step) for step in range(1, 5)] == [2, 1, 2, 2]
@@ -367,7 +363,7 @@ def test_a_method_that_turns_out_to_need_reports_gets_them(
         "covey.coordinator.aggregate.summing.Summing._terms", lambda *_: _no_terms()
     )
     fleet = AggregatedFleet(tmp_path / "summed", scene)
-    run = played(lambda: fleet)
+    run = played(fleet)
     assert fingerprint(run) == expected
     assert [line for line in fleet.said if "no sum" in line]
 
@@ -384,7 +380,7 @@ def test_an_aggregator_of_another_format_is_excluded_with_the_reason_on_both_sid
 
     monkeypatch.setattr(service, "AggregatorStatus", Other)
     fleet = AggregatedFleet(tmp_path / "summed", scene)
-    run = played(lambda: fleet)
+    run = played(fleet)
     assert fingerprint(run) == bytes_without(tmp_path, scene)
     assert len(fleet.events("aggregator excluded")) == 2
     assert f"speaks format {number}" in fleet.events("aggregator excluded")[0]["why"]
@@ -421,7 +417,7 @@ def test_the_shard_of_an_aggregator_that_died_with_its_broker_takes_part_in_the_
         await asyncio.wait({dead})
         fleet.brokers[1].restart(away_s=1.0)
 
-    run = played(lambda: fleet, cut)
+    run = played(fleet, cut)
     assert fingerprint(run) == bytes_without(tmp_path, scene)
     assert [row["up"] for row in fleet.events("aggregator")] == [True, True, False]
     assert run.engine.round == 2

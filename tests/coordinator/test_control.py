@@ -21,8 +21,8 @@ from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.kit.memory_broker import MemoryBroker
-from tests.kit.small_fleet import PATIENT, Fleet
-from tests.kit.small_run import begun, clients, rules, scenario, setup
+from tests.kit.small_fleet import PATIENT, Fleet, played
+from tests.kit.small_run import begun, rules, scenario, setup
 
 TOPICS = Topics("default")
 
@@ -42,29 +42,22 @@ def audited(folder: Path, event: str) -> list[dict[str, Any]]:
 def test_a_pause_ends_the_open_phase_and_opens_no_other_until_the_run_is_resumed(
     tmp_path: Path,
 ) -> None:
-    scene, broker = scenario("fedavg"), MemoryBroker()
+    answers: list[bool] = []
 
-    async def program() -> tuple[list[bool], int, int, int]:
-        async with (
-            Fleet(tmp_path, scene, rules(scene), broker, clients()) as fleet,
-            asyncio.TaskGroup() as group,
-        ):
-            serving = group.create_task(fleet.serve())
-            await asyncio.sleep(1.2)  # agents train
-            answers = [await operator(broker, "pause"), await operator(broker, "pause")]
-            assert fleet.service is not None
-            engine = fleet.service.run.engine
-            opened = engine.number
-            await asyncio.sleep(60.0)
-            paused_at = engine.number, engine.round
-            answers.append(await operator(broker, "resume"))
-            await serving
-            return answers, opened, *paused_at
+    async def pause(fleet: Fleet) -> None:
+        await asyncio.sleep(1.2)  # agents train
+        answers.extend(
+            [await operator(fleet.broker, "pause"), await operator(fleet.broker, "pause")]
+        )
+        engine = fleet.serving.run.engine
+        opened = engine.number
+        await asyncio.sleep(60.0)
+        assert engine.number == opened, "no phase opened"
+        assert engine.round == opened, "the open phase was folded"
+        answers.append(await operator(fleet.broker, "resume"))
 
-    answers, opened, number, done = clock.run(program())
+    played(Fleet(tmp_path, scenario("fedavg")), pause)
     assert answers == [True, False, True]
-    assert number == opened, "no phase opened"
-    assert done == number, "the open phase was folded"
     assert [one["why"] for one in audited(tmp_path, "control")] == ["pause", "resume"]
 
 
@@ -80,31 +73,24 @@ def test_a_pause_survives_a_kill(tmp_path: Path) -> None:
 def test_a_forgotten_agent_leaves_nothing_behind_and_comes_back_as_a_newcomer(
     tmp_path: Path,
 ) -> None:
-    scene, broker = scenario("fedclust", rounds={"count": 4, "participation": 1.0}), MemoryBroker()
+    scene = scenario("fedclust", rounds={"count": 4, "participation": 1.0})
+    kept: list[str] = []
 
-    async def program() -> tuple[Run, dict[str, Any], list[Any]]:
-        fleet = Fleet(tmp_path, scene, rules(scene, **PATIENT), broker, clients())
-        async with fleet, asyncio.TaskGroup() as group:
-            serving = group.create_task(fleet.serve())
-            await asyncio.sleep(1.7)  # clusters exist, and the first round is open
-            await fleet.vanish("agent-3")
-            before = fleet.service.run.strategy.assignment(fleet.service.run.state)  # type: ignore[union-attr]
-            assert "agent-3" in before
-            await operator(broker, "forget", "agent-3")
-            assert fleet.service is not None
-            run = fleet.service.run
-            assert "agent-3" not in run.engine.known
-            assert "agent-3" not in run.strategy.assignment(run.state)
-            assert "agent-3" not in fleet.service.roster.entries
-            kept = [topic for topic, _ in broker.retained.matching("#") if "agent-3" in topic]
-            roster = loads((tmp_path / "run" / "roster.json").read_bytes())["agents"]
-            fleet.join("agent-3")
-            await serving
-            return run, roster, kept
+    async def forget(fleet: Fleet) -> None:
+        await asyncio.sleep(1.7)  # clusters exist, and the first round is open
+        await fleet.vanish("agent-3")
+        run = fleet.serving.run
+        assert "agent-3" in run.strategy.assignment(run.state)
+        await operator(fleet.broker, "forget", "agent-3")
+        assert "agent-3" not in run.engine.known
+        assert "agent-3" not in run.strategy.assignment(run.state)
+        assert "agent-3" not in fleet.serving.roster.entries
+        kept.extend(topic for topic, _ in fleet.broker.retained.matching("#") if "agent-3" in topic)
+        assert len(loads((tmp_path / "run" / "roster.json").read_bytes())["agents"]) == 7
+        fleet.join("agent-3")
 
-    run, roster, kept = clock.run(program())
+    run = played(Fleet(tmp_path, scene, rules(scene, **PATIENT)), forget)
     assert kept == []
-    assert len(roster) == 7
     assert run.engine.round == 4, "no deadline was waited for"
     assert "agent-3" in run.strategy.assignment(run.state)
     assert audited(tmp_path, "forget") == [{"agent": "agent-3"}]
@@ -114,22 +100,14 @@ def test_a_forgotten_agent_leaves_nothing_behind_and_comes_back_as_a_newcomer(
 
 
 def test_a_run_stops_when_the_operator_commands_it(tmp_path: Path) -> None:
-    scene, broker = scenario("fedavg"), MemoryBroker()
+    async def stop(fleet: Fleet) -> None:
+        await asyncio.sleep(1.2)
+        assert await operator(fleet.broker, "stop")
 
-    async def program() -> Run:
-        async with (
-            Fleet(tmp_path, scene, rules(scene), broker, clients()) as fleet,
-            asyncio.TaskGroup() as group,
-        ):
-            serving = group.create_task(fleet.serve())
-            await asyncio.sleep(1.2)
-            assert await operator(broker, "stop")
-            return await serving
-
-    assert clock.run(program()).engine.round < 3
+    assert played(Fleet(tmp_path, scenario("fedavg")), stop).engine.round < 3
     assert audited(tmp_path, "stop")
     kept = CoordinatorStatus.from_bytes((tmp_path / "run" / "status.json").read_bytes())
-    assert (kept.state, kept.online, kept.name) == ("stopped", True, scene.name)
+    assert (kept.state, kept.online, kept.name) == ("stopped", True, "small-fedavg")
 
 
 @pytest.mark.parametrize(
@@ -187,23 +165,15 @@ def test_a_broker_that_ends_the_connection_of_an_agent_explains_who_may_command(
 
 def test_a_busy_run_still_names_each_command_in_the_audit_log(tmp_path: Path) -> None:
     """Late reports and refusals of agents must not use up the lines of the operator."""
-    scene, broker = scenario("fedavg"), MemoryBroker()
 
-    async def program() -> None:
-        async with (
-            Fleet(tmp_path, scene, rules(scene), broker, clients()) as fleet,
-            asyncio.TaskGroup() as group,
-        ):
-            serving = group.create_task(fleet.serve())
-            await asyncio.sleep(1.2)
-            assert fleet.service is not None
-            for number in range(100):
-                fleet.service.run.store.audit.blame("ignored", f"agent-{number}", "late")
-            await operator(broker, "pause")
-            await operator(broker, "resume")
-            await serving
+    async def command(fleet: Fleet) -> None:
+        await asyncio.sleep(1.2)
+        for number in range(100):
+            fleet.serving.run.store.audit.blame("ignored", f"agent-{number}", "late")
+        await operator(fleet.broker, "pause")
+        await operator(fleet.broker, "resume")
 
-    clock.run(program())
+    played(Fleet(tmp_path, scenario("fedavg")), command)
     assert [one["why"] for one in audited(tmp_path, "control")] == ["pause", "resume"]
 
 

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from covey.coordinator.deploy.registry import publications
+from covey.coordinator.cli import promote
+from covey.coordinator.cli.versions import deployments, listed
+from covey.coordinator.deploy.registry import publications, registry
 from covey.coordinator.disk.versions import last_version, round_name, save_version
 from covey.shared.storage.files import folder_lock
 from covey.shared.wire.documents import ModelInUse
@@ -122,9 +124,9 @@ def test_a_version_that_every_device_refused_is_not_in_force(
     kept(run, 5, 6)
     assert command("promote", "run@5").exit_code == 1
     assert roles(run) == {"run@4": ["champion"]}
-    assert "run@4 -> run@4" in command("rollback", "--dry-run").stdout, "not to the one before"
+    assert "run@4 once more" in command("rollback", "--dry-run").stdout, "not to the one before"
     assert command("promote", "run@6", wait=0).exit_code == 0, "nobody waits for the devices"
-    assert "run@4 -> run@4 on all" in command("rollback", "--dry-run").stdout
+    assert "run@4 once more on all" in command("rollback", "--dry-run").stdout
     uses(broker, run, 6, 6, 4)
     assert "run@6 -> run@4 on all" in command("rollback", "--dry-run").stdout
 
@@ -164,9 +166,8 @@ def test_a_rollback_goes_to_a_version_by_its_name_if_that_was_in_force(
     never = command("rollback", "--to", "run@6")
     assert never.exit_code == 2
     assert "was never in force here" in never.stderr
-    for _ in range(2):
-        assert command("rollback", "--to", "run@3").exit_code == 0
-        assert deployed(broker).round == 3
+    assert command("rollback", "--to", "run@3").exit_code == 0
+    assert deployed(broker).round == 3
     assert command("rollback").exit_code == 2, "nothing was before it"
 
 
@@ -203,14 +204,60 @@ def test_the_log_has_who_when_what_and_the_outcome_on_each_device(
     assert audit["events"]["outcome"] == 2
 
 
+def test_a_version_in_force_that_all_devices_use_is_not_published_again(
+    broker: MemoryBroker, run: Path, command: Command
+) -> None:
+    published(broker, run, command, 3, 4)
+    before = deployed(broker)
+    for words in (("rollback", "--to", "run@4"), ("promote", "run@4")):
+        done = command(*words)
+        assert done.exit_code == 0
+        assert done.stdout == (
+            f"{words[0]}: run@4 is in force already, nothing to do; in use now: run@4 on 3\n"
+        )
+        assert deployed(broker) == before
+    uses(broker, run, 4, 4, 3)
+    assert command("promote", "run@4").stdout.startswith("promote: run@4 once more on all devices")
+    uses(broker, run, 4, 4, 4)
+    for words in (("run@4", "--force"), ("run@4", "--as", "june"), ("run@3", "--on", "gw-1")):
+        assert "deployment" in command("promote", *words).stdout, words
+    assert "june once more" in command("promote", "june").stdout, "this ends the trial"
+    broker.retained.keep(Topics("default").deployment, b"")
+    assert "june once more" in command("promote", "june").stdout, "the broker has lost it"
+
+
+def test_the_newest_deployments_are_listed_with_what_devices_made_of_them(
+    broker: MemoryBroker, run: Path, command: Command
+) -> None:
+    published(broker, run, command, 3)
+    kept(run, 4)
+    uses(broker, run, 4, 3, 4)
+    assert command("promote", "run@4", "--as", "june", "--on", "gw-1", "--on", "gw-2").exit_code
+    assert command("promote", "june", "--force", wait=0).exit_code == 0
+    known = registry(run.parent, "default")
+    table = deployments(listed(known, {}))
+    assert [row[3:] for row in table.rows] == [
+        ["promote: run@3 -> june, forced", "nobody waited"],
+        ["promote: run@3 -> june, on gw-1, gw-2", "1 took it over, 1 rejected it (gw-2)"],
+        ["promote: no model -> run@3", "3 took it over, 0 rejected it"],
+    ]
+    assert [row[0] for row in table.rows] == [
+        str(one.publication.serial) for one in known.entries[::-1]
+    ]
+    assert table.title == "3 of 3 deployments, newest first"
+    assert table.title in typed("versions", run.parent).stdout
+    assert deployments(listed(registry(run.parent, "x"), {})).rows == []
+
+
 def test_a_second_operator_of_this_machine_is_sent_away(
     broker: MemoryBroker, run: Path, command: Command
 ) -> None:
+    (run.parent / promote.AT_WORK).write_text("kim@desk since 03:12")
     with folder_lock(run.parent, "unused"):
         for words in (("promote", "run@1"), ("rollback", "--to", "run@1")):
             refused = command(*words)
             assert refused.exit_code == 2
-            assert "another `coordinator promote` or `rollback` is at work" in refused.stderr
+            assert "`rollback` is at work with it, of kim@desk since 03:12;" in refused.stderr
     assert len(broker.retained) == 0
 
 

@@ -6,10 +6,12 @@ Data faults go through the description of a table and through a whole run; statu
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,7 @@ NOW = 1_900_000_000.0
 HOUR, DAY = 3600.0, 86_400.0
 TOPICS = Topics("default")
 TEMP, HUMIDITY, WIND, LOAD = range(4)
+LEAST_ROWS = 20
 
 
 def first(found: Sequence[Odd]) -> tuple[str, str]:
@@ -129,12 +132,16 @@ def test_a_copied_device_is_listed_first(tmp_path: Path) -> None:
     assert first(in_a_run(tmp_path, files)) == ("gw-2, gw-3", "copy")
 
 
-def test_drifted_data_is_listed_first_after_a_run(tmp_path: Path) -> None:
-    files = gateways(tmp_path)
-    parts = tmp_path / FAULTY  # a training and a test table
+def drifted(folder: Path) -> list[Odd]:
+    files = gateways(folder)
+    parts = folder / FAULTY  # a training and a test table
     written(parts / "train.csv", rows(3))
     written(parts / "test.csv", scaled(LOAD, 1.0, 90.0)(rows(33, 40)))
-    assert first(in_a_run(tmp_path, {**files, FAULTY: parts})) == (FAULTY, "drift")
+    return in_a_run(folder, {**files, FAULTY: parts})
+
+
+def test_drifted_data_is_listed_first_after_a_run(tmp_path: Path) -> None:
+    assert first(drifted(tmp_path)) == (FAULTY, "drift")
 
 
 def test_missing_cells_are_listed_first(tmp_path: Path) -> None:
@@ -159,10 +166,15 @@ def session(agent: str, started: float = NOW - DAY, **options: Any) -> Session:
     return made
 
 
+@cache
+def task_of_all() -> dict[str, Any]:
+    return scenes(TASK)().task.for_agents()
+
+
 def caller(**changes: Any) -> CoordinatorStatus:
     epoch = f"{session_id(NOW - 2 * HOUR, 'cd')}.1"
     fields = {"online": True, "version": "2.0.1", "epoch": epoch, "name": "gateways", "run": "r1"}
-    fields |= {"task": scenes(TASK)().task.for_agents(), "task_digest": "task"}
+    fields |= {"task": task_of_all(), "task_digest": "task"}
     return CoordinatorStatus(**{**fields, **changes})
 
 
@@ -172,10 +184,14 @@ def status(agent: str, made: Session | None = None, **changes: Any) -> AgentStat
     return newest.model_copy(update={"clock": NOW - 5, **changes})
 
 
+@cache
+def healthy() -> Mapping[str, AgentStatus]:
+    return {name: status(name) for name in [f"gw-{number}" for number in range(10)]}
+
+
 def fleet(**changed: AgentStatus) -> dict[str, AgentStatus]:
     """The statuses of ten gateways, of which some are others."""
-    names = [f"gw-{number}" for number in range(10)]
-    found = {name: status(name) for name in names}
+    found = dict(healthy())
     for name, one in changed.items():
         found[name.replace("_", "-")] = one
     return found
@@ -292,7 +308,7 @@ def test_a_certificate_that_all_devices_share_is_the_brokers() -> None:
 
 
 def test_a_broker_that_drops_what_it_acknowledges_is_listed_first() -> None:
-    found = listed(fleet(gw_3=flapping(40)), broker=Broker("it drops what it acknowledges"))
+    found = listed(fleet(gw_3=flapping(40)), broker=DROPPING)
     assert first(found) == ("broker", "broker")
 
 
@@ -307,22 +323,28 @@ def retained(broker: MemoryBroker) -> RetainedFleet:
     return found
 
 
-def test_a_liar_is_listed_first_while_the_run_lives_and_after_it(tmp_path: Path) -> None:
+def among_liars(folder: Path) -> tuple[list[Odd], list[Odd]]:
+    """The lists of a fleet with one liar: while its run lives, and from what the broker keeps."""
     scene = scenario("fedavg", rounds={"count": 3, "participation": 1.0, "start_agents": 5})
     people = clients(5, scene)
     broker = MemoryBroker(seed=2)
 
     async def whole() -> list[Odd]:
         laws = laws_of(scene, start_agents=5, quorum=2, deadline_s=60.0)
-        small = SmallFleet(tmp_path, scene, laws, broker, people)
+        small = SmallFleet(folder, scene, laws, broker, people)
         small.pool = Lying(people, {"agent-2": LIES["loss_nan"]})
         async with small:
             await small.serve()
             assert small.service is not None
             return small.service.odd
 
-    assert first(clock.run(whole(), within_s=36_000.0)) == ("agent-2", "reports")
-    after = of_fleet(retained(broker), time.time())
+    live = clock.run(whole(), within_s=36_000.0)
+    return live, of_fleet(retained(broker), time.time())
+
+
+def test_a_liar_is_listed_first_while_the_run_lives_and_after_it(tmp_path: Path) -> None:
+    live, after = among_liars(tmp_path)
+    assert first(live) == ("agent-2", "reports")
     assert first(after) == ("agent-2", "reports")
     assert after[0].what.endswith("(last run)")
 
@@ -336,6 +358,46 @@ def test_an_agent_of_a_federation_without_a_coordinator_is_found(tmp_path: Path)
     assert first(of_fleet(found, NOW)) == (FAULTY, "federation")
 
 
+DROPPING = Broker("it drops what it acknowledges")
+TWENTY = (
+    *("target scaled", "constant sensor", "swapped columns", "copied device", "stuck clock"),
+    *("full disk", "old version", "expired certificate", "read-only access rules"),
+    *("flapping link", "wrong federation", "twin id", "refused publication", "drifted data"),
+    *("silent one", "memory too small", "empty file", "other units in half of the devices"),
+    *("a liar", "a broker that drops"),
+)
+RECORD = Path("benchmarks/results/doctor.md")
+
+
+def test_the_record_has_the_first_line_about_each_of_twenty_faults(tmp_path: Path) -> None:
+    """Run with COVEY_REWRITE_TRANSCRIPTS=1 to write it again."""
+
+    def found(name: str) -> list[Odd]:
+        folder = tmp_path / name.replace(" ", "-")
+        folder.mkdir()
+        if name in OF_DATA:
+            return in_init(gateways(folder, OF_DATA[name][0]))
+        if name in NAMES:
+            statuses, known, _ = of_statuses(folder)[name]
+            return listed(statuses, **known)
+        others: dict[str, Callable[[Path], list[Odd]]] = {
+            "copied device": lambda place: in_init(copied(place)),
+            "drifted data": drifted,
+            "a liar": lambda place: among_liars(place)[0],
+            "a broker that drops": lambda _: listed(fleet(), broker=DROPPING),
+        }
+        return others[name](folder)
+
+    lists = {name: found(name) for name in TWENTY}
+    rows = [f"| {name} | {len(odd)} | {odd[0].sentence} |" for name, odd in lists.items()]
+    if os.environ.get("COVEY_REWRITE_TRANSCRIPTS"):
+        head = RECORD.read_text().partition("\n| ")[0]
+        table = ["| planted | things listed | the first |", "|---|--:|---|", *rows]
+        RECORD.write_text("\n".join([head, *table, ""]))
+    kept = [line for line in RECORD.read_text().splitlines() if line.startswith("| ")]
+    assert kept[1:] == rows
+
+
 # -- healthy fleets --------------------------------------------------------------------------------------------------
 
 
@@ -344,6 +406,27 @@ def test_nothing_is_odd_about_gateways_of_two_kinds(tmp_path: Path) -> None:
     assert in_init(files) == []
     assert in_a_run(tmp_path, files) == []
     assert listed(fleet()) == []
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.3, 0.1])
+def test_nothing_is_odd_about_devices_with_few_classes(tmp_path: Path, alpha: float) -> None:
+    """Before: the device whose class the others lack was blamed for the fleet's model, in one of seven such fleets."""
+    data = pytest.importorskip("sklearn.datasets").load_digits()
+    rng = np.random.default_rng(2)
+    some = rng.permutation(len(data.target))[:600]
+    owners = np.zeros(600, int)
+    for one in range(10):
+        own = np.flatnonzero(data.target[some] == one)
+        owners[own] = rng.choice(6, len(own), p=rng.dirichlet([alpha] * 6))
+    files = {}
+    for number in range(6):
+        own = some[owners == number]
+        if len(own) > LEAST_ROWS:
+            files[f"gw-{number}"] = tmp_path / f"gw-{number}.npz"
+            np.savez(files[f"gw-{number}"], x=data.data[own].astype("f4") / 16, y=data.target[own])
+    task = {"features": [64], "classes": 10, "model": {"name": "linear"}}
+    run = run_of(tmp_path / "run", scenes(task)(), files)
+    assert at_the_end(run, {}) == []
 
 
 def by_class(data: Any, count: int) -> list[Any]:

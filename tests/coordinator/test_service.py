@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,33 +24,42 @@ from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.kit.cluster import cluster
 from tests.kit.memory_broker import MemoryBroker
-from tests.kit.small_fleet import PATIENT, Fleet, Numpy
+from tests.kit.small_fleet import PATIENT, Fleet, played
 from tests.kit.small_run import begun, clients, rules, scenario, setup
 
 TOPICS = Topics("default")
 
 
-async def refusals(folder: Path, *noise: Received) -> dict[str, int]:
+def refusals(folder: Path, *noise: Received) -> dict[str, int]:
     """The refusals of a run that gets these messages while its first phase is open."""
-    scene, broker = scenario("fedavg"), MemoryBroker()
 
-    async def disturb() -> None:
-        await asyncio.sleep(
-            1.0
-        )  # of virtual time: the agents have said who they are, and train for half a second each
-        async with broker.link("noise") as link:
+    async def disturb(fleet: Fleet) -> None:
+        await asyncio.sleep(1.0)  # the agents have said who they are, and train
+        async with fleet.broker.link("noise") as link:
             for message in noise:
                 await link.publish(message.topic, message.payload)
                 await asyncio.sleep(0.01)
 
-    async with (
-        Fleet(folder, scene, rules(scene), broker, clients()) as fleet,
-        asyncio.TaskGroup() as group,
-    ):
-        group.create_task(disturb())
-        await fleet.serve()
-        assert fleet.service is not None
-        return dict(fleet.service.roster.refusals)
+    fleet = Fleet(folder, scenario("fedavg"))
+    played(fleet, disturb)
+    return dict(fleet.serving.roster.refusals)
+
+
+async def a_power_cut(fleet: Fleet) -> None:
+    await fleet.opens(1)
+    await fleet.vanish("agent-3")
+
+
+def test_a_round_ends_without_an_agent_that_is_lost(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, scenario("fedavg", rounds={"count": 1, "participation": 1.0}))
+    played(fleet, a_power_cut)
+    assert set(fleet.events("phase")[0]["reported"]) == set(fleet.people) - {"agent-3"}
+
+
+def test_the_test_that_contributors_read_is_one_of_these() -> None:
+    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text("utf-8")
+    [shown] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert shown in Path(__file__).read_text("utf-8")
 
 
 def test_a_report_larger_than_any_that_was_asked_for_is_refused_by_its_first_part(
@@ -58,12 +67,8 @@ def test_a_report_larger_than_any_that_was_asked_for_is_refused_by_its_first_par
 ) -> None:
     data = bytes(1024)
     part = Part(digest=digest(data), index=0, count=1 << 15, size=1 << 25, about=2, data=data)
-    assert (
-        clock.run(refusals(tmp_path, Received(TOPICS.report("agent-0", 0), part.to_bytes())))[
-            "too large"
-        ]
-        == 1
-    )
+    report = Received(TOPICS.report("agent-0", 0), part.to_bytes())
+    assert refusals(tmp_path, report)["too large"] == 1
 
 
 def test_more_agents_than_a_coordinator_can_know_are_refused(
@@ -74,81 +79,62 @@ def test_more_agents_than_a_coordinator_can_know_are_refused(
         AgentStatus(agent=f"stranger-{i}", session="s", online=True, serial=1) for i in range(3)
     ]
     noise = [Received(TOPICS.status(one.agent), one.to_bytes()) for one in statuses]
-    assert clock.run(refusals(tmp_path, *noise))["too many agents"] == 2
+    assert refusals(tmp_path, *noise)["too many agents"] == 2
 
 
 def test_the_roster_in_the_runs_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
     """Who reads it while a new one is written finds the old one, and never half a roster."""
-    scene = scenario("fedavg")
     opened: list[IO[bytes]] = []
+    found: list[bytes] = []
 
     def open_roster() -> bytes:
         [path] = tmp_path.rglob("roster.json")
         opened.append(path.open("rb"))
         return path.read_bytes()
 
-    async def look() -> bytes:
+    async def look(_: Fleet) -> None:
         await asyncio.sleep(1.5)  # a first roster is there, and the agents still train
-        return open_roster()
+        found.append(open_roster())
 
-    async def program() -> bytes:
-        async with (
-            Fleet(tmp_path, scene, rules(scene), MemoryBroker(), clients()) as fleet,
-            asyncio.TaskGroup() as group,
-        ):
-            looking = group.create_task(look())
-            await fleet.serve()
-        return looking.result()
-
-    first = clock.run(program())
+    played(Fleet(tmp_path, scenario("fedavg")), look)
     [file] = opened
     with file:
-        assert file.read() == first != open_roster()
+        assert file.read() == found[0] != open_roster()
     opened[-1].close()
 
 
 def test_a_waiting_run_counts_its_agents_after_a_while_and_at_each_change(tmp_path: Path) -> None:
-    scene = scenario("fedavg", rounds={"count": 1})
+    async def come(fleet: Fleet) -> None:
+        await asyncio.sleep(20.0)
+        fleet.join("agent-6")
+        await asyncio.sleep(20.0)
+        fleet.join("agent-7")
 
-    async def program() -> list[str]:
-        fleet = Fleet(tmp_path, scene, rules(scene), MemoryBroker(), clients())
-        fleet.late = {"agent-6", "agent-7"}
-        async with fleet, asyncio.TaskGroup() as group:
-            serving = group.create_task(fleet.serve())
-            await asyncio.sleep(20.0)
-            fleet.join("agent-6")
-            await asyncio.sleep(20.0)
-            fleet.join("agent-7")
-            await serving
-        return [row["why"] for row in fleet.rows if row["event"] == "waiting"]
-
-    assert clock.run(program()) == ["6 of 8 agents are there", "7 of 8 agents are there"]
+    fleet = Fleet(tmp_path, scenario("fedavg", rounds={"count": 1}))
+    fleet.late = {"agent-6", "agent-7"}
+    played(fleet, come)
+    waits = [row["why"] for row in fleet.events("waiting")]
+    assert waits == ["6 of 8 agents are there", "7 of 8 agents are there"]
 
 
 def test_a_run_without_agents_names_its_federation_and_those_in_which_agents_wait(
     tmp_path: Path,
 ) -> None:
-    scene = scenario("fedavg", rounds={"count": 1})
+    fleet = Fleet(tmp_path, scenario("fedavg", rounds={"count": 1}))
+    fleet.late = set(fleet.people)
+    for number in range(3):
+        status = AgentStatus(agent=f"pi-{number}", session="s", online=number < 2)
+        fleet.broker.retained.keep(Topics("pm25").status(f"pi-{number}"), status.to_bytes())
 
-    async def program() -> list[str]:
-        broker = MemoryBroker()
-        for number in range(3):
-            status = AgentStatus(agent=f"pi-{number}", session="s", online=number < 2)
-            broker.retained.keep(Topics("pm25").status(f"pi-{number}"), status.to_bytes())
-        fleet = Fleet(tmp_path, scene, rules(scene), broker, clients())
-        fleet.late = set(clients())
-        async with fleet, asyncio.TaskGroup() as group:
-            serving = group.create_task(fleet.serve())
-            await asyncio.sleep(20.0)
-            assert not any("covey/+/agents" in pattern for pattern in broker.patterns)
-            assert fleet.service is not None
-            assert not fleet.service.roster.refusals
-            for client in clients():
-                fleet.join(client)
-            await serving
-        return [row["why"] for row in fleet.rows if row["event"] == "waiting"]
+    async def come(fleet: Fleet) -> None:
+        await asyncio.sleep(20.0)
+        assert not any("covey/+/agents" in pattern for pattern in fleet.broker.patterns)
+        assert not fleet.serving.roster.refusals
+        for client in fleet.people:
+            fleet.join(client)
 
-    first, second, *_ = clock.run(program())
+    played(fleet, come)
+    first, second, *_ = [row["why"] for row in fleet.events("waiting")]
     assert "0 agents online" in first
     assert "this run is in federation 'default'" in first
     assert "agent start --federation default" in first
@@ -156,40 +142,30 @@ def test_a_run_without_agents_names_its_federation_and_those_in_which_agents_wai
 
 
 def test_a_waiting_run_names_the_agent_that_is_there_and_does_not_count(tmp_path: Path) -> None:
-    scene = scenario("fedavg", rounds={"count": 1})
+    misfit = AgentStatus(
+        agent="agent-6", session="s", online=True, serial=1, problem="no column 'label'"
+    )
 
-    async def program() -> list[str]:
-        broker = MemoryBroker()
-        fleet = Fleet(tmp_path, scene, rules(scene), broker, clients())
-        fleet.late = {"agent-6", "agent-7"}
-        misfit = AgentStatus(
-            agent="agent-6", session="s", online=True, serial=1, problem="no column 'label'"
-        )
-        async with fleet, asyncio.TaskGroup() as group:
-            serving = group.create_task(fleet.serve())
-            async with broker.link("agent-6") as link:
-                await asyncio.sleep(1.0)
-                await link.publish(TOPICS.status("agent-6"), misfit.to_bytes())
-                await asyncio.sleep(20.0)
-            fleet.join("agent-6")
-            fleet.join("agent-7")
-            await serving
-        return [row["why"] for row in fleet.rows if row["event"] == "waiting"]
+    async def come(fleet: Fleet) -> None:
+        async with fleet.broker.link("agent-6") as link:
+            await asyncio.sleep(1.0)
+            await link.publish(TOPICS.status("agent-6"), misfit.to_bytes())
+            await asyncio.sleep(20.0)
+        fleet.join("agent-6")
+        fleet.join("agent-7")
 
-    first, *_ = clock.run(program())
+    fleet = Fleet(tmp_path, scenario("fedavg", rounds={"count": 1}))
+    fleet.late = {"agent-6", "agent-7"}
+    played(fleet, come)
+    first = fleet.events("waiting")[0]["why"]
     assert first.startswith("6 of 8 agents are there; agent-6 (no column 'label') is excluded")
     assert "rounds.start_agents" in first
 
 
 def test_a_run_that_starts_at_once_reports_no_wait(tmp_path: Path) -> None:
-    scene = scenario("fedavg")
-
-    async def program() -> list[str]:
-        async with Fleet(tmp_path, scene, rules(scene), MemoryBroker(), clients()) as fleet:
-            await fleet.serve()
-            return [row["event"] for row in fleet.rows]
-
-    assert "waiting" not in clock.run(program())
+    fleet = Fleet(tmp_path, scenario("fedavg"))
+    played(fleet)
+    assert not fleet.events("waiting")
 
 
 def test_a_run_that_begins_paused_reports_this_and_how_to_resume_it(tmp_path: Path) -> None:
@@ -204,7 +180,7 @@ def test_a_run_that_begins_paused_reports_this_and_how_to_resume_it(tmp_path: Pa
                 await link.publish(TOPICS.control, Control(command="resume").to_bytes())
 
         async with (
-            Fleet(tmp_path, scene, rules(scene), broker, clients()) as fleet,
+            Fleet(tmp_path, scene, rules(scene), broker) as fleet,
             asyncio.TaskGroup() as group,
         ):
             group.create_task(resume())
@@ -222,82 +198,55 @@ def test_a_report_from_before_a_power_cut_is_accepted_before_its_agent_has_looke
     tmp_path: Path,
 ) -> None:
     """The first status of a restarted agent has no samples yet, and its finished report comes right after it."""
-    scene, broker = scenario("fedavg", rounds={"count": 1, "participation": 1.0}), MemoryBroker()
-    patient = rules(scene, **PATIENT)
+    scene = scenario("fedavg", rounds={"count": 1, "participation": 1.0})
+    fleet = Fleet(tmp_path, scene, rules(scene, **PATIENT))
+    fleet.pool.takes_s = 5.0
 
     async def power_cut(fleet: Fleet) -> None:
         await asyncio.sleep(8.0)  # the agents have looked at their data, and train
-        broker.restart(away_s=10.0)
+        fleet.broker.restart(away_s=10.0)
         await asyncio.sleep(9.0)  # the reports are finished, and nobody has got them
         await fleet.vanish("agent-3")
-        while sum(row == {"event": "link", "up": True} for row in fleet.rows) < 2:  # noqa: ASYNC110 - virtual time
+        while sum(row["up"] for row in fleet.events("link")) < 2:  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(0.1)
         fleet.join("agent-3")
 
-    async def program() -> list[Mapping[str, Any]]:
-        async with (
-            Fleet(tmp_path, scene, patient, broker, clients()) as fleet,
-            asyncio.TaskGroup() as group,
-        ):
-            fleet.pool.takes_s = 5.0
-            group.create_task(power_cut(fleet))
-            await fleet.serve()
-            return fleet.rows
-
-    rows = clock.run(program(), within_s=36_000)
-    assert [row["why"] for row in rows if row["event"] == "refused"] == []
-    first = next(row for row in rows if row["event"] == "phase")
-    assert len(first["reported"]) == 8
+    played(fleet, power_cut)
+    assert not fleet.events("refused")
+    assert len(fleet.events("phase")[0]["reported"]) == 8
 
 
 def test_the_newest_of_too_many_statuses_is_read_and_the_rest_are_counted(tmp_path: Path) -> None:
-    scene, broker = scenario("fedavg"), MemoryBroker()
+    async def flood(fleet: Fleet) -> None:
+        await asyncio.sleep(1.0)
+        async with fleet.broker.link("flood") as link:
+            for i in range(500):
+                status = AgentStatus(agent="flood", session="s", online=True, serial=i, samples=i)
+                await link.publish(TOPICS.status("flood"), status.to_bytes())
 
-    async def program() -> tuple[dict[str, Any], dict[str, int]]:
-        async with (
-            Fleet(tmp_path, scene, rules(scene), broker, clients()) as fleet,
-            asyncio.TaskGroup() as group,
-        ):
-            serving = group.create_task(fleet.serve())
-            await asyncio.sleep(1.0)
-            async with broker.link("flood") as link:
-                for i in range(500):
-                    status = AgentStatus(
-                        agent="flood", session="s", online=True, serial=i, samples=i
-                    )
-                    await link.publish(TOPICS.status("flood"), status.to_bytes())
-            await serving
-            assert fleet.service is not None
-            return fleet.service.roster.rows({}), dict(fleet.service.roster.refusals)
-
-    roster, refusals = clock.run(program())
+    fleet = Fleet(tmp_path, scenario("fedavg"))
+    played(fleet, flood)
+    roster = fleet.serving.roster.rows({})
     assert roster["flood"]["samples"] == 499, "the newest status is the one that counts"
-    assert refusals["rate"] > 400
+    assert fleet.serving.roster.refusals["rate"] > 400
     assert roster["flood"]["refusals"]["rate"] > 400
     assert all(roster[client]["refusals"] == {} for client in clients()), "nobody else is limited"
 
 
 def statuses_of_late(folder: Path, *messages: tuple[AgentStatus, bool]) -> dict[str, Any]:
     """What the roster of a run has of the agent "late" after these statuses, which arrive at once; True: retained."""
-    scene, broker = scenario("fedavg"), MemoryBroker()
 
-    async def program() -> dict[str, Any]:
-        async with (
-            Fleet(folder, scene, rules(scene), broker, clients()) as fleet,
-            asyncio.TaskGroup() as group,
-        ):
-            serving = group.create_task(fleet.serve())
-            await asyncio.sleep(1.0)
-            service, now = fleet.service, asyncio.get_running_loop().time()
-            assert service is not None
-            topic = TOPICS.status("late")
-            arrived = [Received(topic, status.to_bytes(), kept) for status, kept in messages]
-            read = [item for one in arrived for item in service.read(one, now)]
-            service.handle([item for item in read if isinstance(item, intake.StatusQueued)], now)
-            await serving
-            return service.roster.rows({})["late"]
+    async def arrive(fleet: Fleet) -> None:
+        await asyncio.sleep(1.0)
+        service, now = fleet.serving, asyncio.get_running_loop().time()
+        topic = TOPICS.status("late")
+        arrived = [Received(topic, status.to_bytes(), kept) for status, kept in messages]
+        read = [item for one in arrived for item in service.read(one, now)]
+        service.handle([item for item in read if isinstance(item, intake.StatusQueued)], now)
 
-    return clock.run(program())
+    fleet = Fleet(folder, scenario("fedavg"))
+    played(fleet, arrive)
+    return fleet.serving.roster.rows({})["late"]
 
 
 def of_late(session: str, serial: int) -> AgentStatus:
@@ -320,36 +269,27 @@ def test_what_a_broker_remembers_of_an_earlier_session_does_not_take_the_place_o
 def test_a_status_of_megabytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
     labels = ["x" * 4000] * 1000
     whole = AgentStatus.model_construct(agent="agent-0", session="s", online=True, labels=labels)
-    assert (
-        clock.run(refusals(tmp_path, Received(TOPICS.status("agent-0"), whole.to_bytes())))[
-            "too long"
-        ]
-        == 1
-    )
+    status = Received(TOPICS.status("agent-0"), whole.to_bytes())
+    assert refusals(tmp_path, status)["too long"] == 1
 
 
 def test_after_a_flood_of_made_up_agents_the_roll_is_called_again_and_no_honest_agent_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("covey.coordinator.serve.rate.UNKNOWN_STATUSES", (1.0, 20.0))
-    scene, broker = scenario("fedavg"), MemoryBroker()
 
-    async def program() -> int:
-        fleet = Fleet(tmp_path, scene, rules(scene), broker, clients())
-        fleet.late = {"agent-7"}
-        async with fleet, asyncio.TaskGroup() as group:
-            serving = group.create_task(fleet.serve())
-            await asyncio.sleep(2.0)
-            async with broker.link("flood") as link:
-                for i in range(200):
-                    made_up = AgentStatus(agent=f"made-up-{i}", session="s", online=True, serial=1)
-                    await link.publish(TOPICS.status(made_up.agent), made_up.to_bytes())
-            fleet.join("agent-7")  # its first status is lost in the flood; the run waits for it
-            await serving
-            assert fleet.service is not None
-            return fleet.service.roster.refusals["rate"]
+    async def flood(fleet: Fleet) -> None:
+        await asyncio.sleep(2.0)
+        async with fleet.broker.link("flood") as link:
+            for i in range(200):
+                made_up = AgentStatus(agent=f"made-up-{i}", session="s", online=True, serial=1)
+                await link.publish(TOPICS.status(made_up.agent), made_up.to_bytes())
+        fleet.join("agent-7")  # its first status is lost in the flood; the run waits for it
 
-    assert clock.run(program()) > 100
+    fleet = Fleet(tmp_path, scenario("fedavg"))
+    fleet.late = {"agent-7"}
+    played(fleet, flood)
+    assert fleet.serving.roster.refusals["rate"] > 100
 
 
 def test_made_up_agents_leave_the_roster_again_and_members_stay() -> None:
@@ -371,50 +311,37 @@ def test_made_up_agents_leave_the_roster_again_and_members_stay() -> None:
 def test_a_coordinator_reports_a_refused_subscription_and_runs_once_it_is_granted(
     tmp_path: Path,
 ) -> None:
-    scene, broker = scenario("fedavg"), MemoryBroker()
-    broker.denied = {TOPICS.every_status}
+    async def grant(fleet: Fleet) -> None:
+        await asyncio.sleep(30.0)
+        assert not fleet.events("phase")
+        fleet.broker.denied = set()
 
-    async def program() -> list[list[str]]:
-        async with (
-            Fleet(tmp_path, scene, rules(scene), broker, clients()) as fleet,
-            asyncio.TaskGroup() as group,
-        ):
-            serving = group.create_task(fleet.serve())
-            await asyncio.sleep(30.0)
-            assert not [row for row in fleet.rows if row["event"] == "phase"]
-            broker.denied = set()
-            await serving
-            return [row["refused"] for row in fleet.rows if row["event"] == "subscriptions"]
-
-    assert clock.run(program()) == [[TOPICS.every_status], []]
+    fleet = Fleet(tmp_path, scenario("fedavg"))
+    fleet.broker.denied = {TOPICS.every_status}
+    played(fleet, grant)
+    refused = [row["refused"] for row in fleet.events("subscriptions")]
+    assert refused == [[TOPICS.every_status], []]
 
 
 def test_an_agents_status_names_a_refused_subscription_and_it_works_once_it_is_granted(
     tmp_path: Path,
 ) -> None:
-    scene, broker = scenario("fedavg", rounds={"participation": 1.0}), MemoryBroker()
-    broker.denied = {TOPICS.order("agent-3")}
+    scene = scenario("fedavg", rounds={"participation": 1.0})
+    problems: list[str] = []
 
-    async def program() -> tuple[str | None, bool]:
-        async with (
-            Fleet(tmp_path, scene, rules(scene, quorum=8), broker, clients()) as fleet,
-            asyncio.TaskGroup() as group,
-        ):
-            serving = group.create_task(fleet.serve())
-            await asyncio.sleep(30.0)  # without agent-3 no phase has a quorum
-            assert fleet.service is not None
-            problem = fleet.service.roster.rows({})["agent-3"]["problem"]
-            broker.denied = set()
-            await serving
-            return problem, fleet.service.roster.entries["agent-3"].here
+    async def grant(fleet: Fleet) -> None:
+        await asyncio.sleep(30.0)  # without agent-3 no phase has a quorum
+        problems.append(fleet.serving.roster.rows({})["agent-3"]["problem"])
+        fleet.broker.denied = set()
 
-    problem, takes_part = clock.run(program())
-    assert (
-        problem
-        == f"the broker refuses the subscription to {TOPICS.order('agent-3')}; it is asked again. Check "
+    fleet = Fleet(tmp_path, scene, rules(scene, quorum=8))
+    fleet.broker.denied = {TOPICS.order("agent-3")}
+    played(fleet, grant)
+    assert problems == [
+        f"the broker refuses the subscription to {TOPICS.order('agent-3')}; it is asked again. Check "
         "its access rules for this user, and that all of its nodes are up"
-    )
-    assert takes_part
+    ]
+    assert fleet.serving.roster.entries["agent-3"].here
 
 
 class Spread(Fleet):
@@ -433,43 +360,34 @@ def test_agents_at_a_node_that_does_not_get_what_others_retain_are_named_while_t
 ) -> None:
     scene = scenario("fedavg", rounds={"count": 2})
     first, other = cluster(2, shares_retained=False)
-
-    async def program() -> list[Mapping[str, Any]]:
-        fleet = Spread(tmp_path, scene, rules(scene, deadline_s=3600.0), first, clients())
-        fleet.other = other
-        async with fleet:
-            await fleet.serve()
-        return fleet.rows
-
-    shown = clock.run(program(), within_s=300.0)
-    named = {row["agent"] for row in shown if row["event"] == "problem"}
-    assert named == {client for client in clients() if int(client[-1]) % 2}
-    assert all("RabbitMQ" in row["why"] for row in shown if row["event"] == "problem")
+    fleet = Spread(tmp_path, scene, rules(scene, deadline_s=3600.0), first)
+    fleet.other = other
+    played(fleet)
+    problems = fleet.events("problem")
+    assert {row["agent"] for row in problems} == {one for one in clients() if int(one[-1]) % 2}
+    assert all("RabbitMQ" in row["why"] for row in problems)
 
 
 def test_a_run_continues_after_all_retained_messages_were_cleared_and_its_agents_restarted(
     tmp_path: Path,
 ) -> None:
-    scene, broker = scenario("fedavg", rounds={"count": 2}), MemoryBroker()
+    scene = scenario("fedavg", rounds={"count": 2})
+    fleet = Fleet(tmp_path, scene, rules(scene, **PATIENT))
+    fleet.pool.takes_s = 30.0
 
-    async def program() -> float:
-        people = clients()
-        fleet = Fleet(tmp_path, scene, rules(scene, **PATIENT), broker, people)
-        fleet.pool = Numpy(people, takes_s=30.0)
-        async with fleet, asyncio.TaskGroup() as group, broker.link("operator") as link:
-            serving = group.create_task(fleet.serve())
-            await asyncio.sleep(40.0)  # their data is read, and all agents train
-            for topic, _ in list(broker.retained.matching("covey/#")):
+    async def clear(fleet: Fleet) -> None:
+        await asyncio.sleep(40.0)  # their data is read, and all agents train
+        async with fleet.broker.link("operator") as link:
+            for topic, _ in list(fleet.broker.retained.matching("covey/#")):
                 await link.publish(topic, b"", retain=True)
                 await asyncio.sleep(0.01)
-            for client in people:
-                await fleet.vanish(client)
-                shutil.rmtree(tmp_path / "agents" / client)  # the model, too, must come again
-                fleet.join(client)
-            await serving
-            return asyncio.get_running_loop().time()
+        for client in fleet.people:
+            await fleet.vanish(client)
+            shutil.rmtree(tmp_path / "agents" / client)  # the model, too, must come again
+            fleet.join(client)
 
-    assert clock.run(program()) < 600.0, "no step waited for its deadline"
+    run = played(fleet, clear)
+    assert run.engine.now < 600.0, "no step waited for its deadline"
 
 
 def test_a_run_that_is_resumed_after_its_end_keeps_the_roster_of_its_end(tmp_path: Path) -> None:
@@ -477,7 +395,7 @@ def test_a_run_that_is_resumed_after_its_end_keeps_the_roster_of_its_end(tmp_pat
     own_rules = rules(scene)
 
     async def program() -> None:
-        async with Fleet(tmp_path, scene, own_rules, broker, clients()) as fleet:
+        async with Fleet(tmp_path, scene, own_rules, broker) as fleet:
             await fleet.serve()
         now = asyncio.get_running_loop().time()
         again, first = Run.resume(tmp_path / "run", scene, setup(scene), rules=own_rules, now=now)
@@ -512,7 +430,7 @@ def test_a_run_whose_agents_have_all_left_is_given_up_after_a_while_and_can_be_r
 
     async def program() -> tuple[str | None, float, CoordinatorStatus, int]:
         now = asyncio.get_running_loop().time
-        async with Fleet(tmp_path, scene, own_rules, broker, clients()) as fleet:
+        async with Fleet(tmp_path, scene, own_rules, broker) as fleet:
             run = Run.start(tmp_path / "run", scene, begin, rules=own_rules, run="r1", now=now())
             why, ended = await left_alone(fleet, run), now()
             [(_, left)] = broker.retained.matching(TOPICS.coordinator_status)
@@ -534,7 +452,7 @@ def test_a_pause_is_no_reason_to_give_a_run_up(tmp_path: Path) -> None:
     scene = scenario("fedavg")
 
     async def program() -> str | None:
-        async with Fleet(tmp_path, scene, rules(scene), MemoryBroker(), clients()) as fleet:
+        async with Fleet(tmp_path, scene) as fleet:
             run = Run.start(
                 tmp_path / "run", scene, setup(scene), rules=rules(scene), run="r1", now=0.0
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from covey.shared.wire.documents import AgentStatus, Control
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.kit.memory_broker import MemoryBroker
-from tests.kit.small_fleet import Fleet
+from tests.kit.small_fleet import Fleet, played
 from tests.kit.small_run import begun, clients, fingerprint, rules, scenario, setup
 
 SHARDS = 4
@@ -70,48 +69,21 @@ class ShardedFleet(Fleet):
         assert not why, why
         return this
 
-    def events(self, name: str) -> list[Mapping[str, Any]]:
-        return [row for row in self.rows if row["event"] == name]
-
-
-Story = Callable[[Fleet], Coroutine[Any, Any, Any]]
-
-
-def played(fleet: Callable[[], Fleet], story: Story | None = None) -> Run:
-    """A whole run, with things that happen in the meantime."""
-
-    async def whole() -> Run:
-        async with fleet() as these, asyncio.TaskGroup() as group:
-            serving = group.create_task(these.serve())
-            if story is not None:
-                group.create_task(story(these))
-            return await serving
-
-    return clock.run(whole(), within_s=36_000)
-
-
-async def phase_opens(fleet: Fleet, number: int) -> None:
-    """Wait until the agents work on a step."""
-    while not any(step == number for _, step in fleet.pool.worked):  # noqa: ASYNC110 - virtual time
-        await asyncio.sleep(0.05)
-
 
 @pytest.mark.parametrize("method", ["fedrep", "kin"])
 def test_a_run_over_four_brokers_has_the_bytes_of_one_over_one_broker(
     method: str, tmp_path: Path
 ) -> None:
     scene = scenario(method)
-    four = played(lambda: ShardedFleet(tmp_path / "four", scene))
-    one = played(
-        lambda: Fleet(tmp_path / "one", scene, rules(scene), MemoryBroker(), clients(scene=scene))
-    )
+    four = played(ShardedFleet(tmp_path / "four", scene))
+    one = played(Fleet(tmp_path / "one", scene))
     assert fingerprint(four) == fingerprint(one)
 
 
 def test_each_model_goes_to_each_broker_once_and_each_order_to_one(tmp_path: Path) -> None:
     scene = scenario("fedavg", rounds={"count": 1, "participation": 1.0})
     fleet = ShardedFleet(tmp_path, scene)
-    played(lambda: fleet)
+    played(fleet)
     for number, broker in enumerate(fleet.brokers):
         retained = dict(broker.retained.matching("covey/default/#"))
         orders = {topic.split("/")[3] for topic in retained if topic.endswith("/order")}
@@ -131,18 +103,15 @@ def test_a_round_continues_without_the_agents_of_a_dead_broker_and_has_the_bytes
     assert 0 < len(lost) < 8
 
     async def kill(fleet: Fleet) -> None:
-        await phase_opens(fleet, 2)
+        await fleet.opens(2)
         sharded.brokers[dead].restart(away_s=1e9)
 
     async def power_cut(fleet: Fleet) -> None:
-        await phase_opens(fleet, 2)
+        await fleet.opens(2)
         await asyncio.gather(*[fleet.vanish(client) for client in sorted(lost)])
 
-    def unsharded() -> Fleet:
-        return Fleet(tmp_path / "one", scene, rules(scene), MemoryBroker(), clients())
-
-    after = played(lambda: sharded, kill)
-    reference = played(unsharded, power_cut)
+    after = played(sharded, kill)
+    reference = played(Fleet(tmp_path / "one", scene), power_cut)
     assert fingerprint(after) == fingerprint(reference)
     [down] = [row for row in sharded.events("shard") if not row["up"]]
     assert down["shard"] == dead
@@ -158,10 +127,10 @@ def test_the_agents_of_a_broker_that_comes_back_take_part_again(tmp_path: Path) 
     fleet.pool.takes_s = 10.0
 
     async def outage(these: Fleet) -> None:
-        await phase_opens(these, 2)
+        await these.opens(2)
         fleet.brokers[0].restart(keep_retained=False, away_s=4 * PATIENCE_S)
 
-    played(lambda: fleet, outage)
+    played(fleet, outage)
     sizes = [len(row["reported"]) for row in fleet.events("phase")]
     assert min(sizes) == 8 - len(fleet.living_on(0))
     assert sizes[-1] == 8
@@ -172,10 +141,10 @@ def test_a_broker_that_is_back_at_once_costs_no_agent(tmp_path: Path) -> None:
     fleet = ShardedFleet(tmp_path, scene)
 
     async def outage(these: Fleet) -> None:
-        await phase_opens(these, 2)
+        await these.opens(2)
         fleet.brokers[0].restart(keep_retained=False, away_s=1.0)
 
-    played(lambda: fleet, outage)
+    played(fleet, outage)
     assert [len(row["reported"]) for row in fleet.events("phase")] == [8] * 4
 
 
@@ -185,11 +154,11 @@ def test_time_stands_still_while_all_brokers_are_away(tmp_path: Path) -> None:
     fleet = ShardedFleet(tmp_path, scene, deadline_s=60.0, rollcall_s=60.0)
 
     async def outage(these: Fleet) -> None:
-        await phase_opens(these, 2)
+        await these.opens(2)
         for broker in fleet.brokers:
             broker.restart(away_s=200.0)
 
-    played(lambda: fleet, outage)
+    played(fleet, outage)
     assert [len(row["reported"]) for row in fleet.events("phase")] == [8] * 5
     assert not fleet.events("void")
 
@@ -198,7 +167,7 @@ def test_a_broker_that_is_dead_from_the_start_does_not_delay_the_others(tmp_path
     scene = scenario("fedavg", rounds={"count": 2, "participation": 1.0, "start_agents": 4})
     fleet = ShardedFleet(tmp_path, scene, start_agents=4)
     fleet.brokers[0].back_at = 1e9
-    played(lambda: fleet)
+    played(fleet)
     assert len(fleet.events("phase")) == 3
 
 
@@ -211,7 +180,7 @@ def test_an_agent_that_turns_to_another_broker_keeps_its_part_in_the_run(tmp_pat
     new = (old + 1) % SHARDS
 
     async def move(these: Fleet) -> None:
-        await phase_opens(these, 2)
+        await these.opens(2)
         will = these.agents[agent].will
         these.agents[agent].stop()
         await these.lives[agent]
@@ -221,7 +190,7 @@ def test_an_agent_that_turns_to_another_broker_keeps_its_part_in_the_run(tmp_pat
         async with fleet.brokers[old].link("late will") as link:
             await link.publish(will.topic, will.payload, retain=True)
 
-    played(lambda: fleet, move)
+    played(fleet, move)
     assert agent in fleet.events("phase")[-1]["reported"]
     topics = {
         topic for topic, _ in fleet.brokers[old].retained.matching("covey/default/agents/+/order")
@@ -234,7 +203,7 @@ def test_a_command_on_any_broker_reaches_the_coordinator(tmp_path: Path) -> None
     fleet = ShardedFleet(tmp_path, scene)
 
     async def stop(these: Fleet) -> None:
-        await phase_opens(these, 2)
+        await these.opens(2)
         async with fleet.brokers[-1].link("operator") as link:
             await link.publish(TOPICS.control, Control(command="stop").to_bytes())
 
@@ -269,7 +238,7 @@ def test_a_killed_coordinator_finds_its_agents_on_their_brokers_again(tmp_path: 
     async def whole() -> Run:
         async with fleet:
             first = asyncio.create_task(fleet.serve())
-            await phase_opens(fleet, 2)
+            await fleet.opens(2)
             first.cancel()
             await asyncio.wait({first})
             await asyncio.sleep(5.0)
@@ -281,7 +250,7 @@ def test_a_killed_coordinator_finds_its_agents_on_their_brokers_again(tmp_path: 
             return await fleet.serve(resumed)
 
     run = clock.run(whole(), within_s=3600)
-    undisturbed = played(lambda: ShardedFleet(tmp_path / "whole", scene))
+    undisturbed = played(ShardedFleet(tmp_path / "whole", scene))
     assert fingerprint(run) == fingerprint(undisturbed)
 
 
@@ -291,13 +260,13 @@ def test_a_second_coordinator_on_one_of_the_brokers_gives_way(tmp_path: Path) ->
     fleet.pool.takes_s = 3.0
 
     async def second(these: Fleet) -> None:
-        await phase_opens(these, 2)
+        await these.opens(2)
         run = begun(tmp_path / "other", scene, name="r2")
         async with fleet.brokers[2].link("second", last_will(TOPICS)) as link:
             with pytest.raises(UserError, match="another coordinator is at work"):
                 await Service(run, link, session="z-younger").serve()
 
-    assert played(lambda: fleet, second).engine.round == 6
+    assert played(fleet, second).engine.round == 6
 
 
 def test_a_report_from_a_broker_where_its_agent_does_not_live_is_refused(tmp_path: Path) -> None:
@@ -306,13 +275,13 @@ def test_a_report_from_a_broker_where_its_agent_does_not_live_is_refused(tmp_pat
     stranger = (shard_of("agent-0", SHARDS) + 1) % SHARDS
 
     async def forge(these: Fleet) -> None:
-        await phase_opens(these, 2)
+        await these.opens(2)
         async with fleet.brokers[stranger].link("rogue") as link:
             await link.publish(TOPICS.report("agent-0"), b"a part of a report")
             younger = AgentStatus(agent="agent-0", session="zzz", online=True, serial=9)
             await link.publish(TOPICS.status("agent-0"), younger.to_bytes())
 
-    played(lambda: fleet, forge)
+    played(fleet, forge)
     assert fleet.service is not None
     assert fleet.service.roster.refusals["other broker"] == 2
 
@@ -465,7 +434,7 @@ def test_metrics_show_which_brokers_are_up(tmp_path: Path) -> None:
     scene = scenario("fedavg", rounds={"count": 1, "start_agents": 4})
     fleet = ShardedFleet(tmp_path, scene, start_agents=4)
     fleet.brokers[0].back_at = 1e9
-    played(lambda: fleet)
+    played(fleet)
     assert fleet.service is not None
     assert fleet.service.shards_up == {0: False, 1: True, 2: True, 3: True}
 

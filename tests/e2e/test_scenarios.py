@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from benchmarks.superclasses import mixtures
-from covey.shared.scenario.describe import dump
 from covey.shared.scenario.load import load
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.strategies.fuzzy import Fuzzy
@@ -17,22 +16,19 @@ from tests.agent.real_data import data_root
 from tests.e2e.conftest import finish
 from tests.processes import ROOT, Program, result, rows, words
 
-SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
 SMALL = {  # the same scenario with few agents and one round
     "fmnist_fedclust": [
         "fleet.agents=4",
         "rounds.participation=0.5",
         "training.epochs=1",
         "fleet.limit=800",
-        "evaluation.deliver=served",
     ],
     "writers_fesem": [
         "fleet.agents=8",
         "fleet.partition.populations={hsf0: 4, hsf4: 4}",
         "training.epochs=1",
-        "evaluation.deliver=served",
     ],
-    "har_people": ["training.epochs=1", "rounds.participation=0.1", "evaluation.deliver=served"],
+    "har_people": ["fleet.agents=6", "training.epochs=1", "rounds.participation=0.5"],
 }
 
 
@@ -40,26 +36,15 @@ def run(folder: Path, name: str, *more: str) -> dict[str, Any]:
     """The result of a scenario of ours, run as a user would."""
     folder.mkdir(exist_ok=True)
     out = folder / "run"
-    one_worker = [
-        "--set",
-        "fleet.workers=1",
-    ]  # one import of torch, which takes longer than all the work
+    quick = ["fleet.workers=1"]  # one import; devices do not choose
     command = words("coordinator run", ROOT / "scenarios" / f"{name}.yaml", "--out", out, "--json")
-    command += [*one_worker, *more]
+    command += [*(word for one in quick for word in ("--set", one)), *more]
     finish(Program(command, folder / "run.log"), 240)
     return result(out)
 
 
 def macro(summary: dict[str, Any], mode: str) -> float:
     return float(summary["accuracy"][mode]["accuracy"]["macro"])
-
-
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_a_scenario_is_complete_and_comes_back_from_its_dump(path: Path, tmp_path: Path) -> None:
-    loaded = load(path)
-    assert loaded.name == path.stem
-    (tmp_path / "again.yaml").write_text(dump(loaded))
-    assert load(tmp_path / "again.yaml") == loaded
 
 
 @pytest.mark.parametrize("name", ["fuzzy_cifar10_73", "fuzzy_cifar10_91"])
@@ -81,11 +66,11 @@ def test_the_known_memberships_of_a_scenario_are_the_mixtures_of_its_agents(name
 @pytest.mark.usefixtures("numpy_learner")
 @pytest.mark.processes
 def test_the_faults_scenario_completes_and_keeps_its_quorum(tmp_path: Path) -> None:
-    summary = run(tmp_path, "faults")
+    summary = run(tmp_path, "faults", "--set", "rounds.count=8")
     folded = [
         row for row in rows(tmp_path / "run") if row["event"] == "phase" and row["phase"] == "train"
     ]
-    assert summary["rounds"] == len(folded) == 12
+    assert summary["rounds"] == len(folded) == 8
     assert all(len(row["reported"]) >= 3 for row in folded)
     assert any(row["missing"] for row in folded), "nobody died"
     assert {"agent-03", "agent-09"} <= set(summary["assignment"]), (
@@ -99,7 +84,7 @@ def test_the_faults_scenario_completes_and_keeps_its_quorum(tmp_path: Path) -> N
 @pytest.mark.usefixtures("numpy_learner")
 @pytest.mark.processes
 def test_the_private_scenario_records_epsilon_after_every_round(tmp_path: Path) -> None:
-    sets = [word for text in ("rounds.count=3", "fleet.agents=20") for word in ("--set", text)]
+    sets = [word for text in ("rounds.count=2", "fleet.agents=8") for word in ("--set", text)]
     summary = run(tmp_path, "private", *sets)
     accounts = [
         row["privacy"]["client"]["epsilon"]
@@ -107,7 +92,7 @@ def test_the_private_scenario_records_epsilon_after_every_round(tmp_path: Path) 
         if row["event"] == "phase"
     ]
     assert accounts == sorted(accounts)
-    assert len(set(accounts)) == 3
+    assert len(set(accounts)) == 2
     assert summary["privacy"] == {
         "randomness": "scenario seed",
         "client": {"epsilon": accounts[-1], "delta": 0.001},

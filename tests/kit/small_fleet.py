@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -118,14 +118,15 @@ class Fleet:
         self,
         folder: Path,
         scene: Scenario,
-        rules: RoundRules,
-        broker: MemoryBroker,
-        people: Mapping[ClientId, Trainer],
+        own_rules: RoundRules | None = None,
+        broker: MemoryBroker | None = None,
+        people: Mapping[ClientId, Trainer] | None = None,
     ) -> None:
-        self.folder, self.scene, self.rules, self.broker = folder, scene, rules, broker
-        self.people = people
-        self.pool = Numpy(people)  # does the agents' jobs
-        self.sources: dict[ClientId, DataSource] = {one: share_of(one) for one in people}
+        self.folder, self.scene, self.rules = folder, scene, own_rules or rules(scene)
+        self.broker = broker or MemoryBroker()
+        self.people = clients(scene=scene) if people is None else people
+        self.pool = Numpy(self.people)  # does the agents' jobs
+        self.sources: dict[ClientId, DataSource] = {one: share_of(one) for one in self.people}
         self.device_rules = DEFAULT_RULES
         self.prefix = ""  # of client ids, where several fleets share a broker
         self.late: set[ClientId] = set()  # who does not join at the start
@@ -169,6 +170,21 @@ class Fleet:
     def _keep(self, notice: Notice) -> None:
         self.rows.append(notice.to_json())
 
+    def events(self, name: str) -> list[Mapping[str, Any]]:
+        """Those of the coordinator's notices that are of this kind, in their order."""
+        return [row for row in self.rows if row["event"] == name]
+
+    async def opens(self, step: int) -> None:
+        """Wait until the agents work on a step."""
+        while not any(number == step for _, number in self.pool.worked):  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.05)
+
+    @property
+    def serving(self) -> Service:
+        """The newest one that has served."""
+        assert self.service is not None
+        return self.service
+
     async def serve(self, run: Run | None = None, observer: Observer | None = None) -> Run:
         """A coordinator's life: a new run, or the one given, until it is over or stopped."""
         now = asyncio.get_running_loop().time()
@@ -184,13 +200,22 @@ class Fleet:
         return this
 
 
-def over_the_wire(folder: Path, scene: Scenario, **habits: float) -> Run:
-    """The whole run with the scenario's usual agents over a broker with these habits, on a virtual clock."""
+Story = Callable[[Fleet], Coroutine[Any, Any, Any]]
+
+
+def played(fleet: Fleet, story: Story | None = None) -> Run:
+    """A whole run on a virtual clock, with things that happen in the meantime."""
 
     async def whole() -> Run:
-        broker = MemoryBroker(seed=5, **habits)
-        patient = rules(scene, **PATIENT)
-        async with Fleet(folder, scene, patient, broker, clients(scene=scene)) as fleet:
-            return await fleet.serve()
+        async with fleet, asyncio.TaskGroup() as group:
+            serving = group.create_task(fleet.serve())
+            if story is not None:
+                group.create_task(story(fleet))
+            return await serving
 
-    return clock.run(whole())
+    return clock.run(whole(), within_s=36_000)
+
+
+def over_the_wire(folder: Path, scene: Scenario, **habits: float) -> Run:
+    """The whole run with the scenario's usual agents over a broker with these habits, on a virtual clock."""
+    return played(Fleet(folder, scene, rules(scene, **PATIENT), MemoryBroker(seed=5, **habits)))

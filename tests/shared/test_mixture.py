@@ -214,6 +214,18 @@ def test_an_agent_with_few_units_uses_the_weights_of_the_fleet() -> None:
     assert chosen(None, names, replace(fleet, gains=False)) == ChosenMixture({SERVED: 1.0})
 
 
+@pytest.mark.parametrize(("right", "uses_none"), [(0.6, False), (0.0, True)])
+def test_few_units_overrule_the_fleet_only_where_the_constant_is_clearly_better(
+    right: float, uses_none: bool
+) -> None:
+    truth = np.arange(10) % 2
+    shares = np.where(np.arange(10) < 10 * right, 0.8, 0.2)
+    served = np.where(np.eye(2)[truth] > 0, shares[:, None], 1 - shares[:, None])
+    few = Judged.of({NONE: np.full((10, 2), 0.5), SERVED: served}, truth, np.arange(10))
+    fleet = FleetWeights({SERVED: 1.0}, gains=True)
+    assert chosen(few, few.names, fleet).uses_none == uses_none
+
+
 def more_certain(seed: int, n: int) -> Judged:
     """The served model, and one that is more certain of everything and wrong a little more often."""
     draw = np.random.default_rng(seed)

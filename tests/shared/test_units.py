@@ -121,7 +121,14 @@ def test_each_sample_judges_in_one_fold(data: Dataset) -> None:
     found = [judges for _, judges in splits(data, 1, "a")]
     if len(found) == 3:
         assert sorted(np.concatenate(found).tolist()) == list(range(len(data.targets)))
-    assert not found or len(np.unique(ties_of(data).units(data.targets, JUDGING))) >= 25
+    assert not found or len(np.unique(ties_of(data).units(data.targets, JUDGING))) >= 3
+
+
+def test_a_series_of_few_stretches_has_folds() -> None:
+    features = np.arange(104, dtype=np.float32)[:, None]
+    series = Dataset(features, features[:, 0], features[:0], features[:0, 0], overlap=9)
+    assert len(np.unique(units_of(series, JUDGING))) == 6
+    assert len(splits(series, 1, "a")) == 3
 
 
 def test_a_common_sample_stays_in_training() -> None:

@@ -64,12 +64,7 @@ FOUND = {
         ),
     ),
     "synced spool": Plan(
-        2,
-        "fedavg",
-        "hasty",
-        1,
-        False,
-        (Fault("power cut of coordinator", at=3, lasts=5, target=24),),
+        2, "fedavg", "hasty", 1, False, (Fault("power cut after a message", at=1.5, lasts=5),)
     ),
     "models in use": Plan(0, "fedavg", "buffered", 1, False, ()),
     "one answer": Plan(
