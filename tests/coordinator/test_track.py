@@ -184,7 +184,7 @@ def test_a_run_without_any_figure_leaves_no_trace_in_a_tracker(tmp_path: Path) -
 def test_a_tracker_that_is_not_there_is_refused_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(UserError, match="expected one of mlflow, tensorboard$"):
+    with pytest.raises(UserError, match=r"expected one of mlflow, tensorboard$"):
         check_trackers(["excel"])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"is not installed; .*pip install '\.\[mlflow\]'"):

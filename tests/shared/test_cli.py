@@ -179,9 +179,9 @@ def test_a_package_that_is_not_installed_is_named_with_the_command_that_adds_it(
     """The wheel alone has three programs, and no extras."""
     place = {"__name__": "covey.agent.data.dataset"}
     with pytest.raises(typer.Exit) as ended, user_errors():
-        exec("import no_such_package", place)
+        exec("import no_such_package", place)  # noqa: S102
     assert ended.value.exit_code == 2
     expected = "error: the package no_such_package is not installed; in your clone of Covey, run pip install '.[agent]'"
     assert capsys.readouterr().err.strip() == expected
     with pytest.raises(ModuleNotFoundError), user_errors():
-        exec("import no_such_package", {"__name__": "code_of_somebody"})
+        exec("import no_such_package", {"__name__": "code_of_somebody"})  # noqa: S102
