@@ -103,6 +103,11 @@ class DataWatch:
     def __repr__(self) -> str:
         return f"<DataWatch of {self._data}>"
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether there was nothing where the data should be."""
+        return self._known is not None and self._known.size_bytes == 0
+
     def has_changed(self, *, at_once: bool = False) -> bool:
         """Whether the data has changed since it was read.
 

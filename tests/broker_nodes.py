@@ -151,6 +151,8 @@ def rabbitmq(folder: Path, count: int = 1) -> Iterator[list[Node]]:
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(own / "enabled_plugins"),
             "RABBITMQ_CONFIG_FILE": str(own / "rabbitmq.conf"),
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+            # one scheduler, which sleeps while there is nothing to do
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none",
         }
         nodes.append(Node([str(RABBITMQ)], own, [mqtt[number]], settings))
     with ExitStack() as stack:

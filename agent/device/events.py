@@ -169,7 +169,9 @@ class ModelSettled(SessionEvent):
 
 @dataclass(frozen=True)
 class DataReplaced(SessionEvent):
-    """The files with the data of this device are other ones than those that were read."""
+    """The files with the data of this device are other ones than those that were read, or are gone."""
+
+    is_gone: bool = False
 
 
 @dataclass(frozen=True)

@@ -441,7 +441,7 @@ class Agent:
 
     def _read_data_again(self) -> None:
         self._observer(n.DataChanged())
-        self._happens(e.DataReplaced())
+        self._happens(e.DataReplaced(self._data_watch.is_gone))
 
     def _decode(self, message: Received, now: float) -> e.Event | None:
         """The event of a message; None for nothing. Raises DecodeError if it makes no sense."""

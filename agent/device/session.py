@@ -264,8 +264,8 @@ class Session:
             case ModelSettled(model):
                 self._model_in_use = model
                 return []
-            case DataReplaced():
-                return self._data_changed()
+            case DataReplaced(is_gone):
+                return self._data_changed(is_gone)
             case VitalsSeen(disk_free, certificate):
                 self._presence.vitals = Vitals(disk_free, certificate)
                 return []
@@ -380,12 +380,15 @@ class Session:
         self._count_refusal()
         return self._presence.inspected(Inspected(status.task_digest, problem=refusal))
 
-    def _data_changed(self) -> Actions:
-        """Compare the changed data with the task of the present run, or with that of the next one."""
+    def _data_changed(self, is_gone: bool) -> Actions:
+        """Compare the changed data with the task of the present run, or with that of the next one.
+
+        Between runs nobody reads it; that there is none is known all the same.
+        """
         self._presence.compare_again()
         coordinator = self._presence.coordinator
-        if coordinator is None or not coordinator.online:
-            return []
+        if coordinator is None or not coordinator.online or _is_over(coordinator):
+            return self._presence.inspected(Inspected("", problem=GONE if is_gone else ""))
         return self._compare_task(coordinator)
 
     def _conditions_seen(self, unmet: str, now: float) -> Actions:
@@ -489,6 +492,9 @@ class Session:
             return actions  # the coordinator sends an order if it still needs the report
         actions += self._fetching.begin(order)
         return actions + self._fetching.proceed(now)
+
+
+GONE = "the given path does not exist, or is empty"
 
 
 def _is_over(status: CoordinatorStatus) -> bool:

@@ -150,12 +150,9 @@ def plan(
     name = command.alias or target.name
     chosen = _devices(command, target, held, statuses)
     in_use = _in_use(known, DeploymentTarget(target.version, name), statuses)
-    there = held.newest
-    is_held = (
-        there is not None
-        and there.is_same_version(*target.version)
-        and (there.name, there.force, there.devices) == (name, command.force, [])
-    )
+    there = None if held.candidate else held.all_devices
+    words = (*target.version, name, command.force)
+    is_held = there and (there.run, there.round, there.name, there.force) == words
     return DeploymentPlan(
         act=command.act,
         target=name,
@@ -166,7 +163,7 @@ def plan(
         devices=chosen,
         force=command.force,
         again=again,
-        is_done=is_held and not chosen and set(in_use) == {name},
+        is_done=bool(is_held) and not chosen and set(in_use) == {name},
     )
 
 

@@ -135,10 +135,8 @@ def _of_its_own(agent: str, status: AgentStatus) -> Iterator[Odd]:
         what = "another program uses its id"
         yield Odd((agent,), "twin id", what, "give one of them another --id", since)
     if status.disk_free is not None and status.disk_free < LEAST_FREE:
-        what, command = (
-            f"{megabytes(status.disk_free)} free on its disk",
-            "free room there; the agent continues by itself",
-        )
+        what = f"{megabytes(status.disk_free)} free on its disk"
+        command = "free room there; the agent continues by itself"
         yield Odd((agent,), "disk", what, command, status.clock)
     if status.online and status.problem and status.format == FORMAT:
         yield excluded(agent, status.problem, status.clock)
@@ -190,10 +188,9 @@ def reports_of(agent: str, row: Row, status: AgentStatus | None = None) -> Itera
         yield Odd((agent,), "reports", what, f"`coordinator lab story {agent}`", status.clock)
     failed = row.get("failing") or (row.get("failed") if row.get("failures") else "")
     if failed:
-        of_device = MEMORY.search(str(failed))
-        command = (
-            "on the device: agent lab policy" if of_device else f"`coordinator lab story {agent}`"
-        )
+        command = f"`coordinator lab story {agent}`"
+        if MEMORY.search(str(failed)):
+            command = "on the device: agent lab policy"
         what, weight = f"it cannot do its work: {failed}", float(row.get("failures") or 0)
         yield Odd((agent,), "work", what, command, row.get("seen"), weight)
 

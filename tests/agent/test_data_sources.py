@@ -287,6 +287,11 @@ def test_a_database_that_gets_rows_is_noticed_and_found_from_any_folder(
     assert watch.has_changed(at_once=True)
     assert len(load_local(source, task=TASK).targets) + 6 == (DAYS + 1) * 6
     base.close()
+    assert not watch.is_gone
+    database.unlink()
+    database.with_name(f"{database.name}-wal").unlink(missing_ok=True)
+    assert watch.has_changed(at_once=True)
+    assert watch.is_gone
     assert fingerprint("sqlite:none.db?table=t") == (0, 0, 0)
     with pytest.raises(UserError, match="sqlite:FILE"):
         resolve_data("sqlite:none.db?table=t")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from covey.agent.device import events as e
@@ -181,6 +183,21 @@ def test_changed_data_is_compared_with_the_present_task_or_with_the_next_one() -
     assert react(session, e.DataReplaced()) == [inspect]
     session.handle(e.Inspected(TASK.digest, samples=80, test_samples=20), 0.0)
     assert (session.status.problem, session.status.samples) == (None, 80)
+
+
+@pytest.mark.parametrize("left", [{"online": False}, {"task": True, "state": "finished"}])
+def test_between_runs_it_is_known_that_the_data_is_gone(left: dict[str, Any]) -> None:
+    """Before: the device was shown as idle until the next run."""
+    session = up()
+    session.handle(e.CoordinatorSeen(status(task=True)), 0.0)
+    session.handle(e.Inspected(TASK.digest, samples=80, test_samples=20), 0.0)
+    session.handle(e.CoordinatorSeen(status(**left)), 0.0)
+    react(session, e.DataReplaced(is_gone=True))
+    assert session.status.problem == "the given path does not exist, or is empty"
+    react(session, e.DataReplaced())
+    assert session.status.problem is None
+    inspect = e.Inspect(TASK.for_agents(), TASK.digest)
+    assert inspect in react(session, e.CoordinatorSeen(status("e2", task=True)))
 
 
 def test_an_agent_names_what_it_waits_for() -> None:

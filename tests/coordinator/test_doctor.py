@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -166,15 +165,10 @@ def session(agent: str, started: float = NOW - DAY, **options: Any) -> Session:
     return made
 
 
-@cache
-def task_of_all() -> dict[str, Any]:
-    return scenes(TASK)().task.for_agents()
-
-
 def caller(**changes: Any) -> CoordinatorStatus:
     epoch = f"{session_id(NOW - 2 * HOUR, 'cd')}.1"
     fields = {"online": True, "version": "2.0.1", "epoch": epoch, "name": "gateways", "run": "r1"}
-    fields |= {"task": task_of_all(), "task_digest": "task"}
+    fields |= {"task": scenes(TASK)().task.for_agents(), "task_digest": "task"}
     return CoordinatorStatus(**{**fields, **changes})
 
 
@@ -184,14 +178,10 @@ def status(agent: str, made: Session | None = None, **changes: Any) -> AgentStat
     return newest.model_copy(update={"clock": NOW - 5, **changes})
 
 
-@cache
-def healthy() -> Mapping[str, AgentStatus]:
-    return {name: status(name) for name in [f"gw-{number}" for number in range(10)]}
-
-
 def fleet(**changed: AgentStatus) -> dict[str, AgentStatus]:
     """The statuses of ten gateways, of which some are others."""
-    found = dict(healthy())
+    names = [f"gw-{number}" for number in range(10)]
+    found = {name: status(name) for name in names}
     for name, one in changed.items():
         found[name.replace("_", "-")] = one
     return found

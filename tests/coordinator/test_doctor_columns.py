@@ -168,6 +168,8 @@ def test_a_unit_that_half_of_the_devices_have_is_of_the_smaller_half() -> None:
         odd.what
         == "'load' is about 0.5 here and about 50.4 on 9 others: units that differ by a factor of 100?"
     )
+    [odd] = odd_columns({"full": FULL, "load": column(scaled(100.0))})
+    assert "about 50.4 on 9 others" in odd.what
     assert odd_in(scaled(100.0), count=4) == [("gw-3", "unit")]
     assert odd_in(scaled(100.0), count=2) == [("gw-1", "unit")]
     seven = [scaled(1.8, 32.0 + n) for n in range(7)]
@@ -388,6 +390,7 @@ def test_a_swap_is_of_numbers_that_tell_columns_apart() -> None:
     assert not is_seen(15, 19.5), "within a deviation"
     assert not odd((near(15), near(25)), (near(22.5), near(17.5))), "half way"
     assert not is_seen(15, 25, apart=0.3)
+    assert not is_seen(15, 30, apart=0.3)
     assert is_seen(15, 45, apart=0.3)
     rain, flood = Numbers(900.0, 0.5, 9.0), Numbers(900.0, 8.0, 100.0)
     assert not odd((rain, flood), (flood, rain))

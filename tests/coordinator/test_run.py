@@ -75,7 +75,7 @@ STOPS: dict[str, Any] = {"stop": "assignments"}
 def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
     tmp_path: Path, method: str, options: dict[str, Any], late: set[str]
 ) -> None:
-    scene = scenario(method, strategy=options)
+    scene = scenario(method, strategy=options, rounds={"count": 2})
     people = clients(scene=scene)
     newcomers = frozenset(late)
     undisturbed = in_process(tmp_path / "whole", scene, newcomers=newcomers)
