@@ -181,7 +181,7 @@ def test_a_package_that_is_not_installed_is_named_with_the_command_that_adds_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The wheel alone has three programs, and no extras."""
-    place = {"__name__": "covey.agent.data.dataset"}
+    place: dict[str, Any] = {"__name__": "covey.agent.data.dataset"}
     with pytest.raises(typer.Exit) as ended, user_errors():
         exec("import no_such_package", place)  # noqa: S102
     assert ended.value.exit_code == 2
