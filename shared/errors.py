@@ -89,6 +89,10 @@ class DataError(UserError):
         return self._public
 
 
+# reasons that an honest agent may cause, which still has to do with an earlier run: they blame no agent
+HONEST_REFUSALS = frozenset({"other run", "format", "unknown sender"})
+
+
 class DecodeError(CoveyError):
     """Bytes from the network that were refused.
 

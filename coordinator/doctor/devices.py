@@ -11,6 +11,7 @@ from typing import Any
 
 from covey.coordinator.doctor.columns import few_rows
 from covey.coordinator.doctor.odd import BROKER, COORDINATOR, Odd
+from covey.shared.errors import HONEST_REFUSALS
 from covey.shared.mqtt.duplicate_ids import started_at
 from covey.shared.sentences import counted
 from covey.shared.wire.deployments import Deployment
@@ -174,12 +175,13 @@ def excluded(agent: str, why: str, since: float | None = None) -> Odd:
 
 def reports_of(agent: str, row: Row, status: AgentStatus | None = None) -> Iterator[Odd]:
     """Reports that were refused, and work that fails."""
+    refusals: Mapping[str, int] = row.get("refusals") or {}
+    counts = {why: count for why, count in refusals.items() if why not in HONEST_REFUSALS}
     if row.get("quarantined"):
         what = f"in quarantine: {row['quarantined']}"
         command = f"`coordinator lab story {agent}`, then `coordinator lab release {agent}` or `broker expel {agent}`"
         yield Odd((agent,), "reports", what, command, row.get("seen"), weight=9)
-    elif row.get("set_aside") or row.get("refusals"):
-        counts = row.get("refusals") or {}
+    elif row.get("set_aside") or counts:
         reasons = ", ".join(f"{reason} {count}" for reason, count in counts.items())
         what = str(row.get("set_aside") or f"its messages were refused: {reasons}")
         yield Odd((agent,), "reports", what, f"`coordinator lab story {agent}`", row.get("seen"))

@@ -58,7 +58,7 @@ from covey.coordinator.run.folder import IN_PROCESS, Origin
 from covey.coordinator.run.orders import OrderBook
 from covey.coordinator.run.own_orders import lost_orders
 from covey.coordinator.run.run_state import RunState, next_phase, note_outcome
-from covey.shared.errors import DecodeError
+from covey.shared.errors import HONEST_REFUSALS, DecodeError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.scenario import Scenario
@@ -69,11 +69,6 @@ from covey.shared.wire.messages import ReportContent, digest
 
 if TYPE_CHECKING:
     from covey.coordinator.fold.private_sums import PrivateSums
-
-HONEST_REFUSALS = frozenset(
-    {"other run", "format"}
-)  # an honest agent may cause these: they blame no agent
-
 
 Effects = list[Effect]
 
