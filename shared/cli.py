@@ -16,6 +16,7 @@ from functools import partial, wraps
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
+from traceback import walk_tb
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -23,7 +24,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from covey.shared.errors import UserError, bare_errors, os_errors_as_user_errors
+from covey.shared.errors import UserError, bare_errors, install, os_errors_as_user_errors
 from covey.shared.mqtt.broker_url import ADDRESS, DEFAULT_BROKER, BrokerUrl
 from covey.shared.own_code.consent import AllowedCode, consented
 from covey.shared.own_code.faults import own_code
@@ -36,6 +37,7 @@ ProgramFormat = Literal["pt2", "onnx"]  # the formats that a model can be export
 
 FAILED = 1  # exit codes
 USER_ERROR = 2
+PROGRAMS = tuple(f"covey.{name}." for name in ("agent", "broker", "coordinator"))
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -52,6 +54,13 @@ def user_errors() -> Iterator[None]:
             yield
     except UserError as error:
         typer.secho(printable_lines(f"error: {error}"), err=True, fg=typer.colors.RED)
+        raise typer.Exit(USER_ERROR) from None
+    except ModuleNotFoundError as error:
+        places = [frame.f_globals["__name__"] for frame, _ in walk_tb(error.__traceback__)]
+        programs = [place.split(".")[1] for place in places if place.startswith(PROGRAMS)]
+        if not (programs and places[-1].startswith("covey.")):
+            raise
+        failed(f"the package {error.name} is not installed; {install(programs[-1])}")
         raise typer.Exit(USER_ERROR) from None
     except KeyboardInterrupt:
         raise stopped() from None

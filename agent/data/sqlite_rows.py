@@ -63,7 +63,9 @@ def open_sqlite(place: SqlitePath, least: int, notation: Notation) -> Iterator[T
         DataError: there is no such file or table, the query writes, or another program has locked the database.
     """
     if not place.file.is_file():
-        raise DataError(f"{place}: no such file {place.file}", public="the database does not exist")
+        raise DataError(
+            f"{place.file}: no such file; expected a database", public="the database does not exist"
+        )
     address = f"file:{quote(str(place.file.resolve()))}?mode=ro"
     try:
         with closing(sqlite3.connect(address, uri=True, timeout=WAIT_S)) as base:

@@ -501,7 +501,7 @@ async def _publish(
         newest = fleet.held.newest
         if newest is not None and newest.serial > line.serial:
             raise UserError(
-                f"deployment {line.serial} of {decided.target} was replaced meanwhile: another operator published {newest.title}"
+                f"deployment {line.serial} of {decided.target} was replaced meanwhile: another operator published {newest.title}; look with `coordinator versions`"
             )
     models = len(version.models)
     return DeploymentDone(

@@ -47,8 +47,9 @@ class ClusterMap {
     const order = [...groups.keys()].sort((one, other) => (one === null) - (other === null) || one - other);
     this.groups = order.map((cluster) => [cluster, groups.get(cluster)]);
     this.empty = empty;
+    const over = agents.some((agent) => agent[1] === "took part");
     const away = agents.filter((agent) => agent[1] === "offline").length;
-    this.note = agents.length ? `filled: here; ring: not here${away ? ` (${away} offline)` : ""}. Click an agent to find it below.` : "";
+    this.note = agents.length ? `${over ? "all took part" : `filled: here; ring: not here${away ? ` (${away} offline)` : ""}`}. Click an agent to find it below.` : "";
     this.readout.textContent = this.note;
     this.draw();
   }
@@ -90,7 +91,7 @@ class ClusterMap {
       pen.strokeStyle = bad ? colour("bad") : base;
       pen.fillStyle = base;
       pen.lineWidth = Math.min(1.5, radius / 2);
-      if (dot.state === "busy" || dot.state === "idle") pen.fill();
+      if (["busy", "idle", "took part"].includes(dot.state)) pen.fill();
       else pen.stroke();
     }
     pen.fillStyle = colour("ink");

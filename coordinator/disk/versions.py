@@ -160,7 +160,9 @@ def _read(
             models.append(layout.vector(arrays))
             task = facts["task"]
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}: the model is damaged ({error})") from None
+            raise UserError(
+                f"{path}: damaged ({error}); repeat the run with another --out"
+            ) from None
     _check_clusters(assignment, models, place)
     return ModelVersion(run, number, task, layout, tuple(models), assignment, figure)
 

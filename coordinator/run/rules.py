@@ -90,7 +90,7 @@ def listed_participants(scenario: Scenario) -> Listed | None:
     if path is None:
         return None
     if fleet is None:
-        raise UserError("rounds.participants names agents by index and needs a fleet section")
+        raise UserError("rounds.participants counts simulated agents: expected a section fleet")
     rows = _read_rows(path)
     _check_agents(path, rows, fleet)
     expected = scenario.rounds.count

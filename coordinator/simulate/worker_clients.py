@@ -94,7 +94,7 @@ class WorkerClients:
                 f"{answer.why}, then continue with --resume" if answer.waits else answer.why
             )
         if not isinstance(answer, Performed):
-            raise UserError(f"{client}: a file of its models or its memory is damaged")
+            raise UserError(f"{client}: its memory is damaged; repeat the run with another --out")
         return self._file(client, REPORT, order.step).read_bytes()
 
     def settle(self, run: Run, client: ClientId, step: int) -> None:

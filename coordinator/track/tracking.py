@@ -107,12 +107,15 @@ class Tracking:
                 return
 
 
+INSTEAD = {"wandb": "; `wandb sync` sends what tensorboard has written to Weights & Biases"}
+
+
 def check_trackers(names: Sequence[str]) -> None:
     """Raise a UserError for a tracker that does not exist, or whose library is not installed."""
     for name in names:
         if name not in TRACKERS:
             known = ", ".join(TRACKERS)
-            raise UserError(f"--track {name}: expected one of {known}")
+            raise UserError(f"--track {name}: expected one of {known}{INSTEAD.get(name, '')}")
         if importlib.util.find_spec(name) is None:
             raise UserError(f"--track {name}: the library {name} is not installed; {install(name)}")
 
@@ -196,18 +199,8 @@ def _tensorboard() -> Tracker:
     return to_tensorboard.TensorBoard()
 
 
-def _wandb() -> Tracker:
-    from covey.coordinator.track import to_wandb
-
-    return to_wandb.WeightsAndBiases()
-
-
 # by the name of its library, which is that on the command line
-TRACKERS: Mapping[str, Callable[[], Tracker]] = {
-    "mlflow": _mlflow,
-    "tensorboard": _tensorboard,
-    "wandb": _wandb,
-}
+TRACKERS: Mapping[str, Callable[[], Tracker]] = {"mlflow": _mlflow, "tensorboard": _tensorboard}
 
 
 def settings_of(scenario: Scenario) -> dict[str, Setting]:

@@ -20,6 +20,7 @@ from covey.coordinator.view.lines import (
     SumLine,
     TimeLeft,
 )
+from covey.coordinator.view.words import FaultCounts, FleetCounts
 from covey.shared.numerics.measures import ACCURACY, is_regression, main_measure, measured
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 
@@ -85,33 +86,6 @@ class PhaseReports:
     phase: str
     reported: int
     missing: int
-
-
-@dataclass(frozen=True)
-class FleetCounts:
-    """How many agents there are of each kind."""
-
-    known: int = 0
-    here: int = 0  # take part
-    busy: int = 0
-    offline: int = 0
-    excluded: int = 0
-    quarantined: int = 0
-    silent: int = 0  # or failing: not invited for some rounds
-    expected: int = 0  # that the run waits for at its start
-    took_part: int = 0  # in a run that is over and had no broker
-
-
-@dataclass(frozen=True)
-class FaultCounts:
-    """What went wrong in the run so far."""
-
-    missing: int = 0  # reports that never came
-    void: int = 0  # attempts that came to nothing
-    set_aside: int = 0  # reports that made a fold fail
-    quarantined: int = 0  # times that an agent was put in quarantine
-    failed: int = 0  # agents whose newest report holds no work
-    refused: int = 0  # messages that broke a rule
 
 
 @dataclass(frozen=True)

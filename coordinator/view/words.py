@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from covey.coordinator.view.state import FaultCounts, FleetCounts
+from dataclasses import dataclass
+from typing import Any
 
 MAX_SINGLY = 12  # more clusters than these do not fit a line one by one
 MINUTE_S = 60
@@ -18,6 +16,33 @@ MODE_TITLES = {  # in the order of tables
     "last": "E-last",
 }
 KINDS = {"client": "client-level", "signatures": "signatures", "local": "example-level"}
+
+
+@dataclass(frozen=True)
+class FleetCounts:
+    """How many agents there are of each kind."""
+
+    known: int = 0
+    here: int = 0  # take part
+    busy: int = 0
+    offline: int = 0
+    excluded: int = 0
+    quarantined: int = 0
+    silent: int = 0  # or failing: not invited for some rounds
+    expected: int = 0  # that the run waits for at its start
+    took_part: int = 0  # in a run that is over and had no broker
+
+
+@dataclass(frozen=True)
+class FaultCounts:
+    """What went wrong in the run so far."""
+
+    missing: int = 0  # reports that never came
+    void: int = 0  # attempts that came to nothing
+    set_aside: int = 0  # reports that made a fold fail
+    quarantined: int = 0  # times that an agent was put in quarantine
+    failed: int = 0  # agents whose newest report holds no work
+    refused: int = 0  # messages that broke a rule
 
 
 def epsilons(account: Mapping[str, Any] | None) -> str:

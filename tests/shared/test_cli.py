@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 import yaml
 from rich.console import Console
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from covey.agent.cli.program import app as agent
@@ -18,7 +22,7 @@ from covey.broker.cli.program import app as broker
 from covey.coordinator.cli import reference
 from covey.coordinator.cli.options import in_federation
 from covey.coordinator.cli.program import app as coordinator
-from covey.shared.cli import BrokerAddresses, failed
+from covey.shared.cli import BrokerAddresses, failed, user_errors
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import BEGIN, render
 from covey.shared.programs.version import version
@@ -171,3 +175,34 @@ def test_a_scenario_that_names_no_federation_takes_that_of_the_credentials(tmp_p
     assert in_federation(elsewhere, load(scenario_in(tmp_path))).federation == "default"
     named = load(scenario_in(tmp_path, federation="south"))
     assert in_federation(connection, named).federation == "south"
+
+
+def test_a_package_that_is_not_installed_is_named_with_the_command_that_adds_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The wheel alone has three programs, and no extras."""
+    place: dict[str, Any] = {"__name__": "covey.agent.data.dataset"}
+    with pytest.raises(typer.Exit) as ended, user_errors():
+        exec("import no_such_package", place)  # noqa: S102
+    assert ended.value.exit_code == 2
+    expected = "error: the package no_such_package is not installed; in your clone of Covey, run pip install '.[agent]'"
+    assert capsys.readouterr().err.strip() == expected
+    somebody = {"__name__": "somebody"}
+    place |= {"call": lambda: exec("import no_such_package", somebody)}  # noqa: S102
+    with pytest.raises(ModuleNotFoundError), user_errors():
+        exec("call()", place)  # noqa: S102
+
+
+def helps(command: Any) -> Iterator[str]:
+    """The help of a command, and of those below it."""
+    yield command.get_help(typer.Context(command))
+    for one in getattr(command, "commands", {}).values():
+        yield from helps(one)
+
+
+@PROGRAMS
+def test_no_help_names_a_type_as_python_does(app: typer.Typer) -> None:
+    found = list(helps(get_command(app)))
+    assert len(found) > 5
+    for text in found:
+        assert re.findall(r"<(?:str|int|float|bool|list|Path)\b.*?>", text) == [], text
