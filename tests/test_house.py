@@ -83,6 +83,7 @@ ONLY = {
     "cryptography": ["broker/access/authority.py", "shared/secure/primitives.py"],
     "mlflow": ["coordinator/track/to_mlflow.py"],
     "tensorboard": ["coordinator/track/to_tensorboard.py"],
+    "wandb": ["coordinator/track/to_wandb.py"],
     "matplotlib": [],  # pages draw their own SVG
     "pickle": [],
     "cloudpickle": [],
@@ -155,6 +156,7 @@ DOORS = [
     "covey.coordinator.cluster.dask_cells",
     "covey.coordinator.track.to_mlflow",
     "covey.coordinator.track.to_tensorboard",
+    "covey.coordinator.track.to_wandb",
     "covey.shared.strategies.secured.agent",
     "covey.shared.strategies.secured.coordinator",
 ]

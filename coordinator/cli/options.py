@@ -87,7 +87,7 @@ Track = Annotated[
     list[str] | None,
     typer.Option(
         metavar="<tracker>",
-        help="also log to an experiment tracker: mlflow or tensorboard; repeatable",
+        help="also log to an experiment tracker: mlflow, tensorboard or wandb; repeatable",
     ),
 ]
 

@@ -107,15 +107,12 @@ class Tracking:
                 return
 
 
-INSTEAD = {"wandb": "; `wandb sync` sends what tensorboard has written to Weights & Biases"}
-
-
 def check_trackers(names: Sequence[str]) -> None:
     """Raise a UserError for a tracker that does not exist, or whose library is not installed."""
     for name in names:
         if name not in TRACKERS:
             known = ", ".join(TRACKERS)
-            raise UserError(f"--track {name}: expected one of {known}{INSTEAD.get(name, '')}")
+            raise UserError(f"--track {name}: expected one of {known}")
         if importlib.util.find_spec(name) is None:
             raise UserError(f"--track {name}: the library {name} is not installed; {install(name)}")
 
@@ -199,8 +196,18 @@ def _tensorboard() -> Tracker:
     return to_tensorboard.TensorBoard()
 
 
+def _wandb() -> Tracker:
+    from covey.coordinator.track import to_wandb
+
+    return to_wandb.WeightsAndBiases()
+
+
 # by the name of its library, which is that on the command line
-TRACKERS: Mapping[str, Callable[[], Tracker]] = {"mlflow": _mlflow, "tensorboard": _tensorboard}
+TRACKERS: Mapping[str, Callable[[], Tracker]] = {
+    "mlflow": _mlflow,
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
+}
 
 
 def settings_of(scenario: Scenario) -> dict[str, Setting]:

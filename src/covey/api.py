@@ -317,7 +317,7 @@ def run(
         observe: Called with each notice of the run, such as `PhaseFolded`; `notice.to_json()` is what `--json` prints.
         callbacks: Called with a `RoundEnded` after each training round, an `Evaluated` after each evaluation of all
             agents, and at last with a `RunEnded`, in the thread of the run. An exception that they raise ends the run.
-        track: Experiment trackers that the run is logged to as well: "mlflow", "tensorboard".
+        track: Experiment trackers that the run is logged to as well: "mlflow", "tensorboard", "wandb".
 
     Returns:
         The result, read from the run's folder.

@@ -184,7 +184,7 @@ def test_a_run_without_any_figure_leaves_no_trace_in_a_tracker(tmp_path: Path) -
 def test_a_tracker_that_is_not_there_is_refused_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(UserError, match=r"expected one of mlflow, tensorboard$"):
+    with pytest.raises(UserError, match="expected one of mlflow, tensorboard, wandb"):
         check_trackers(["excel"])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"is not installed; .*pip install '\.\[mlflow\]'"):
@@ -194,8 +194,8 @@ def test_a_tracker_that_is_not_there_is_refused_before_anything_starts(
 def test_the_ids_of_a_folder_are_kept_and_a_damaged_file_counts_as_none(tmp_path: Path) -> None:
     assert known_id(tmp_path, "mlflow") == ""
     remember_id(tmp_path, "mlflow", "a")
-    remember_id(tmp_path, "tensorboard", "b")
-    assert (known_id(tmp_path, "mlflow"), known_id(tmp_path, "tensorboard")) == ("a", "b")
+    remember_id(tmp_path, "wandb", "b")
+    assert (known_id(tmp_path, "mlflow"), known_id(tmp_path, "wandb")) == ("a", "b")
     (tmp_path / "trackers.json").write_text('{"mlflow')
     assert known_id(tmp_path, "mlflow") == ""
 
@@ -269,6 +269,12 @@ def test_mlflow_writes_its_local_store_as_the_page_has_it(
     assert len(client.search_runs([experiment.experiment_id])) == 1
 
 
-def test_a_tracker_that_is_gone_names_what_to_use_instead() -> None:
-    with pytest.raises(UserError, match="mlflow, tensorboard; `wandb sync` sends what tensorboard"):
-        check_trackers(["wandb"])
+def test_wandb_writes_a_run_offline(
+    recorded: tuple[Path, list[Notice]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    folder, notices = recorded
+    assert tracked("wandb", folder, notices) == []
+    (written,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
+    assert known_id(folder, "wandb") in written.name
