@@ -71,7 +71,7 @@ from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.storage import json_text
 from covey.shared.storage.audit import read_key
-from covey.shared.storage.files import folder_lock
+from covey.shared.storage.files import folder_lock, write_atomically
 from covey.shared.wire.topics import Topics
 from covey.shared.work.judge import of_deployment
 
@@ -414,7 +414,7 @@ def _alone(way: Way) -> Iterator[None]:
         "at `coordinator versions`, then decide"
     )
     with folder_lock(way.runs, busy):
-        mark.write_text(f"{operator()} since {time.strftime('%H:%M')}")
+        write_atomically(mark, f"{operator()} since {time.strftime('%H:%M')}".encode())
         try:
             yield
         finally:

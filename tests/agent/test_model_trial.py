@@ -640,7 +640,7 @@ def test_a_training_without_a_step_is_no_success_and_agents_without_tests_are_na
     folder = tmp_path / "run"
     result = covey.run(small("row_norm"), folder, allow=["own_nets"])
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    [evaluated] = [line for line in rounds if line["phase"] == "evaluate"]
+    evaluated = next(line for line in rounds if line["phase"] == "evaluate")
     assert evaluated["untested"] == ["agent-3"]
     assert evaluated["evaluation"]["server"]["agents"] == 3
     [trained] = [line for line in rounds if line["phase"] == "train"]
