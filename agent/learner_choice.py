@@ -7,6 +7,7 @@ training instead (`agent.own_code.Loop`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from covey.shared.errors import UserError, install
@@ -15,6 +16,7 @@ from covey.shared.wire.jobs import learner_here
 
 TORCH = "torch"
 NUMPY = "numpy"
+NEEDED = ("cachetools", "safetensors")  # by each learner, with its first work
 
 
 # learners of our own -> the built-in models that they train; None: all, and a user's own
@@ -25,8 +27,14 @@ def learner_name(wish: str | None) -> str:
     """The name of the learner that the owner chose; without a choice torch where it is installed, and numpy elsewhere.
 
     Raises:
-        UserError: there is no such learner, or it is torch, and torch is missing.
+        UserError: there is no such learner, or packages that it needs are missing.
     """
+    for package in NEEDED:
+        if find_spec(package) is None:
+            light = "with agent-light in place of agent on a device without torch"
+            raise UserError(
+                f"the package {package}, which agents train with, is not installed; {install('agent')}, {light}"
+            )
     if wish is None:
         return learner_here()
     if wish == TORCH and learner_here() != TORCH:

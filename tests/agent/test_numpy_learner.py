@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from covey.agent.data.dataset import Dataset, dataset
-from covey.agent.learner_choice import NUMPY, TORCH, learner_name
+from covey.agent.learner_choice import NEEDED, NUMPY, TORCH, learner_name
 from covey.agent.learning import check_layout
 from covey.agent.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.agent.policy import NO_CODE_RULES, UNLIMITED, OwnersRules, PolicyError
@@ -47,6 +48,8 @@ from tests.kit.local_clients import local_driver
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
 from tests.kit.small_run import clients, rules, scenario
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.usefixtures("single_thread")
 
@@ -317,6 +320,25 @@ def test_torch_is_the_choice_where_it_is_installed_and_numpy_elsewhere(
     assert learner_name(None) == NUMPY
     with pytest.raises(UserError, match=r"torch is not installed; .*--learner numpy"):
         learner_name(TORCH)
+
+
+@pytest.mark.parametrize("package", NEEDED)
+def test_an_agent_without_the_packages_that_it_trains_with_does_not_start(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in both extras for agents, so that their absence means that neither was installed."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for extra in ("agent", "agent-light"):
+        assert any(one.startswith(package) for one in extras[extra])
+    monkeypatch.setattr(
+        "covey.agent.learner_choice.find_spec", lambda name: None if name == package else name
+    )
+    with pytest.raises(
+        UserError, match=rf"{package}, .* is not installed; .*\[agent\]'.*agent-light"
+    ):
+        learner_name(None)
 
 
 def test_a_fleet_in_one_process_trains_with_numpy_where_torch_is_missing(
