@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from statistics import median
 from typing import Any
 
@@ -107,6 +108,13 @@ def _worse_than_nothing(
     one class is a device of another kind, for which the fleet's model is not made.
     """
     model = "the fleet's model is worse there" if served else "its model is worse"
+    answers = [one.get("baseline") or {} for one in evaluation.values()]
+
+    @cache
+    def usual_of(name: str) -> float:
+        """The figure of the median device's constant answer."""
+        return float(median(one[name] for one in answers if name in one))
+
     losses: dict[str, float] = {}  # by their own constant answer
     found: list[Odd] = []
     for device, figures in used.items():
@@ -116,8 +124,7 @@ def _worse_than_nothing(
             continue
         mine, other, rows = figures[measure.name], nothing[measure.name], figures["n"]
         losses[device] = _is_worse(measure, mine, other, rows, times=1.0)
-        others = [one.get("baseline") or {} for one in evaluation.values()]
-        usual = median(one[measure.name] for one in others if measure.name in one)
+        usual = usual_of(measure.name)
         if not measure.lower_is_better and _is_worse(measure, usual, other, rows) > 0:
             continue
         other = max(other, usual) if measure.lower_is_better else min(other, usual)
