@@ -43,13 +43,6 @@ def test_a_real_set_keeps_its_small_type(
     assert (len(data.targets), len(data.test_targets)) == (train, test)
 
 
-def test_cifar_10_has_5000_images_of_each_class() -> None:
-    data = real("cifar10")
-    assert data.features.shape == (50000, 3, 32, 32)
-    assert np.bincount(data.targets).tolist() == [5000] * 10
-    assert data.labels[8] == "ship"
-
-
 def test_har_windows_of_one_recording_follow_one_another() -> None:
     data = real("har")
     overlap = (data.features[:-1, :, 64:] == data.features[1:, :, :64]).all(axis=(1, 2))

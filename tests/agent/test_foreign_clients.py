@@ -173,7 +173,10 @@ def accuracy_of(folder: Path, model: str, method: str) -> float:
     ("model", "method"),
     [
         (model, method)
-        for model, named in [(FLOWER, OF_CLIENTS), (SKLEARN, of_each_kind("loops", OF_LOOPS))]
+        for model, named in [
+            (FLOWER, of_each_kind("clients", OF_CLIENTS)),
+            (SKLEARN, of_each_kind("loops", OF_LOOPS)),
+        ]
         for method in named
     ],
 )

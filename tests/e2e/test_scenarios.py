@@ -16,7 +16,8 @@ from tests.agent.real_data import data_root
 from tests.e2e.conftest import finish
 from tests.processes import ROOT, Program, result, rows, words
 
-SMALL = {  # the same scenario with few agents and one round
+QUICK = ["rounds.count=1", "evaluation.deliver=served"]  # judging would be most of the time
+SMALL = {  # the same scenario with few agents
     "fmnist_fedclust": [
         "fleet.agents=4",
         "rounds.participation=0.5",
@@ -108,7 +109,7 @@ def test_a_scenario_on_real_data_runs(
     fleet = load(ROOT / "scenarios" / f"{name}.yaml").fleet
     assert fleet is not None
     root = data_root(fleet.data)
-    sets = [word for text in ["rounds.count=1", *SMALL[name]] for word in ("--set", text)]
+    sets = [word for text in [*QUICK, *SMALL[name]] for word in ("--set", text)]
     summary = run(tmp_path, name, "--in-process", "--data-root", str(root), *sets)
     assert summary["rounds"] == 1
     assert macro(summary, "tuned") > 0.3
