@@ -141,7 +141,7 @@ class Driver(Generic[C]):
         opened = self.now
         if pace.is_at_work(client, order.step):
             opened = pace.orders[client].opened  # before now if the run was interrupted meanwhile
-            place = (0, 0)
+            place = (order.step, 0)  # those who have reported work again after the others
         takes = duration_s(self._durations, self.run.scenario.seed, client, order.step)
         heapq.heappush(self._arrivals, (opened + takes, place, client, order.step))
 

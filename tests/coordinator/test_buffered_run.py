@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,22 @@ def test_a_buffer_of_all_agents_gives_the_synchronous_run(tmp_path: Path, method
         assert fingerprint(buffered) == fingerprint(whole)
     stale = [line["staleness"] for line in lines_of(buffered) if "staleness" in line]
     assert all(set(one) == {0} for one in stale)
+
+
+@pytest.mark.parametrize("durations", [None, {"sigma": 0}])
+def test_agents_that_are_equally_fast_take_turns(tmp_path: Path, durations: Any) -> None:
+    """Whoever has reported waits until the others have: nobody fills buffer after buffer before their first report."""
+    scene = small_run.buffered(
+        "fedavg",
+        rounds={"count": 8, "buffer": 2, "participation": 1.0, "start_agents": 8},
+        fleet={"durations": durations},
+    )
+    run = small_run.in_process(tmp_path, scene)
+    turns = Counter(
+        client for line in lines_of(run) if "staleness" in line for client in line["reported"]
+    )
+    assert set(turns.values()) == {2}, turns
+    assert len(turns) == 8
 
 
 def test_a_stale_report_is_carried_over_to_the_present_model(tmp_path: Path) -> None:
