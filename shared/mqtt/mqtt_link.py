@@ -347,6 +347,7 @@ class MqttLink:
             await _goodbye(client)
             return self._unusable(self._profile)
         self.certificate_until = _certificate_until(client)
+        _remember_loss(client)
         self._rise(client)
         why = await self._watch(client)
         self._client = None
@@ -652,6 +653,12 @@ def _write_at_once(client: aiomqtt.Client) -> None:
 
     paho.on_socket_register_write = on_socket_register_write
     paho.on_socket_unregister_write = on_socket_unregister_write
+
+
+def _remember_loss(client: aiomqtt.Client) -> None:
+    """A connection that ended right after the broker's CONNACK is lost: entering aiomqtt's client forgets that."""
+    if not client._client.is_connected() and not client._disconnected.done():
+        client._disconnected.set_exception(aiomqtt.MqttError("the connection was lost"))
 
 
 async def _lost(client: aiomqtt.Client) -> str:

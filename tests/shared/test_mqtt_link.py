@@ -1,6 +1,7 @@
 import asyncio
 import gc
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -236,6 +237,39 @@ async def test_a_node_that_hangs_up_after_another_one_was_lost_does_not_expect_t
     assert "mqtts://" not in other.why
     for server in servers:
         server.close()
+
+
+@pytest.mark.parametrize("end", ["close", "half", "reset"])
+async def test_a_connection_that_ends_right_after_its_beginning_is_lost(end: str) -> None:
+    """As of a broker that is killed when a client has just come: CONNACK and the end are read together."""
+    connections = 0
+
+    async def dying_broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.read(100)
+        writer.write(bytes([0x20, 2, 0, 0]))
+        if end == "half":
+            writer.write_eof()
+            await over.wait()
+        if end == "reset":
+            connection = writer.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.close()
+
+    over = asyncio.Event()
+    server = await asyncio.start_server(dying_broker, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with MqttLink(
+        f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(first_s=0.01, max_s=0.01)
+    ) as link:
+        inbox = link.incoming()
+        async with asyncio.timeout(60):
+            while connections < 20:
+                item = await anext(inbox)
+                assert not isinstance(item, Up) or isinstance(await anext(inbox), Down)
+    over.set()
+    server.close()
 
 
 async def test_a_broker_that_refuses_us_after_the_loss_is_reported_once() -> None:
