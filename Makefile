@@ -39,7 +39,7 @@ format: $(READY) ## put the code into its format, mend what the linter can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lies: $(READY) ## every method among liars: every kind of lie that a report can tell, some 1 800 runs, half an hour
+lies: $(READY) ## every method among liars: every kind of lie that a report can tell, some 3 000 runs, half an hour
 	$(BIN)/python -m tests.attacks.lies
 
 methods: $(READY) ## rules that the suite tries with a method of each kind, with every method
