@@ -66,7 +66,7 @@ def test_a_buffer_of_all_agents_gives_the_synchronous_run(tmp_path: Path, method
 
 @pytest.mark.parametrize("durations", [None, {"sigma": 0}])
 def test_agents_that_are_equally_fast_take_turns(tmp_path: Path, durations: Any) -> None:
-    """Whoever has reported waits until the others have: nobody fills buffer after buffer before their first report."""
+    """An agent that has reported waits until the others have: none fills buffer after buffer before their first report."""
     scene = small_run.buffered(
         "fedavg",
         rounds={"count": 8, "buffer": 2, "participation": 1.0, "start_agents": 8},
