@@ -51,6 +51,7 @@ DISCARDED_BYTES = 1 << 16  # read at once of what still comes after DISCONNECT
 KEPT_S = 3600  # how long a broker of MQTT 5 keeps a session that is not clean
 AUTH_FAILURE_CODES = (134, 135)  # bad user name or password, not authorized
 NO_ANSWER = "the broker closed the connection without an answer"
+LOST = "the connection was lost"
 TIMED_OUT = "Operation timed out"  # aiomqtt's words for no answer within CONNECT_S
 ERROR_NUMBER = re.compile(r"\[Errno -?\d+\] ")  # before the system's words for an error
 NO_DELAY = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -658,7 +659,7 @@ def _write_at_once(client: aiomqtt.Client) -> None:
 def _remember_loss(client: aiomqtt.Client) -> None:
     """A connection that ended right after the broker's CONNACK is lost: entering aiomqtt's client forgets that."""
     if not client._client.is_connected() and not client._disconnected.done():
-        client._disconnected.set_exception(aiomqtt.MqttError("the connection was lost"))
+        client._disconnected.set_exception(aiomqtt.MqttError(LOST))
 
 
 async def _lost(client: aiomqtt.Client) -> str:
@@ -736,5 +737,5 @@ def _cut(client: aiomqtt.Client) -> None:
 def _reason(error: BaseException) -> str:
     text = ERROR_NUMBER.sub("", str(error)) or type(error).__name__
     if text.endswith("Unspecified error"):  # paho's words for a lost connection
-        return "the connection was lost"
+        return LOST
     return text
