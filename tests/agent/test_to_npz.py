@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import runpy
 import struct
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from covey.agent.data import Dataset, load, load_named
+from covey.agent.data import Dataset, find_root, load, load_named
 from covey.agent.data.load import PUBLISHED_FILES, PUBLISHED_FOLDERS
 from covey.shared.errors import DataError
 from tests.processes import ROOT
@@ -36,6 +37,17 @@ def idx(folder: Path, part: str, images: Bytes, labels: list[int]) -> None:
         head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
         path = folder / f"{part}-{kind}-ubyte.gz"
         path.write_bytes(gzip.compress(head + array.tobytes()))
+
+
+def test_cifar_10_as_published_has_5000_images_of_each_class() -> None:
+    """Of the archive itself: to compress it into an .npz takes most of a minute."""
+    source = (find_root() or Path()) / "cifar-10-binary.tar.gz"
+    if not source.exists():
+        pytest.skip(f"needs {source.name}: set COVEY_DATA_ROOT")
+    arrays = runpy.run_path(str(SCRIPT))["cifar10"](source)
+    assert arrays["x"].shape == (50000, 3, 32, 32)
+    assert np.bincount(arrays["y"]).tolist() == [5000] * 10
+    assert arrays["label_names"][8] == "ship"
 
 
 def test_idx_images_become_one_channel_bytes(tmp_path: Path) -> None:
