@@ -39,6 +39,7 @@ from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.exact_sum import ExactMean, ExactSum, weighted_mean
 from covey.shared.numerics.vectors import Layout, Tensor, Vector, mean
 from covey.shared.scenario.scenario import Scenario
+from tests.kit.inside import inside
 from tests.kit.parrot import Parrot
 from tests.kit.small_run import rules
 
@@ -194,10 +195,9 @@ def close(mode: str, number: int, folder: Path) -> dict[str, Any]:
     run = Run.start(
         folder, scene, setup, rules=rules(scene, start_agents=number), run="r1", now=0.0
     )
-    run.store.durable = False
+    inside(run).store.durable = False
     if mode == "spool":
-        assert run.folding is not None
-        run.folding.give_up()
+        inside(run).open_folding.give_up()
     effects: list[Effect] = []
     for place in range(number):
         client = f"agent-{place:05d}"

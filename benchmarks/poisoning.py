@@ -182,7 +182,7 @@ def measured(cell: Cell, data_root: str) -> dict[str, Any]:
             "finite": all(finite),
             "clusters": len(models),
             "lies": clients.lies,
-            "quarantined": sorted(run.engine.quarantined),
+            "quarantined": sorted(run.members.quarantined),
             "seconds": round(seconds, 2),
         }
 

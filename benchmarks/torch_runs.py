@@ -21,6 +21,7 @@ from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
+from covey.coordinator.run.sum_acceptance import Refused
 from covey.coordinator.simulate.virtual_clock import Driver, Work
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector
@@ -30,6 +31,7 @@ from covey.shared.strategies.base import ClientId, Setup, Training
 from covey.shared.wire.codec import Codec, decode, decode_model, encode
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.work.at_hand import shuffle
+from tests.kit.inside import inside
 from tests.kit.local_clients import HeldBackFor, LocalClients
 
 TIMES = 10.0  # how far a bent step goes, in lengths of the honest one
@@ -65,7 +67,7 @@ class Judging(Driver[LocalClients]):
     """A driver among liars: a refused report counts against its sender, as over a broker."""
 
     def refused(self, client: ClientId, order: OrderMessage, error: DecodeError) -> list[Effect]:
-        return self.run.refused(client, error, self.now)
+        return self.run.handle(Refused(client, error), self.now)
 
 
 class TorchClients(LocalClients):
@@ -174,7 +176,7 @@ def bent(honest: Vector, base: Vector, attack: str, draw: np.random.Generator) -
 def models_of(run: Run, order: OrderMessage) -> list[Vector]:
     """The models that an order names."""
     assert order.work is not None
-    contents = (run.orders.content_of(ref.key) for ref in order.work.models)
+    contents = (inside(run).orders.content_of(ref.key) for ref in order.work.models)
     return [decode_model(content, run.setup.whole) for content in contents]
 
 

@@ -53,9 +53,9 @@ MUTANTS = (
     ),
     Mutant(
         "ask again same incarnation",
-        "coordinator/run/run.py",
-        "self.facts.incarnation += 1",
-        "self.facts.incarnation += 0",
+        "coordinator/run/closing.py",
+        "parts.facts.incarnation += 1",
+        "parts.facts.incarnation += 0",
         "tests/coordinator/test_damaged_reports.py::test_a_damaged_report_is_taken_when_it_comes_again_to_the_coordinator_that_has_seen_it",
     ),
     Mutant(
@@ -138,22 +138,22 @@ MUTANTS = (
     Mutant(
         "sum of other work",
         "coordinator/run/sum_acceptance.py",
-        "if report.work != run.orders.work_of(client, number, run.state).digest:",
+        "if report.work != parts.orders.work_of(client, number, parts.state).digest:",
         "if False:",
         "tests/coordinator/test_partial_sums.py::test_a_sum_with_a_report_of_other_work_counts_nothing",
     ),
     Mutant(
         "sum kept after ack",
         "coordinator/run/sum_acceptance.py",
-        "run.store.reports.keep_sum(number, content, content_digest)",
+        "store.reports.keep_sum(number, came.content, content_digest)",
         "pass",
         "tests/coordinator/test_partial_sums.py::test_a_killed_coordinator_continues_with_the_sums_that_it_accepted",
     ),
     Mutant(
         "spool dropped before checkpoint",
-        "coordinator/run/run.py",
-        "self.store.step_over(close.step)",
-        "self.store.reports.drop(close.step)",
+        "coordinator/run/closing.py",
+        "parts.store.step_over(closed.step)",
+        "parts.store.reports.drop(closed.step)",
         "tests/coordinator/test_recovery.py::test_reports_leave_the_spool_once_a_checkpoint_is_past_their_step",
     ),
     Mutant(

@@ -92,6 +92,8 @@ ONLY = {
     "marshal": [],
     "shelve": [],
 }
+# modules that are for one room: whatever else reads or changes a run does so through `RunView` and by events
+OWN = {"covey.coordinator.run.parts": "coordinator/run/*.py"}
 PURE = [
     "agent/device/session.py",
     "agent/device/presence.py",
@@ -271,6 +273,9 @@ def broken(file: str, tree: ast.AST) -> list[str]:
             f"a pure file imports {name}"
             for name in sorted(packages & {"asyncio", "socket", "time", "aiomqtt"})
         ]
+    for name, room in OWN.items():
+        if any(module.startswith(name) for module in modules) and not matches(file, [room]):
+            wrong.append(f"{name} is for {room} alone")
     strange = {"tests", "a relative name"}
     if file not in BY_NAME:
         strange.add("a name of its own")
@@ -352,6 +357,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         ("coordinator/fold/x.py", "from covey.coordinator.record import records", "coordinator/fold imports record"),
         ("shared/numerics/x.py", "from covey.shared.wire import codec", "shared/numerics imports wire"),
         ("shared/wire/x.py", "from covey.shared.privacy import noise", "shared/wire imports privacy"),
+        ("coordinator/serve/x.py", "from covey.coordinator.run.parts import Parts", "covey.coordinator.run.parts is for"),
         ("coordinator/run/x.py", "from ..agent import session", "a relative name is imported"),
         (
             "agent/learning.py",

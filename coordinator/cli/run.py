@@ -301,8 +301,8 @@ async def _run(
             setup = await launch.initial_from_fleet(options.folder, scenario, fleet)
         observer(ModelChosen(scenario.task.model.name, list(setup.whole.frozen)))
         this, first = await _new_or_resumed(scenario, options, setup, key, origin, resume=resume)
-        # simulated agents keep nothing through a power cut either: they do the work again
-        this.store.durable = fleet is None
+        if fleet is not None:  # they keep nothing through a power cut either
+            this.simulate(evaluates_busy=False)
         link = await _connect(stack, brokers.coordinator, scenario.federation, options.cluster)
         service = Service(
             this,
@@ -318,7 +318,7 @@ async def _run(
         reason = await _serve(service, first, fleet, options.folder)
         signals.stop = cancel
         is_published = fleet is None and scenario.rounds.publish != "never"
-        if reason == "" and is_published and this.engine.round:
+        if reason == "" and is_published and this.round:
             from covey.coordinator.deploy.finished import publish_finished
 
             await publish_finished(this, link, observer)
@@ -326,7 +326,7 @@ async def _run(
         return None
     if reason:
         others = "; ".join(f"{one.who}: {one.what}" for one in service.odd[:MAX_CAUSES])
-        text = f"the run was given up after round {this.engine.round}: {reason}"
+        text = f"the run was given up after round {this.round}: {reason}"
         raise RunGivenUpError(f"{text}; odd: {others}" if others else text)
     return finish(this, service.odd)
 

@@ -33,7 +33,7 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
         version = _version(run, best=wish == "best")
         if not version.models:  # they never left the devices
             return
-        if version.round == run.engine.round and (why := withheld(*worse_than_none(run))):
+        if version.round == run.round and (why := withheld(*worse_than_none(run))):
             raise UserError(
                 f"{why}; `coordinator promote {run.folder} --force` publishes them all the same"
             )
@@ -45,11 +45,11 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
             origin="run",
             part_bytes=run.scenario.wire.part_bytes,
             tune=run.scenario.tuning_at_home,
-            judge=of_deployment(run.scenario.evaluation, run.facts.fleet),
+            judge=of_deployment(run.scenario.evaluation, run.fleet),
             name=name,
         )
         figure = early_stop.figure_after(
-            run.scenario, run.facts.history, run.members.evaluation, version.round, run.engine.round
+            run.scenario, run.history, run.members.evaluation, version.round, run.round
         )
         serial = published.serial
         before = published.before.all_devices
@@ -64,7 +64,7 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
             before_run="" if before is None else before.run,
             before_round=0 if before is None else before.round,
         )
-        note(run.store.audit, line)
+        note(run.audit, line)
     except UserError as error:
         observer(ModelsNotPublished(str(error)))
         return

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from covey.coordinator.checks import check_examples
-from covey.coordinator.engine.events import Failed
+from covey.coordinator.engine.events import Failed, Reported, ReportedTogether
 from covey.coordinator.engine.step import Stage
 from covey.coordinator.fold.folding import Folding
 from covey.coordinator.fold.partial_sums import WRONG, AggregatorAgents, count_sum
-from covey.coordinator.run.effects import Effect, SumTaken
-from covey.coordinator.run.run import Came, Run
+from covey.coordinator.run.parts import Parts
 from covey.shared.errors import DecodeError
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.aggregates import PartialSum
 from covey.shared.wire.messages import digest
 
-Effects = list[Effect]
-
 
 @dataclass(frozen=True)
-class SumCame(Came):
+class SumCame:
     """An aggregator has sent a partial sum, which counts as if its reports had come one by one.
 
     A sum of a step that is over is dropped, as late reports are. One that is refused makes its step direct: the caller
@@ -31,53 +29,78 @@ class SumCame(Came):
     partial: PartialSum  # the same, read
     origin: AggregatorAgents  # what is known of its agents
 
-    def taken(self, run: Run, now: float) -> Effects:
-        """The effects, and last what became of the sum."""
-        try:
-            effects = _accepted(run, self.content, self.partial, self.origin, now)
-        except DecodeError as error:
-            return [SumTaken(counts=False, error=error)]
-        if effects is None:
-            return [SumTaken(counts=False)]
-        return [*effects, SumTaken(counts=True)]
+
+@dataclass(frozen=True)
+class Refused:
+    """A report of this agent was dropped."""
+
+    client: ClientId
+    error: DecodeError
 
 
-def _accepted(
-    run: Run, content: bytes, partial: PartialSum, origin: AggregatorAgents, now: float
-) -> Effects | None:
-    """What follows; None if the sum came before, or too late. Raises DecodeError for one that must not be counted."""
-    if partial.run != run.facts.run:
-        raise DecodeError("other run", f"sum of run {partial.run}, this is {run.facts.run}")
+def counted(parts: Parts, came: SumCame) -> bool:
+    """Count a sum. False if it came before, or too late. Raises DecodeError for one that must not be counted."""
+    partial = came.partial
+    run = parts.facts.run
+    if partial.run != run:
+        raise DecodeError("other run", f"sum of run {partial.run}, this is {run}")
     number = partial.step
-    folding = run.folding
-    is_open = run.engine.stage is Stage.OPEN
+    folding = parts.folding
+    is_open = parts.engine.stage is Stage.OPEN
     if folding is None or folding.number != number or not is_open:
-        return None
-    content_digest = digest(content)
+        return False
+    content_digest = digest(came.content)
     if content_digest in folding.settled:
-        return None
+        return False
     if partial.unable:
         folding.is_direct = True
-        run.direct_phases.add(folding.phase.name)
+        parts.direct_phases.add(folding.phase.name)
     if partial.reports:
+        store = parts.store
         try:
-            _check(run, folding, partial, origin)
-            count_sum(folding, run.store.reports, partial, run.state)
+            _check(parts, folding, partial, came.origin)
+            count_sum(folding, store.reports, partial, parts.state)
         except DecodeError:
             folding.is_direct = True
             raise
-        run.store.reports.keep_sum(number, content, content_digest)
+        store.reports.keep_sum(number, came.content, content_digest)
+        store.note("sum", step=number, sum=content_digest.hex(), reports=len(partial.reports))
+        for report in partial.reports:
+            parts.members.accept(report.client, number)
+            parts.members[report.client].refusal = ""
+            store.note("accept", agent=report.client, step=number, report=report.digest.hex())
     folding.settled.append(content_digest)
-    effects: Effects = []
+    return True
+
+
+def events_of(
+    parts: Parts, came: SumCame
+) -> Iterator[Reported | ReportedTogether | Failed | Refused]:
+    """All that the engine has to know of a sum that counts, one by one: how it takes one may decide on the next."""
+    partial = came.partial
+    number = partial.step
     if partial.reports:
-        reports = {report.client: report.digest for report in partial.reports}
-        run.store.note("sum", step=number, sum=content_digest.hex(), reports=len(reports))
-        effects += run.accepted_together(number, reports, now)
-    effects += _others(run, partial, origin, now)
-    return effects
+        yield ReportedTogether(tuple(report.client for report in partial.reports), number)
+
+    def may_speak_of(client: ClientId) -> bool:
+        """An aggregator may speak only of agents of its own broker."""
+        return client in parts.engine.known and came.origin.lives(client)
+
+    for failure in partial.failures:
+        if may_speak_of(failure.client):
+            yield Failed(failure.client, number, failure.why)
+    for refusal in partial.refusals:
+        if may_speak_of(refusal.client):
+            parts.store.audit.blame("refuse", refusal.client, str(refusal.error))
+            yield Refused(refusal.client, refusal.error)
+    for client in partial.ignored:
+        why = parts.engine.refusal(client, number) if may_speak_of(client) else ""
+        if why:
+            parts.store.audit.blame("ignored", client, why)
+            yield Reported(client, number)
 
 
-def _check(run: Run, folding: Folding, partial: PartialSum, origin: AggregatorAgents) -> None:
+def _check(parts: Parts, folding: Folding, partial: PartialSum, origin: AggregatorAgents) -> None:
     """Compare a sum with what is known of the step and its agents. Raises DecodeError if it must not be counted."""
     number = partial.step
     if folding.is_direct:
@@ -87,41 +110,11 @@ def _check(run: Run, folding: Folding, partial: PartialSum, origin: AggregatorAg
         raise DecodeError(WRONG, "two reports of one agent")
     for report in partial.reports:
         client = report.client
-        why = run.engine.refusal(client, number)
+        why = parts.engine.refusal(client, number)
         if why:
             raise DecodeError(WRONG, why)
         if not origin.lives(client):
             raise DecodeError("other broker", f"{client} lives on another broker")
-        if report.work != run.orders.work_of(client, number, run.state).digest:
+        if report.work != parts.orders.work_of(client, number, parts.state).digest:
             raise DecodeError(WRONG, f"the report of {client} came from other work")
         check_examples(report, origin.samples(client))
-
-
-def _others(run: Run, partial: PartialSum, origin: AggregatorAgents, now: float) -> Effects:
-    """Reports that count for nothing. An aggregator may speak only of agents of its own broker."""
-    number = partial.step
-    effects: Effects = []
-    for failure in partial.failures:
-        client = failure.client
-        if _may_speak_of(run, client, origin):
-            effects += run.failed(Failed(client, number, failure.why), now)
-    for refusal in partial.refusals:
-        client = refusal.client
-        if _may_speak_of(run, client, origin):
-            error = refusal.error
-            why = str(error)
-            run.store.audit.blame("refuse", client, why)
-            effects += run.refused(client, error, now)
-    for client in partial.ignored:
-        if not _may_speak_of(run, client, origin):
-            continue
-        why = run.engine.refusal(client, number)
-        if why:
-            run.store.audit.blame("ignored", client, why)
-            effects += run.ignored(client, number, now)
-    return effects
-
-
-def _may_speak_of(run: Run, client: ClientId, origin: AggregatorAgents) -> bool:
-    is_known = client in run.engine.known
-    return is_known and origin.lives(client)

@@ -110,7 +110,7 @@ class Aggregators(Direct):
         self._task: tuple[int, bytes, ModelRef] | None = None  # of a step: its content
         self._summable = (NO_STEP, False)  # the newest step, and whether its method allows sums
         self._parts = Assembler(
-            lambda sender, part: desk.run.store.reports.new_sink(part.size),
+            lambda sender, part: desk.run.new_sink(part.size),
             largest_bytes=1,
             per_sender=4,
             total_bytes=1 << 50,  # on disk: bounded by contents per aggregator and their size
@@ -166,14 +166,14 @@ class Aggregators(Direct):
     @property
     def _largest_sum(self) -> int:
         """Bytes that no message of an aggregator can exceed in the open step."""
-        step = self._run.engine.step
+        step = self._run.step
         if step is None:
             return MAX_OTHER_BYTES
         values = sum(abs(size) for size in step.phase.sizes.values())
         # every cluster may have a mean of each vector
         models = 1 + len(self._run.strategy.clusters(self._run.state))
         sums = BYTES_PER_SUMMED_VALUE * values * models
-        return MAX_OTHER_BYTES + sums + (BYTES_PER_SUMMED_REPORT * len(self._run.engine.known))
+        return MAX_OTHER_BYTES + sums + (BYTES_PER_SUMMED_REPORT * len(self._run.known))
 
     def take(self, item: AggregatorItem, now: float) -> list[Effect]:
         """What follows from an item."""
@@ -194,7 +194,7 @@ class Aggregators(Direct):
         """Hand a message of an aggregator to the run."""
         site = self._sites[shard]
         run = self._run
-        step = run.engine.step
+        step = run.step
         is_late = step is None or site.step != step.number or site.is_direct
         if is_late:
             return []
@@ -218,7 +218,7 @@ class Aggregators(Direct):
 
     def _refuse(self, shard: int, error: DecodeError) -> None:
         why = str(error)
-        self._run.store.audit.blame("refuse", f"aggregator-{shard}", why)
+        self._run.audit.blame("refuse", f"aggregator-{shard}", why)
         self._desk.roster.refuse(error.reason)
         self._desk.effects.append(Show(SumRefused(shard, why)))
 
@@ -291,7 +291,7 @@ class Aggregators(Direct):
     def close(self) -> None:
         """The run is over: aggregators have nothing to do, and nothing is left at their brokers."""
         for shard, site in enumerate(self._sites):
-            self._publish_order(shard, AggregatorOrder(run=self._run.facts.run, step=site.step))
+            self._publish_order(shard, AggregatorOrder(run=self._run.id, step=site.step))
             site.order = None
             if self._task is not None and site.has_task != NO_STEP:
                 ref = self._task[2]
@@ -302,8 +302,7 @@ class Aggregators(Direct):
         self._task = None
 
     def _open_step(self) -> Step | None:
-        engine = self._run.engine
-        return engine.step if engine.stage is Stage.OPEN else None
+        return self._run.step if self._run.stage is Stage.OPEN else None
 
     def _prepare(self, shard: int, site: _Site, step: Step, now: float) -> list[Effect]:
         if not site.session and now < site.decide_at:
@@ -327,7 +326,7 @@ class Aggregators(Direct):
         run = self._run
         number, is_summable = self._summable
         if number != step.number:
-            is_summable = partial_sums.is_summable(run.scenario, step, run.state, run.orders.keys())
+            is_summable = run.is_summable(step)
             self._summable = (step.number, is_summable)
         return is_summable and not run.is_direct
 
@@ -344,8 +343,7 @@ class Aggregators(Direct):
 
     def _publish(self, shard: int, site: _Site, step: Step) -> None:
         """The order of one aggregator, where it has changed, and the subscription that fits it."""
-        folding = self._run.folding
-        settled = folding.settled if folding is not None else []
+        settled = self._run.settled
         facts = OrderFacts(step.number, site.is_direct, len(step.cohort), len(settled))
         if facts == site.order:
             return
@@ -356,11 +354,7 @@ class Aggregators(Direct):
             for client in self._awaited(shard, step):
                 agents[client] = self._run.samples_of(client)
         order = AggregatorOrder(
-            run=self._run.facts.run,
-            step=step.number,
-            task=task,
-            agents=agents,
-            settled=list(settled),
+            run=self._run.id, step=step.number, task=task, agents=agents, settled=list(settled)
         )
         self._subscribe(shard, site)
         self._publish_order(shard, order)
@@ -409,17 +403,16 @@ class Aggregators(Direct):
     def _task_of(self, step: Step) -> bytes:
         run = self._run
         phase = asdict(step.phase)
-        manifest, arrays = run.store.checkpoint.exported(run.scenario.method.for_terms(run.state))
-        needs_bases = run.scenario.wire.delta
+        manifest, arrays = run.state_for_terms()
         task = AggregatorTask(
-            run=run.facts.run,
+            run=run.id,
             step=step.number,
             scenario=run.scenario.model_dump_json(exclude=SECRET),
             phase=json.dumps(phase),
             state=manifest,
             arrays=arrays,
             layout=run.setup.whole.to_wire(),
-            bases=run.orders.bases() if needs_bases else {},
+            bases=run.bases(),
         )
         return task.to_bytes()
 

@@ -221,7 +221,7 @@ class Intake:
             raise DecodeError("too long", f"a part of {size} bytes")
         run = self._run
         parts = self._parts
-        if agent not in run.engine.known:
+        if agent not in run.known:
             raise DecodeError("unknown sender", f"{agent} takes no part in this run")
         if not self._placement.lives(agent, shard):
             raise DecodeError("other broker", f"{agent} lives on another broker")
@@ -254,7 +254,7 @@ class Intake:
             self._parts.has_finished(agent, part.digest)
             and not self._reports[agent]
             and self._refused.get(agent) != part.digest
-            and not self._run.engine.refusal(agent, part.about)
+            and not self._run.refusal(agent, part.about)
         )
 
     def _new_sink(self, sender: str, part: Part) -> Sink:
@@ -262,7 +262,7 @@ class Intake:
         held_bytes = self._held_bytes + part.size
         if part.count == 1 and held_bytes <= MOST_HELD_BYTES:
             return MemorySink()
-        return self._run.store.reports.new_sink(part.size)
+        return self._run.new_sink(part.size)
 
     def report_taken(self, report: Arrived, *, is_refused: bool) -> None:
         """This report waits no longer. A refused one is not read again."""
@@ -300,5 +300,5 @@ class Intake:
         """Count a message beyond the limits: quickly, for there are many of them, and rarely in the audit log."""
         roster = self._roster
         if roster.refusals["rate"] % RATE_LINES == 0:
-            self._run.store.audit.blame("refuse", agent, f"rate: {why}")
+            self._run.audit.blame("refuse", agent, f"rate: {why}")
         roster.refuse("rate", agent)

@@ -6,7 +6,7 @@ import contextlib
 from typing import Literal
 
 from covey.coordinator.engine.step import Stage
-from covey.coordinator.run.run import Run
+from covey.coordinator.run.view import RunView
 from covey.shared.mqtt.link import Will
 from covey.shared.mqtt.program import Effect, Publish
 from covey.shared.programs.version import version
@@ -29,7 +29,7 @@ class OwnStatus:
         session: identifies this start of the coordinator.
     """
 
-    def __init__(self, run: Run, shards: int, topics: Topics, session: str) -> None:
+    def __init__(self, run: RunView, shards: int, topics: Topics, session: str) -> None:
         self._run = run
         self._topics = topics
         self._session = session
@@ -45,18 +45,15 @@ class OwnStatus:
     @property
     def state(self) -> State:
         """The run's state, in a word."""
-        engine = self._run.engine
-        if engine.paused:
-            return "paused"
-        return _STATES[engine.stage]
+        return "paused" if self._run.paused else _STATES[self._run.stage]
 
     @property
     def phase(self) -> str:
         """The name of the open phase; empty if none is open."""
-        engine = self._run.engine
-        if engine.step is not None:
-            return engine.step.phase.name
-        if engine.stage is Stage.STREAMING:
+        step = self._run.step
+        if step is not None:
+            return step.phase.name
+        if self._run.stage is Stage.STREAMING:
             return TRAIN
         return ""
 
@@ -97,38 +94,38 @@ class OwnStatus:
 
     def store(self, *, stopped: bool = False) -> None:
         """Write the status to the run's folder, for people and their dashboards, where it has changed."""
-        engine = self._run.engine
-        shown = (self.state, engine.number, engine.round, stopped)
+        run = self._run
+        shown = (self.state, run.number, run.round, stopped)
         if shown == self._stored:
             return
         self._stored = shown
         payload = self._now(self._epochs[0], stopped=stopped).to_bytes()
-        path = self._run.folder / "status.json"
+        path = run.folder / "status.json"
         with contextlib.suppress(OSError):  # a full disk must not end a run for it
             write_atomically(path, payload, durable=False)
 
     def _now(self, epoch: str, *, stopped: bool) -> CoordinatorStatus:
-        engine = self._run.engine
-        scenario = self._run.scenario
+        run = self._run
+        scenario = run.scenario
         task = scenario.task
         return CoordinatorStatus(
             online=True,
             version=version(),
             epoch=epoch,
-            run=self._run.facts.run,
-            incarnation=self._run.facts.incarnation,
+            run=run.id,
+            incarnation=run.incarnation,
             name=scenario.name,
-            round=engine.round,
+            round=run.round,
             rounds=scenario.rounds.count,
             phase=self.phase,
-            step=engine.number,
+            step=run.number,
             state="stopped" if stopped or self.given_up else self.state,
             given_up=self.given_up,
             task=task.for_agents(),
             task_digest=task.digest,
             batch=scenario.training.batch,
             delivery=scenario.wire.delivery,
-            spread_s=spread_s(engine.expected),
+            spread_s=spread_s(run.expected),
         )
 
 

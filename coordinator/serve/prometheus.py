@@ -36,19 +36,19 @@ class PrometheusCollector(Collector):
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        service, engine = self._service, self._service.run.engine
+        service, run = self._service, self._service.run
         about = {
             "name": service.scenario.name,
             "method": service.scenario.strategy.name,
             "state": service.state,
         }
         yield self._metric("covey_run", "1; what runs and what it is doing", [(about, 1)])
-        yield self._one("covey_rounds_done", "rounds folded", engine.round)
+        yield self._one("covey_rounds_done", "rounds folded", run.round)
         yield self._one("covey_rounds", "rounds of the run", service.scenario.rounds.count)
         yield self._one(
-            "covey_void_attempts", "attempts in a row at the present phase", engine.attempt
+            "covey_void_attempts", "attempts in a row at the present phase", run.attempt
         )
-        step = engine.step
+        step = run.step
         of_step = {}
         if step is not None:
             of_step = {
@@ -62,8 +62,8 @@ class PrometheusCollector(Collector):
             "online": sum(entry.status.online for entry in entries),
             "takes_part": sum(entry.here for entry in entries),
             "stays_out": sum(entry.status.problem is not None for entry in entries),
-            "in_quarantine": len(engine.members.barred),
-            "known": len(engine.known),
+            "in_quarantine": len(run.members.barred),
+            "known": len(run.known),
         }
         yield self._by("covey_agents", "agents", "what", agents)
         phase = service.last_phase
@@ -86,7 +86,7 @@ class PrometheusCollector(Collector):
             text = "when the certificate of a broker expires, as Unix time"
             yield self._by("covey_certificate_expires_seconds", text, "shard", service.certificates)
         with suppress(OSError):  # the folder was moved away, or its disk is gone
-            free = shutil.disk_usage(service.run.folder).free
+            free = shutil.disk_usage(run.folder).free
             yield self._one("covey_disk_free_bytes", "free on the disk of the run's folder", free)
         odd = [
             ({"device": one.who, "kind": one.kind, "urgent": str(one.facts.is_urgent).lower()}, 1)
@@ -97,7 +97,7 @@ class PrometheusCollector(Collector):
         yield self._by(
             "covey_refused_messages", "messages that were dropped", "reason", refused, COUNTER
         )
-        wire = {way: service.run.traffic[f"wire_{way}"] for way in ("down", "up")}
+        wire = {way: run.traffic[f"wire_{way}"] for way in ("down", "up")}
         yield self._by("covey_wire_bytes", "MQTT packets of this run", "direction", wire, COUNTER)
 
     def _one(self, name: str, text: str, value: float) -> Metric:
@@ -118,10 +118,7 @@ class PrometheusCollector(Collector):
         samples: Sequence[tuple[Mapping[str, str], float]],
         kind: Kind = GAUGE,
     ) -> Metric:
-        of_run = {
-            "federation": self._service.scenario.federation,
-            "run": self._service.run.facts.run,
-        }
+        of_run = {"federation": self._service.scenario.federation, "run": self._service.run.id}
         labels = [*of_run, *(samples[0][0] if samples else ())]
         metric = kind(name, text, labels=labels)
         for own, value in samples:

@@ -101,7 +101,7 @@ class Reader:
             return self._own_status(CoordinatorStatus.from_bytes(payload), message, now)
         if isinstance(topic, ClusterTopic):  # our own: what a broker delivers is seen by the link
             return None
-        desk.run.traffic["wire_up"] += packet_bytes(message.topic, payload)
+        desk.run.count_wire("up", packet_bytes(message.topic, payload))
         match topic:
             case AgentTopic(_, "status") if not payload:  # the topic was cleared
                 return None
@@ -126,8 +126,8 @@ class Reader:
             return None
         if not status.online:
             return Repeat(message.shard)
-        mine = self._desk.run.facts
-        if status.run == mine.run and status.incarnation != mine.incarnation:
+        mine = self._desk.run
+        if status.run == mine.id and status.incarnation != mine.incarnation:
             # agents follow the newer one alone; whatever becomes of it, our state is the older one
             if status.incarnation > mine.incarnation:
                 self._give_way(status.name, stale=True)
@@ -147,7 +147,7 @@ class Reader:
             if isinstance(topic, AgentTopic):
                 agent = topic.agent
         self._desk.roster.refuse(error.reason, agent)
-        self._desk.run.store.audit.blame("refuse", agent, str(error))
+        self._desk.run.audit.blame("refuse", agent, str(error))
         log.debug("refused a message: %s", error)
 
     def _drop_for_want_of_room(self, error: OSError, now: float) -> list[ReadItem | Effect]:

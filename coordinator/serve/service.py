@@ -218,7 +218,7 @@ class Service:
 
     def _stop(self) -> None:
         self._stopping = True
-        self.run.store.room.close()
+        self.run.room.close()
 
     def _give_way(self, name: str, *, stale: bool) -> None:
         """Another coordinator is at work, with the run of this name: this one ends.
@@ -242,7 +242,7 @@ class Service:
         Raises UserError if another coordinator is at work in the federation and was there before, or has taken up
         this very run since.
         """
-        self.run.store.room.notify = self._disk_notice()
+        self.run.room.notify = self._disk_notice()
         self._items.add(Begin(first))
         over: str | None = await shell.program(
             self,
@@ -253,9 +253,9 @@ class Service:
             off_loop=True,
         )
         if over is None:
-            self.run.store.audit.close("stop", why="")
+            self.run.audit.close("stop", why="")
         else:
-            self.run.store.audit.close("end", why=over)
+            self.run.audit.close("end", why=over)
         if self._error is not None:
             raise self._error
         return over
@@ -284,7 +284,7 @@ class Service:
     def wake_at(self) -> float | None:
         desk = self.desk
         at = earliest(
-            self.run.engine.wake_at,
+            self.run.wake_at,
             desk.show.due,
             desk.duplicate_ids.announce_at,
             self._waiting.due,
@@ -343,7 +343,7 @@ class Service:
     def _show_waiting(self, now: float) -> None:
         """Show why the run waits once it has waited for a while, when the reason changes, and from time to time."""
         desk = self.desk
-        why = self.run.engine.waits_for or ""
+        why = self.run.waits_for
         desk.intake.missing(bool(why) and bool(self._connections.served), now)
         if why:
             hint = self.roster.exclusions() or self.roster.departures() or self._queues()
@@ -364,7 +364,7 @@ class Service:
 
     def _queues(self) -> str:
         """Which limits of a broker may be in the way, where many agents are missing although they were asked again."""
-        if not self.desk.intake.asked_again or self.run.engine.expected <= SHORT_QUEUE:
+        if not self.desk.intake.asked_again or self.run.expected <= SHORT_QUEUE:
             return ""
         return (
             "they were asked again; if more are online, the broker drops their answers: its queue for one client must be "
@@ -421,7 +421,7 @@ class Service:
                 self._drops = "" if works else why
                 desk.effects.append(Show(BrokerDrops(why, works)))
                 if not works:
-                    self.run.store.audit.blame("delivery", "broker", why)
+                    self.run.audit.blame("delivery", "broker", why)
             case AggregatorItem():
                 return self.aggregators.take(item, now)
             case Repeat(shard):
@@ -460,7 +460,7 @@ class Service:
         for effect in first:
             if isinstance(effect, Announce):
                 self.desk.effects.append(Show(effect.notice))
-        if not over and self.run.engine.paused:
+        if not over and self.run.paused:
             # it was paused when it was stopped; without this it would not show why nothing happens
             self._show_control("pause")
         return list(over)
@@ -469,7 +469,7 @@ class Service:
         desk = self.desk
         match control:
             case Control(command="stop"):
-                self.run.store.audit.command("stop")
+                self.run.audit.command("stop")
                 self._stop()
             case Control(command="tell"):
                 pass  # the reader has answered
@@ -520,13 +520,13 @@ class Service:
         return effects + happen(desk, Tick(), now=now)
 
     def _show_control(self, command: str) -> None:
-        self.run.store.audit.command(command)
+        self.run.audit.command(command)
         self.desk.effects.append(Show(ControlReceived(command, self.topics.control)))
 
     def _forget(self, agent: str, now: float) -> list[Effect]:
         """Remove an agent from the run and the roster, and clear all that is retained for it."""
         desk = self.desk
-        self.run.store.audit.command(f"forget {agent}")
+        self.run.audit.command(f"forget {agent}")
         effects = happen(desk, Forget(agent), now=now)
         self.roster.forget(agent)
         desk.intake.forget(agent)
@@ -543,7 +543,7 @@ class Service:
         self._is_deaf = bool(topics)
         self.desk.effects.append(Show(SubscriptionsRefused(list(topics), refused.why)))
         named = ", ".join(topics) or "none any more"
-        self.run.store.audit.blame("subscriptions_refused", "broker", named)
+        self.run.audit.blame("subscriptions_refused", "broker", named)
         if not topics:
             self.desk.intake.roll_at = now
 

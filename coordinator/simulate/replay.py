@@ -49,17 +49,21 @@ class Replay:
         run: a new one.
         clients: compute the reports.
         observer: gets the notices.
+        evaluates_busy: an evaluation asks agents that are at work, as in a run without a broker.
     """
 
-    def __init__(self, run: Run, clients: Clients, observer: Observer = ignore) -> None:
+    def __init__(
+        self, run: Run, clients: Clients, observer: Observer = ignore, *, evaluates_busy: bool
+    ) -> None:
         self.run = run
+        run.simulate(evaluates_busy=evaluates_busy)
+        self._evaluates_busy = evaluates_busy
         self._clients = clients
         self._observer = observer
         self._now = 0.0
         # of agents at work, by agent and number
         self._orders: dict[tuple[ClientId, int], OrderMessage] = {}
         self._computed: set[tuple[ClientId, int]] = set()
-        run.store.durable = False
 
     def __repr__(self) -> str:
         return f"<Replay at {self._now:.3f} s: {self.run!r}>"
@@ -83,14 +87,13 @@ class Replay:
                 case event:
                     effects = self.run.handle(event, self._now)
             self._take(effects)
-        engine = self.run.engine
-        if engine.stage is not Stage.DONE:
-            raise GivenUpError(f"the record ends after round {engine.round}, before the run does")
+        if self.run.stage is not Stage.DONE:
+            raise GivenUpError(f"the record ends after round {self.run.round}, before the run does")
         return self.run
 
     def _is_expected(self, client: ClientId, step: int) -> bool:
         """Whether this report can count."""
-        return (client, step) in self._orders and not self.run.engine.refusal(client, step)
+        return (client, step) in self._orders and not self.run.refusal(client, step)
 
     def _compute(self, soon: Iterable[Arrival]) -> None:
         """Compute the reports of the next arrivals whose orders are known."""
@@ -124,20 +127,18 @@ class Replay:
 
     def _restart(self, restarted: Restarted) -> Sequence[Effect]:
         """The run from its checkpoint, with the reports that its spool had."""
-        before, number = self.run, restarted.step
-        for client in set(before.store.reports.who(number)) - set(restarted.reported):
-            before.store.reports.discard(number, client)
+        before = self.run
         self.run, first = Run.resume(
             before.folder,
             before.scenario,
             before.setup,
-            rules=before.engine.rules,
+            rules=rules_of(before.scenario),
             now=self._now,
             lost=restarted.lost,
+            only=restarted.reported,
         )
         self.run.members.note_samples(before.members.samples)
-        self.run.store.durable = False
-        self.run.orders.evaluates_busy = before.orders.evaluates_busy
+        self.run.simulate(evaluates_busy=self._evaluates_busy)
         return [*first, *self.run.desired()]
 
     def _take(self, effects: Sequence[Effect]) -> None:
@@ -241,12 +242,12 @@ def _replay(
     for first in arrivals[:1]:
         began_at = first.at
     run = Run.start(folder, scenario, setup, rules=rules, run=IN_PROCESS, now=began_at)
-    run.orders.evaluates_busy = saved["run"] == IN_PROCESS
     if saved.get("trains_on"):
         run.train_on()
     clients = WorkerClients(run, pool, fleet.sources, options.allowed, learner_of_run(saved))
     try:
-        return Replay(run, clients, observer).play(fleet.people, arrivals)
+        at_hand = saved["run"] == IN_PROCESS
+        return Replay(run, clients, observer, evaluates_busy=at_hand).play(fleet.people, arrivals)
     except GivenUpError as error:
         raise UserError(f"this run cannot be replayed to its end: {error}") from None
     finally:

@@ -440,13 +440,13 @@ def outcome(
         wrong = f"{late} told a lie that was not refused when it came"
     if not_asked := sorted(liars.keys() - lying.asked.keys()):
         wrong = f"{not_asked} reported nothing: the attack did not take place"
-    return Verdict(told.total(), len(blamed), bool(run.engine.quarantined), wrong)
+    return Verdict(told.total(), len(blamed), bool(run.members.quarantined), wrong)
 
 
 def _wrong(run: Run, liars: Mapping[ClientId, Lie], blamed: Sequence[ClientId]) -> str:
-    if run.engine.round != ROUNDS:
-        return f"the run ended after {run.engine.round} rounds"
-    others = sorted(set(blamed) - set(liars)) + sorted(set(run.engine.quarantined) - set(liars))
+    if run.round != ROUNDS:
+        return f"the run ended after {run.round} rounds"
+    others = sorted(set(blamed) - set(liars)) + sorted(set(run.members.quarantined) - set(liars))
     if others:
         return f"{others} were blamed"
     for model in run.strategy.clusters(run.state):

@@ -50,12 +50,12 @@ def test_a_method_survives_power_cuts_latecomers_leavers_and_a_broker_that_forge
 
     run, fleet = clock.run(whole())
     phases = [row for row in fleet.rows if row["event"] == "phase" and row["ends_round"]]
-    assert run.engine.round == ROUNDS == len(phases)
-    assert "agent-7" in run.engine.known
+    assert run.round == ROUNDS == len(phases)
+    assert "agent-7" in run.known
     assert any(row["missing"] for row in fleet.rows if row["event"] == "phase"), (
         "no fault hit the run"
     )
-    assert "agent-2" not in run.engine.present
+    assert "agent-2" not in run.members.present
     for row in phases:
         assert len(row["reported"]) >= min(QUORUM, len(row["invited"])), row
     for model in run.strategy.clusters(run.state):

@@ -13,6 +13,7 @@ import pytest
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.run.folder import prepare
 from covey.coordinator.run.options import RunOptions
+from covey.coordinator.run.sum_acceptance import Refused
 from covey.coordinator.serve.intake import Intake
 from covey.coordinator.serve.placement import Placement
 from covey.coordinator.serve.roster import Roster
@@ -113,8 +114,8 @@ def test_reports_of_another_number_are_no_malice_and_their_agent_learns_why(tmp_
     client = sorted(orders)[-1]
     why = DecodeError("format", "the sender of this report speaks format 0")
     for _ in range(10):
-        effects = run.refused(client, why, 0.0)
-    assert client not in run.engine.members.refused, "it counts towards a quarantine"
+        effects = run.handle(Refused(client, why), 0.0)
+    assert client not in run.members.refused, "it counts towards a quarantine"
     assert orders_in(effects)[client].refused == str(why)
 
 
@@ -123,7 +124,7 @@ def test_an_agent_learns_of_a_refusal_until_a_report_is_accepted_and_of_its_quar
 ) -> None:
     run, orders = half_reported(tmp_path)
     client = sorted(orders)[-1]
-    effects = run.refused(client, DecodeError("no finite", "the loss is nan"), 0.0)
+    effects = run.handle(Refused(client, DecodeError("no finite", "the loss is nan")), 0.0)
     assert "the loss is nan" in orders_in(effects)[client].refused
     run.accept(client, report_of(run, client, orders[client]), 0.0)
     assert run.order_of(client).order.refused == ""

@@ -23,6 +23,7 @@ from covey.shared.wire.jobs import Answers, Failure, FindDevice
 from tests.coordinator.comparisons import DIGITS
 from tests.coordinator.comparisons import scenario as small
 from tests.kit.device_run import here
+from tests.kit.inside import inside
 from tests.kit.small_run import fingerprint, in_process, scenario
 
 
@@ -66,7 +67,7 @@ def test_a_mixed_fleet_is_recorded_as_mixed_agent_by_agent(
 def test_devices_survive_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     computed_on(monkeypatch, agent_0="mps")
     run = in_process(tmp_path, scenario("fedavg", rounds={"participation": 1.0}))
-    assert run.store.checkpoint.facts()["run"]["devices"] == run.members.by_agent(
+    assert inside(run).store.checkpoint.facts()["run"]["devices"] == run.members.by_agent(
         lambda one: one.device
     )
 

@@ -17,6 +17,7 @@ from covey.shared.errors import UserError
 from covey.shared.privacy.settings import Privacy, clipped_sum, combined_multiplier, noised_count
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Phase, Report, Reports
+from tests.kit.inside import inside
 from tests.kit.small_run import fingerprint, in_process, rules, scenario, setup
 
 CLIP = 0.5
@@ -52,6 +53,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     }
 
 
+def privacy_of(run: Run) -> PrivateSums:
+    """What makes the sums of a run, and keeps its account."""
+    privacy = inside(run).privacy
+    assert privacy is not None
+    return privacy
+
+
 def reports_for(run: Run, seed: int = 5) -> list[tuple[str, Report]]:
     """A round's reports from everybody, some of them far away, one with a lie about its samples."""
     draw = np.random.default_rng(seed)
@@ -78,7 +86,6 @@ def sums_of(
 ) -> list[np.ndarray[Any, Any]]:
     """The sums of all clusters, by cluster, as they are before noise."""
     seen: dict[str, np.ndarray[Any, Any]] = {}
-    assert run.privacy is not None
     original = PrivateSums._noise
 
     def spy(self: PrivateSums, step: int, key: str, total: np.ndarray[Any, Any]) -> Any:
@@ -87,7 +94,7 @@ def sums_of(
 
     with monkeypatch.context() as patch:
         patch.setattr(PrivateSums, "_noise", spy)
-        private_fold(run.privacy, run.state, reports)
+        private_fold(privacy_of(run), run.state, reports)
     width = len(run.strategy.clusters(run.state)[0])
     return [seen.get(str(k), np.zeros(width)) for k in range(len(run.strategy.clusters(run.state)))]
 
@@ -123,8 +130,7 @@ def test_a_fold_never_sees_what_an_agent_sent(
         return fold(self, state, phase, sums, given)
 
     monkeypatch.setattr(kind, "fold", spy)
-    assert run.privacy is not None
-    state = private_fold(run.privacy, run.state, reports)
+    state = private_fold(privacy_of(run), run.state, reports)
     assert seen
     sent = [report.vectors["model"] for _, report in reports]
     for report in seen:
@@ -142,8 +148,7 @@ def test_without_noise_and_with_a_wide_clip_a_round_is_the_plain_mean_whatever_t
 ) -> None:
     run = in_process(tmp_path, private("fedavg", noise_multiplier=0.0, clip=1e9))
     reports = reports_for(run)
-    assert run.privacy is not None
-    state = private_fold(run.privacy, run.state, reports)
+    state = private_fold(privacy_of(run), run.state, reports)
     plain = np.mean([report.vectors["model"].astype(np.float64) for _, report in reports], axis=0)
     assert np.allclose(state.model, plain, rtol=1e-5)
     assert (
@@ -173,8 +178,7 @@ def test_a_cluster_that_no_agent_chose_is_treated_as_all_others(
 
     monkeypatch.setattr("covey.coordinator.fold.private_sums.noised_count", spy)
     all_choose_the_first(run, monkeypatch)
-    assert run.privacy is not None
-    private_fold(run.privacy, run.state, reports)
+    private_fold(privacy_of(run), run.state, reports)
     assert noised == [8, 0]
 
 
@@ -187,8 +191,7 @@ def test_a_cluster_that_no_agent_chose_gets_noise_if_its_noised_count_is_positiv
         "covey.coordinator.fold.private_sums.noised_count", lambda count, multiplier, noise: 10.0
     )
     all_choose_the_first(run, monkeypatch)
-    assert run.privacy is not None
-    state = private_fold(run.privacy, run.state, reports_for(run))
+    state = private_fold(privacy_of(run), run.state, reports_for(run))
     before, after = run.strategy.clusters(run.state)[1], run.strategy.clusters(state)[1]
     assert np.std(after - before) == pytest.approx(CLIP / 10, rel=0.4)
 
@@ -196,9 +199,8 @@ def test_a_cluster_that_no_agent_chose_gets_noise_if_its_noised_count_is_positiv
 def test_a_strangers_model_is_not_taken_for_a_signature(runs: dict[str, Run]) -> None:
     """A newcomer that is drawn for a round sends its whole model: its final layer would be a signature without noise."""
     run = runs["fedclust"]
-    assert run.privacy is not None
     reports = [("stranger", reports_for(run)[0][1]), *reports_for(run)]
-    state = private_fold(run.privacy, run.state, reports)
+    state = private_fold(privacy_of(run), run.state, reports)
     assert "stranger" not in state.signatures
     assert "stranger" not in state.assign
 
@@ -227,8 +229,7 @@ def test_a_resumed_run_adds_the_same_noise_to_the_same_reports(tmp_path: Path) -
     scene = private("fedavg", simulated=False)
     run = in_process(tmp_path, scene)
     reports = reports_for(run)
-    assert run.privacy is not None
-    first = private_fold(run.privacy, run.state, reports)
+    first = private_fold(privacy_of(run), run.state, reports)
     key = noise_key(tmp_path, scene, resumed=True)
     again = PrivateSums(scene, _privacy(scene), key, Ledger())
     second = private_fold(again, run.state, reports)
@@ -330,17 +331,15 @@ def test_the_account_is_that_of_the_agent_that_took_part_most_often(
 
 def test_an_account_survives_a_kill_between_a_report_and_its_checkpoint(tmp_path: Path) -> None:
     run = in_process(tmp_path, private("fedclust"))
-    assert run.privacy is not None
-    before = dict(run.privacy.ledger.signatures)
+    before = dict(privacy_of(run).ledger.signatures)
     report = Report({"signature": np.zeros(3, np.float32)}, 20)
     for _ in range(2):  # accepted, and found in the spool after a restart
-        run.privacy.enter("entry", 10**6, "agent-0", report)
-    assert run.privacy.ledger.signatures["agent-0"] == before["agent-0"] + 1
+        privacy_of(run).enter("entry", 10**6, "agent-0", report)
+    assert privacy_of(run).ledger.signatures["agent-0"] == before["agent-0"] + 1
     resumed, _ = Run.resume(
         tmp_path, run.scenario, setup(run.scenario), rules=rules(run.scenario), now=0.0
     )
-    assert resumed.privacy is not None
-    assert resumed.privacy.ledger.signatures == before
+    assert privacy_of(resumed).ledger.signatures == before
 
 
 def test_local_training_alone_reveals_nothing_and_its_account_is_zero(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from covey.shared.wire.framing import REPORT_VERSION, Packed
 from covey.shared.wire.messages import OrderMessage, Part, ReportContent, digest
 from covey.shared.wire.parts import MemorySink, part_length, split
 from tests.hashes import Hashes
+from tests.kit.inside import inside
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_run import begun, clients, scenario
 
@@ -146,7 +147,7 @@ def test_the_bytes_of_a_report_are_hashed_once(
         assert isinstance(report, Arrived)
         accept(service, [report])
         monkeypatch.undo()
-        assert service.run.store.reports.who(order.step) == [client]
+        assert inside(service.run).store.reports.who(order.step) == [client]
         for part in parts_of(content, parts):
             assert hashes.of(part.data) == 1
         assert hashes.bytes < len(content) + MAX_FIELDS_BYTES * parts
@@ -234,7 +235,7 @@ def test_a_report_of_an_agent_of_an_earlier_version_is_accepted(tmp_path: Path) 
         (item,) = service.read(Received(service.topics.report(client, 0), part.to_bytes()), 0.0)
         assert isinstance(item, Arrived)
         accept(service, [item])
-        assert service.run.store.reports.who(order.step) == [client]
+        assert inside(service.run).store.reports.who(order.step) == [client]
         # without the checksum that this version has
         content = content[:1] + bytes(8) + content[9:]
         (part,) = parts_of(content)
@@ -264,7 +265,7 @@ def test_reports_wait_for_company_only_while_very_many_are_awaited(
     async def act() -> None:
         async with MemoryBroker().link("coordinator") as link:
             service = Service(run, link)
-            monkeypatch.setattr(run.engine, "step", step)
+            monkeypatch.setattr(inside(run).engine, "step", step)
             reports = [Arrived(str(i), MemorySink(), b"", 0) for i in range(agents)]
             service._decide(reports[:1], 0.0)
             for first in range(1, agents, TOGETHER - 1):
@@ -285,7 +286,7 @@ def test_the_audit_lines_of_a_batch_are_written_once_and_before_the_batch_ends(
     async def act(service: Service, orders: Orders) -> None:
         *most, _ = orders  # without the last report the phase stays open
         reports = arrived(service, {client: orders[client] for client in most})
-        audit = service.run.store.audit
+        audit = service.run.audit
         writes: list[int] = []
         append = Journal._append
 

@@ -304,7 +304,7 @@ def test_one_silent_agent_leaves_at_least_half_of_the_calm_rate(tmp_path: Path, 
     """Before: a round of 2 s took 300 s, and 360 s until an agent's first work had an allowance of its own."""
     rounds = {"count": ROUNDS, "mode": mode, "buffer": 3}
     run, seconds = whole(tmp_path / "attacked", "agent-3", rounds)
-    assert run.engine.round == ROUNDS
+    assert run.round == ROUNDS
     assert seconds <= 2 * ROUNDS * WORK_S
 
 
@@ -321,7 +321,7 @@ def test_the_record_the_status_and_the_dashboard_show_who_is_silent(tmp_path: Pa
     event = reduced(line)
     assert isinstance(event, EventLine)
     assert event.text == f"agent-3 is silent and is not invited for some rounds: {why}"
-    run.store.audit.sync()
+    run.audit.sync()
     assert "Not invited for some rounds, because it is silent" in "\n".join(
         sentence.text for sentence in story_of("agent-3", run.folder).sentences
     )
@@ -332,7 +332,7 @@ def test_the_record_the_status_and_the_dashboard_show_who_is_silent(tmp_path: Pa
         epoch="e",
         now=0.0,
     )
-    rows = roster.rows({}, resting={"agent-3": run.engine.members.troubles()["agent-3"]})
+    rows = roster.rows({}, resting={"agent-3": run.members.troubles()["agent-3"]})
     assert agent_state(rows["agent-3"]) == "silent"
     assert "online, but no report came in time" in reason(rows["agent-3"])
     paper = Console(width=200, record=True, file=StringIO())

@@ -18,6 +18,7 @@ from covey.coordinator.record.notices import ReportIgnored
 from covey.coordinator.record.store import Store
 from covey.coordinator.report.tables import none_evaluated, results, unevaluated
 from covey.coordinator.run.effects import Announce, Effect, RunOver, SendOrder
+from covey.coordinator.run.parts import Parts
 from covey.coordinator.run.result import result_of, write_all, write_models
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import GivenUpError
@@ -25,6 +26,7 @@ from covey.shared.errors import DecodeError
 from covey.shared.strategies.base import ClientId, ClientState, Report, Training
 from covey.shared.wire.messages import ReportContent
 from tests.kit import small_run
+from tests.kit.inside import inside
 from tests.kit.local_clients import report_on
 from tests.kit.small_run import (
     begun,
@@ -86,7 +88,7 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
     for client in people:
         run.handle(Joined(client), 0.0)
     kills = 0
-    while run.engine.stage.value != "finished":
+    while run.stage.value != "finished":
         waiting = [
             e for e in run.desired() if isinstance(e, SendOrder) and e.order.work is not None
         ]
@@ -108,7 +110,7 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
     assert fingerprint(run) == fingerprint(undisturbed)
     assert run.traffic == undisturbed.traffic
     assert result_of(run, None).newcomers == result_of(undisturbed, None).newcomers
-    assert run.store.rounds.count == len(
+    assert inside(run).store.rounds.count == len(
         (tmp_path / "whole" / "rounds.jsonl").read_text().splitlines()
     )
 
@@ -121,12 +123,12 @@ def test_a_kill_between_the_fold_and_its_checkpoint_folds_again(
     driver = small_run.driver(tmp_path / "killed", scene)
     save, saves = Store._save, 0
 
-    def dies(store: Store, run: Run) -> None:
+    def dies(store: Store, parts: Parts) -> None:
         nonlocal saves
         saves += 1
         if saves == 4:  # after the second fold, before it is written down
             raise Killed
-        save(store, run)
+        save(store, parts)
 
     monkeypatch.setattr(Store, "_save", dies)
     with pytest.raises(Killed):
@@ -151,7 +153,7 @@ def test_a_round_waits_for_one_checkpoint_alone(
 
     monkeypatch.setattr(Checkpoint, "save", counted)
     run = in_process(tmp_path, scenario("fedavg"))
-    rounds_and_evaluation = run.engine.round + 1
+    rounds_and_evaluation = run.round + 1
     start_and_end = 2
     assert saves <= rounds_and_evaluation + start_and_end
 
@@ -176,9 +178,9 @@ def test_reports_are_refused_by_name_and_never_spooled(tmp_path: Path) -> None:
         with pytest.raises(DecodeError) as caught:
             run.accept("agent-0", good.model_copy(update=change).to_bytes(), 0.0)
         assert caught.value.reason == reason
-    assert run.store.reports.who(1) == []
+    assert inside(run).store.reports.who(1) == []
     run.accept("agent-0", good.to_bytes(), 0.0)
-    assert run.store.reports.who(1) == ["agent-0"]
+    assert inside(run).store.reports.who(1) == ["agent-0"]
 
 
 def test_a_second_or_late_report_is_ignored_with_a_reason(tmp_path: Path) -> None:
@@ -428,7 +430,7 @@ def orders_of(effects: list[Effect]) -> dict[ClientId, Any]:
 def failure(run: Run, client: ClientId, step: int, why: str) -> bytes:
     nothing: dict[str, Any] = {"examples": 0, "steps": 0, "loss": 0.0, "seconds": 0.0}
     nothing |= {"numbers": {}, "vectors": {}}
-    nothing |= {"run": run.facts.run, "step": step, "work": bytes(16), "client": client}
+    nothing |= {"run": run.id, "step": step, "work": bytes(16), "client": client}
     content = ReportContent(failure=why, **nothing)
     return content.to_bytes()
 

@@ -49,6 +49,7 @@ from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests import clock
 from tests.agent.orders import work
 from tests.kit import small_run
+from tests.kit.inside import inside
 from tests.kit.local_clients import LocalClients, secure_folder
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.scenes import VECTORS
@@ -319,7 +320,7 @@ def test_an_evaluation_below_the_threshold_has_no_figures_but_a_reason_and_ends_
     assert [bool(row["evaluation"]) for row in evaluated] == [False, True]
     [why] = evaluated[0]["notes"]["secure"]
     assert f"{why['end']}: {why['why']}" == end
-    assert run.engine.round == 2
+    assert run.round == 2
 
 
 def test_newest_averages_are_in_the_result_with_the_number_of_agents_and_none_of_a_single_one(
@@ -336,7 +337,7 @@ def test_newest_averages_are_in_the_result_with_the_number_of_agents_and_none_of
             means = found[mode]["accuracy"][average]
             assert means == pytest.approx(expected[mode]["accuracy"][average], abs=1e-8)
     assert set(map(repr, per_agent(run).values())) == {"{}"}
-    assert len(run.facts.history) == 2
+    assert len(run.history) == 2
 
 
 def test_each_cluster_has_the_averages_of_its_own_sum(tmp_path: Path) -> None:
@@ -478,7 +479,7 @@ def test_work_leaves_the_disk_with_the_answer_and_a_sum_whose_time_is_over_with_
             orders[order.work.phase, client] = order
             if (order.work.phase, client) == ("train", "agent-1"):
                 contents.update(
-                    (ref.key, run.orders.content_of(ref.key)) for ref in order.work.models
+                    (ref.key, inside(run).orders.content_of(ref.key)) for ref in order.work.models
                 )
             is_late = client == "agent-0" and order.work.phase == phases.UNMASK
             clock_s[0] = 3600.0 * is_late
@@ -492,7 +493,7 @@ def test_work_leaves_the_disk_with_the_answer_and_a_sum_whose_time_is_over_with_
     clients = Late({})
     ended(run, clients)
     assert ends(tmp_path) == [["sum"]]
-    monkeypatch.setattr(run.orders, "content_of", contents.__getitem__)
+    monkeypatch.setattr(inside(run).orders, "content_of", contents.__getitem__)
     again = clients.work(run, "agent-1", orders["train", "agent-1"])  # of a coordinator's old copy
     assert "this agent has not joined a sum for this order" in (again.failure or "")
     for i in range(8):
@@ -651,8 +652,9 @@ def test_the_account_counts_unmask_lists_and_no_sum_that_was_void(
     tmp_path: Path, phase: str, times: int, releases: int
 ) -> None:
     run = run_with(tmp_path, {(phase, 0): 6}, times=times, this=noised_scene(1))
-    assert run.privacy is not None
-    assert max(run.privacy.ledger.sums.values(), default=0) == releases
+    privacy = inside(run).privacy
+    assert privacy is not None
+    assert max(privacy.ledger.sums.values(), default=0) == releases
 
 
 def test_an_attempt_with_fewer_members_has_as_much_noise() -> None:

@@ -33,7 +33,7 @@ def test_a_whole_run_is_in_it_in_order(tmp_path: Path) -> None:
         "Step 2 was folded with its report.",
         "The run was finished.",
     ]
-    assert story_of("agent-0", tmp_path).run == run.facts.run
+    assert story_of("agent-0", tmp_path).run == run.id
 
 
 def test_failures_refusals_quarantine_and_a_void_round_are_in_it(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_failures_refusals_quarantine_and_a_void_round_are_in_it(tmp_path: Path)
     received(run, "pi", b"rubbish", 2.0)
     run.handle(Release("pi"), 3.0)
     run.handle(Tick(), 1000.0)
-    run.store.audit.sync()
+    run.audit.sync()
     assert texts("idle", tmp_path) == [
         "The run started.",
         "Invited to round 1: step 1, train.",

@@ -157,7 +157,7 @@ def test_with_a_key_a_run_computes_the_same_and_only_the_key_checks_its_log(
 ) -> None:
     scene = scenario("fedavg")
     run = begun(tmp_path / "run", scene, audit_key=KEY)
-    run.store.audit.close("end")
+    run.audit.close("end")
     file = tmp_path / "key"
     file.write_bytes(KEY)
     assert audited(tmp_path / "run", "--key", str(file))[0] == 0

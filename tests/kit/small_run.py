@@ -20,6 +20,7 @@ from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.record.store import Store
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import Origin
+from covey.coordinator.run.parts import Parts
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import ReportCame, Run
 from covey.coordinator.simulate.virtual_clock import Driver
@@ -213,12 +214,12 @@ def killed_at_each_step(
     """
     save, struck = Store._save, set[tuple[Any, ...]]()
 
-    def dies(store: Store, run: Run) -> None:
-        place = (run.engine.number, run.engine.stage, run.engine.round)
+    def dies(store: Store, parts: Parts) -> None:
+        place = (parts.engine.number, parts.engine.stage, parts.engine.round)
         if place not in struck:
             struck.add(place)
             raise KilledError
-        save(store, run)
+        save(store, parts)
 
     effects: list[Effect] = []
     while True:

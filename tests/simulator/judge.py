@@ -33,6 +33,7 @@ from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.engine.pace import Pace
 from covey.coordinator.record.store import Saved, Store
 from covey.coordinator.run.run import Run
+from covey.coordinator.run.view import RunView
 from covey.shared.secure.agent import OwnSum
 from covey.shared.secure.derivation import name_of_terms
 from covey.shared.secure.integers import Integers, total_of
@@ -42,6 +43,7 @@ from covey.shared.strategies.secured import coordinator as secured
 from covey.shared.strategies.secured.phases import bytes_of
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, ReportContent, Work
+from tests.kit.inside import inside
 from tests.simulator.plan import EVENTS
 
 
@@ -275,11 +277,11 @@ class Judge:
     def watch(self, run: Run) -> None:
         """Look at everything that a coordinator does. Its run has just been made; it is started or resumed next."""
         lineage = self._lineages.setdefault(run.folder, Lineage())
-        self._stores[run.folder] = run.store
+        self._stores[run.folder] = inside(run).store
         is_first = True  # checkpoint of this life
-        note, save, take = run.store.note, run.store._save, run._take
-        take_back, discard = run.members.take_back, run.store.reports.discard
-        note_resume = run.recorder.note_resume
+        note, save, take = inside(run).store.note, inside(run).store._save, inside(run).take
+        take_back, discard = run.members.take_back, inside(run).store.reports.discard
+        note_resume = inside(run).recorder.note_resume
 
         def noted(event: str, **about: Any) -> None:
             note(event, **about)
@@ -302,8 +304,8 @@ class Judge:
             except Exception as error:  # the run would take it for one of its own
                 self._fail(error)
             take(phase, reports, outcome, circumstances)
-            assert run.engine.step is not None
-            lineage.models[run.engine.step.number] = models_of(run)
+            assert run.step is not None
+            lineage.models[run.step.number] = models_of(run)
 
         def resumed(reported: Sequence[ClientId]) -> None:
             self._resumed(run, lineage, reported)
@@ -318,12 +320,12 @@ class Judge:
             lineage.promised.pop(client, None)
             discard(step, client)
 
-        run.store.note = noted  # type: ignore[method-assign]
-        run.store._save = saved  # type: ignore[assignment, method-assign]
-        run._take = taken  # type: ignore[method-assign]
-        run.recorder.note_resume = resumed  # type: ignore[assignment, method-assign]
+        inside(run).store.note = noted  # type: ignore[method-assign]
+        inside(run).store._save = saved  # type: ignore[assignment, method-assign]
+        inside(run).take = taken  # type: ignore[method-assign]
+        inside(run).recorder.note_resume = resumed  # type: ignore[assignment, method-assign]
         run.members.take_back = taken_back  # type: ignore[method-assign]
-        run.store.reports.discard = discarded  # type: ignore[method-assign]
+        inside(run).store.reports.discard = discarded  # type: ignore[method-assign]
 
     def _begins(self, run: Run, lineage: Lineage) -> None:
         """The first checkpoint of a life follows."""
@@ -331,7 +333,7 @@ class Judge:
             self._expect(
                 _digest(run.state) == lineage.state, "the state is not that of the checkpoint"
             )
-        incarnation = run.facts.incarnation
+        incarnation = run.incarnation
         self._expect(
             incarnation > lineage.incarnation,
             f"the incarnation {incarnation} comes after {lineage.incarnation}",
@@ -341,7 +343,7 @@ class Judge:
         """A coordinator has read its checkpoint and its spool."""
         if lineage.has_rotten:
             return
-        step = run.engine.step
+        step = run.step
         if step is not None:
             asked = {client for client, known in lineage.promised.items() if known == step.number}
             lost = sorted(asked - set(reported))
@@ -350,7 +352,9 @@ class Judge:
         if waiting is not None:
             reports = Pace.from_json(waiting, ()).waiting()
             lost = [
-                one.client for one in reports if one.client not in run.store.reports.who(one.step)
+                one.client
+                for one in reports
+                if one.client not in inside(run).store.reports.who(one.step)
             ]
             self._expect(
                 not lost, f"the checkpoint counts reports of {lost} that are not in the spool"
@@ -359,7 +363,7 @@ class Judge:
     def _accepted(
         self, run: Run, lineage: Lineage, client: ClientId, step: int, report: str
     ) -> None:
-        asked = _text(run.orders.work_of(client, step, run.state))
+        asked = _text(inside(run).orders.work_of(client, step, run.state))
         self._expect(
             asked in self._works[report],
             f"a report of {client} counts for other work than it came from: step {step}",
@@ -368,7 +372,7 @@ class Judge:
 
     def _folded(self, run: Run, lineage: Lineage, step: int, reporters: list[ClientId]) -> None:
         self._expect(step not in lineage.folds, f"step {step} is folded twice")
-        if run.engine.rules.is_buffered:
+        if inside(run).engine.rules.is_buffered:
             lineage.pending[step] = []
             return
         lost = {client for client, known in lineage.promised.items() if known == step}
@@ -383,8 +387,8 @@ class Judge:
 
     def _same_fold(self, run: Run, lineage: Lineage, reports: Reports, outcome: Any) -> None:
         """Fold the reports as the agents made them."""
-        step = run.engine.step
-        if run.engine.rules.is_buffered or step is None:
+        step = run.step
+        if inside(run).engine.rules.is_buffered or step is None:
             return
         accepted = lineage.accepted.get(step.number, {})
         made: list[tuple[ClientId, Report]] = []
@@ -393,24 +397,24 @@ class Judge:
                 return
             content = ReportContent.from_bytes(self._contents[accepted[client]], verified=True)
             checked = read_report(
-                content, step.phase, run.scenario, train_samples=None, base=run.orders.base
+                content, step.phase, run.scenario, train_samples=None, base=inside(run).orders.base
             )
             made.append((client, checked))
         phase = replace(step.phase, cohort=tuple(sorted(step.cohort)))
-        again = run._folding_of(step.number, phase).folded(made, run.state)
+        again = inside(run).folding_of(step.number, phase).folded(made, run.state)
         self._expect(
             _digest(again.state) == _digest(outcome.state),
             f"step {step.number} is folded to other bytes than its reports give",
         )
 
     def _saved(self, run: Run, lineage: Lineage) -> None:
-        age = (run.engine.round, run.engine.number)
+        age = (run.round, run.number)
         self._expect(age >= lineage.age, f"the checkpoint goes back from {lineage.age} to {age}")
-        self._expect(run.facts.incarnation >= lineage.incarnation, "the incarnation goes back")
-        lineage.age, lineage.incarnation = age, run.facts.incarnation
+        self._expect(run.incarnation >= lineage.incarnation, "the incarnation goes back")
+        lineage.age, lineage.incarnation = age, run.incarnation
         lineage.state = _digest(run.state)
         self._commit(lineage, _manifest(run.folder))
-        named = [send.path for send in run.orders.own.versions.values()]
+        named = [send.path for send in inside(run).orders.own.versions.values()]
         missing = [path.name for path in named if not path.exists()]
         self._expect(not missing, f"models that the run names have no file: {missing}")
 
@@ -451,7 +455,7 @@ def rounds_of(folder: Path) -> list[Folded]:
     ]
 
 
-def models_of(run: Run) -> str:
+def models_of(run: RunView) -> str:
     """Digest of what a run has learned so far."""
     return _digest((run.models, run.strategy.assignment(run.state)))
 

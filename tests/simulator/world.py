@@ -27,7 +27,9 @@ from covey.coordinator.record.event_log import arrivals_of
 from covey.coordinator.record.notices import Notice
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import IN_PROCESS
+from covey.coordinator.run.parts import Parts
 from covey.coordinator.run.run import Run
+from covey.coordinator.run.view import RunView
 from covey.coordinator.serve.service import Service, last_will
 from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.coordinator.simulate.replay import Replay
@@ -43,6 +45,7 @@ from covey.shared.wire.jobs import OrderAnswer, Perform, Performed
 from covey.shared.wire.messages import OrderMessage, Work, digest
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 from tests.bowl import Trainer
+from tests.kit.inside import inside
 from tests.kit.local_clients import Client, LocalClients
 from tests.kit.small_fleet import Numpy, share_of
 from tests.kit.small_run import clients, fingerprint, in_process, local_for, setup
@@ -601,7 +604,7 @@ class World:
         self._expect_reasons(lost)
         if lost and self.pool.has_memories:
             return  # work that was done twice may have other bytes
-        if run.engine.rules.is_buffered:
+        if inside(run).engine.rules.is_buffered:
             if self.judge.has_unreadable:
                 return  # the record does not name reports that a fold could not read
             if fingerprint(run) != fingerprint(replayed(self._base / "replay", run)):
@@ -655,14 +658,14 @@ def _lost_memories(folder: Path) -> set[tuple[ClientId, str]]:
 def calm(method: str, pace: Pace, secure: bool) -> list[tuple[Folded, str]]:
     """The phases of a method's run in one process, without any fault, and the models after each."""
     models: dict[int, str] = {}
-    take = Run._take
+    take = Parts.take
 
-    def taken(run: Run, *about: Any) -> None:
-        take(run, *about)
-        assert run.engine.step is not None
-        models[run.engine.step.number] = models_of(run)
+    def taken(parts: Parts, *about: Any) -> None:
+        take(parts, *about)
+        assert parts.engine.step is not None
+        models[parts.engine.step.number] = models_of(RunView(parts))
 
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder, patch.object(Run, "_take", taken):
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder, patch.object(Parts, "take", taken):
         scene = scene_of(method, pace, secure)
         in_process(Path(folder), scene, clients(scene.rounds.start_agents or AGENTS, scene))
         return [(one, models[one.step]) for one in rounds_of(Path(folder))]
@@ -671,10 +674,12 @@ def calm(method: str, pace: Pace, secure: bool) -> list[tuple[Folded, str]]:
 def replayed(folder: Path, run: Run) -> Run:
     people = clients(run.scenario.rounds.start_agents or AGENTS, run.scenario)
     scene = run.scenario
-    again = Run.start(folder, scene, setup(scene), rules=run.engine.rules, run=IN_PROCESS, now=0.0)
+    again = Run.start(
+        folder, scene, setup(scene), rules=inside(run).engine.rules, run=IN_PROCESS, now=0.0
+    )
     again.train_on()
     samples = {client: (local.examples, local.examples) for client, local in people.items()}
-    replay = Replay(again, LocalClients(local_for(people)))
+    replay = Replay(again, LocalClients(local_for(people)), evaluates_busy=False)
     return replay.play(samples, arrivals_of(run.folder))
 
 
