@@ -39,6 +39,12 @@ def attack(folder: Path, port: int, kind: str, count: int, per_s: float) -> Prog
     return Program(command, folder / f"{kind}.log")
 
 
+def dropped_of_rogue(run: Path) -> int:
+    """Statuses of the attacker that were too many, with its name in the roster."""
+    refusals = roster(run)["agents"].get("rogue", {}).get("refusals", {})
+    return int(refusals.get("rate", 0))
+
+
 def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its_rounds(
     tmp_path: Path,
 ) -> None:
@@ -53,18 +59,14 @@ def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its
             memory = megabytes(this)
             grown: dict[str, float] = {}
             sent: dict[str, int] = {}
-            blamed: dict[str, int] = {}
             floods = (("big", 20, 40.0), ("small", 4000, 4000.0), ("stranger", 2000, 2000.0))
             for kind, count, per_s in floods:
                 rogue = attack(tmp_path, port, kind, count, per_s)
                 until(lambda: rogue.process.poll() is not None, of=rogue)  # noqa: B023 - called at once
                 grown[kind] = megabytes(this) - memory
                 sent[kind] = int(rogue.output)
-                blamed = (
-                    roster(run)["agents"].get("rogue", {}).get("refusals", {})
-                    if kind == "small"
-                    else blamed
-                )
+                if kind == "small":  # the roster follows when the coordinator has the time
+                    until(lambda: dropped_of_rogue(run) > 200, of=this)
             print(f"{memory:.0f} MB; growth in MB {grown}; sent {sent}")
             folded = len(rows(run))
             until(lambda: len(rows(run)) >= folded + 2, of=this)  # the run continues
@@ -73,7 +75,6 @@ def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its
     refusals = roster(run)["refusals"]
     assert refusals["too long"] > 0
     assert all(sent.values()), "every kind of flood was sent"
-    assert blamed["rate"] > 200, "the flood is dropped, and its sender named"
     assert max(grown.values()) < 50, grown
     assert len(roster(run)["agents"]) < 1100
     assert (run / "audit.jsonl").stat().st_size < 2_000_000
