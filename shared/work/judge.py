@@ -59,6 +59,7 @@ FACTS, ANSWERS, TRUTH, UNITS = (MEMORY + name for name in ("facts", "answers", "
 JUDGE = "judge"  # how often the agent has been given the fleet's weights
 FLEET = "fleet"  # the fleet's weights, in the order of `CANDIDATES`
 GAINS = "gains"  # whether mixtures are better than served models in the fleet
+TELLS = "tells"  # of a publication
 ASKED = {
     JUDGE: Expected(most=REFITS, whole=True, required=False),
     FLEET: Expected(len(CANDIDATES), most=1, required=False),
@@ -74,11 +75,20 @@ def order_numbers(judge: int, fleet: FleetWeights | None) -> dict[str, Any]:
     return {JUDGE: judge, FLEET: weights, GAINS: int(fleet.gains)}
 
 
-def of_deployment(evaluation: Evaluation, fleet: FleetWeights | None) -> dict[str, Any]:
-    """What a publication states for the judge; empty where devices use models as they are."""
+def of_deployment(
+    evaluation: Evaluation, fleet: FleetWeights | None, *, is_open: bool
+) -> dict[str, Any]:
+    """What a publication states for the judge; empty where devices use models as they are.
+
+    Args:
+        evaluation: of the run.
+        fleet: what the run knows of it.
+        is_open: whether its devices may state their figures and weights.
+    """
     if evaluation.deliver == "served":
         return {}
-    return {**evaluation.deliver.model_dump(mode="json"), **order_numbers(REFITS, fleet)}
+    stated = {**evaluation.deliver.model_dump(mode="json"), **order_numbers(REFITS, fleet)}
+    return {**stated, TELLS: is_open}
 
 
 def fleet_of(numbers: Mapping[str, Any]) -> FleetWeights | None:
