@@ -44,12 +44,14 @@ from covey.shared.strategies.phase_names import EVALUATE
 from covey.shared.wire.messages import Work, digest
 from covey.shared.work.candidates import (
     BeforeHome,
+    Budget,
     Candidate,
     Snapshots,
     at_home,
     judged,
     made,
     mixed,
+    names_of,
 )
 
 MEMORY = "judge/"  # begins the keys of a client's memory that are the judge's
@@ -124,9 +126,10 @@ class Judgement:
         clock: Callable[[], float],
     ) -> tuple[Self, dict[str, Candidate]]:
         """Train at home and judge; with the candidates for use."""
-        snapshots = at_home(local, given, HOMES, budget_s=budget_s, clock=clock)
-        candidates = made(local, given, snapshots)
-        found = judged(folds, given, candidates, measure)
+        budget = Budget(budget_s, clock)
+        snapshots = at_home(local, given, HOMES, budget)
+        found = judged(folds, given, names_of(local, given, snapshots), measure, budget)
+        candidates = made(local, given, snapshots, None if found is None else found.names)
         names = tuple(candidates) if found is None else found.names
         return cls(digest_of(given.served), figures, names, snapshots, found), candidates
 
