@@ -11,6 +11,7 @@ NEAR = "near"  # its nearest training samples
 SOUP = "soup"  # the mean of the parameters of the served model and those after training at home
 TREES = "trees"  # boosted trees on the agent's own table
 HOMES = (1, 5, 20)
+CONSTANT = "no model, but the constant"  # a mixture of it alone, for people
 CANDIDATES = (NONE, SERVED, *(f"{HOME}{epochs}" for epochs in HOMES), NEAR, SOUP, TREES)
 
 # numbers of the report of an evaluation

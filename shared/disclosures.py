@@ -183,8 +183,9 @@ STATUS: Table = {
     "model.serial": _row("newest publication dealt with"),
     "model.rejected": _row("models that the device's check kept out"),
     "model.hook_failures": _row("of the owner's command"),
-    "model.note": _row("the newest decision"),
+    "model.note": _row("the newest decision, or what is judged"),
     # sent if the report of an evaluation may have it too
+    "model.uses": _row("the weights of what the device uses"),
     "model.figure": _row("of that model on the test part"),
     "model.measure": _row("of that figure"),
     "certificate": _row("when the first certificate of its connection ends"),

@@ -81,6 +81,13 @@ class Deployments:
     def wake_at(self) -> float | None:
         return earliest(self._share_due, self._stall.at, self._again_at)
 
+    @property
+    def judging(self) -> str:
+        """The publication that the worker judges now; empty for none. One that the device knows already needs no judge."""
+        if self._newest is None or not (self._is_adopting and self._clusters):
+            return ""
+        return self._newest.title
+
     # what arrives
 
     def seen(self, deployment: Deployment, now: float, wall: float) -> Actions:

@@ -32,7 +32,7 @@ from covey.agent.kept.versions import DEFAULT_MARGIN, Version, shown_figure
 from covey.shared.errors import UserError
 from covey.shared.storage.files import folder_lock
 from covey.shared.wire.deployments import Deployment
-from covey.shared.wire.documents import ModelInUse
+from covey.shared.wire.documents import MAX_USES, ModelInUse
 from covey.shared.wire.framing import MAX_TEXT
 from covey.shared.wire.jobs import Failure, KeepPlace, ModelJudgement
 from covey.shared.wire.messages import OrderMessage
@@ -206,9 +206,9 @@ class Keeper:
         note = index.note
         if refused is not None:
             note = f"refused by the policy of this device: {refused.title}"
-        measured = None
+        measured, uses = None, ""
         if version is not None and index.in_use is not None and index.tells:
-            measured = shown_figure(index.in_use.figure)
+            measured, uses = shown_figure(index.in_use.figure), version.uses
         return ModelInUse(
             run=version.run if version is not None else "",
             round=version.round if version is not None else 0,
@@ -220,6 +220,7 @@ class Keeper:
             note=note[:MAX_TEXT],
             figure=None if measured is None else measured[1],
             measure="" if measured is None else measured[0],
+            uses=uses[:MAX_USES],
         )
 
     def place(self) -> KeepPlace:

@@ -67,7 +67,14 @@ from covey.shared.mqtt.link import Down, Echo, Up
 from covey.shared.mqtt.profiles import Profile
 from covey.shared.mqtt.subscriptions import TopicsRefused
 from covey.shared.programs.timers import earliest
-from covey.shared.wire.documents import AgentStatus, Benchmark, CoordinatorStatus, ModelInUse
+from covey.shared.wire.documents import (
+    JUDGING,
+    AgentStatus,
+    Benchmark,
+    CoordinatorStatus,
+    ModelInUse,
+)
+from covey.shared.wire.framing import MAX_TEXT
 from covey.shared.wire.messages import OrderMessage, SharedWork
 from covey.shared.wire.topics import Topics
 
@@ -188,6 +195,10 @@ class Session:
         order = self._fetching.order
         # the exchanges of a secure sum take less time than others need to read of them
         training = None if order is None or is_exchange(order) else order
+        model = self._model_in_use
+        if model is not None and self._deployments is not None and self._deployments.judging:
+            note = f"{JUDGING}{self._deployments.judging}"
+            model = model.model_copy(update={"note": note[:MAX_TEXT]})
         return SessionProgress(
             cluster=self._order.cluster if self._order is not None else None,
             busy=training is not None,
@@ -195,7 +206,7 @@ class Session:
             run=self._delivery.run,
             accepted=self._delivery.accepted,
             dropped=dict(self.dropped),
-            model=self._model_in_use,
+            model=model,
             unmet=self._briefs.withheld or ("" if self._is_engaged else self._unmet),
             refused=self._order.refused if self._order is not None else "",
         )

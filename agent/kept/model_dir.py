@@ -17,6 +17,7 @@ from covey.agent.kept.versions import Figure, Version, is_better
 from covey.shared.errors import UserError
 from covey.shared.storage import json_text
 from covey.shared.storage.files import SUFFIX, private_folder, write_atomically
+from covey.shared.wire.documents import IN_USE
 
 INDEX = "in_use.json"
 FORMAT = 1  # of the index
@@ -61,7 +62,7 @@ class Index:
     pinned: bool = False
     note: str = ""  # the newest decision, for people; without figures, because others may read it
     why: str = ""  # its reason, with figures on the device's test part
-    # the reports of the newest run that gave models may have test figures, and so may the status
+    # reports may have the figures and weights of these models, and so may the status
     tells: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -150,7 +151,7 @@ class ModelDir:
                 in_use=kept,
                 previous=_staying(kept, earlier, self.runs),
                 accepted=kept if is_first or before.accepted is None else before.accepted,
-                note=f"in use: {version.title}",
+                note=f"{IN_USE}{version.title}",
                 why=why,
             )
         )
@@ -174,8 +175,8 @@ class ModelDir:
         in_use, note = before.in_use, before.note
         if in_use is not None and published is not None and published.is_same_model(in_use.version):
             named = replace(in_use.version, name=published.name)
-            if note == f"in use: {in_use.version.title}":
-                note = f"in use: {named}"
+            if note == f"{IN_USE}{in_use.version.title}":
+                note = f"{IN_USE}{named.title}"
             in_use = replace(in_use, version=named)
         accepted = in_use if pinned else before.accepted
         self._write(

@@ -40,7 +40,7 @@ from covey.shared.work.at_hand import AtHand
 from covey.shared.work.candidates import BeforeHome, with_models
 from covey.shared.work.candidates import Candidate as Answerer
 from covey.shared.work.evaluate import Measured
-from covey.shared.work.judge import Judgement, fleet_of
+from covey.shared.work.judge import TELLS, Judgement, fleet_of
 from covey.shared.work.label_prior import own_prior, served, with_prior
 from covey.shared.work.use import candidates_for_use, model_for_use
 
@@ -278,7 +278,8 @@ def adopt(
             choice.weights,
             {name: with_models(found[name], as_used) for name in choice.weights},
         )
-    return keep(candidate, local, data, place, rules, force=force)
+    kept = keep(candidate, local, data, place, rules, force=force)
+    return kept and replace(kept, tells=deployment.judge.get(TELLS))
 
 
 def _own_values(

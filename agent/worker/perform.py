@@ -205,7 +205,7 @@ def worked(
             kept = keep_of_order(order, models, at_hand, judged, who, place=keep)
         except Exception as error:  # it must not cost the report
             kept = Failure(why=explained(error))
-    if isinstance(kept, ModelJudgement):  # whether a status may have its figure
+    if isinstance(kept, ModelJudgement):  # whether a status may have its figure and weights
         kept = replace(kept, tells=NUMBERS_OF_EVALUATION["delivered"].leaves(promises))
     if has_judge(work) and is_last(work):
         new = forgotten(new)

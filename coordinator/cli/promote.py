@@ -468,7 +468,7 @@ async def _publish(
         origin="operator",
         part_bytes=fitted(scenario, way.urls).wire.part_bytes,
         tune=scenario.tuning_at_home,
-        judge=of_deployment(scenario.evaluation, _known_fleet(folder)),
+        judge=of_deployment(scenario.evaluation, _known_fleet(folder), is_open=scenario.is_open),
         name=decided.target,
         force=decided.force,
         devices=decided.devices,

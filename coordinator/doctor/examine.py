@@ -30,7 +30,7 @@ from covey.coordinator.doctor.columns import (
 )
 from covey.coordinator.doctor.devices import Broker, Seen, odd_devices
 from covey.coordinator.doctor.odd import Odd, ranked, read_odd, without
-from covey.shared.candidate_names import NONE
+from covey.shared.candidate_names import CONSTANT, NONE
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure, shown_measure
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import EXPELLED, AgentStatus, CoordinatorStatus, RosterMessage
@@ -65,7 +65,7 @@ def odd_figures(
         yield from _worse_than_nothing(served, evaluation, served=True)
         yield from _far_from_others(served, "the fleet's model there: ")
     yield from drifts
-    yield from _no_model(weights or {})
+    yield from _no_model({device: _has_none(own) for device, own in (weights or {}).items()})
 
 
 def in_use(modes: Modes) -> Mapping[str, Any]:
@@ -195,15 +195,34 @@ def _drifts(evaluation: Evaluation) -> Iterator[Odd]:
         yield to_check(device, "drift", what, shifts[device])
 
 
-def _no_model(weights: Mapping[str, Mapping[str, float]]) -> Iterator[Odd]:
+def with_own_word(known: Sequence[Odd], said: Mapping[str, str]) -> list[Odd]:
+    """The list with what devices use now in the place of what a run has found.
+
+    Args:
+        known: the list.
+        said: `ModelInUse.uses` of devices; one with "" states none.
+    """
+    stated = {device: uses == CONSTANT for device, uses in said.items() if uses}
+    found = [one for one in known if one.kind != "no model"]
+    before = [one for one in known if one.kind == "no model"]
+    for device in stated:
+        before = without(before, device)
+    return [*found, *before, *_no_model(stated)]
+
+
+def _has_none(weights: Mapping[str, float]) -> bool:
+    """Whether a mixture is the constant alone."""
+    return {name for name in weights if weights[name]} == {NONE}
+
+
+def _no_model(found: Mapping[str, bool]) -> Iterator[Odd]:
     """Devices that answer with the constant: their data may be at fault; of many together, it is the method or the columns."""
-    used = {device: {name for name in own if own[name]} for device, own in weights.items()}
-    without = sorted(device for device, names in used.items() if names == {NONE})
-    if are_few(without, weights):
+    without = sorted(device for device, is_without in found.items() if is_without)
+    if are_few(without, found):
         for device in without:
             yield to_check(device, "no model", NO_MODEL)
     elif without:
-        what = f"{NO_MODEL}, on {len(without)} of {len(weights)} devices"
+        what = f"{NO_MODEL}, on {len(without)} of {len(found)} devices"
         yield Odd(tuple(without), "no model", what, "`coordinator advise`", weight=len(without))
 
 
@@ -286,6 +305,8 @@ def of_retained(
             known = without(known, agent)
     if between_runs:  # all that no device states itself, marked as of the last run
         known = [replace(one, what=f"{one.what} (last run)") for one in known if one.facts.of_run]
+        models = {agent: one.model for agent, one in statuses.items() if one.problem != EXPELLED}
+        known = with_own_word(known, {agent: one.uses for agent, one in models.items() if one})
     seen = Seen(
         now,
         statuses,

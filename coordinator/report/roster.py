@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from covey.coordinator.doctor.examine import with_own_word
 from covey.coordinator.doctor.odd import read_odd
 from covey.coordinator.report.odd_list import moment
 from covey.coordinator.view.devices import is_between_runs, rows_now
@@ -12,8 +13,10 @@ from covey.coordinator.view.state import PRESENT, STATE_WORDS, agent_state, reas
 from covey.coordinator.view.table import NONE, Column, Table
 from covey.coordinator.view.words import epsilons
 from covey.shared.sentences import counted, some
+from covey.shared.wire.documents import IN_USE, JUDGING
 
 RUN_CHARACTERS = 8  # of a run's id, for a model that no publication has named
+USES = "it mixes"
 STYLES = {
     "offline": "red",
     "excluded": "yellow",
@@ -21,7 +24,11 @@ STYLES = {
     "silent": "red",
     "failing": "red",
 }
-COLUMNS = ("agent", "state", "since", "version in use", "what is wrong")  # `--json` has all else
+COLUMNS = (
+    *("agent", "state", "since", "version in use"),
+    USES,
+    "what is wrong",
+)  # `--json` has all else
 
 
 def status_lines(seen: Mapping[str, Any]) -> list[str]:
@@ -29,7 +36,11 @@ def status_lines(seen: Mapping[str, Any]) -> list[str]:
     spent = epsilons(seen.get("privacy"))
     status = seen["status"]
     roster = seen.get("roster") or {}
-    useless = [one.sentence for one in read_odd(roster.get("odd")) if one.kind == "no model"]
+    known = read_odd(roster.get("odd"))
+    if is_left(seen):
+        models = {agent: one.get("model") or {} for agent, one in seen["devices"].items()}
+        known = with_own_word(known, {agent: one.get("uses", "") for agent, one in models.items()})
+    useless = [one.sentence for one in known if one.kind == "no model"]
     if "written" in seen:  # read from a run's folder
         ended = "the run is finished; " if seen["finished"] else ""
         written = moment(seen["written"])
@@ -80,7 +91,8 @@ def roster_table(
 def _cells(agent: str, row: Mapping[str, Any]) -> list[str]:
     """The cells of one agent, in the order of `COLUMNS`. Of one that was lost, the time is when it was heard last."""
     since = row.get("since") or row["seen"]
-    return [agent, _state(row), moment(since), _model(row.get("model")), _wrong(row)]
+    model = row.get("model")
+    return [agent, _state(row), moment(since), _model(model), _uses(model or {}), _wrong(row)]
 
 
 def _wrong(row: Mapping[str, Any]) -> str:
@@ -101,10 +113,16 @@ def _model(model: Mapping[str, Any] | None) -> str:
     return model.get("name") or f"{model['run'][:RUN_CHARACTERS]}@{model['round']}"
 
 
+def _uses(model: Mapping[str, Any]) -> str:
+    """What a device mixes, where it states this; or that its judge is at work."""
+    note = str(model.get("note") or "")
+    return note if note.startswith(JUDGING) else str(model.get("uses") or "")
+
+
 def _refused(model: Mapping[str, Any]) -> str:
     """The newest decision of a device, if it kept its model."""
     note = str(model.get("note") or "")
-    return "" if note.startswith("in use") else note
+    return "" if note.startswith((IN_USE, JUDGING)) else note
 
 
 def _state(row: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.candidate_names import CANDIDATES, HOME, NEAR, NONE, SERVED, SOUP, TREES
+from covey.shared.candidate_names import CANDIDATES, CONSTANT, HOME, NEAR, NONE, SERVED, SOUP, TREES
 from covey.shared.numerics.figures import errors, kind_of, weighted_mean
 from covey.shared.numerics.units import means_of_units
 from covey.shared.numerics.votes import counted, difference
@@ -394,7 +394,7 @@ def _largest(weights: Weights, most: int) -> dict[str, float]:
 def in_words(weights: Weights) -> str:
     """For people: "60 % served, 30 % after 20 epochs at home, 10 % neighbours"."""
     if set(weights) == {NONE}:
-        return "no model, but the constant"
+        return CONSTANT
     texts = []
     for name in sorted(weights, key=lambda name: -weights[name]):
         epochs = name.removeprefix(HOME)

@@ -56,8 +56,8 @@ class Deliver(Section):
     budget_s: float = Field(
         60.0,
         ge=0,
-        description="Seconds that a real device may train at home for its candidates, folds included. A simulated agent takes "
-        "the time that it needs, so that its run can be repeated.",
+        description="Seconds that a real device may judge: training at home, folds and trees. Candidates for which there is no "
+        "time are left out. A simulated agent takes the time that it needs, so that its run can be repeated.",
     )
 
 

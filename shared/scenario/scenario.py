@@ -311,6 +311,11 @@ class Scenario(Section):
         return self.privacy is not None and self.privacy.secure is not None
 
     @property
+    def is_open(self) -> bool:
+        """Whether devices may state their own figures and weights: no sum and no noise hides them."""
+        return not self.is_summed and (self.privacy is None or self.privacy.local is None)
+
+    @property
     def sums(self) -> Secured | None:
         """The method under secure sums, which plans evaluations too; None without them."""
         if self.privacy is None or self.privacy.secure is None:

@@ -10,8 +10,9 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from covey.shared.sentences import printable
 from covey.shared.wire.format import FORMAT
 from covey.shared.wire.framing import (
     IGNORES_UNKNOWN,
@@ -27,12 +28,15 @@ from covey.shared.wire.roll_call import MAX_SPREAD_S, ROLL_SPREAD_S
 
 MAX_ROSTER_PAGES = 1 << 12
 MAX_LABELS = 1000  # in a status
+MAX_USES = 128  # characters of what a device mixes
 MAX_LABELS_BYTES = 1 << 14  # of all labels of a status as JSON
 
 # `AgentStatus.problem` of an offline status that another program publishes in an agent's name
 EXPELLED = "expelled: its credentials were revoked"
 ROTATED = "its credentials were replaced: the agent needs the new file"
 ASKED = "missed a deadline: asked whether it is there"
+# begin `ModelInUse.note`, and the version follows; whatever else begins it, a version was not taken over
+IN_USE, JUDGING = "in use: ", "judging: "
 
 
 ShortText = Annotated[str, Field(max_length=64)]  # an id, a digest or the name of a model
@@ -55,7 +59,7 @@ class ModelInUse(Sparse):
 
     model_config = IGNORES_UNKNOWN
 
-    optional: ClassVar[tuple[str, ...]] = ("figure", "measure")
+    optional: ClassVar[tuple[str, ...]] = ("figure", "measure", "uses")
 
     run: ShortText = ""  # "" before the first one
     round: Count = 0
@@ -64,10 +68,12 @@ class ModelInUse(Sparse):
     serial: Count = 0  # of the newest publication that the device has taken over or kept out
     rejected: Count = 0  # models that the device's own check kept out
     hook_failures: Count = 0  # of the command that runs after a change
-    note: Text = ""  # the newest decision
+    note: Text = ""  # the newest decision, or what the device judges now
     # the newest figure on the device's test part, where figures of its reports are no secret; None: unknown
     figure: float | None = None
     measure: ShortText = ""  # of the figure
+    # what the device mixes, as `mixture.in_words` has it, where such weights are no secret; "": the served model, or unknown
+    uses: Annotated[str, Field(max_length=MAX_USES), AfterValidator(printable)] = ""
 
 
 Seconds = Annotated[float, Field(ge=0, le=1e6)]

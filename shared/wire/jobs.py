@@ -118,7 +118,7 @@ class ModelJudgement:
     why: str
     figure: tuple[str, float] | None  # of this model
     is_first: bool = False  # it cannot be compared with what a person accepted
-    tells: bool | None = None  # whether a status may have its figure; None: as before
+    tells: bool | None = None  # whether a status may have its figure and weights; None: as before
 
 
 @_travels

@@ -4,8 +4,10 @@
 on the samples that the fold leaves out. The models that the run serves take part as they are; what trains at home trains again
 in each fold. Test samples have no part in any of this.
 
-The three snapshots after 1, 5 and 20 epochs at home are of one training. Where it may take `budget_s` seconds only, the folds
-included, the last ones are left out: the first epoch on all samples shows how long one takes.
+The three snapshots after 1, 5 and 20 epochs at home are of one training. Where judging may take `budget_s` seconds only, the last
+ones are left out: the first epoch on all samples shows how long one takes. Neighbours and trees are measured in the folds, and the
+slowest is left out if the budget is gone after the first fold, which may load a library, or if the rest takes too long by the
+second one. So judging takes at most twice the budget, unless an epoch or the first fold alone does.
 
 A method's own model of an agent (Ditto, Local) counts as the served one: it has trained on all samples, so that no fold can
 judge another candidate of that name.
@@ -70,9 +72,34 @@ def remembered(memory: Float64, targets: Float64, queries: Float64, k: int) -> F
 
 NEIGHBOURS = 10
 PER_EPOCH = 3  # epochs of work for each epoch at home: on all samples, and on two thirds of them three times
+FOLDS = 3
+FOR_USE = 1.5  # all samples, in parts of those of a fold
 
 Clock = Callable[[], float]
 Snapshots = Mapping[int, Mixture]  # the served models after some epochs at home, by the epochs
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The time for all of the judging, which begins now; the clock is not asked where it may take as long as it takes."""
+
+    seconds: float | None = None
+    clock: Clock = time.perf_counter
+    began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "began", self.now)
+
+    @property
+    def now(self) -> float:
+        return 0.0 if self.seconds is None else self.clock()
+
+    def has(self, more: float) -> bool:
+        """Whether there is time for `more` seconds."""
+        return self.seconds is None or self.now - self.began + more <= self.seconds
+
+
+AMPLE = Budget()
 
 
 class Candidate(Protocol):
@@ -148,24 +175,15 @@ class BeforeHome:
     others: Mapping[str, Make] = field(default_factory=dict)  # by name, such as trees
 
 
-def fitted(
-    local: Local,
-    given: BeforeHome,
-    homes: Sequence[int] = HOMES,
-    *,
-    budget_s: float | None = None,
-    clock: Clock = time.perf_counter,
-) -> dict[str, Candidate]:
+def fitted(local: Local, given: BeforeHome, homes: Sequence[int] = HOMES) -> dict[str, Candidate]:
     """The candidates of an agent, by name.
 
     Args:
         local: the samples that train; of whole models.
         given: what the agent has.
         homes: after how many epochs of training at home there is a candidate; in ascending order.
-        budget_s: seconds for the training at home, folds included; None: as long as it takes.
-        clock: seconds.
     """
-    return made(local, given, at_home(local, given, homes, budget_s=budget_s, clock=clock))
+    return made(local, given, at_home(local, given, homes))
 
 
 def made(
@@ -179,6 +197,21 @@ def made(
         snapshots: of the training at home.
         wanted: the names of those that are made; None: all.
     """
+    found: dict[str, Candidate] = {}
+    for name, make in _makers(local, given, snapshots).items():
+        if wanted is not None and name not in wanted:
+            continue
+        with suppress(PublicError):  # training of the user's own shows no last layer
+            found[name] = make(local)
+    return found
+
+
+def names_of(local: Local, given: BeforeHome, snapshots: Snapshots) -> list[str]:
+    """The candidates that such an agent can have."""
+    return list(_makers(local, given, snapshots))
+
+
+def _makers(local: Local, given: BeforeHome, snapshots: Snapshots) -> dict[str, Make]:
     _, largest = max(given.served, key=lambda pair: pair[0])
     makers: dict[str, Make] = {
         NONE: lambda one: Constant.of(one.targets("train"), given.outputs),
@@ -191,13 +224,7 @@ def made(
     if len(given.served) == 1 and snapshots:
         models = [largest, *(mixture[0][1] for mixture in snapshots.values())]
         makers[SOUP] = lambda _: OfModels(((1.0, _mean(models)),))
-    found: dict[str, Candidate] = {}
-    for name, make in (makers | dict(given.others)).items():
-        if wanted is not None and name not in wanted:
-            continue
-        with suppress(PublicError):  # training of the user's own shows no last layer
-            found[name] = make(local)
-    return found
+    return makers | dict(given.others)
 
 
 def _of_models(mixture: Mixture, _: Local) -> Candidate:
@@ -209,25 +236,23 @@ def _mean(models: Sequence[Vector]) -> Vector:
 
 
 def at_home(
-    local: Local, given: BeforeHome, homes: Sequence[int], *, budget_s: float | None, clock: Clock
+    local: Local, given: BeforeHome, homes: Sequence[int], budget: Budget = AMPLE
 ) -> dict[int, Mixture]:
     """The served models after some epochs of training at home, by the epochs: snapshots of one training.
 
-    It ends early where time is short, where the owner of the device allows no more, and where it diverges.
+    It ends early where time is short for it and for the folds, where the owner of the device allows no more, and where it diverges.
     """
     trained = None if given.split is None else given.split.trains
     weights = [weight for weight, _ in given.served]
     models = [model for _, model in given.served]
     momenta: list[Vector | None] = [None] * len(models)
     found: dict[int, Mixture] = {}
-    done, began = 0, clock()
+    done, began = 0, budget.now
     for epochs in homes:
-        if (
-            done
-            and budget_s is not None
-            and PER_EPOCH * epochs * (clock() - began) / done > budget_s
-        ):
-            break
+        if done:
+            spent = budget.now - began
+            if not budget.has(PER_EPOCH * epochs * spent / done - spent):
+                break
         try:
             results = [
                 local.train(
@@ -242,8 +267,10 @@ def at_home(
         momenta = [result.velocity for result in results]
         if not all(np.isfinite(model).all() for model in models):
             break
-        found[epochs] = tuple(zip(weights, models, strict=True))
         done = epochs
+        if not budget.has((PER_EPOCH - 1) * (budget.now - began)):
+            break  # no time for the same in the folds
+        found[epochs] = tuple(zip(weights, models, strict=True))
     return found
 
 
@@ -262,23 +289,46 @@ def with_models(candidate: Candidate, changed: Callable[[Mixture], Mixture]) -> 
 
 
 def judged(
-    folds: Iterable[Fold], given: BeforeHome, names: Iterable[str], measure: str = ""
+    folds: Iterable[Fold],
+    given: BeforeHome,
+    names: Iterable[str],
+    measure: str = "",
+    budget: Budget = AMPLE,
 ) -> Judged | None:
     """What candidates answer out of fold; None without a fold.
 
     Args:
         folds: of the agent's training samples.
         given: what the agent has.
-        names: of the candidates that it has for use: as many snapshots are made in each fold.
+        names: of the candidates that it can have for use: as many snapshots are made in each fold.
         measure: of the task; empty: the usual one.
+        budget: for all of the judging.
     """
     wanted = list(names)
     homes = [epochs for epochs in HOMES if f"{HOME}{epochs}" in wanted]
     found: list[dict[str, Float64]] = []
     truths, units = [], []
+    spent: dict[str, list[float]] = {name: [] for name in (NEAR, *given.others)}
     for fold in folds:
-        candidates = fitted(fold.local, given, homes)
-        found.append({name: one.answers(fold.local, "test") for name, one in candidates.items()})
+        began = budget.now
+        snapshots, answered = at_home(fold.local, given, homes), {}
+        trained_s = budget.now - began
+        for name in wanted:
+            before = budget.now
+            for one in made(fold.local, given, snapshots, (name,)).values():
+                answered[name] = one.answers(fold.local, "test")
+            if name in spent:
+                spent[name].append(budget.now - before)
+        found.append(answered)
+        if later := max(FOLDS - len(found), 0):
+            first = len(found) == 1
+            wanted = _in_time(
+                wanted,
+                spent,
+                budget,
+                trained_s=0.0 if first else later * trained_s,
+                times=0.0 if first else later + FOR_USE,
+            )
         truths.append(fold.local.targets("test"))
         units.append(fold.units)
     if not found:
@@ -290,6 +340,33 @@ def judged(
         np.concatenate(units),
         measure,
     )
+
+
+def _in_time(
+    wanted: Sequence[str],
+    spent: Mapping[str, Sequence[float]],
+    budget: Budget,
+    *,
+    trained_s: float,
+    times: float,
+) -> list[str]:
+    """The candidates without the slowest of those that are fitted in each fold: those that are left keep to the budget.
+
+    Args:
+        wanted: their names.
+        spent: seconds of each that is fitted, in each fold so far.
+        budget: for all of the judging.
+        trained_s: seconds for what training at home is left.
+        times: how often the newest seconds of a candidate will come again.
+    """
+    kept = list(wanted)
+    while True:
+        fits = [name for name in kept if spent.get(name)]
+        wasted = sum(sum(own) for name, own in spent.items() if name not in kept)
+        more = trained_s + times * sum(spent[name][-1] for name in fits)
+        if not fits or budget.has(more - wasted):
+            return kept
+        kept.remove(max(fits, key=lambda name: spent[name][-1]))
 
 
 def mixed(

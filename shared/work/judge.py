@@ -44,12 +44,14 @@ from covey.shared.strategies.phase_names import EVALUATE
 from covey.shared.wire.messages import Work, digest
 from covey.shared.work.candidates import (
     BeforeHome,
+    Budget,
     Candidate,
     Snapshots,
     at_home,
     judged,
     made,
     mixed,
+    names_of,
 )
 
 MEMORY = "judge/"  # begins the keys of a client's memory that are the judge's
@@ -59,6 +61,7 @@ FACTS, ANSWERS, TRUTH, UNITS = (MEMORY + name for name in ("facts", "answers", "
 JUDGE = "judge"  # how often the agent has been given the fleet's weights
 FLEET = "fleet"  # the fleet's weights, in the order of `CANDIDATES`
 GAINS = "gains"  # whether mixtures are better than served models in the fleet
+TELLS = "tells"  # of a publication
 ASKED = {
     JUDGE: Expected(most=REFITS, whole=True, required=False),
     FLEET: Expected(len(CANDIDATES), most=1, required=False),
@@ -74,11 +77,20 @@ def order_numbers(judge: int, fleet: FleetWeights | None) -> dict[str, Any]:
     return {JUDGE: judge, FLEET: weights, GAINS: int(fleet.gains)}
 
 
-def of_deployment(evaluation: Evaluation, fleet: FleetWeights | None) -> dict[str, Any]:
-    """What a publication states for the judge; empty where devices use models as they are."""
+def of_deployment(
+    evaluation: Evaluation, fleet: FleetWeights | None, *, is_open: bool
+) -> dict[str, Any]:
+    """What a publication states for the judge; empty where devices use models as they are.
+
+    Args:
+        evaluation: of the run.
+        fleet: what the run knows of it.
+        is_open: whether its devices may state their figures and weights.
+    """
     if evaluation.deliver == "served":
         return {}
-    return {**evaluation.deliver.model_dump(mode="json"), **order_numbers(REFITS, fleet)}
+    stated = {**evaluation.deliver.model_dump(mode="json"), **order_numbers(REFITS, fleet)}
+    return {**stated, TELLS: is_open}
 
 
 def fleet_of(numbers: Mapping[str, Any]) -> FleetWeights | None:
@@ -114,9 +126,10 @@ class Judgement:
         clock: Callable[[], float],
     ) -> tuple[Self, dict[str, Candidate]]:
         """Train at home and judge; with the candidates for use."""
-        snapshots = at_home(local, given, HOMES, budget_s=budget_s, clock=clock)
-        candidates = made(local, given, snapshots)
-        found = judged(folds, given, candidates, measure)
+        budget = Budget(budget_s, clock)
+        snapshots = at_home(local, given, HOMES, budget)
+        found = judged(folds, given, names_of(local, given, snapshots), measure, budget)
+        candidates = made(local, given, snapshots, None if found is None else found.names)
         names = tuple(candidates) if found is None else found.names
         return cls(digest_of(given.served), figures, names, snapshots, found), candidates
 

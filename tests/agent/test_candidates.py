@@ -23,7 +23,16 @@ from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Drill, Fold, Local, Training, TrainingResult
-from covey.shared.work.candidates import BeforeHome, Constant, at_home, fitted, judged, mixed
+from covey.shared.work.candidates import (
+    BeforeHome,
+    Budget,
+    Constant,
+    at_home,
+    fitted,
+    judged,
+    mixed,
+)
+from covey.shared.work.judge import Judgement
 from covey.shared.work.label_prior import own_prior, with_prior
 
 pytestmark = pytest.mark.usefixtures("single_thread")
@@ -172,7 +181,7 @@ def test_samples_judge_once_and_none_that_a_candidate_has_trained_on() -> None:
 def test_snapshots_are_of_one_training() -> None:
     local_of, model = learned("numpy")
     has, data = given(model), points(1, 60)
-    found = at_home(local_of(data), has, HOMES, budget_s=None, clock=lambda: 0.0)
+    found = at_home(local_of(data), has, HOMES)
     [(_, end)] = found[20]
     assert np.array_equal(end, local_of(data).train(model, Drill(epochs=20)).end)
     assert not np.array_equal(found[1][0][1], found[5][0][1])
@@ -207,31 +216,83 @@ def test_a_fold_trains_no_longer_than_the_candidates_need_it() -> None:
     assert [one.now for one in slow] == [1, 1, 1]
 
 
-@pytest.mark.parametrize(("budget", "homes"), [(1.0, [1]), (15.0, [1, 5]), (60.0, [1, 5, 20])])
+@pytest.mark.parametrize(
+    ("budget", "homes"), [(1.0, []), (3.0, [1]), (15.0, [1, 5]), (60.0, [1, 5, 20])]
+)
 def test_snapshots_for_which_there_is_no_time_are_left_out(budget: float, homes: list[int]) -> None:
     """The folds take twice the time of all samples."""
     local_of, model = learned("numpy")
     slow: Any = Slow(local_of(points(1, 60)))
-    found = at_home(slow, given(model), HOMES, budget_s=budget, clock=lambda: slow.now)
+    found = at_home(slow, given(model), HOMES, Budget(budget, lambda: slow.now))
     assert list(found) == homes
+
+
+class Watch:
+    """A clock that work moves on: an epoch takes a second for each 60 samples, and trees take `trees` as long."""
+
+    def __init__(self, trees: float) -> None:
+        self.now = 0.0
+        self.trees = trees
+
+    def __call__(self) -> float:
+        return self.now
+
+    def local(self, local: Local) -> Any:
+        watch = self
+
+        class Timed(Slow):
+            def train(self, start: Vector, drill: Drill) -> TrainingResult:
+                assert drill.epochs is not None
+                watch.now += drill.epochs * self.local.examples / 60
+                result: TrainingResult = self.local.train(start, drill)
+                return result
+
+        return Timed(local)
+
+    def make(self, local: Local) -> Any:
+        self.now += self.trees * local.examples / 60
+        return Constant.of(local.targets("train"), 2)
+
+
+@pytest.mark.parametrize(
+    ("budget", "trees", "names", "seconds"),
+    [
+        (None, 100.0, {"home-1", "home-5", "home-20", "near", "soup", "trees"}, 360.0),
+        (90.0, 5.0, {"home-1", "home-5", "home-20", "near", "soup", "trees"}, 75.0),
+        (70.0, 5.0, {"home-1", "home-5", "home-20", "near", "soup"}, 66.7),
+        (40.0, 5.0, {"home-1", "home-5", "near", "soup", "trees"}, 30.0),
+        (5.0, 5.0, {"home-1", "near", "soup"}, 9.7),
+        (1.0, 5.0, {"near"}, 4.3),
+        (1.0, 0.0, {"near", "trees"}, 1.0),
+    ],
+)
+def test_the_whole_judging_keeps_to_its_budget(
+    budget: float | None, trees: float, names: set[str], seconds: float
+) -> None:
+    """It takes at most twice as long, unless an epoch or the first fold alone do; trees that are too slow cost the rest nothing."""
+    local_of, model = learned("numpy")
+    watch = Watch(trees)
+    data = points(1, 60)
+    known, candidates = Judgement.made(
+        watch.local(local_of(data)),
+        replace(given(model), others={"trees": watch.make}),
+        (Fold(watch.local(local_of(part)), units) for part, units in folds(data, 1, "pi")),
+        {},
+        measure="",
+        budget_s=budget,
+        clock=watch,
+    )
+    assert set(known.names) == set(candidates) == names | {"none", "served"}
+    assert watch.now == pytest.approx(seconds, abs=0.1)
 
 
 def test_the_owner_of_a_device_decides_how_much_it_trains_at_home() -> None:
     _, model = learned("numpy")
     for most, homes in ((4, [1, 5]), (2, [1])):
         local_of, _ = local_with("numpy", rules=OwnersRules(Policy(max_epochs=most)))
-        assert (
-            list(
-                at_home(
-                    local_of(points(1, 60)), given(model), HOMES, budget_s=None, clock=lambda: 0.0
-                )
-            )
-            == homes
-        )
+        assert list(at_home(local_of(points(1, 60)), given(model), HOMES)) == homes
     local_of, _ = local_with("numpy", rules=OwnersRules(Policy(max_steps=1)))
-    assert not at_home(
-        local_of(points(1, 60)), given(model), HOMES, budget_s=None, clock=lambda: 0.0
-    )
+    assert not at_home(local_of(points(1, 60)), given(model), HOMES)
 
 
 def test_a_training_that_diverges_leaves_the_snapshots_before_it() -> None:

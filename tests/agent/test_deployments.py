@@ -66,9 +66,12 @@ def test_a_device_fetches_the_model_of_its_cluster_and_no_other() -> None:
         Subscribe(parts(1)),
     ]
     assert it.parts.subscribed == parts(1)
+    assert it.judging == ""
     assert it.model_ready(digest(CONTENTS[1])) == [Unsubscribe(parts(1)), Adopt(deployment(), (1,))]
+    assert it.judging == "run-1@3"
     assert it.wake_at is None
     assert it.settled(5) == [KeepDeployed(frozenset())], "the model file has what is needed"
+    assert it.judging == ""
     assert it.seen(deployment(), 9.0, WALL) == [], "a settled one is never fetched again"
     assert machine(settled=5).seen(deployment(), 0.0, WALL) == [], "also not after a restart"
 
@@ -109,6 +112,7 @@ def test_models_that_a_device_has_already_are_not_fetched() -> None:
     """The next publication to all ends a trial on a few devices, and the others keep what they have."""
     it = Deployments("pi", TOPICS, settled=0, models=[], rules=DEFAULT_RULES, has=lambda _: True)
     assert it.seen(deployment(), 0.0, WALL) == [Adopt(deployment(), ())]
+    assert it.judging == "", "there is nothing to judge"
     assert it.settled(5) == [KeepDeployed(frozenset())]
     assert it.share_seen(DeploymentShare(serial=5, cluster=1), 1.0) == []
     refused = Deployments(

@@ -28,6 +28,7 @@ from covey.shared.storage.files import folder_lock
 from covey.shared.wire.codec import Codec, encode_model
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.jobs import (
+    Adopted,
     AdoptModel,
     DeviceData,
     Failure,
@@ -38,7 +39,7 @@ from covey.shared.wire.jobs import (
 from covey.shared.wire.messages import ModelRef, digest
 from covey.shared.wire.topics import Topics, deployed_key
 from tests import clock
-from tests.agent.orders import order, ref
+from tests.agent.orders import MODEL, order, ref
 from tests.agent.test_service import FakePool, World, worked
 from tests.kit.memory_broker import MemoryBroker
 
@@ -251,6 +252,7 @@ def adopted(
     freeze: tuple[str, ...] = (),
     vector: Vector = BAD,
     tune: dict[str, Any] | None = None,
+    judge: dict[str, Any] | None = None,
 ) -> Any:
     """The worker's answer about a published model, by default one that is worse here than the one in use."""
     content = encode_model(vector, LAYOUT.digest, Codec(), generator(0, "down"))
@@ -266,6 +268,7 @@ def adopted(
         models=[ref(deployed_key(0), content)],
         force=force,
         tune=tune or {},
+        judge=judge or {},
     )
     job = AdoptModel(
         source=DeviceData(data=str(samples(folder))),
@@ -322,6 +325,8 @@ def test_a_device_judges_at_adoption_what_it_answers_with(
     served = adopted(tmp_path, models)
     assert (served.version["uses"], served.figure[1] < 0.2) == ("", True)
     judged = adopted(tmp_path, models, tune=TUNE)
+    assert judged.tells is None
+    assert adopted(tmp_path, models, tune=TUNE, judge={"tells": True}).tells is True
     assert judged.figure[1] > 0.8
     assert "at home" in judged.version["uses"]
     version = Version.from_json(judged.version)
@@ -348,11 +353,21 @@ def test_training_at_home_at_adoption_leaves_frozen_tensors_and_limits_of_the_ow
 
 
 class KeepingPool(FakePool):
-    """Its worker accepts each model, unless `accepts` is False."""
+    """Its worker accepts each model, unless `accepts` is False. A judge needs a minute."""
 
     accepts = True
+    tells: bool | None = None
 
     async def call(self, job: Any, *, weight: float = 0) -> Any:
+        if isinstance(job, AdoptModel):
+            await asyncio.sleep(60)
+            version = Version("run-0", 9, origin="operator", uses="60 % served, 40 % neighbours")
+            (job.keep.folder / version.file).write_bytes(b"a model")
+            return Adopted(
+                kept=ModelJudgement(
+                    version=version.to_json(), accepted=True, why="", figure=None, tells=self.tells
+                )
+            )
         done = await super().call(job, weight=weight)
         if not isinstance(job, Perform) or job.keep is None:
             return done
@@ -410,6 +425,40 @@ async def test_a_model_that_is_still_in_training_does_not_go_into_use(tmp_path: 
         assert shown.run == ""
     [perform] = [job for job in pool.jobs if isinstance(job, Perform)]
     assert perform.keep is None
+
+
+@pytest.mark.parametrize("tells", [True, False, None])
+@clock.virtual(within_s=3600)
+async def test_a_device_that_judges_between_runs_states_so_and_then_what_it_uses(
+    tmp_path: Path, tells: bool | None
+) -> None:
+    pool = KeepingPool()
+    pool.tells = tells
+    published = Deployment(
+        serial=7,
+        run="run-0",
+        round=9,
+        name="june",
+        origin="operator",
+        task=TASK.for_agents(),
+        layout=LAYOUT.to_wire(),
+        models=[ref(deployed_key(0), MODEL)],
+    )
+    async with (
+        World.open(tmp_path, broker=MemoryBroker(), pool=pool) as world,
+        world.living(keep=KeepOptions(tmp_path / "models")),
+    ):
+        await world.publish(Topics("default").deployment, published.to_bytes())
+        await world.model(deployed_key(0))
+        await asyncio.sleep(30)
+        shown = world.statuses[-1].model
+        assert shown is not None
+        assert (shown.run, shown.note, shown.uses) == ("", "judging: june", "")
+        await asyncio.sleep(60)
+        shown = world.statuses[-1].model
+        assert shown is not None
+        assert (shown.run, shown.note) == ("run-0", "in use: june")
+        assert shown.uses == ("60 % served, 40 % neighbours" if tells else "")
 
 
 @clock.virtual(within_s=3600)

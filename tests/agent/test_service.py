@@ -115,9 +115,9 @@ class World:
     async def order(self, message: OrderMessage) -> None:
         await self.publish(TOPICS.order("pi"), message.to_bytes())
 
-    async def model(self) -> None:
+    async def model(self, key: str = "0") -> None:
         part = Part(digest=digest(MODEL), index=0, count=1, size=len(MODEL), about=1, data=MODEL)
-        await self.publish(f"{TOPICS.model('0')}/0", part.to_bytes())
+        await self.publish(f"{TOPICS.model(key)}/0", part.to_bytes())
 
     async def publish(self, topic: str, payload: bytes) -> None:
         """Retained, and again until the broker has it."""

@@ -33,6 +33,7 @@ from covey.coordinator.report.tables import labels, results
 from covey.coordinator.view.printed import divided, framed, results_table, show, show_words
 from covey.coordinator.view.table import Table, columns_of
 from covey.coordinator.view.words import epsilons
+from covey.shared.candidate_names import CONSTANT
 from covey.shared.wire.documents import RosterMessage
 
 ODD = "[/odd]/one.csv [red]:smile:"
@@ -399,6 +400,31 @@ def test_the_row_of_an_agent_has_what_matters_most_about_it(known: set[str], wor
     table = roster_table({"run": "r", "agents": {"pi-1": row, "pi-2": FULL}})
     assert table.rows[0][-1].startswith(words)
     assert bool(table.rows[0][-1]) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("model", "mixes", "wrong"),
+    [
+        ({"note": "in use: june", "uses": "60 % served"}, "60 % served", ""),
+        ({"note": "judging: july", "uses": "60 % served"}, "judging: july", ""),
+        ({"note": "rejected: july", "uses": CONSTANT}, CONSTANT, "rejected: july"),
+        ({"note": "in use: june"}, None, ""),  # a device that does not tell, or an earlier version
+    ],
+)
+def test_a_line_has_what_the_device_mixes_where_it_states_it(
+    model: dict[str, str], mixes: str | None, wrong: str
+) -> None:
+    rows = {
+        "pi-1": {
+            **FINE,
+            "test_samples": 9,
+            "model": {"run": "r", "round": 3, "name": "june", **model},
+        }
+    }
+    table = roster_table({"run": "r", "agents": rows})
+    cells = dict(zip((one.title for one in table.columns), table.rows[0], strict=True))
+    assert (cells["version in use"], cells.get("it mixes")) == ("june", mixes)
+    assert cells.get("what is wrong", "") == wrong
 
 
 SIX = "6: north-1, north-2, north-3 and 3 more"

@@ -11,7 +11,9 @@ import pytest
 from covey.coordinator.doctor import examine
 from covey.coordinator.doctor.devices import Seen
 from covey.coordinator.doctor.odd import KINDS, Odd, ranked, read_odd, without
-from covey.shared.wire.documents import EXPELLED, RosterMessage
+from covey.coordinator.report.roster import status_lines
+from covey.shared.candidate_names import CONSTANT
+from covey.shared.wire.documents import EXPELLED, ModelInUse, RosterMessage
 from tests.agent.test_deployments import deployment
 from tests.coordinator.odd_words import NOW, kinds, named
 from tests.coordinator.test_doctor_columns import column, scaled
@@ -190,6 +192,23 @@ def test_a_mixture_that_gives_no_model_any_weight() -> None:
     assert odd(good, good, {"none": 1.0}) == [("gw-2", "no model")]
     [lone] = examine.odd_figures({}, {"a": good, "b": good, "c": none})
     assert lone.weight == 0.0
+
+
+def test_the_own_word_of_a_device_replaces_what_the_last_run_found() -> None:
+    found = list(examine.odd_figures({}, {f"gw-{n}": {"none": 1.0} for n in range(4)}))
+    uses = {"gw-0": "100 % served", "gw-1": CONSTANT, "gw-2": "", "gw-8": CONSTANT}
+    models = {agent: ModelInUse(run="run-1", round=3, uses=own) for agent, own in uses.items()}
+    statuses = {agent: status(agent, model=own) for agent, own in models.items()}
+    roster = RosterMessage(odd=[odd.to_json() for odd in found])
+    for between, expected in (
+        (False, [("gw-0, gw-1, gw-2 and 1 more", "no model")]),
+        (True, [("gw-2, gw-3", "no model"), ("gw-1, gw-8", "no model")]),
+    ):
+        shown = examine.of_retained(NOW, statuses, roster, None, between_runs=between)
+        assert named(shown) == expected
+    devices = {agent: {"state": "idle", "model": own.model_dump()} for agent, own in models.items()}
+    lines = status_lines({"status": None, "roster": {"odd": roster.odd}, "devices": devices})
+    assert ["gw-0" in line for line in lines[-2:]] == [False, False]
 
 
 # -- the list --------------------------------------------------------------------------------------------------------

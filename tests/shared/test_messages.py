@@ -269,6 +269,12 @@ def test_what_a_status_has_in_maps_of_its_own_may_grow_too() -> None:
     status = AgentStatus.from_bytes(json_sealed(AgentStatus, json.dumps(content).encode()))
     assert status.model is not None
     assert status.model.round == 3
+    for uses, expected in (("100 % served", None), ("x" * 129, "fields"), (5, "fields")):
+        told = json.dumps({**content, "model": {**in_use, "uses": uses}}).encode()
+        if expected is None:
+            assert AgentStatus.from_bytes(json_sealed(AgentStatus, told)).model is not None
+        else:
+            assert reason(AgentStatus, json_sealed(AgentStatus, told)) == expected
     twice = json.dumps(content)[:-1] + ',"sudo":1,"sudo":2}'
     assert reason(AgentStatus, json_sealed(AgentStatus, twice.encode())) == "not json"
 
