@@ -658,10 +658,12 @@ def test_the_account_counts_unmask_lists_and_no_sum_that_was_void(
 def test_an_attempt_with_fewer_members_has_as_much_noise() -> None:
     """A vector is made once in a round, with its noise: the threshold rises where members are gone."""
     method = noised_scene().method
-    whole = method._group(8, 0)
+    whole = method.grouping.size(8, 0)
     assert (whole.threshold, whole.honest) == (5, 4)
-    assert [method._group(members, whole.honest).honest for members in (8, 6, 5, 4)] == [4] * 4
-    assert method._group(3, whole.honest) is None
+    assert [method.grouping.size(members, whole.honest).honest for members in (8, 6, 5, 4)] == [
+        4
+    ] * 4
+    assert method.grouping.size(3, whole.honest) is None
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
