@@ -19,7 +19,8 @@ from covey.coordinator.fold.folding import Folding
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import ClientId, Report
+from covey.shared.strategies.base import ClientId
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.reading import is_whole
 from covey.shared.wire.aggregates import PartialSum
 

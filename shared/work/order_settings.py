@@ -26,7 +26,7 @@ from covey.shared.work.judge import ASKED as JUDGED
 
 KEPT = 8  # of the newest settings: an agent may take part in several runs
 
-# all that agents are told alike, but plain numbers
+# alike for all agents, but plain numbers
 SECTIONS = tuple(name for name in SharedWork.model_fields if name not in ("seed", "part_bytes"))
 
 Settings = tuple[Strategy[Any], Training]

@@ -39,7 +39,8 @@ from covey.shared.secure.parameters import Scale
 from covey.shared.secure.primitives import hashed, number
 from covey.shared.secure.simulated import FEDERATION, simulated_identity
 from covey.shared.strategies import flux
-from covey.shared.strategies.base import COUNTED, ClientId
+from covey.shared.strategies.base import ClientId
+from covey.shared.strategies.client_half import COUNTED
 from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.strategies.secured import coordinator as secured
 from covey.shared.strategies.secured import phases

@@ -37,7 +37,8 @@ from covey.shared.secure.agent import OwnSum
 from covey.shared.secure.derivation import name_of_terms
 from covey.shared.secure.integers import Integers, total_of
 from covey.shared.secure.messages import JoinList, Terms
-from covey.shared.strategies.base import ClientId, Phase, Report, Reports
+from covey.shared.strategies.base import ClientId, Phase, Reports
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.secured import coordinator as secured
 from covey.shared.strategies.secured.phases import bytes_of
 from covey.shared.strategies.secured.progress import GroupSum

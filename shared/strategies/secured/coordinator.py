@@ -35,7 +35,6 @@ from covey.shared.strategies.base import (
     Order,
     Phase,
     PrivacyFacet,
-    Report,
     Reports,
     Sealed,
     Settings,
@@ -47,6 +46,7 @@ from covey.shared.strategies.base import (
     Terms,
     View,
 )
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.secured import phases
 from covey.shared.strategies.secured.figures import FIGURES, FigureSlots
 from covey.shared.strategies.secured.grouping import Grouping

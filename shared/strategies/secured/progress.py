@@ -12,7 +12,8 @@ import msgpack
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.secure import coordinator as co
-from covey.shared.strategies.base import ClientId, Report
+from covey.shared.strategies.base import ClientId
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.secured.phases import BOX, WORDS, bytes_of, words_of
 
 S = TypeVar("S")
