@@ -71,7 +71,7 @@ from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.storage import json_text
 from covey.shared.storage.audit import read_key
-from covey.shared.storage.files import folder_lock
+from covey.shared.storage.files import folder_lock, naming
 from covey.shared.wire.topics import Topics
 from covey.shared.work.judge import of_deployment
 
@@ -416,7 +416,8 @@ def _alone(way: Way) -> Iterator[None]:
         "wait until it ends, look at `coordinator versions`, then decide"
     )
     with folder_lock(lock, busy):
-        lock.write_text(f"{operator()} since {time.strftime('%H:%M')}")
+        with naming(lock):
+            lock.write_text(f"{operator()} since {time.strftime('%H:%M')}")
         yield
 
 
