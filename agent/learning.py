@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from covey.shared.own_code.consent import AllowedCode
     from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise
     from covey.shared.scenario.task import Task
-    from covey.shared.strategies.base import Local, Training
+    from covey.shared.strategies.base import Training
+    from covey.shared.strategies.client_half import Local
     from covey.shared.wire.messages import DeviceKind
 
     class LocalTraining(Local, Protocol):

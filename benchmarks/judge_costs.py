@@ -29,7 +29,8 @@ from covey.agent.worker.learners import load_learner
 from covey.shared.numerics.figures import figures_of
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.base import Fold, Local, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Fold, Local
 from covey.shared.wire.messages import ReportContent
 from covey.shared.work.candidates import BeforeHome
 from covey.shared.work.judge import Judgement, only_served

@@ -47,7 +47,9 @@ from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
-from covey.shared.strategies.base import HOLD_BACK, MOMENTS, VOTE, ClientId, Local, Training
+from covey.shared.strategies.base import HOLD_BACK, ClientId, Training
+from covey.shared.strategies.client_half import Local
+from covey.shared.strategies.phase_names import MOMENTS, VOTE
 from covey.shared.wire.messages import OrderMessage
 from covey.shared.work.at_hand import shuffle
 

@@ -33,7 +33,8 @@ from covey.shared.numerics.figures import figures_of
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.mixture import REFITS, FleetWeights, Judged, chosen, fitted
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import ClientId, Fold
+from covey.shared.strategies.base import ClientId
+from covey.shared.strategies.client_half import Fold
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.work.at_hand import AtHand
 from covey.shared.work.candidates import BeforeHome, judged

@@ -23,7 +23,8 @@ from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Drill, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Drill
 
 OUT = Path(__file__).parent / "results" / "precision.json"
 PRECISIONS = ("fp32", "bf16", "fp16")

@@ -37,7 +37,8 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
 from covey.shared.storage.files import write_atomically
-from covey.shared.strategies.base import Phase, Report, Setup
+from covey.shared.strategies.base import Phase, Setup
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.reading import folded
 
 OUT = Path(__file__).parent / "results" / "privacy.json"

@@ -23,8 +23,9 @@ from benchmarks.privacy import SETTINGS, Cell, Run
 from covey.shared.secure.integers import add_noise, to_integers, total_of
 from covey.shared.secure.parameters import Scale, group_of, groups, noised_scale
 from covey.shared.secure.primitives import hashed, number
-from covey.shared.strategies.base import Phase, Report
-from covey.shared.strategies.secured.coordinator import SecureSums
+from covey.shared.strategies.base import Phase
+from covey.shared.strategies.client_half import Report
+from covey.shared.strategies.secured.sums import SecureSums
 
 DATA = "fashion-mnist"
 NOISES = (2.0, 8.0)

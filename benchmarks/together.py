@@ -27,7 +27,8 @@ from covey.agent.training.learner import Nets, TorchLocal
 from covey.agent.training.models import initial
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Training, TrainingResult
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import TrainingResult
 
 OUT = Path(__file__).parent / "results" / "together.json"
 TASKS: dict[str, dict[str, Any]] = {

@@ -35,7 +35,8 @@ from covey.agent.worker.memory_file import save_memory
 from covey.shared.numerics.vectors import Layout
 from covey.shared.programs.child import environment, worker_environment
 from covey.shared.scenario.task import Model, Task
-from covey.shared.strategies.base import LAST_MODEL, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import LAST_MODEL
 from covey.shared.wire.codec import Codec, encode_model
 from covey.shared.wire.jobs import DeviceData, FleetShare, JobRules, Perform, Performed, pack, read
 from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest

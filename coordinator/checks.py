@@ -23,7 +23,9 @@ from covey.shared.scenario.fleet_statistics import QUANTILE_LEVELS, asked_statis
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
 from covey.shared.strategies import phase_names
-from covey.shared.strategies.base import LARGEST, Expected, Phase, Report, is_list, is_number
+from covey.shared.strategies.base import LARGEST, Expected, Phase
+from covey.shared.strategies.client_half import Report
+from covey.shared.strategies.expected import is_list, is_number
 from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import ReportContent
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal, get_args
 
 SEE_THE_LOG = "the log on the device shows the details"
 MAX_TYPE_NAME = 64  # characters of an error's type that are sent to another machine
@@ -89,19 +90,28 @@ class DataError(UserError):
         return self._public
 
 
-# reasons that an honest agent may cause, which still has to do with an earlier run: they blame no agent
-HONEST_REFUSALS = frozenset({"other run", "format", "unknown sender"})
+# An honest agent may cause these, which still has to do with an earlier run: they blame no agent.
+Honest = Literal["format", "other run", "unknown sender"]
+HONEST_REFUSALS: frozenset[str] = frozenset(get_args(Honest))
+Blaming = Literal[
+    "absurd values", "bad count", "bad index", "bad key", "bad scale", "box", "checksum", "codec", "contradicts",
+    "disk full", "empty", "entry", "fields", "layout", "no base", "no room", "not finite", "not json", "not msgpack",
+    "other broker", "other phase", "other sender", "other work", "partial sum", "rate", "same key", "secure head",
+    "secure join", "secure signature", "secure stage", "secure sum", "secure words", "too large", "too long",
+    "too many agents", "too many examples", "topic", "unknown codec", "version", "wrong base", "wrong digest",
+    "wrong length", "wrong numbers", "wrong vectors",
+]  # fmt: skip
 
 
 class DecodeError(CoveyError):
     """Bytes from the network that were refused.
 
     Args:
-        reason: a short stable name to count by, such as "truncated" or "not finite".
+        reason: a short stable name to count by. Each is declared with whether it blames the sender.
         detail: more, for people.
     """
 
-    def __init__(self, reason: str, detail: str = "") -> None:
+    def __init__(self, reason: Honest | Blaming, detail: str = "") -> None:
         text = f"{reason}: {detail}" if detail else reason
         super().__init__(text)
         self.reason = reason

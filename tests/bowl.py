@@ -18,13 +18,13 @@ import numpy.typing as npt
 from covey.shared.numerics import kinship
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import (
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import (
     AS_ORDERED,
     DataSplit,
     Drill,
     Local,
     SampleIndices,
-    Training,
     TrainingResult,
 )
 

@@ -14,21 +14,8 @@ import msgpack
 import numpy as np
 
 from covey.shared.seeds import entropy, generator
-from covey.shared.strategies.base import (
-    LAST_MODEL,
-    MODEL,
-    ClientId,
-    ClientState,
-    Job,
-    Local,
-    Mixture,
-    Order,
-    Phase,
-    Report,
-    Setup,
-    Strategy,
-    View,
-)
+from covey.shared.strategies.base import MODEL, ClientId, Order, Phase, Setup, Strategy, View
+from covey.shared.strategies.client_half import LAST_MODEL, ClientState, Job, Local, Mixture, Report
 from covey.shared.strategies.part_local import PartLocal, divided
 from covey.shared.strategies.reading import folded
 from covey.shared.work.order_settings import split_by

@@ -15,7 +15,7 @@ from covey.shared.candidate_names import NEAR, NONE, SERVED, TREES
 from covey.shared.numerics.figures import Figures, answers, figures_of, or_diverged, weighted_mean
 from covey.shared.numerics.measures import Kind
 from covey.shared.numerics.vectors import Layout
-from covey.shared.strategies.base import DataSplit, Local, Mixture
+from covey.shared.strategies.client_half import DataSplit, Local, Mixture
 from covey.shared.work.candidates import Candidate, Constant, Near, OfModels
 from covey.shared.work.evaluate import measure
 

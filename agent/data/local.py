@@ -31,7 +31,8 @@ from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.columns import TableColumn
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.base import DataSplit, SampleIndices, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import DataSplit, SampleIndices
 
 # -- from the rows of a table to the inputs of a model ---------------------------------------------
 # A task with columns is resolved first (`covey.shared.scenario.fleet_statistics`): it then has every value that this needs.

@@ -68,7 +68,9 @@ def _entries(paths: Sequence[Path], population: str | None) -> tuple[DeviceEntry
         name = path.name
         if population is not None:
             name = f"{population}/{name}"
-        entries.append(DeviceEntry(path, name, population))
+        # messages name the data where a link leads, for there it can be corrected
+        own = path.parent / path.readlink() if path.is_symlink() else path
+        entries.append(DeviceEntry(own, name, population))
     return tuple(entries)
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from covey.agent.data.local import DataOfLocal
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.base import DataSplit, Local
+from covey.shared.strategies.client_half import DataSplit, Local
 
 Float64 = npt.NDArray[np.float64]
 

@@ -387,7 +387,7 @@ class Agent:
         match event:
             case Up(broker):
                 self._observer(n.Connected(broker=broker))
-            case Down(why):
+            case Down(why=why):
                 self._observer(n.Disconnected(why))
             case e.Sent(step, whole):
                 self._observer(n.ReportSent(step, whole))

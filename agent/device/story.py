@@ -130,7 +130,7 @@ def _of_event(event: Event, before: StoryContext) -> str | None:
     match event:
         case Up():
             return "Connected to the broker."
-        case Down(why):
+        case Down(why=why):
             return f"Lost the connection to the broker: {why}"
         case Inspected(problem=None, samples=samples, test_samples=test_samples):
             return f"The data fits the task: {samples} training and {test_samples} test samples."

@@ -220,7 +220,7 @@ class FleetRun:
                         self._observer(n.FleetConnected())
                         await link.subscribe([topic])
                     case Down(
-                        why
+                        why=why
                     ):  # one notice for all agents, whose links lead to the same broker
                         self._observer(n.FleetDisconnected(why))
                     case Received():

@@ -29,7 +29,7 @@ from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.task import Task
 from covey.shared.storage import json_text
 from covey.shared.storage.files import atomic_replace
-from covey.shared.strategies.base import Mixture
+from covey.shared.strategies.client_half import Mixture
 
 Named = dict[str, npt.NDArray[Any]]  # arrays by the name of their tensor
 SINGLE = (1.0,)

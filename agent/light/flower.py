@@ -30,7 +30,8 @@ from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.faults import own_code
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.base import DataSplit, Drill, Mixture, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import DataSplit, Drill, Mixture
 
 Arrays = list[npt.NDArray[Any]]
 Config = dict[str, Any]

@@ -29,13 +29,13 @@ from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.base import (
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import (
     AS_ORDERED,
     Debias,
     Drill,
     GradientCorrection,
     SampleIndices,
-    Training,
     TrainingResult,
 )
 from covey.shared.wire.messages import DeviceKind

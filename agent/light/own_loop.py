@@ -22,7 +22,8 @@ from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.base import AS_ORDERED, Drill, SampleIndices, Training, TrainingResult
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import AS_ORDERED, Drill, SampleIndices, TrainingResult
 from covey.shared.wire.messages import DeviceKind
 
 SEEDS = 2**31  # exclusive: most libraries take a seed of 32 bits

@@ -32,7 +32,8 @@ from covey.agent.training.objective import TaskLoss
 from covey.agent.training.sgd import Sgd
 from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Layout, Vector
-from covey.shared.strategies.base import GradientCorrection, SampleIndices, Training, TrainingResult
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import GradientCorrection, SampleIndices, TrainingResult
 
 Done = TypeVar("Done")
 Answers = Callable[[Sequence[Any]], Sequence[Any]]  # to requests, in their order

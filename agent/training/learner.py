@@ -58,12 +58,12 @@ from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.base import (
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import (
     AS_ORDERED,
     Contrast,
     Drill,
     SampleIndices,
-    Training,
     TrainingResult,
 )
 from covey.shared.strategies.training import unfit_for_dp_sgd

@@ -22,7 +22,7 @@ from covey.agent.training.architectures import Headed
 from covey.agent.training.augment import Augmentation
 from covey.shared.numerics.measures import Kind
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.base import Contrast, Debias
+from covey.shared.strategies.client_half import Contrast, Debias
 
 
 @dataclass(frozen=True)

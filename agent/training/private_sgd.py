@@ -25,7 +25,8 @@ from covey.agent.kept.privacy_account import DeviceAccount
 from covey.shared.errors import PublicError, install
 from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise
 from covey.shared.scenario.adapters import B
-from covey.shared.strategies.base import SampleIndices, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import SampleIndices
 
 INSTALL = f"privacy.local trains with Opacus, which is not installed here: {install('privacy')}"
 RAISED = (

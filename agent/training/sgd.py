@@ -11,7 +11,8 @@ from torch import Tensor
 
 from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Vector
-from covey.shared.strategies.base import GradientCorrection, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import GradientCorrection
 
 
 class Trainable(Protocol):

@@ -19,7 +19,8 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.task import Model, Task
-from covey.shared.strategies.base import Drill, Local, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Drill, Local
 
 WARM_UP_STEPS = 2  # the first steps allocate memory and choose kernels
 MIN_STEPS = 3

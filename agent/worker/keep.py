@@ -30,8 +30,9 @@ from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
 from covey.shared.sentences import some
-from covey.shared.strategies.base import ClientState, Fold, Local, Mixture, Training
+from covey.shared.strategies.base import Training
 from covey.shared.strategies.bases.hard import lowest_loss
+from covey.shared.strategies.client_half import ClientState, Fold, Local, Mixture
 from covey.shared.wire.codec import decode_model
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.jobs import DataSource, KeepPlace, ModelJudgement

@@ -17,7 +17,7 @@ from covey.shared.storage.files import atomic_replace, obstacle
 from covey.shared.wire.messages import digest
 
 if TYPE_CHECKING:
-    from covey.shared.strategies.base import ClientState
+    from covey.shared.strategies.client_half import ClientState
 
 
 class ResultDoesNotFit(Exception):  # noqa: N818 - the service waits and asks again

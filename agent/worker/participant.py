@@ -24,7 +24,8 @@ from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.faults import OwnCodeError
 from covey.shared.privacy.settings import AgentPrivacy, Budget, Noise, Trainings
 from covey.shared.scenario.fleet_statistics import resolved
-from covey.shared.strategies.base import HOLD_BACK, ClientId, ClientState, DataSplit, Fold, Local
+from covey.shared.strategies.base import HOLD_BACK, ClientId
+from covey.shared.strategies.client_half import ClientState, DataSplit, Fold, Local
 from covey.shared.strategies.phase_names import EVALUATE, EXCHANGES, MOMENTS, TRAIN, VOTE
 from covey.shared.wire.jobs import DataSource, FleetShare, Perform
 from covey.shared.wire.messages import Work

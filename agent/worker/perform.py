@@ -33,7 +33,8 @@ from covey.shared.own_code.consent import framework_of
 from covey.shared.own_code.faults import own_code
 from covey.shared.scenario.base import base_vector, check_size
 from covey.shared.storage.files import obstacle, write_atomically
-from covey.shared.strategies.base import ClientState, Strategy
+from covey.shared.strategies.base import Strategy
+from covey.shared.strategies.client_half import ClientState
 from covey.shared.strategies.phase_names import EVALUATE
 from covey.shared.wire.codec import decode_model
 from covey.shared.wire.jobs import (

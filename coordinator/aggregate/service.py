@@ -195,7 +195,7 @@ class AggregatorService:
             case Up():
                 self._show(f"connected to {item.broker}")
                 self._up(item.profile, now)
-            case Down(why):
+            case Down(why=why):
                 self._show(f"broker: {why}; trying again")
             case Echo(why):
                 self._show(why)

@@ -29,7 +29,8 @@ from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import ClientId, Phase, Report
+from covey.shared.strategies.base import ClientId, Phase
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.reading import is_whole
 from covey.shared.strategies.sums import Terms
 from covey.shared.wire.aggregates import (

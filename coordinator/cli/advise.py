@@ -316,19 +316,13 @@ def advise_files(
         content = scenario.model_dump(mode="json")
     with tempfile.TemporaryDirectory(prefix="covey-devices-") as folder:
         for number, source in enumerate(sources):
-            data = Path(source).resolve()
+            data = Path(source).absolute()
             # the agents of a folder of devices have the order of its names
             (Path(folder) / f"{number:05}{data.suffix}").symlink_to(data)
         rule = {"name": "by_group", "split": "time"}
         fleet = {"agents": len(sources), "data": folder, "partition": rule}
         whole = from_mapping({**content, "fleet": fleet})
-        try:
-            found = advise(whole, options, ignore, rounds=rounds, picture=picture)
-        except UserError as error:
-            text = str(error)
-            for number, source in enumerate(sources):
-                text = text.replace(f"{folder}/{number:05}{Path(source).suffix}", source)
-            raise UserError(text) from None
+        found = advise(whole, options, ignore, rounds=rounds, picture=picture)
     if found is None:
         return None
     named = {agent_name(number, len(sources)): source for number, source in enumerate(sources)}

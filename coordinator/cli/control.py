@@ -129,11 +129,11 @@ async def carry_out(
                 match incoming:
                     case Up():
                         await link.subscribe([watched])
-                    case Down(why) if asked:  # so some brokers treat users without the right
+                    case Down(why=why) if asked:  # so some brokers treat users without the right
                         raise UserError(
                             f"{why}; only the coordinator's credentials may send commands"
                         )
-                    case Down(why):
+                    case Down(why=why):
                         raise UserError(f"{why}; check the address with `broker doctor {broker}`")
                     case Received(topic, payload) if topic.startswith(watched) and payload:
                         if about_agent:

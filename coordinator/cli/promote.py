@@ -71,13 +71,15 @@ from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.storage import json_text
 from covey.shared.storage.audit import read_key
-from covey.shared.storage.files import folder_lock, write_atomically
+from covey.shared.storage.files import folder_lock, naming
 from covey.shared.wire.topics import Topics
 from covey.shared.work.judge import of_deployment
 
 CLIENT_DIGITS = 8  # of the MQTT client id
 BEST = "best"  # after @: the round with the best evaluation
-AT_WORK = ".at-work"  # in the folder of runs: the operator who holds it
+AT_WORK = (
+    ".at-work"  # in the folder of runs: the lock of its operators. Its text is who took it last
+)
 
 Runs = Annotated[
     Path, typer.Option("--runs", help="the folder that has the folders of runs: the registry")
@@ -407,18 +409,16 @@ def _alone(way: Way) -> Iterator[None]:
     if not way.runs.is_dir() or way.dry_run:
         yield
         return
-    mark = way.runs / AT_WORK
-    first = mark.read_text() if mark.exists() else "somebody"
+    lock = way.runs / AT_WORK
+    lock.touch()
     busy = (
-        f"{way.runs}: another `coordinator promote` or `rollback` is at work with it, of {first}; wait until it ends, look "
-        "at `coordinator versions`, then decide"
+        f"{way.runs}: another `coordinator promote` or `rollback` is at work with it, of {lock.read_text() or 'somebody'}; "
+        "wait until it ends, look at `coordinator versions`, then decide"
     )
-    with folder_lock(way.runs, busy):
-        write_atomically(mark, f"{operator()} since {time.strftime('%H:%M')}".encode())
-        try:
-            yield
-        finally:
-            mark.unlink()
+    with folder_lock(lock, busy):
+        with naming(lock):
+            lock.write_text(f"{operator()} since {time.strftime('%H:%M')}")
+        yield
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ class BrokerWatcher:
                         await link.subscribe(
                             [topics.coordinator_status, topics.roster, topics.metrics]
                         )
-                    case Down(why):
+                    case Down(why=why):
                         self.connected = False
                         self.problem = f"{self.url}: {why}; trying again"
                     case Received():

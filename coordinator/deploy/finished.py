@@ -45,9 +45,7 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
             origin="run",
             part_bytes=run.scenario.wire.part_bytes,
             tune=run.scenario.tuning_at_home,
-            judge=of_deployment(
-                run.scenario.evaluation, run.fleet, is_open=run.scenario.is_open
-            ),
+            judge=of_deployment(run.scenario.evaluation, run.fleet, is_open=run.scenario.is_open),
             name=name,
         )
         figure = early_stop.figure_after(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ from covey.shared.wire.messages import ModelRef, digest
 from covey.shared.wire.parts import part_count, split
 from covey.shared.wire.topics import Topics, deployed_key
 
-ADDRESS = re.compile(r"^\S+://\S+: ")  # of a broker, before the reason why it cannot be reached
 ECHO_S = 10.0  # then a deployment that was published must have come back
 ATTEMPTS = 20  # to reach the broker
 PAUSE_S = 0.5  # between two of them
@@ -179,7 +177,7 @@ async def subscribed(link: Link, topics: Sequence[str]) -> None:
         if await link.subscribe(topics):
             return
         await asyncio.sleep(PAUSE_S)
-    why = ADDRESS.sub("", await _newest_end(link))  # the caller names it
+    why = await _newest_end(link)
     reason = f" ({why})" if why else ""
     raise UserError(
         f"the broker cannot be reached{reason}; check address and credentials with `broker doctor`"
@@ -187,13 +185,13 @@ async def subscribed(link: Link, topics: Sequence[str]) -> None:
 
 
 async def _newest_end(link: Link) -> str:
-    """Why the newest connection ended, as far as the link has reported it."""
+    """Why the newest connection ended, as far as the link has reported it. The caller names the broker."""
     why = ""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(REPORTED_S):
             async for incoming in link.incoming():
                 if isinstance(incoming, Down):
-                    why = incoming.why
+                    why = incoming.reason
     return why
 
 

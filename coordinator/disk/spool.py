@@ -24,7 +24,8 @@ from covey.shared.storage.files import (
     sync_folder,
     write_atomically,
 )
-from covey.shared.strategies.base import ClientId, Report
+from covey.shared.strategies.base import ClientId
+from covey.shared.strategies.client_half import Report
 from covey.shared.wire.messages import digest
 from covey.shared.wire.parts import FileSink
 

@@ -31,7 +31,8 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.own_code.faults import said
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
-from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy, Sums
+from covey.shared.strategies.base import ClientId, Phase, Reports, Strategy, Sums
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.reading import fold, is_whole, sums_of
 from covey.shared.strategies.sums import ExactSums, Terms, fair_terms
 

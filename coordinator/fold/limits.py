@@ -30,7 +30,8 @@ from covey.shared.own_code.faults import said
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
-from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy
+from covey.shared.strategies.base import ClientId, Phase, Reports, Strategy
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.reading import bases_of
 from covey.shared.strategies.sums import Terms
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from covey.coordinator.checks import checked_numbers
 from covey.coordinator.disk.spool import Circumstances, Spool, SummedReport, SummedVectors
@@ -19,11 +19,12 @@ from covey.coordinator.fold.folding import Folding
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import ClientId, Report
+from covey.shared.strategies.base import ClientId
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.reading import is_whole
 from covey.shared.wire.aggregates import PartialSum
 
-WRONG = "partial sum"  # the reason of a refusal
+WRONG: Final = "partial sum"  # the reason of a refusal
 
 
 def check_aggregators(scenario: Scenario) -> None:

@@ -38,7 +38,8 @@ from covey.shared.privacy.settings import (
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy
 from covey.shared.storage.files import write_private
-from covey.shared.strategies.base import CHOICE, ClientId, Phase, Report, Reports, Strategy, Sums
+from covey.shared.strategies.base import CHOICE, ClientId, Phase, Reports, Strategy, Sums
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.phase_names import TRAIN
 from covey.shared.strategies.reading import sums_of
 from covey.shared.strategies.sums import MODEL

@@ -19,7 +19,8 @@ from typing import Any
 from covey.coordinator.engine.events import ANY, NONE, Reported
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import MODEL, ClientId, Phase, Report, Strategy
+from covey.shared.strategies.base import MODEL, ClientId, Phase, Strategy
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.phase_names import TRAIN
 from covey.shared.strategies.reading import bases_of
 

@@ -36,8 +36,14 @@ class Up:
 class Down:
     """The link is lost, and tries to reconnect. It is repeated if the reason changes."""
 
-    why: str  # for people
+    reason: str  # for people
     shard: int = 0  # as in `Received`
+    broker: str = field(default="", compare=False)  # as in `Up`
+
+    @property
+    def why(self) -> str:
+        """The reason, after the address of the broker if it is known."""
+        return f"{self.broker}: {self.reason}" if self.broker else self.reason
 
 
 @dataclass(frozen=True)

@@ -297,7 +297,7 @@ class MqttLink:
             return
         reasons = self._reasons.setdefault(self.url, Reasons())
         if reasons.reports(end.why, asyncio.get_running_loop().time(), given=end.given):
-            self._inbox.put(Down(end.why))
+            self._inbox.put(Down(end.why, broker=str(self.url)))
 
     def _look_soon(self) -> None:
         """Look again whether what was published has come back, as long as some of it has not."""
@@ -336,7 +336,7 @@ class MqttLink:
                 reason = _alert_of(client) or reason
             tls = tls_failure(reason, self.url)
             return _End(
-                f"{self.url}: {tls or f'{reason}{self._advice(error)}'}",
+                tls or f"{reason}{self._advice(error)}",
                 refused=refused,
                 given=refused or tls is not None,
                 mute=str(error) == NO_ANSWER and tls is None,
@@ -346,7 +346,7 @@ class MqttLink:
         self._profile = self.url.profile.narrowed(connack)
         if self._profile.unusable:
             await _goodbye(client)
-            return self._unusable(self._profile)
+            return _End(self._profile.unusable, refused=True, given=True)
         self.certificate_until = _certificate_until(client)
         _remember_loss(client)
         self._rise(client)
@@ -361,10 +361,7 @@ class MqttLink:
             self._acknowledgements.end()
         for call in self._calls:
             call.cancel()
-        return _End(f"{self.url}: {why}", connected=True)
-
-    def _unusable(self, profile: Profile) -> _End:
-        return _End(f"{self.url}: {profile.unusable}", refused=True, given=True)
+        return _End(why, connected=True)
 
     async def _explained(self, end: _End) -> _End:
         """An end over which MQTT 3.1.1 is silent, with what the broker names of its limits when it is asked in MQTT 5."""
@@ -374,7 +371,7 @@ class MqttLink:
             return end
         profile = await self._asked()
         if profile.unusable:
-            return replace(end, why=self._unusable(profile).why, given=True)
+            return replace(end, why=profile.unusable, given=True)
         if is_suspect:
             return replace(end, why=f"{end.why}, {self._losses.why(profile.payload_bytes)}")
         return end

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from covey.shared.scenario.section import Section
-from covey.shared.strategies.base import Batch, Decay, Momentum, Rate
+from covey.shared.strategies.training import Batch, Decay, Momentum, Rate
 from covey.shared.written import FIRST
 
 

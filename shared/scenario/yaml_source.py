@@ -7,12 +7,10 @@ Length, depth and the number of keys are bounded: with aliases, a few lines can 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
-from yaml.constructor import SafeConstructor
 from yaml.reader import ReaderError
 
 Path = tuple[str | int, ...]
@@ -20,7 +18,6 @@ Place = tuple[Path, yaml.Mark]
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 64
 MAX_SCALAR = 20_000  # characters: Python takes minutes to read a longer number
-MAX_SHALLOW = 2000  # columns of the longest line, and brackets
 MERGE_KEY = "<<"
 MERGE_TAG = "tag:yaml.org,2002:merge"
 MAX_KEYS = 100_000  # every alias counts as often as it is used
@@ -49,9 +46,6 @@ def parse(text: str) -> YamlSource:
     if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise YamlError(f"longer than {MAX_BYTES} bytes")
     try:
-        if _is_shallow(text):
-            with suppress(yaml.YAMLError, YamlError, ValueError):  # the other one has better words
-                return _parsed(_Quick(text))  # type: ignore[call-arg]
         return _parsed(_Loader(text))
     except yaml.MarkedYAMLError as error:
         problem = error.problem or error.context
@@ -70,19 +64,17 @@ def parse(text: str) -> YamlSource:
         raise YamlError("an escape in quotes does not name a character") from None
 
 
-def _is_shallow(text: str) -> bool:
-    """Whether it cannot be nested deeper than a stack holds: each level needs a bracket or a column of its own."""
-    columns = max(map(len, text.splitlines()), default=0)
-    return columns + text.count("[") + text.count("{") < MAX_SHALLOW
-
-
 def _line_of(mark: yaml.Mark) -> str:
     """The line of a mark, counted from 1."""
     return f"line {mark.line + 1}"
 
 
-class _Values(SafeConstructor):
-    """Values whose failures all name a line. PyYAML raises a bare ValueError for a month of 13."""
+class _Loader(yaml.SafeLoader):
+    """A SafeLoader whose failures all name a line. PyYAML raises a bare ValueError for a month of 13.
+
+    It is the one in Python: that in C takes a sixth of the time, milliseconds of a usual scenario, has worse words, and a
+    text that is nested too deeply overflows its stack and ends the process.
+    """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -93,15 +85,7 @@ class _Values(SafeConstructor):
             raise YamlError(f"a value cannot be read as {kind}, {line}") from None
 
 
-class _Loader(_Values, yaml.SafeLoader):
-    """PyYAML's parser in Python, with the better messages."""
-
-
-class _Quick(_Values, yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
-    """The same in C: a sixth of the time. It has no limit of depth, and a stack that overflows ends the process."""
-
-
-def _parsed(loader: _Loader | _Quick) -> YamlSource:
+def _parsed(loader: _Loader) -> YamlSource:
     """The places first: the walk refuses what is too deep, too long or too large before the data is built."""
     node = loader.get_single_node()
     if node is None:
@@ -117,7 +101,7 @@ def _parsed(loader: _Loader | _Quick) -> YamlSource:
     return YamlSource(loader.construct_document(node), places)
 
 
-def _walk(loader: _Loader | _Quick, node: yaml.Node, path: Path) -> Iterator[Place]:
+def _walk(loader: _Loader, node: yaml.Node, path: Path) -> Iterator[Place]:
     """Every key and item below a node, with its mark."""
     line = _line_of(node.start_mark)
     if len(path) > MAX_DEPTH:
@@ -134,7 +118,7 @@ def _walk(loader: _Loader | _Quick, node: yaml.Node, path: Path) -> Iterator[Pla
                 yield from _walk(loader, item, item_path)
 
 
-def _walk_mapping(loader: _Loader | _Quick, node: yaml.MappingNode, path: Path) -> Iterator[Place]:
+def _walk_mapping(loader: _Loader, node: yaml.MappingNode, path: Path) -> Iterator[Place]:
     seen: dict[Any, yaml.Mark] = {}  # the keys of this mapping, where they first occurred
     for key_node, value in node.value:
         key = _key(loader, key_node)
@@ -161,7 +145,7 @@ def _check_scalar(text: str, line: str) -> None:
         raise YamlError(f"half of a character (a lone surrogate), {line}") from None
 
 
-def _key(loader: _Loader | _Quick, node: yaml.Node) -> Any:
+def _key(loader: _Loader, node: yaml.Node) -> Any:
     line = _line_of(node.start_mark)
     if not isinstance(node, yaml.ScalarNode):
         raise YamlError(f"a key must be a plain word, {line}")

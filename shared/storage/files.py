@@ -254,12 +254,12 @@ def obstacle(error: OSError, folder: Path) -> str:
 
 @contextlib.contextmanager
 def folder_lock(folder: Path, otherwise: str) -> Iterator[None]:
-    """Lock a folder against other processes for the block. The lock ends with its process.
+    """Lock a folder, or a file, against other processes for the block. The lock ends with its process.
 
     A file system without locks grants every lock.
 
     Args:
-        folder: an existing folder.
+        folder: one that exists.
         otherwise: text of the error if another process has the lock.
 
     Raises:

@@ -52,20 +52,15 @@ from covey.shared.strategies.base import (
     MODEL,
     SIGNATURE,
     ClientId,
-    ClientState,
     Facts,
-    Job,
-    Local,
     Models,
     Order,
     Phase,
-    Report,
     Reports,
     Setup,
     Shown,
     Sums,
     View,
-    trained_report,
     without,
 )
 from covey.shared.strategies.bases.cut import (
@@ -96,6 +91,7 @@ from covey.shared.strategies.bases.hard import (
     unassigned,
 )
 from covey.shared.strategies.bases.single import averaged
+from covey.shared.strategies.client_half import ClientState, Job, Local, Report, trained_report
 
 FULL_QUORUM = 0.5  # of a cluster's invited members must report before it is split
 RETRY = 10  # with partial participation, rounds from one attempt to split a cluster to the next

@@ -26,21 +26,16 @@ from covey.shared.numerics import metrics
 from covey.shared.numerics.clustering import kmeans
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
-    CHOOSE,
     LARGEST,
     MODEL,
     SIGNATURE,
     TRAIN,
     ClientId,
-    ClientState,
     Exchange,
     Expected,
     Facts,
-    Job,
-    Local,
     Order,
     Phase,
-    Report,
     Reports,
     Sealed,
     Setup,
@@ -48,7 +43,6 @@ from covey.shared.strategies.base import (
     Sums,
     Terms,
     View,
-    trained_report,
     without,
 )
 from covey.shared.strategies.bases.cut import (
@@ -66,6 +60,8 @@ from covey.shared.strategies.bases.cut import (
 from covey.shared.strategies.bases.hard import ManyModels, joined
 from covey.shared.strategies.bases.losses import LARGEST_LOSS, comparable
 from covey.shared.strategies.bases.single import sample_term
+from covey.shared.strategies.client_half import ClientState, Job, Local, Report, trained_report
+from covey.shared.strategies.phase_names import CHOOSE
 
 STARTS = 10  # of K-means
 

@@ -14,7 +14,8 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from covey.shared.strategies.base import (
+from covey.shared.strategies.bases.single import AveragedOnly
+from covey.shared.strategies.client_half import (
     ClientState,
     Drill,
     GradientCorrection,
@@ -23,7 +24,6 @@ from covey.shared.strategies.base import (
     Mixture,
     Report,
 )
-from covey.shared.strategies.bases.single import AveragedOnly
 
 OWN = "own"  # client state: the personal model v_i (d,)
 

@@ -21,18 +21,17 @@ from pydantic import Field
 from covey.shared.numerics.split import last_modules
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import (
+from covey.shared.strategies.base import Facts, Sealed
+from covey.shared.strategies.bases.single import PlainSingle
+from covey.shared.strategies.client_half import (
     LAST_MODEL,
     ClientState,
-    Facts,
     Job,
     Local,
     Mixture,
     Report,
-    Sealed,
     trained_report,
 )
-from covey.shared.strategies.bases.single import PlainSingle
 
 WEIGHTS = "fedala/weights"  # client state: W of the last layers, one after the other
 SHARE = 0.8  # of the samples, on which weights are learned

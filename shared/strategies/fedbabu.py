@@ -12,8 +12,15 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from covey.shared.strategies.base import ClientState, Drill, Job, Local, Report, trained_report
 from covey.shared.strategies.bases.own_head import OwnHead
+from covey.shared.strategies.client_half import (
+    ClientState,
+    Drill,
+    Job,
+    Local,
+    Report,
+    trained_report,
+)
 
 
 class FedBabu(OwnHead):

@@ -29,25 +29,17 @@ from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.clustering import Linkage, Matrix, euclidean, nearest, sketch
 from covey.shared.numerics.vectors import Layout, Vector, combine, dot, mean
 from covey.shared.strategies.base import (
-    A_COUNT,
     ENTRY,
     MODEL,
     SIGNATURE,
     TRAIN,
-    VOTE,
     ClientId,
-    ClientState,
-    Drill,
     Facts,
-    Job,
-    Local,
     Order,
     PrivacyFacet,
-    Report,
     Reports,
     Setup,
     Trainings,
-    trained_report,
     without,
 )
 from covey.shared.strategies.bases.cut import (
@@ -64,6 +56,16 @@ from covey.shared.strategies.bases.cut import (
 from covey.shared.strategies.bases.hard import START
 from covey.shared.strategies.bases.soft import merged
 from covey.shared.strategies.bases.vote import voted_on
+from covey.shared.strategies.client_half import (
+    ClientState,
+    Drill,
+    Job,
+    Local,
+    Report,
+    trained_report,
+)
+from covey.shared.strategies.expected import A_COUNT
+from covey.shared.strategies.phase_names import VOTE
 from covey.shared.written import FIRST
 
 SKETCH = 256  # values of a sketched update: 1 kB

@@ -29,16 +29,10 @@ from covey.shared.strategies.base import (
     MODEL,
     TRAIN,
     ClientId,
-    ClientState,
-    Drill,
     Exchange,
     Facts,
-    GradientCorrection,
-    Job,
-    Local,
     Order,
     Phase,
-    Report,
     Reports,
     Sealed,
     Setup,
@@ -46,10 +40,18 @@ from covey.shared.strategies.base import (
     Sums,
     Terms,
     View,
-    trained_report,
     without,
 )
 from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
+from covey.shared.strategies.client_half import (
+    ClientState,
+    Drill,
+    GradientCorrection,
+    Job,
+    Local,
+    Report,
+    trained_report,
+)
 
 # GRADIENT names the first phase, its vector, and the key of the mean gradient g.
 FEDAVG_DRAW = TRAIN  # the name under which FedAvg draws its cohorts

@@ -26,22 +26,12 @@ from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.strategies.base import (
-    LAST_MODEL,
     ClientId,
-    ClientState,
-    Debias,
-    Drill,
     Exchange,
     Facts,
-    Featured,
-    GradientCorrection,
-    Job,
-    Local,
-    Mixture,
     Order,
     Phase,
     PrivacyFacet,
-    Report,
     Reports,
     Sealed,
     Settings,
@@ -50,9 +40,21 @@ from covey.shared.strategies.base import (
     Term,
     Terms,
     View,
-    trained_report,
 )
 from covey.shared.strategies.bases.single import KEY, Single, SingleModel, counted, sample_term
+from covey.shared.strategies.client_half import (
+    LAST_MODEL,
+    ClientState,
+    Debias,
+    Drill,
+    Featured,
+    GradientCorrection,
+    Job,
+    Local,
+    Mixture,
+    Report,
+    trained_report,
+)
 
 CONSENSUS = "consensus"  # phase, vector of its reports, and key of their mean m
 OWN = "feddbe/own"  # client state: z_i

@@ -21,7 +21,6 @@ from covey.shared.strategies.base import (
     Facts,
     Phase,
     PrivacyFacet,
-    Report,
     Reports,
     Sealed,
     Setup,
@@ -30,6 +29,7 @@ from covey.shared.strategies.base import (
     Trainings,
 )
 from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
+from covey.shared.strategies.client_half import Report
 
 
 @dataclass(frozen=True)

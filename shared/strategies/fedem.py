@@ -25,24 +25,16 @@ from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.strategies.base import (
     EVALUATE,
-    LAST_MODEL,
     ClientId,
-    ClientState,
-    Drill,
     Exchange,
     Expected,
     Facts,
-    Job,
-    Local,
-    Mixture,
     Models,
     Moving,
     Order,
     Phase,
-    Report,
     Reports,
     Sealed,
-    Server,
     Settings,
     Setup,
     Shares,
@@ -51,13 +43,23 @@ from covey.shared.strategies.base import (
     Sums,
     Term,
     Terms,
-    TrainingResult,
     View,
     without,
 )
 from covey.shared.strategies.bases.losses import comparable
 from covey.shared.strategies.bases.single import counted, samples_of
 from covey.shared.strategies.bases.soft import merged
+from covey.shared.strategies.client_half import (
+    LAST_MODEL,
+    ClientState,
+    Drill,
+    Job,
+    Local,
+    Mixture,
+    Report,
+    TrainingResult,
+)
+from covey.shared.strategies.server import Server
 from covey.shared.written import FIRST
 
 # Client state: the mixture weights pi_i (K,). LAST_MODEL is the component with the largest weight.

@@ -36,22 +36,15 @@ from covey.shared.strategies.base import (
     LARGEST,
     MODEL,
     ClientId,
-    ClientState,
-    Drill,
     Expected,
-    Job,
-    Local,
     Order,
     Phase,
-    Report,
     Reports,
     Setup,
     Shown,
     Sums,
     Terms,
-    TrainingResult,
     View,
-    trained_report,
     without,
 )
 from covey.shared.strategies.bases.hard import (
@@ -64,6 +57,15 @@ from covey.shared.strategies.bases.hard import (
 )
 from covey.shared.strategies.bases.losses import comparable
 from covey.shared.strategies.bases.single import sample_term
+from covey.shared.strategies.client_half import (
+    ClientState,
+    Drill,
+    Job,
+    Local,
+    Report,
+    TrainingResult,
+    trained_report,
+)
 
 LEAST = 1e-12  # of a degree or a distance that something is divided by
 STARTS = 10  # of K-means

@@ -34,16 +34,10 @@ from covey.shared.strategies.base import (
     LARGEST,
     TRAIN,
     ClientId,
-    ClientState,
-    Drill,
     Expected,
     Facts,
-    GradientCorrection,
-    Job,
-    Local,
     Order,
     Phase,
-    Report,
     Reports,
     Sealed,
     Settings,
@@ -53,9 +47,17 @@ from covey.shared.strategies.base import (
     Terms,
     Training,
     View,
-    trained_report,
 )
 from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
+from covey.shared.strategies.client_half import (
+    ClientState,
+    Drill,
+    GradientCorrection,
+    Job,
+    Local,
+    Report,
+    trained_report,
+)
 
 WORK = "a"  # a_i in a report's numbers; under secure sums in a vector (1,)
 BUFFERS = "buffers"  # key of their sum

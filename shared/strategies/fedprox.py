@@ -12,7 +12,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from covey.shared.strategies.base import (
+from covey.shared.strategies.bases.single import AveragedOnly
+from covey.shared.strategies.client_half import (
     ClientState,
     Drill,
     GradientCorrection,
@@ -21,7 +22,6 @@ from covey.shared.strategies.base import (
     Report,
     trained_report,
 )
-from covey.shared.strategies.bases.single import AveragedOnly
 
 
 class FedProx(AveragedOnly):

@@ -21,17 +21,16 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from covey.shared.strategies.base import (
+from covey.shared.strategies.base import PrivacyFacet, Trainings
+from covey.shared.strategies.bases.own_head import OwnHead
+from covey.shared.strategies.client_half import (
     ClientState,
     Drill,
     Job,
     Local,
-    PrivacyFacet,
     Report,
-    Trainings,
     trained_report,
 )
-from covey.shared.strategies.bases.own_head import OwnHead
 
 
 class FedRep(OwnHead):

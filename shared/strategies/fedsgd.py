@@ -23,24 +23,20 @@ from covey.shared.strategies.base import (
     GRADIENT,
     GRADIENTS,
     ClientId,
-    ClientState,
     Facts,
-    Job,
-    Local,
     Phase,
-    Report,
     Reports,
-    Schedule,
     Sealed,
     Settings,
     Setup,
     Sums,
     Terms,
     View,
-    factor_in,
     needs_training,
 )
 from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
+from covey.shared.strategies.client_half import ClientState, Job, Local, Report
+from covey.shared.strategies.training import Schedule, factor_in
 
 
 @dataclass(frozen=True)

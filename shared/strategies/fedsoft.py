@@ -29,27 +29,17 @@ from covey.shared.numerics.averages import Average
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
-    ESTIMATE,
-    LAST_MODEL,
     MODEL,
-    STRENGTH,
     TRAIN,
     ClientId,
     Clients,
-    ClientState,
-    Drill,
     Exchange,
     Expected,
     Facts,
-    GradientCorrection,
-    Job,
-    Local,
-    Mixture,
     Models,
     Moving,
     Order,
     Phase,
-    Report,
     Reports,
     Settings,
     Setup,
@@ -60,13 +50,25 @@ from covey.shared.strategies.base import (
     Term,
     Terms,
     View,
-    trained_report,
     without,
 )
 from covey.shared.strategies.bases.hard import START, invited, unanswered
 from covey.shared.strategies.bases.losses import comparable
 from covey.shared.strategies.bases.single import counted, samples_of
 from covey.shared.strategies.bases.soft import SOFT, dominant, merged, unknown
+from covey.shared.strategies.client_half import (
+    LAST_MODEL,
+    ClientState,
+    Drill,
+    GradientCorrection,
+    Job,
+    Local,
+    Mixture,
+    Report,
+    trained_report,
+)
+from covey.shared.strategies.expected import STRENGTH
+from covey.shared.strategies.phase_names import ESTIMATE
 from covey.shared.written import FIRST
 
 VELOCITY = "velocity"  # client state: that of the optimiser (P,)

@@ -26,16 +26,12 @@ from covey.shared.strategies.base import (
     ENTRY,
     MODEL,
     ClientId,
-    ClientState,
     Exchange,
     Facts,
-    Job,
-    Local,
     Moving,
     Order,
     Phase,
     PrivacyFacet,
-    Report,
     Reports,
     Settings,
     Setup,
@@ -43,7 +39,6 @@ from covey.shared.strategies.base import (
     Strategy,
     Sums,
     View,
-    trained_report,
     without,
 )
 from covey.shared.strategies.bases.hard import unanswered
@@ -58,6 +53,7 @@ from covey.shared.strategies.bases.profile import (
 )
 from covey.shared.strategies.bases.single import averaged, samples_of, vectors_of
 from covey.shared.strategies.bases.soft import merged
+from covey.shared.strategies.client_half import ClientState, Job, Local, Report, trained_report
 
 OWN = "@"  # key of an agent's mixture; its id follows
 LEAST = 1e-8  # distance

@@ -44,25 +44,17 @@ from covey.shared.strategies.base import (
     CHOICE,
     ENTRY,
     MODEL,
-    STRENGTH,
     TRAIN,
-    WARMUP,
     Buffering,
     ClientId,
-    ClientState,
-    Drill,
     Facts,
-    Job,
-    Local,
     Order,
     PrivacyFacet,
-    Report,
     Reports,
     Setup,
     Shown,
     Sums,
     Trainings,
-    trained_report,
     without,
 )
 from covey.shared.strategies.bases.centres import MEAN_OF_CENTRES, Centred, MultiCentre, pull
@@ -70,6 +62,16 @@ from covey.shared.strategies.bases.cut import with_card
 from covey.shared.strategies.bases.hard import START, feature_span, has_clusters, joined, sizes
 from covey.shared.strategies.bases.single import vectors_of
 from covey.shared.strategies.bases.soft import merged
+from covey.shared.strategies.client_half import (
+    ClientState,
+    Drill,
+    Job,
+    Local,
+    Report,
+    trained_report,
+)
+from covey.shared.strategies.expected import STRENGTH
+from covey.shared.strategies.phase_names import WARMUP
 
 SKETCH = 2048  # dimensions of the random projection
 

@@ -58,28 +58,20 @@ from covey.shared.numerics.figures import kind_of
 from covey.shared.numerics.vectors import Layout, Vector, mean, release, squared_distance
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
-    A_COUNT,
     MODEL,
-    STRENGTH,
     TRAIN,
     ClientId,
-    ClientState,
-    Drill,
     Exchange,
     Expected,
     Facts,
-    Job,
-    Local,
     Order,
     Phase,
-    Report,
     Reports,
     Settings,
     Setup,
     Shown,
     Sums,
     View,
-    trained_report,
     without,
 )
 from covey.shared.strategies.bases.centres import MEAN_OF_CENTRES, Centred, MultiCentre, pull
@@ -87,6 +79,15 @@ from covey.shared.strategies.bases.cut import with_card
 from covey.shared.strategies.bases.hard import START
 from covey.shared.strategies.bases.single import vectors_of
 from covey.shared.strategies.bases.soft import merged
+from covey.shared.strategies.client_half import (
+    ClientState,
+    Drill,
+    Job,
+    Local,
+    Report,
+    trained_report,
+)
+from covey.shared.strategies.expected import A_COUNT, STRENGTH
 
 PULLED = {"mu": STRENGTH, "frozen": A_COUNT}
 LAYER = "layer"  # phase in which the layers behind the frozen ones are trained; a number follows

@@ -31,15 +31,11 @@ from covey.shared.strategies.base import (
     TRAIN,
     Buffering,
     ClientId,
-    ClientState,
     Exchange,
     Facts,
-    Job,
-    Local,
     Order,
     Phase,
     PrivacyFacet,
-    Report,
     Reports,
     Sealed,
     Settings,
@@ -48,7 +44,6 @@ from covey.shared.strategies.base import (
     Sums,
     Terms,
     View,
-    trained_report,
 )
 from covey.shared.strategies.bases.hard import Clustered, HardClustered, has_clusters, joined
 from covey.shared.strategies.bases.profile import (
@@ -61,6 +56,7 @@ from covey.shared.strategies.bases.profile import (
     scaled,
 )
 from covey.shared.strategies.bases.single import sample_term
+from covey.shared.strategies.client_half import ClientState, Job, Local, Report, trained_report
 
 
 @dataclass(frozen=True)

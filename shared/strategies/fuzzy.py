@@ -30,17 +30,11 @@ from covey.shared.strategies.base import (
     ENTRY,
     MODEL,
     ClientId,
-    ClientState,
-    Contrast,
-    Drill,
     Exchange,
     Expected,
-    Job,
-    Local,
     Moving,
     Order,
     Phase,
-    Report,
     Reports,
     Settings,
     Setup,
@@ -52,12 +46,20 @@ from covey.shared.strategies.base import (
     Term,
     Terms,
     View,
-    trained_report,
     without,
 )
 from covey.shared.strategies.bases.hard import unanswered
 from covey.shared.strategies.bases.single import KEY, sample_term
 from covey.shared.strategies.bases.soft import SOFT, dominant, merged, unknown
+from covey.shared.strategies.client_half import (
+    ClientState,
+    Contrast,
+    Drill,
+    Job,
+    Local,
+    Report,
+    trained_report,
+)
 from covey.shared.written import FIRST
 
 # keys

@@ -17,14 +17,10 @@ from covey.shared.strategies.base import (
     MODEL,
     Buffering,
     ClientId,
-    ClientState,
     Facts,
-    Job,
-    Local,
     Order,
     Phase,
     PrivacyFacet,
-    Report,
     Reports,
     Sealed,
     Setup,
@@ -33,10 +29,10 @@ from covey.shared.strategies.base import (
     Terms,
     Trainings,
     View,
-    trained_report,
 )
 from covey.shared.strategies.bases.hard import Clustered, ManyModels, joined, sizes
 from covey.shared.strategies.bases.single import sample_term
+from covey.shared.strategies.client_half import ClientState, Job, Local, Report, trained_report
 
 OTHERS = "others"  # the name of the group of agents that no pattern fits
 # lengths stand apart: as repetitions in the patterns they would take 24 MB of each process

@@ -30,9 +30,7 @@ from pydantic import Field, model_validator
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.strategies.base import (
-    A_MODEL,
     CHOICE,
-    CHOOSE,
     EVALUATE,
     GRADIENT,
     GRADIENTS,
@@ -41,20 +39,14 @@ from covey.shared.strategies.base import (
     TRAIN,
     Buffering,
     ClientId,
-    ClientState,
     Exchange,
     Expected,
     Facts,
-    Job,
-    Local,
-    Mixture,
     Order,
     Phase,
     PrivacyFacet,
-    Report,
     Reports,
     Sealed,
-    Server,
     Settings,
     Setup,
     Shown,
@@ -62,9 +54,7 @@ from covey.shared.strategies.base import (
     Term,
     Terms,
     View,
-    factor_in,
     needs_training,
-    trained_report,
     without,
 )
 from covey.shared.strategies.bases.cut import (
@@ -97,8 +87,20 @@ from covey.shared.strategies.bases.hypotheses import (
 )
 from covey.shared.strategies.bases.losses import comparable, lowest
 from covey.shared.strategies.bases.single import counted
+from covey.shared.strategies.client_half import (
+    ClientState,
+    Job,
+    Local,
+    Mixture,
+    Report,
+    trained_report,
+)
+from covey.shared.strategies.expected import A_MODEL
 from covey.shared.strategies.fedsgd import decayed
+from covey.shared.strategies.phase_names import CHOOSE
+from covey.shared.strategies.server import Server
 from covey.shared.strategies.sums import SumsAtHand
+from covey.shared.strategies.training import factor_in
 
 DEAD_AFTER = 10  # rounds in which no client chooses a hypothesis
 COLLAPSED = 5  # rounds in which all reporters choose the same hypothesis

@@ -36,7 +36,6 @@ from covey.shared.numerics.kinship import OWN_BLOCKS, Card, Kinship, has_changed
 from covey.shared.numerics.vectors import Vector
 from covey.shared.sentences import some
 from covey.shared.strategies.base import (
-    ASKED,
     ENTRY,
     EVALUATE,
     HOLD_BACK,
@@ -44,19 +43,14 @@ from covey.shared.strategies.base import (
     PRIOR,
     SIGNATURE,
     TRAIN,
-    VOTE,
     Buffering,
     ClientId,
-    ClientState,
     Expected,
     Facts,
-    Job,
-    Local,
     Order,
     Phase,
     PrivacyFacet,
     Proximity,
-    Report,
     Reports,
     Sealed,
     Settings,
@@ -65,7 +59,6 @@ from covey.shared.strategies.base import (
     Sums,
     Terms,
     View,
-    trained_report,
     without,
 )
 from covey.shared.strategies.bases.cut import (
@@ -103,6 +96,9 @@ from covey.shared.strategies.bases.vote import (
     standing,
     voted_on,
 )
+from covey.shared.strategies.client_half import ClientState, Job, Local, Report, trained_report
+from covey.shared.strategies.expected import ASKED
+from covey.shared.strategies.phase_names import VOTE
 
 VOTERS = 6  # agents; fewer have no first vote
 MOST_DRAWN = 200  # agents; of more no distances are kept for a picture

@@ -18,22 +18,14 @@ from pydantic import Field
 from covey.shared.errors import DataError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
-    A_COUNT,
     EVALUATE,
-    LAST_MODEL,
     TRAIN,
     ClientId,
-    ClientState,
-    Drill,
     Exchange,
     Facts,
-    Job,
-    Local,
-    Mixture,
     Order,
     Phase,
     PrivacyFacet,
-    Report,
     Reports,
     Settings,
     Setup,
@@ -46,6 +38,16 @@ from covey.shared.strategies.base import (
     without,
 )
 from covey.shared.strategies.bases.hard import START
+from covey.shared.strategies.client_half import (
+    LAST_MODEL,
+    ClientState,
+    Drill,
+    Job,
+    Local,
+    Mixture,
+    Report,
+)
+from covey.shared.strategies.expected import A_COUNT
 
 
 @dataclass(frozen=True)

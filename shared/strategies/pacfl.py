@@ -36,22 +36,16 @@ from covey.shared.strategies.base import (
     LARGEST,
     SIGNATURE,
     TRAIN,
-    VOTE,
     ClientId,
     Clients,
-    ClientState,
     Exchange,
     Expected,
     Facts,
-    Job,
-    Local,
     Order,
     Phase,
     PrivacyFacet,
-    Report,
     Reports,
     Setup,
-    trained_report,
     without,
 )
 from covey.shared.strategies.bases.cut import (
@@ -68,6 +62,8 @@ from covey.shared.strategies.bases.cut import (
 from covey.shared.strategies.bases.hard import START, joined
 from covey.shared.strategies.bases.soft import merged
 from covey.shared.strategies.bases.vote import voted_on
+from covey.shared.strategies.client_half import ClientState, Job, Local, Report, trained_report
+from covey.shared.strategies.phase_names import VOTE
 from covey.shared.written import FIRST
 
 VectorLabels = tuple[int, ...]  # the class of each vector of a signature

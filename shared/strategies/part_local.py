@@ -20,20 +20,17 @@ import numpy.typing as npt
 from covey.shared.errors import DataError, PublicError
 from covey.shared.numerics.split import Mask, Split
 from covey.shared.numerics.vectors import Vector
-from covey.shared.strategies.base import (
+from covey.shared.strategies.base import ClientId, Order, Setup, Strategy
+from covey.shared.strategies.client_half import (
     AS_ORDERED,
     LAST_MODEL,
-    ClientId,
     ClientState,
     DataSplit,
     Drill,
     GradientCorrection,
     Local,
     Mixture,
-    Order,
     SampleIndices,
-    Setup,
-    Strategy,
     TrainingResult,
 )
 from covey.shared.wire.messages import BASE, OWN

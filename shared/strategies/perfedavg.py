@@ -26,28 +26,29 @@ from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     GRADIENTS,
     MODEL,
-    STRENGTH,
     TRAIN,
     ClientId,
-    ClientState,
     Facts,
-    Job,
-    Local,
-    Mixture,
     Order,
     Phase,
-    Report,
     Reports,
-    SampleIndices,
-    Schedule,
     Sealed,
     Settings,
     Setup,
     Sums,
-    factor_in,
     needs_training,
 )
 from covey.shared.strategies.bases.single import KEY, Single, SingleModel
+from covey.shared.strategies.client_half import (
+    ClientState,
+    Job,
+    Local,
+    Mixture,
+    Report,
+    SampleIndices,
+)
+from covey.shared.strategies.expected import STRENGTH
+from covey.shared.strategies.training import Schedule, factor_in
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.strategies.base import GRADIENT, MODEL, ClientId, Phase, Report, Reports, Strategy
+from covey.shared.strategies.base import GRADIENT, MODEL, ClientId, Phase, Reports, Strategy
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.server import Moving, Served
 from covey.shared.strategies.sums import Sums, SumsAtHand, Terms
 

@@ -51,36 +51,37 @@ from covey.shared.numerics.clustering import (
 from covey.shared.numerics.vectors import Vector, combine, dot, mean
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
-    A_COUNT,
     ENTRY,
     GRADIENT,
     GRADIENTS,
     MODEL,
     TRAIN,
-    ClientState,
-    Drill,
     Exchange,
     Facts,
-    Job,
-    Local,
     Order,
     Phase,
-    Report,
     Reports,
-    Schedule,
     Settings,
     Setup,
     Shown,
     Sums,
     TaskData,
     View,
-    factor_in,
     needs_training,
-    trained_report,
 )
 from covey.shared.strategies.bases.cut import CARD_ASKED, ClusteredOnce, Cut, Grouped, with_card
 from covey.shared.strategies.bases.hard import START, Features, feature_span, joined
+from covey.shared.strategies.client_half import (
+    ClientState,
+    Drill,
+    Job,
+    Local,
+    Report,
+    trained_report,
+)
+from covey.shared.strategies.expected import A_COUNT
 from covey.shared.strategies.fedsgd import decayed
+from covey.shared.strategies.training import Schedule, factor_in
 from covey.shared.written import FIRST
 
 Trim = Literal["mean", "ball", "median"]

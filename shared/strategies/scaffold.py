@@ -22,15 +22,9 @@ from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     MODEL,
     ClientId,
-    ClientState,
-    Drill,
     Facts,
-    GradientCorrection,
-    Job,
-    Local,
     Order,
     Phase,
-    Report,
     Reports,
     Sealed,
     Setup,
@@ -38,9 +32,17 @@ from covey.shared.strategies.base import (
     Term,
     Terms,
     View,
-    trained_report,
 )
 from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
+from covey.shared.strategies.client_half import (
+    ClientState,
+    Drill,
+    GradientCorrection,
+    Job,
+    Local,
+    Report,
+    trained_report,
+)
 from covey.shared.strategies.fednova import accumulated
 
 CONTROL = (

@@ -6,11 +6,11 @@ the coordinator needs of each report besides its vectors. Agents send and receiv
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import Field
 
-from covey.shared.errors import DecodeError
+from covey.shared.errors import Blaming, DecodeError
 from covey.shared.wire.format import FORMAT
 from covey.shared.wire.framing import (
     IGNORES_UNKNOWN,
@@ -100,7 +100,7 @@ class RefusedReport(Message):
     @property
     def error(self) -> DecodeError:
         """The refusal as the coordinator's own check would raise it."""
-        return DecodeError(self.reason, self.detail)
+        return DecodeError(cast(Blaming, self.reason), self.detail)
 
 
 class FailedReport(Message):

@@ -93,8 +93,9 @@ class Message(BaseModel):
         """The refusal of a message, with its first wrong field."""
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        reason = "not json" if first["type"] == "json_invalid" else "fields"
-        return DecodeError(reason, f"{cls.__name__}.{where}: {first['msg']}"[:MAX_DETAIL])
+        is_json = first["type"] != "json_invalid"
+        why = f"{cls.__name__}.{where}: {first['msg']}"[:MAX_DETAIL]
+        return DecodeError("fields" if is_json else "not json", why)
 
 
 class Sparse(Message):

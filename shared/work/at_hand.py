@@ -21,9 +21,9 @@ import numpy as np
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.settings import Noise
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import MOMENTS, ClientState, Fold, Job, Local
+from covey.shared.strategies.client_half import ClientState, Fold, Job, Local
 from covey.shared.strategies.part_local import initial_rest, on_part
-from covey.shared.strategies.phase_names import EXCHANGES
+from covey.shared.strategies.phase_names import EXCHANGES, MOMENTS
 from covey.shared.wire.messages import INITIAL, Work
 from covey.shared.work.candidates import Make
 from covey.shared.work.judge import MEMORY

@@ -39,7 +39,7 @@ from covey.shared.numerics.figures import answers, kind_of, weighted_mean
 from covey.shared.numerics.mixture import Float64, Judged, Weights
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Vector
-from covey.shared.strategies.base import DataSplit, Drill, Featured, Fold, Local, Mixture
+from covey.shared.strategies.client_half import DataSplit, Drill, Featured, Fold, Local, Mixture
 
 ROWS = 256  # of queries at once
 

@@ -19,8 +19,8 @@ from covey.shared.numerics.figures import (
     or_diverged,
     weighted_mean,
 )
-from covey.shared.strategies.base import (
-    EVALUATE,
+from covey.shared.strategies.base import EVALUATE, Strategy
+from covey.shared.strategies.client_half import (
     LAST_MODEL,
     ClientState,
     DataSplit,
@@ -29,7 +29,6 @@ from covey.shared.strategies.base import (
     Local,
     Mixture,
     Report,
-    Strategy,
 )
 from covey.shared.strategies.part_local import PartLocal, of_whole, tuned
 from covey.shared.wire.messages import Work

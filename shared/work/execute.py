@@ -19,23 +19,20 @@ from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, Noise, noised
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import (
+from covey.shared.strategies.base import EVALUATE, MODEL, Strategy
+from covey.shared.strategies.client_half import (
     AS_ORDERED,
-    EVALUATE,
     LAST_MODEL,
-    MODEL,
-    MOMENTS,
     ClientState,
     Drill,
     Job,
     Local,
     Report,
-    Strategy,
     TrainingResult,
     Works,
 )
 from covey.shared.strategies.part_local import PartLocal
-from covey.shared.strategies.phase_names import EXCHANGES, OF_THE_RUN
+from covey.shared.strategies.phase_names import EXCHANGES, MOMENTS, OF_THE_RUN
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import Encoded, OrderMessage, ReportContent, Work
 from covey.shared.work.at_hand import (

@@ -39,7 +39,8 @@ from covey.shared.numerics.mixture import (
     fitted,
 )
 from covey.shared.scenario.evaluation import Evaluation
-from covey.shared.strategies.base import ClientState, Expected, Fold, Local, Mixture
+from covey.shared.strategies.base import Expected
+from covey.shared.strategies.client_half import ClientState, Fold, Local, Mixture
 from covey.shared.strategies.phase_names import EVALUATE
 from covey.shared.wire.messages import Work, digest
 from covey.shared.work.candidates import (

@@ -18,15 +18,9 @@ import numpy.typing as npt
 from covey.shared.errors import PublicError
 from covey.shared.numerics.measures import kind_of_task
 from covey.shared.numerics.vectors import Layout, Vector
-from covey.shared.strategies.base import (
-    AS_ORDERED,
-    MOMENTS,
-    PRIOR,
-    Drill,
-    Local,
-    Mixture,
-    TrainingResult,
-)
+from covey.shared.strategies.base import PRIOR
+from covey.shared.strategies.client_half import AS_ORDERED, Drill, Local, Mixture, TrainingResult
+from covey.shared.strategies.phase_names import MOMENTS
 from covey.shared.wire.messages import Work
 
 Prior = npt.NDArray[np.float32]  # log pi (C,)

@@ -21,12 +21,13 @@ from covey.shared.strategies.base import Expected, Strategy, Training
 from covey.shared.strategies.phase_names import AHEAD, BOX, EVALUATE, JOIN
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.codec import Codec
-from covey.shared.wire.messages import Work
+from covey.shared.wire.messages import SharedWork, Work
 from covey.shared.work.judge import ASKED as JUDGED
 
 KEPT = 8  # of the newest settings: an agent may take part in several runs
 
-SECTIONS = ("strategy", "training", "task", "layout", "scaling", "codec", "evaluation", "privacy")
+# alike for all agents, but plain numbers
+SECTIONS = tuple(name for name in SharedWork.model_fields if name not in ("seed", "part_bytes"))
 
 Settings = tuple[Strategy[Any], Training]
 

@@ -10,16 +10,8 @@ from typing import Any
 import numpy as np
 
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
-from covey.shared.strategies.base import (
-    EVALUATE,
-    LAST_MODEL,
-    TRAIN,
-    ClientState,
-    Job,
-    Mixture,
-    Strategy,
-    Training,
-)
+from covey.shared.strategies.base import EVALUATE, TRAIN, Strategy, Training
+from covey.shared.strategies.client_half import LAST_MODEL, ClientState, Job, Mixture
 from covey.shared.strategies.part_local import PartLocal, of_whole
 from covey.shared.wire.messages import OrderMessage, Work
 from covey.shared.work.at_hand import AtHand, prepared

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from covey.shared.own_code.consent import ConsentError
     from covey.shared.errors import UserError
     from covey.shared.scenario.scenario import Scenario
-    from covey.shared.strategies.base import Local, Order, Phase, Report, Strategy
+    from covey.shared.strategies.base import (Order, Phase, Strategy)
+    from covey.shared.strategies.client_half import (Local, Report)
 
 __all__ = [
     "Comparison",

@@ -22,7 +22,8 @@ from covey.shared.numerics.split import Split
 from covey.shared.scenario.adapters import Adapters
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Drill, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Drill
 from tests.agent.test_private_sgd import data_of
 
 IMAGES = torch.randn(5, 1, 16, 16, generator=torch.Generator().manual_seed(1))

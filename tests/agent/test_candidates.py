@@ -22,7 +22,8 @@ from covey.shared.numerics.mixture import chosen
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Drill, Fold, Local, Training, TrainingResult
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Drill, Fold, Local, TrainingResult
 from covey.shared.work.candidates import (
     BeforeHome,
     Budget,

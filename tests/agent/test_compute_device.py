@@ -29,7 +29,8 @@ from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise, Trainings
 from covey.shared.programs.child import environment, python
 from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Contrast, Drill, GradientCorrection, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Contrast, Drill, GradientCorrection
 from covey.shared.wire.jobs import DeviceFound, Failure, FindDevice
 from covey.shared.wire.messages import ReportContent
 from tests.agent.test_learner import IMAGES, NORMED, TABLE, VALUES, data_of

@@ -19,7 +19,8 @@ from covey.agent.training.objective import contrastive_loss
 from covey.shared.errors import UserError
 from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Contrast, Drill, Job, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Contrast, Drill, Job
 from covey.shared.strategies.fuzzy import Fuzzy
 from tests.agent.test_learner import data_of
 

@@ -17,16 +17,8 @@ from covey.shared.numerics.figures import softmax
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import (
-    LAST_MODEL,
-    MODEL,
-    Debias,
-    Drill,
-    GradientCorrection,
-    Job,
-    Setup,
-    Training,
-)
+from covey.shared.strategies.base import MODEL, Setup, Training
+from covey.shared.strategies.client_half import LAST_MODEL, Debias, Drill, GradientCorrection, Job
 from covey.shared.strategies.feddbe import OWN as KEPT
 from covey.shared.strategies.feddbe import FedDbe, with_own
 from tests.agent.test_neighbours import DOCUMENT, TASK, table

@@ -24,7 +24,8 @@ from covey.shared.errors import DataError
 from covey.shared.numerics.figures import errors, or_diverged, regression_figures
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Local, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Local
 from covey.shared.wire.messages import OrderMessage
 from covey.shared.work.at_hand import shuffle
 from tests.kit.local_clients import local_driver

@@ -30,7 +30,8 @@ from covey.shared.own_code.consent import AllowedCode, ConsentError
 from covey.shared.scenario.code import OF_CLIENTS, OF_LOOPS, check_code
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Local, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Local
 from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.wire.jobs import DataSummary, DeviceData, InspectData
 from covey.shared.wire.messages import OrderMessage

@@ -17,7 +17,8 @@ from covey.agent.training.models import build, initial, layout_of
 from covey.shared.numerics.split import Split
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Drill, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Drill
 from tests.agent.test_private_sgd import data_of
 
 HEAD = {"share": ["fc2", "fc3"]}

@@ -14,7 +14,8 @@ from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Local, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Local
 
 
 def data(count: int, **more: Any) -> Dataset:

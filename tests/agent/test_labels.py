@@ -23,7 +23,8 @@ from covey.shared.errors import DataError
 from covey.shared.numerics.figures import answers, baseline_figures, errors, figures_of
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Local, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Local
 from tests.kit.device_run import devices, scenes
 
 pytestmark = pytest.mark.usefixtures("single_thread")

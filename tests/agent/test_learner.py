@@ -20,7 +20,8 @@ from covey.shared.errors import DataError, UserError
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Drill, GradientCorrection, Local, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Drill, GradientCorrection, Local
 
 IMAGES = Task(features=(1, 16, 16), classes=4, model=Model(name="lenet5"))
 TABLE = Task(features=(3,), classes=4, model=Model(name="mlp", options={"hidden": 5}))

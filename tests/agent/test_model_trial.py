@@ -33,7 +33,8 @@ from covey.shared.own_code.faults import OwnCodeError, own_code
 from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise, Trainings
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Drill, GradientCorrection, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Drill, GradientCorrection
 from tests.agent.test_learner import data_of
 
 pytestmark = pytest.mark.usefixtures("single_thread", "nets")

@@ -35,7 +35,8 @@ from covey.shared.scenario.columns import TargetScale
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Contrast, Drill, GradientCorrection, Local, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Contrast, Drill, GradientCorrection, Local
 from covey.shared.wire.jobs import DataSource, DeviceData, JobRules, Performed
 from covey.shared.wire.messages import OrderMessage
 from covey.shared.work.at_hand import shuffle

@@ -21,7 +21,8 @@ from covey.shared.errors import PublicError, UserError
 from covey.shared.own_code.consent import AllowedCode, ConsentError
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Contrast, Drill, GradientCorrection, Local, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Contrast, Drill, GradientCorrection, Local
 from covey.shared.wire.messages import OrderMessage
 from covey.shared.work.at_hand import shuffle
 from tests.kit.local_clients import local_driver

@@ -30,7 +30,8 @@ from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise, Trainings
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Contrast, Drill, GradientCorrection, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Contrast, Drill, GradientCorrection
 from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import ReportContent
 from covey.shared.work.at_hand import PRIVACY_LEDGER

@@ -16,7 +16,8 @@ from covey.agent.training.learner import Nets, TorchLocal
 from covey.agent.training.models import initial
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Drill, GradientCorrection, Training, TrainingResult
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Drill, GradientCorrection, TrainingResult
 
 pytestmark = pytest.mark.usefixtures("single_thread")
 

@@ -34,7 +34,7 @@ from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
 from covey.shared.storage import files
-from covey.shared.strategies.base import LAST_MODEL
+from covey.shared.strategies.client_half import LAST_MODEL
 from covey.shared.wire import jobs
 from covey.shared.wire.codec import Codec, decode, encode_model
 from covey.shared.wire.jobs import (

@@ -155,7 +155,7 @@ def test_every_data_error_is_given_a_public_text() -> None:
         FileNotFoundError(2, "No such file", f"/home/{SECRET}"),
         UserError(f"/home/{SECRET}/model.npz: is damaged"),
         DataError(f"/home/{SECRET}"),
-        DecodeError("truncated", f"/home/{SECRET}"),
+        DecodeError("checksum", f"/home/{SECRET}"),
     ],
     ids=lambda error: type(error).__name__,
 )

@@ -21,7 +21,7 @@ from covey.agent.worker.worker import answer
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.task import Task
 from covey.shared.secure.simulated import simulated_identity
-from covey.shared.strategies.base import LAST_MODEL
+from covey.shared.strategies.client_half import LAST_MODEL
 from covey.shared.strategies.phase_names import CARD
 from covey.shared.wire.codec import Codec, encode_model
 from covey.shared.wire.jobs import DeviceData, InspectData, Perform

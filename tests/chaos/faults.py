@@ -10,6 +10,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from covey.coordinator.disk.report_file import ReportFile
+from covey.coordinator.serve.exclusive import ensure_single_coordinator
+from covey.shared.errors import UserError
+from covey.shared.mqtt.broker_url import BrokerUrl
 from tests.chaos.plan import Fault
 from tests.chaos.site import FEDERATION, Broken, Program, Site, fill, flip, python
 from tests.kit import spooled
@@ -112,11 +115,13 @@ class Injector:
         return True
 
     async def _at_work(self) -> bool:
-        """Wait until the coordinator serves its run. False where it ends before."""
+        """Wait until the coordinator answers at the broker. False where it ends before."""
         while self._coordinator.lives:
-            if b'"link"' in self._coordinator.said():
+            try:
+                await ensure_single_coordinator(BrokerUrl.parse(self.site.url), FEDERATION)
+            except UserError:
                 return True
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
         return False
 
     async def _freeze_coordinator(self, fault: Fault) -> bool:
@@ -184,6 +189,8 @@ class Injector:
             "--json",
         )
         with self._workers_frozen():
+            if not await self._at_work():
+                return False
             second = await Program.start(command, site.folder / f"second-{self.name}.log")
             try:
                 await _ended(second, f"another coordinator is at work in federation '{FEDERATION}'")

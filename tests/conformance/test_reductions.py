@@ -26,14 +26,13 @@ from covey.shared.numerics.fedma import permute
 from covey.shared.numerics.vectors import Layout, Tensor, Vector, combine, mean
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import (
+from covey.shared.strategies.base import ClientId, Setup
+from covey.shared.strategies.client_half import (
     AS_ORDERED,
     LAST_MODEL,
-    ClientId,
     ClientState,
     Drill,
     SampleIndices,
-    Setup,
     TrainingResult,
 )
 from covey.shared.strategies.perfedavg import groups

@@ -124,7 +124,7 @@ def test_an_agent_learns_of_a_refusal_until_a_report_is_accepted_and_of_its_quar
 ) -> None:
     run, orders = half_reported(tmp_path)
     client = sorted(orders)[-1]
-    effects = run.handle(Refused(client, DecodeError("no finite", "the loss is nan")), 0.0)
+    effects = run.handle(Refused(client, DecodeError("not finite", "the loss is nan")), 0.0)
     assert "the loss is nan" in orders_in(effects)[client].refused
     run.accept(client, report_of(run, client, orders[client]), 0.0)
     assert run.order_of(client).order.refused == ""

@@ -253,7 +253,7 @@ def test_a_second_operator_of_this_machine_is_sent_away(
     broker: MemoryBroker, run: Path, command: Command
 ) -> None:
     (run.parent / promote.AT_WORK).write_text("kim@desk since 03:12")
-    with folder_lock(run.parent, "unused"):
+    with folder_lock(run.parent / promote.AT_WORK, "unused"):
         for words in (("promote", "run@1"), ("rollback", "--to", "run@1")):
             refused = command(*words)
             assert refused.exit_code == 2

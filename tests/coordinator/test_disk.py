@@ -16,13 +16,8 @@ from covey.coordinator.disk.spool import REPORTS, Circumstances, Spool
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.storage import files
-from covey.shared.strategies.base import Report
-from covey.shared.strategies.secured.coordinator import (
-    GroupSum,
-    Progress,
-    SealedState,
-    SummedFigures,
-)
+from covey.shared.strategies.client_half import Report
+from covey.shared.strategies.secured.progress import GroupSum, Progress, SealedState, SummedFigures
 from tests.kit import spooled
 
 

@@ -22,8 +22,9 @@ from covey.coordinator.run.effects import Announce
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.scenario.aggregation import Aggregation, MaxSamples
-from covey.shared.strategies.base import MODEL, ClientId, Phase, Report
+from covey.shared.strategies.base import MODEL, ClientId, Phase
 from covey.shared.strategies.bases.single import Single
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.reading import folded
 from covey.shared.strategies.registry import BUILT_IN

@@ -23,8 +23,9 @@ from covey.coordinator.fold.limits import (
 from covey.coordinator.fold.statistics import pooled
 from covey.shared.numerics.averages import step_norm
 from covey.shared.scenario.aggregation import Aggregation
-from covey.shared.strategies.base import Phase, Report, Reports
+from covey.shared.strategies.base import Phase, Reports
 from covey.shared.strategies.bases.single import Single
+from covey.shared.strategies.client_half import Report
 from tests.bowl import flat
 from tests.kit.small_run import scenario
 

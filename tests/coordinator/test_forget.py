@@ -20,7 +20,7 @@ from covey.coordinator.run.result import result_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service
 from covey.shared.mqtt.link import Received
-from covey.shared.strategies.secured.coordinator import Progress, SealedState, SummedFigures
+from covey.shared.strategies.secured.progress import Progress, SealedState, SummedFigures
 from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import Part
 from tests import clock

@@ -13,7 +13,8 @@ from covey.coordinator.report.tables import participation
 from covey.coordinator.run.result import result_of
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.numerics.vectors import Vector
-from covey.shared.strategies.base import LAST_MODEL, ClientId, Local, TrainingResult
+from covey.shared.strategies.base import ClientId
+from covey.shared.strategies.client_half import LAST_MODEL, Local, TrainingResult
 from covey.shared.wire.messages import OrderMessage
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients

@@ -16,7 +16,8 @@ from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError
 from covey.shared.privacy.settings import Privacy, clipped_sum, combined_multiplier, noised_count
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import Phase, Report, Reports
+from covey.shared.strategies.base import Phase, Reports
+from covey.shared.strategies.client_half import Report
 from tests.kit.inside import inside
 from tests.kit.small_run import fingerprint, in_process, rules, scenario, setup
 

@@ -15,7 +15,7 @@ from covey.coordinator.record.notices import RoundVoid
 from covey.coordinator.run.run_state import best_so_far
 from covey.shared.errors import UserError
 from covey.shared.numerics.measures import derived
-from covey.shared.strategies.base import Report
+from covey.shared.strategies.client_half import Report
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from covey.coordinator.run.run import Run
 from covey.shared.errors import DecodeError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import ClientId, ClientState, Expected, Phase
+from covey.shared.strategies.base import ClientId, Expected, Phase
+from covey.shared.strategies.client_half import ClientState
 from covey.shared.wire.messages import ReportContent
 from tests.kit.inside import inside
 from tests.kit.local_clients import report_on

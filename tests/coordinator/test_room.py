@@ -21,7 +21,7 @@ from covey.coordinator.disk.report_file import ReportFile
 from covey.coordinator.disk.space import DiskFullError, Room
 from covey.coordinator.disk.spool import Spool
 from covey.coordinator.serve.publisher import opened
-from covey.shared.strategies.base import Report
+from covey.shared.strategies.client_half import Report
 from tests import clock
 
 

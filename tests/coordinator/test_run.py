@@ -23,7 +23,8 @@ from covey.coordinator.run.result import result_of, write_all, write_models
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import GivenUpError
 from covey.shared.errors import DecodeError
-from covey.shared.strategies.base import ClientId, ClientState, Report, Training
+from covey.shared.strategies.base import ClientId, Training
+from covey.shared.strategies.client_half import ClientState, Report
 from covey.shared.wire.messages import ReportContent
 from tests.kit import small_run
 from tests.kit.inside import inside

@@ -39,7 +39,8 @@ from covey.shared.secure.parameters import Scale
 from covey.shared.secure.primitives import hashed, number
 from covey.shared.secure.simulated import FEDERATION, simulated_identity
 from covey.shared.strategies import flux
-from covey.shared.strategies.base import COUNTED, ClientId
+from covey.shared.strategies.base import ClientId
+from covey.shared.strategies.client_half import COUNTED
 from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.strategies.secured import coordinator as secured
 from covey.shared.strategies.secured import phases
@@ -660,10 +661,12 @@ def test_the_account_counts_unmask_lists_and_no_sum_that_was_void(
 def test_an_attempt_with_fewer_members_has_as_much_noise() -> None:
     """A vector is made once in a round, with its noise: the threshold rises where members are gone."""
     method = noised_scene().method
-    whole = method._group(8, 0)
+    whole = method.grouping.size(8, 0)
     assert (whole.threshold, whole.honest) == (5, 4)
-    assert [method._group(members, whole.honest).honest for members in (8, 6, 5, 4)] == [4] * 4
-    assert method._group(3, whole.honest) is None
+    assert [method.grouping.size(members, whole.honest).honest for members in (8, 6, 5, 4)] == [
+        4
+    ] * 4
+    assert method.grouping.size(3, whole.honest) is None
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from covey.coordinator.engine.events import Failed
 from covey.coordinator.run.run import Run
 from covey.shared.errors import PublicError, UserError
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import LAST_MODEL, ClientId, ClientState
+from covey.shared.strategies.base import ClientId
+from covey.shared.strategies.client_half import LAST_MODEL, ClientState
 from covey.shared.wire.codec import decode_model
 from covey.shared.wire.messages import OrderMessage, ReportContent, Work
 from covey.shared.work.at_hand import AtHand

@@ -10,7 +10,7 @@ import pytest
 from covey.coordinator.disk.report_file import ReportPlace
 from covey.coordinator.disk.spool import REPORTS, Circumstances, Spool
 from covey.shared.storage import files
-from covey.shared.strategies.base import Report
+from covey.shared.strategies.client_half import Report
 from covey.shared.wire.parts import FileSink, MemorySink
 from tests.kit import spooled
 

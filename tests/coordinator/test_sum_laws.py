@@ -23,7 +23,8 @@ from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.averages import Average
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import ClientId, Phase, Report
+from covey.shared.strategies.base import ClientId, Phase
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.reading import folded, is_whole
 from covey.shared.strategies.registry import BUILT_IN
 from tests.drive import Run, fingerprint

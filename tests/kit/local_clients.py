@@ -20,7 +20,8 @@ from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.base import base_vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.secure.simulated import simulated_identity
-from covey.shared.strategies.base import ClientId, ClientState, Local, Setup
+from covey.shared.strategies.base import ClientId, Setup
+from covey.shared.strategies.client_half import ClientState, Local
 from covey.shared.wire.codec import decode_model
 from covey.shared.wire.jobs import DataSource, DeviceData
 from covey.shared.wire.messages import OrderMessage, ReportContent, is_base

@@ -27,7 +27,8 @@ from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import ClientId, Local, Setup, Training
+from covey.shared.strategies.base import ClientId, Setup, Training
+from covey.shared.strategies.client_half import Local
 from covey.shared.wire.messages import OrderMessage
 from covey.shared.work.at_hand import shuffle
 from tests.bowl import Softmax, Trainer, normed_client, perceptron_client, softmax_client

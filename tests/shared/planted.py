@@ -9,7 +9,8 @@ import numpy.typing as npt
 from covey.coordinator.processes.launch import setup_of
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Job, Setup, Strategy, Training
+from covey.shared.strategies.base import Setup, Strategy, Training
+from covey.shared.strategies.client_half import Job
 from tests.bowl import Bowl, Softmax, Trainer, bowl_layout, flat, softmax_client
 from tests.drive import Run
 

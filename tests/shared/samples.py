@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from covey.shared.wire.aggregates import (
+    AggregatorOrder,
+    AggregatorStatus,
+    AggregatorTask,
+    FailedReport,
+    PartialSum,
+    RefusedReport,
+    SummedReport,
+)
 from covey.shared.wire.brief_work import shared_of
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.documents import AgentStatus, Control, CoordinatorStatus, RosterMessage
@@ -96,4 +105,45 @@ SAMPLES: dict[str, Packed | Document] = {
         models=[ModelRef(key="deployed-0", digest=digest(b"a model"), parts=1, size=7)],
     ),
     "deployment_share": DeploymentShare(serial=12, cluster=1),
+    "aggregator_status": AggregatorStatus(session="s1", online=True, run="run-1", step=12),
+    "aggregator_order": AggregatorOrder(
+        run="run-1",
+        step=12,
+        task=ModelRef(key="aggregator-task", digest=digest(b"a task"), parts=1, size=6),
+        agents={"pi-7": 120, "pi-8": None},
+        settled=[digest(b"a sum")],
+    ),
+    "aggregator_task": AggregatorTask(
+        run="run-1",
+        step=12,
+        scenario="{}",
+        phase="{}",
+        state=b"a state",
+        arrays={digest(b"an array").hex(): b"an array"},
+        layout=WORK.layout,
+        bases={digest(b"a model").hex(): b"a model"},
+    ),
+    "partial_sum": PartialSum(
+        run="run-1",
+        step=12,
+        session="s1",
+        serial=4,
+        reports=[
+            SummedReport(
+                client="pi-7",
+                digest=digest(b"a report"),
+                work=WORK.digest,
+                examples=120,
+                steps=12,
+                loss=0.75,
+                numbers={"choice": 1},
+                seconds=1.5,
+                norms={"model": 0.5},
+            )
+        ],
+        failures=[FailedReport(client="pi-8", why="the disk is full")],
+        refusals=[RefusedReport(client="pi-9", reason="other run", detail="report of run run-0")],
+        ignored=["pi-1"],
+        sums=b"sums",
+    ),
 }

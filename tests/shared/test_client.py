@@ -12,15 +12,8 @@ import pytest
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import (
-    LAST_MODEL,
-    ClientState,
-    Drill,
-    Job,
-    Local,
-    Report,
-    Training,
-)
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import LAST_MODEL, ClientState, Drill, Job, Local, Report
 from covey.shared.strategies.ditto import OWN, Ditto
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedclust import FedClust

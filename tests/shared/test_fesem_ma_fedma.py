@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from covey.shared.numerics.vectors import Vector
-from covey.shared.strategies.base import Phase, Report, Setup, Training, View
+from covey.shared.strategies.base import Phase, Setup, Training, View
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.fesem_ma import FesemMa, FesemMaState
 from covey.shared.strategies.reading import folded
 from tests.bowl import Drop, Perceptron, perceptron_client

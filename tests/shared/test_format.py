@@ -22,6 +22,7 @@ from covey.coordinator.run.run_state import RunState
 from covey.shared.errors import DecodeError
 from covey.shared.programs import version as versions
 from covey.shared.programs.version import RELEASE
+from covey.shared.wire.aggregates import AggregatorStatus
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.format import FORMAT, NONE
 from covey.shared.wire.framing import Document, Message, Packed, check_key, checksum_of
@@ -94,7 +95,7 @@ NUMBERED = sorted(name for name, one in SAMPLES.items() if "format" in type(one)
 
 def test_statuses_orders_and_reports_have_the_number() -> None:
     named = {type(SAMPLES[name]) for name in NUMBERED}
-    assert named == {AgentStatus, CoordinatorStatus, OrderMessage, ReportContent}
+    assert named == {AgentStatus, AggregatorStatus, CoordinatorStatus, OrderMessage, ReportContent}
     assert all(getattr(SAMPLES[name], "format") == FORMAT for name in NUMBERED)  # noqa: B009
 
 

@@ -14,7 +14,8 @@ from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.scenario.load import load
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.base import Drill, GradientCorrection, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Drill, GradientCorrection
 from covey.shared.wire.codec import decode
 from covey.shared.work.at_hand import AtHand
 from covey.shared.work.execute import execute_order

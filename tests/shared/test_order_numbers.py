@@ -9,7 +9,8 @@ from typing import Any, get_args
 import pytest
 
 from covey.shared.errors import PublicError
-from covey.shared.strategies.base import CAP, HOLD_BACK, PRIOR, Expected, Job
+from covey.shared.strategies.base import CAP, HOLD_BACK, PRIOR, Expected
+from covey.shared.strategies.client_half import Job
 from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.wire.messages import Work
 from covey.shared.work import at_hand

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from covey.shared.strategies.base import Phase, Report, Training, factor_in
+from covey.shared.strategies.base import Phase, Training
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedsgd import FedSgd
 from covey.shared.strategies.perfedavg import PerFedAvg
 from covey.shared.strategies.reading import folded
+from covey.shared.strategies.training import factor_in
 from tests.bowl import Bowl, flat
 from tests.shared.planted import job, run, setup
 

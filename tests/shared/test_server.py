@@ -13,8 +13,9 @@ from pydantic import TypeAdapter, ValidationError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.explain import REMOVED
-from covey.shared.strategies.base import MODEL, Phase, Report
+from covey.shared.strategies.base import MODEL, Phase
 from covey.shared.strategies.bases.single import Single
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedclust import FedClust, FedClustState
 from covey.shared.strategies.ifca import Ifca

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from covey.shared.numerics.vectors import Layout, Tensor
-from covey.shared.strategies.base import Phase, Report, Setup, Training
+from covey.shared.strategies.base import Phase, Setup, Training
 from covey.shared.strategies.cfl import Cfl
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.reading import folded
 from tests.bowl import Bowl, flat, softmax_client
 from tests.shared.planted import ONE, SGD, WHOLE, alternating, bowls, run, setup, two_groups

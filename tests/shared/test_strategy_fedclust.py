@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from covey.shared.strategies.base import Phase, Report, Training
+from covey.shared.strategies.base import Phase, Training
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.reading import folded

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from covey.shared.errors import DataError
-from covey.shared.strategies.base import Phase, Report, Setup, Training, View
+from covey.shared.strategies.base import Phase, Setup, Training, View
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.feddane import FedDane
 from covey.shared.strategies.fedprox import FedProx
 from covey.shared.strategies.reading import folded

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.shared.strategies.base import Phase, Report, View
+from covey.shared.strategies.base import Phase, View
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.fedem import FedEm
 from covey.shared.strategies.reading import folded
 from tests.bowl import Bowl, flat, softmax_client

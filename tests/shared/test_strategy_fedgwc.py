@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from covey.shared.strategies.base import Phase, Report, Reports
+from covey.shared.strategies.base import Phase, Reports
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedgwc import (
     FedGwc,

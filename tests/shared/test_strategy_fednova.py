@@ -10,7 +10,8 @@ import pytest
 
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.privacy.settings import SecureSettings
-from covey.shared.strategies.base import Phase, Report, Setup, Training, View
+from covey.shared.strategies.base import Phase, Setup, Training, View
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fednova import FedNova, accumulated
 from covey.shared.strategies.reading import folded

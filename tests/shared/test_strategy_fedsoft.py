@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from covey.shared.errors import DataError
-from covey.shared.strategies.base import Phase, Report, View
+from covey.shared.strategies.base import Phase, View
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.fedsoft import FedSoft, FedSoftState
 from covey.shared.strategies.reading import folded
 from tests.bowl import Bowl, flat, softmax_client

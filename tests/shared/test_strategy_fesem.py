@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from covey.shared.strategies.base import Phase, Report, Training
+from covey.shared.strategies.base import Phase, Training
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.fesem import Fesem, FesemState
 from covey.shared.strategies.reading import folded
 from tests.bowl import Bowl, flat

@@ -13,7 +13,8 @@ from covey.shared.numerics.fedma import align, permute, random_start
 from covey.shared.numerics.vectors import Layout, Tensor, Vector, squared_distance
 from covey.shared.seeds import generator
 from covey.shared.strategies import fesem_ma
-from covey.shared.strategies.base import Phase, Report, Setup, Strategy
+from covey.shared.strategies.base import Phase, Setup, Strategy
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.fesem import Fesem
 from covey.shared.strategies.fesem_ma import FesemMa, FesemMaState
 from covey.shared.strategies.reading import folded

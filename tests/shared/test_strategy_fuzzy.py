@@ -8,7 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from covey.shared.numerics.vectors import Vector
-from covey.shared.strategies.base import Contrast, Drill, Phase, Report, TrainingResult, View
+from covey.shared.strategies.base import Phase, View
+from covey.shared.strategies.client_half import Contrast, Drill, Report, TrainingResult
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fuzzy import Fuzzy
 from covey.shared.strategies.reading import folded

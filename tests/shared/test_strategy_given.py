@@ -3,7 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from covey.shared.strategies.base import Phase, Report
+from covey.shared.strategies.base import Phase
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.given import Given
 from covey.shared.strategies.reading import folded
 from covey.shared.strategies.server import Server

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.strategies import ifca
-from covey.shared.strategies.base import Phase, Report, Training, View
+from covey.shared.strategies.base import Phase, Training, View
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.ifca import Ifca
 from covey.shared.strategies.reading import folded
 from tests.bowl import Bowl, flat

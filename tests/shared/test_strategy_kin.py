@@ -20,9 +20,10 @@ from covey.coordinator.view.lines import phase_line, reduced
 from covey.coordinator.view.state import RunPlan, Sources, dashboard_state
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import kin
-from covey.shared.strategies.base import LAST_MODEL, ClientId, Local, Phase, Report, View
+from covey.shared.strategies.base import ClientId, Phase, View
 from covey.shared.strategies.bases import cut
 from covey.shared.strategies.bases.vote import outcomes_of
+from covey.shared.strategies.client_half import LAST_MODEL, Local, Report
 from covey.shared.strategies.kin import Kin, KinState
 from covey.shared.strategies.reading import folded
 from covey.shared.wire.messages import OrderMessage

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Report
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.pacfl import Pacfl, signature
 from tests.bowl import Softmax, flat

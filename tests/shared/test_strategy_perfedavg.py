@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from covey.shared.numerics.vectors import Vector
-from covey.shared.strategies.base import SampleIndices, Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import SampleIndices
 from covey.shared.strategies.perfedavg import PerFedAvg, groups
 from tests.bowl import Bowl, bowl_layout, flat
 from tests.shared.planted import SGD, job, run, unequal

@@ -8,7 +8,8 @@ import pytest
 
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Layout, Tensor
-from covey.shared.strategies.base import Phase, Report, Setup, Training
+from covey.shared.strategies.base import Phase, Setup, Training
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.reading import folded
 from covey.shared.strategies.robust import Robust, logistic
 from tests.bowl import Bowl, flat, softmax_client

@@ -10,7 +10,8 @@ import pytest
 from covey.shared.errors import DataError
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Phase, Report, Training
+from covey.shared.strategies.base import Phase, Training
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedprox import FedProx
 from covey.shared.strategies.fedsgd import FedSgd

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from covey.shared.strategies.base import ClientState, Job, Local, Mixture
+from covey.shared.strategies.client_half import ClientState, Job, Local, Mixture
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.work.use import serves_own
 

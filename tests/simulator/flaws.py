@@ -23,7 +23,7 @@ from covey.shared.secure.derivation import Stream, name_of_list, self_key
 from covey.shared.storage import files
 from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.base import ClientId
-from covey.shared.strategies.secured.coordinator import Collected, GroupSum
+from covey.shared.strategies.secured.progress import Collected, GroupSum
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import Work
 from tests.kit.inside import inside

@@ -38,9 +38,11 @@ from covey.shared.secure.agent import OwnSum
 from covey.shared.secure.derivation import name_of_terms
 from covey.shared.secure.integers import Integers, total_of
 from covey.shared.secure.messages import JoinList, Terms
-from covey.shared.strategies.base import ClientId, Phase, Report, Reports
+from covey.shared.strategies.base import ClientId, Phase, Reports
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.secured import coordinator as secured
 from covey.shared.strategies.secured.phases import bytes_of
+from covey.shared.strategies.secured.progress import GroupSum
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, ReportContent, Work
 from tests.kit.inside import inside
@@ -100,14 +102,14 @@ class Sums:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Look at each sum that a coordinator opens, and at each end."""
-        ended, boxes = secured.GroupSum.ended, secured.Secured._boxes
+        ended, boxes = GroupSum.ended, secured.Secured._boxes
         evaluated = secured.Secured._evaluated
 
         def opened(integers: Integers, *about: Any) -> Any:
             self.opened = integers.copy()
             return total_of(integers, *about)
 
-        def over(one: secured.GroupSum, end: str, why: str = "") -> dict[str, Any]:
+        def over(one: GroupSum, end: str, why: str = "") -> dict[str, Any]:
             self.struck[f"secure {end}"] += 1
             self.struck["attacked sum"] += sum(map(self.struck.__getitem__, EVENTS)) > self.faults
             opened, self.opened = (
@@ -136,7 +138,7 @@ class Sums:
 
         with (
             patch.object(secured, "total_of", opened),
-            patch.object(secured.GroupSum, "ended", over),
+            patch.object(GroupSum, "ended", over),
             patch.object(secured.Secured, "_boxes", begun),
             patch.object(secured.Secured, "_evaluated", figures),
         ):
@@ -155,7 +157,7 @@ class Sums:
         if sum(Terms.from_bytes(other.terms).start == start for other in answered) > 1:
             self.fail(BrokenError(f"{agent} answers twice for one start"))
 
-    def _stranger(self, one: secured.GroupSum) -> ClientId:
+    def _stranger(self, one: GroupSum) -> ClientId:
         """An agent that counts in a sum, but has not reported to this list of these members; "": none."""
         terms, listing = (bytes_of(one.contents[name]) for name in ("terms", "list"))
         places = {row.place for row in JoinList.from_bytes(listing).rows}

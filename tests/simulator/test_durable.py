@@ -41,7 +41,7 @@ from covey.shared.storage.files import (
     write_atomically,
 )
 from covey.shared.storage.journal import Journal
-from covey.shared.strategies.base import Report
+from covey.shared.strategies.client_half import Report
 from covey.shared.wire.jobs import FleetShare
 from covey.shared.wire.messages import ModelRef, OrderMessage, digest
 from covey.shared.wire.parts import split

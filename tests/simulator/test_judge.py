@@ -18,7 +18,8 @@ from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.candidate_names import DELIVERED, REPORTED
 from covey.shared.numerics.mixture import REFITS
 from covey.shared.scenario.evaluation import Evaluation
-from covey.shared.strategies.base import ClientId, Fold
+from covey.shared.strategies.base import ClientId
+from covey.shared.strategies.client_half import Fold
 from covey.shared.strategies.phase_names import EVALUATE
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.work.at_hand import AtHand, seen_by_methods

@@ -16,19 +16,11 @@ from pydantic import Field
 from covey.shared.numerics.clustering import Labels, Matrix
 from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Vector, mean
-from covey.shared.strategies.base import (
-    MODEL,
-    WARMUP,
-    ClientId,
-    Facts,
-    GradientCorrection,
-    Phase,
-    Reports,
-    Shown,
-    without,
-)
+from covey.shared.strategies.base import MODEL, ClientId, Facts, Phase, Reports, Shown, without
 from covey.shared.strategies.bases.cut import WHOLE_CARD_ASKED, Gated, Numbered, Tested, shift_facts
 from covey.shared.strategies.bases.hard import joined
+from covey.shared.strategies.client_half import GradientCorrection
+from covey.shared.strategies.phase_names import WARMUP
 
 MEAN_OF_CENTRES = "mean"  # key of the model that newcomers start from
 

@@ -38,27 +38,20 @@ from covey.shared.numerics.clustering import (
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
-    A_COUNT,
-    ASKED,
     ENTRY,
     HOLD_BACK,
     LARGEST,
     SIGNATURE,
     TRAIN,
-    VOTE,
     Buffering,
     ClientId,
     Expected,
     Facts,
-    Job,
-    Local,
     Order,
     Phase,
     Proximity,
-    Report,
     Reports,
     Sealed,
-    Server,
     Settings,
     Setup,
     Shown,
@@ -80,7 +73,10 @@ from covey.shared.strategies.bases.vote import (
     on_groups,
     standing,
 )
-from covey.shared.strategies.phase_names import CARD
+from covey.shared.strategies.client_half import Job, Local, Report
+from covey.shared.strategies.expected import A_COUNT, ASKED
+from covey.shared.strategies.phase_names import CARD, VOTE
+from covey.shared.strategies.server import Server
 from covey.shared.written import FIRST
 
 COUNTS = "counts"

@@ -20,15 +20,10 @@ from covey.shared.strategies.base import (
     ENTRY,
     MODEL,
     ClientId,
-    ClientState,
     Expected,
-    Job,
-    Local,
-    Mixture,
     Moving,
     Order,
     Phase,
-    Report,
     Reports,
     Shown,
     Strategy,
@@ -39,6 +34,7 @@ from covey.shared.strategies.base import (
 )
 from covey.shared.strategies.bases.losses import lowest
 from covey.shared.strategies.bases.single import sample_term
+from covey.shared.strategies.client_half import ClientState, Job, Local, Mixture, Report
 
 # fields of a state that a new run sets; what the earlier run found stays
 SETTINGS = ("seed", "lr", "schedule", "settled")

@@ -13,17 +13,10 @@ import numpy as np
 
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import (
-    MODEL,
-    ClientId,
-    Expected,
-    Phase,
-    Report,
-    Reports,
-    Schedule,
-    View,
-)
+from covey.shared.strategies.base import MODEL, ClientId, Expected, Phase, Reports, View
 from covey.shared.strategies.bases.cut import Tested
+from covey.shared.strategies.client_half import Report
+from covey.shared.strategies.training import Schedule
 
 # names of phases
 SEED = "seed"  # kmeans++: clients train a model that can become a hypothesis

@@ -9,7 +9,8 @@ import numpy as np
 from covey.shared.numerics.clustering import Matrix
 from covey.shared.numerics.figures import kind_of
 from covey.shared.numerics.vectors import Vector
-from covey.shared.strategies.base import Local, Settings, TaskData
+from covey.shared.strategies.base import Settings, TaskData
+from covey.shared.strategies.client_half import Local
 
 PROFILE = "profile"  # vector of a report
 WARMUP_ROUNDS = 3  # of FedAvg, before profiles are made

@@ -12,15 +12,11 @@ from covey.shared.strategies.base import (
     MODEL,
     Buffering,
     ClientId,
-    ClientState,
     Facts,
-    Job,
-    Local,
     Moving,
     Order,
     Phase,
     PrivacyFacet,
-    Report,
     Reports,
     Sealed,
     Setup,
@@ -30,8 +26,8 @@ from covey.shared.strategies.base import (
     Terms,
     Trainings,
     View,
-    trained_report,
 )
+from covey.shared.strategies.client_half import ClientState, Job, Local, Report, trained_report
 
 KEY = "0"  # of the only model
 

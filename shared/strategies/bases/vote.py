@@ -15,23 +15,13 @@ from covey.shared.numerics.averages import fair_weights
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.numerics.votes import LEAST, VoteOutcome, counted, difference
 from covey.shared.strategies.base import (
-    A_COUNT,
-    ASKED,
     CAP,
-    COUNTED,
     HOLD_BACK,
     LARGEST,
-    LAST_MODEL,
-    SHARES,
-    VOTE,
     ClientId,
-    ClientState,
     Expected,
-    Job,
-    Local,
     Order,
     Phase,
-    Report,
     Reports,
     Sums,
     Terms,
@@ -40,6 +30,9 @@ from covey.shared.strategies.base import (
 from covey.shared.strategies.bases.hard import Clustered
 from covey.shared.strategies.bases.single import KEY
 from covey.shared.strategies.bases.single import counted as samples_counted
+from covey.shared.strategies.client_half import COUNTED, LAST_MODEL, ClientState, Job, Local, Report
+from covey.shared.strategies.expected import A_COUNT, ASKED, SHARES
+from covey.shared.strategies.phase_names import VOTE
 
 CLUSTERS = "clusters"  # name of the cut of a method that makes one
 

@@ -17,16 +17,14 @@ from covey.shared.secure.derivation import OrderStart
 from covey.shared.secure.integers import Integers, add_masks, add_noise, digest_of, to_integers
 from covey.shared.secure.messages import Introduction, ReportHead, Terms
 from covey.shared.secure.primitives import Token, hashed
-from covey.shared.strategies.base import (
+from covey.shared.strategies.base import EVALUATE, MODEL, Strategy
+from covey.shared.strategies.client_half import (
     COUNTED,
-    EVALUATE,
     LAST_MODEL,
-    MODEL,
     ClientState,
     Job,
     Local,
     Report,
-    Strategy,
     Works,
 )
 from covey.shared.strategies.secured import phases

@@ -7,43 +7,23 @@ Masked vectors are added mod 2**32 as they arrive, here or by aggregators, like 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import replace
 from itertools import chain
-from math import floor
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, cast
 
 import msgpack
 import numpy as np
-import numpy.typing as npt
 from pydantic import ConfigDict, SkipValidation
 
 from covey.shared.errors import DecodeError
-from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.settings import ClientPrivacy, SecureSettings
 from covey.shared.secure import coordinator as co
 from covey.shared.secure import messages
-from covey.shared.secure.integers import (
-    Mean,
-    OutOfRangeError,
-    Total,
-    add_masks,
-    digest_of,
-    moved,
-    total_of,
-)
+from covey.shared.secure.integers import OutOfRangeError, Total, add_masks, total_of
 from covey.shared.secure.messages import MOST_LISTS, Introduction, Member, ReportHead
-from covey.shared.secure.parameters import (
-    FEWEST,
-    Group,
-    Scale,
-    group_of,
-    groups,
-    noised_scale,
-    plain_scale,
-)
+from covey.shared.secure.parameters import FEWEST, Group
 from covey.shared.secure.primitives import hashed
 from covey.shared.strategies.base import (
     CAP,
@@ -55,7 +35,6 @@ from covey.shared.strategies.base import (
     Order,
     Phase,
     PrivacyFacet,
-    Report,
     Reports,
     Sealed,
     Settings,
@@ -67,8 +46,10 @@ from covey.shared.strategies.base import (
     Terms,
     View,
 )
+from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.secured import phases
 from covey.shared.strategies.secured.figures import FIGURES, FigureSlots
+from covey.shared.strategies.secured.grouping import Grouping
 from covey.shared.strategies.secured.phases import (
     AHEAD,
     BOX,
@@ -79,177 +60,23 @@ from covey.shared.strategies.secured.phases import (
     UNMASK,
     WORDS,
     bytes_of,
-    integers_in,
     words_of,
 )
+from covey.shared.strategies.secured.progress import (
+    Collected,
+    GroupSum,
+    Progress,
+    SealedState,
+    State,
+    SummedFigures,
+)
+from covey.shared.strategies.secured.sums import MaskedTerm, SecureSums
 from covey.shared.strategies.sums import Totals
 
-S = TypeVar("S")
 ZERO = np.float32(0)
 MOST_VOIDS = 5  # in one round; then it is passed over
 HEAD_WORDS = Expected(-(ReportHead.max_bytes // 4), 0, 2**32 - 1, whole=True)
 ASKED_FOR_ANSWERS = 3  # times, each with a deadline; then a sum is passed over
-
-
-@dataclass(frozen=True)
-class _Summed:
-    """The updates under one key."""
-
-    start: npt.NDArray[np.floating]  # (d,) what they are differences to
-    total: Total
-    scale: Scale
-
-    @property
-    def mean(self) -> Mean:
-        return self.total.mean(self.scale)
-
-
-class SecureSums:
-    """The sums of a phase: the mean of the updates under a key, added to what they started from."""
-
-    average: Average = MEAN
-
-    def __init__(self) -> None:
-        self._sums: dict[str, _Summed] = {}
-
-    def add(self, key: str, start: Vector | None, total: Total, scale: Scale) -> None:
-        """The sum of one group.
-
-        Args:
-            key: of the sum.
-            start: the model (d,) that the updates are differences to; None: they are gradients.
-            total: of the updates.
-            scale: of the integers, the same for all groups.
-        """
-        if key in self._sums:
-            total = self._sums[key].total + total
-        origin = np.zeros(total.values.size) if start is None else start
-        self._sums[key] = _Summed(origin, total, scale)
-
-    def mean(self, key: str, otherwise: Vector) -> Vector:
-        if not self.weight(key):
-            return otherwise
-        return moved(self._sums[key].start, self._sums[key].mean)
-
-    def moved(self, key: str, start: Vector, share: float) -> Vector:
-        if not self.weight(key):
-            return start
-        target = self._sums[key].start.astype(np.float64) + self._sums[key].mean.vector
-        begin = start.astype(np.float64)
-        return (begin + share * (target - begin)).astype(np.float32)
-
-    def weight(self, key: str) -> float:
-        return float(self._sums[key].total.weight) if key in self._sums else 0.0
-
-    def count(self, key: str) -> int:
-        return self._sums[key].total.reported if key in self._sums else 0
-
-
-@dataclass(frozen=True)
-class MaskedTerm(Term):
-    """A masked vector, as integers mod 2**32. `part` raises ValueError if it is not the one that the agent signed."""
-
-    digest: bytes = b""
-
-    def part(self, vectors: Mapping[str, Vector]) -> Vector:
-        integers = integers_in(vectors[self.vector])
-        if digest_of(integers) != self.digest:
-            raise ValueError("the masked vector is not the one that its head names")
-        return cast(Vector, integers)
-
-
-@dataclass(frozen=True)
-class GroupSum:
-    """The sum of one group, as the state of a run has it."""
-
-    cluster: str
-    members: Sequence[ClientId]  # in order of places
-    least: int  # members that must report
-    listed: Sequence[ClientId] = ()
-    reported: Sequence[ClientId] = ()
-    end: str = ""  # "sum", or why it is void or passed over; empty while it is open
-    blamed: Sequence[ClientId] = ()  # members because of whom
-    # messages as words: "terms", "list", "unmask", and "records" of the machine. "total": the masked sum (m,)
-    contents: Mapping[str, Vector] = field(default_factory=dict)
-
-    def ended(self, end: str, why: str = "") -> dict[str, Any]:
-        """How the sum ended, for the record: "sum", "void" (nothing was revealed) or "passed over"."""
-        missing = [client for client in self.members if client not in self.reported]
-        known = {"cluster": self.cluster, "reported": list(self.reported), "missing": missing}
-        return {**known, "end": end, "why": why}
-
-
-@dataclass(frozen=True)
-class SummedFigures:
-    """The averages of an evaluation under secure sums: over all sums, and of the served models by cluster."""
-
-    modes: Mapping[str, Any] = field(default_factory=dict)
-    by_cluster: Mapping[str, Any] = field(default_factory=dict)
-    groups: Sequence[Sequence[ClientId]] = ()  # the members of each sum
-    fleet: Mapping[str, Any] | None = None  # `FleetWeights`; None: no agent has weights
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a round under secure sums is."""
-
-    stage: str = BOX  # whose reports come next: of boxes (or a phase of the method in the clear), join, train or unmask
-    round: int = 0
-    voids: int = 0  # attempts of this round whose sums were void
-    blamed: Sequence[ClientId] = ()  # members that take part in no further sum
-    # by cluster, of sums that were answered and passed over while its model stood still: "bound", who answered, and answers
-    # for the same members alone; "members", whose reports were in the newest one
-    standing: Mapping[str, Mapping[str, Sequence[ClientId]]] = field(default_factory=dict)
-    honest: int = 0  # the number that this round's scale of integers was made for; 0: not known yet
-    sums: Sequence[GroupSum] = ()
-    ends: Sequence[Mapping[str, Any]] | None = None  # of the sums of the phase that was folded last
-    evaluates: bool = False  # the sums are those of an evaluation, after the round before
-    figures: SummedFigures | None = None  # of the evaluation that was folded last
-
-    def __post_init__(self) -> None:
-        """A checkpoint has what is in it as mappings."""
-        sums = tuple(one if isinstance(one, GroupSum) else GroupSum(**one) for one in self.sums)
-        object.__setattr__(self, "sums", sums)
-        if isinstance(self.figures, Mapping):
-            object.__setattr__(self, "figures", SummedFigures(**self.figures))
-
-    def without(self, client: ClientId) -> Progress:
-        """This without an agent. An open sum is made of its messages too, and ends with its round."""
-        standing = {
-            cluster: {
-                "bound": [one for one in known["bound"] if one != client],
-                # those who are bound to it have nobody to answer for any more
-                "members": [] if client in known["members"] else known["members"],
-            }
-            for cluster, known in self.standing.items()
-        }
-        blamed = [one for one in self.blamed if one != client]
-        figures = self.figures
-        if figures is not None:
-            groups = [[one for one in group if one != client] for group in figures.groups]
-            figures = replace(figures, groups=groups)
-        return replace(self, blamed=blamed, standing=standing, figures=figures, ends=None)
-
-    @property
-    def open(self) -> list[GroupSum]:
-        """Sums that have not ended."""
-        return [one for one in self.sums if not one.end]
-
-    def sum_of(self, client: ClientId) -> tuple[int, GroupSum | None]:
-        """The sum that an agent is a member of, and its number."""
-        found = ((i, one) for i, one in enumerate(self.sums) if client in one.members)
-        return next(found, (0, None))
-
-
-@dataclass(frozen=True)
-class SealedState(Generic[S]):
-    """The state of a run under secure sums."""
-
-    inner: S  # of the method itself
-    progress: Progress = Progress()
-
-
-State = SealedState[Any]
 
 
 class Secured(Strategy[SealedState[Any]]):
@@ -374,7 +201,7 @@ class Secured(Strategy[SealedState[Any]]):
         if progress.stage == "join" and has_enough and not view.attempt:
             return Phase(JOIN, clients, words, ends_round=False, quorum=quorum, draw=own.draw)
         if progress.stage == "train" and has_enough and not view.attempt:
-            slots = self._scale((), own, max(progress.honest, 1)).slots
+            slots = self.grouping.scale((), own, max(progress.honest, 1)).slots
             sizes = {MASKED: sum(own.sizes.values()) + slots}
             train = replace(own, cohort=clients, sizes=sizes, ends_round=False, quorum=quorum)
             return replace(train, numbers={HEAD: HEAD_WORDS}, may_be_empty=False)
@@ -400,6 +227,11 @@ class Secured(Strategy[SealedState[Any]]):
         if phase.draw != EVALUATE or state.progress.evaluates:
             return state
         return replace(state, progress=replace(state.progress, evaluates=True))
+
+    @property
+    def grouping(self) -> Grouping:
+        """How the agents of a phase are divided."""
+        return Grouping(self.settings, self.noise, self.home)
 
     @property
     def _sealed(self) -> Sealed:
@@ -529,11 +361,7 @@ class Secured(Strategy[SealedState[Any]]):
         drawn = [
             chosen
             for (_, terms), of_kind in alike.items()
-            for clients in self._by_broker(self._invited(of_kind, terms[0].key, progress))
-            for chosen in groups(
-                sorted(clients, key=lambda one: hashed("draw", members[one].box.key)),
-                self.settings.group,
-            )
+            for chosen in self.grouping.drawn(members, of_kind, terms[0].key, progress)
         ]
         # the same models again: agents let nobody compare sums of other members
         again = progress.figures.groups if progress.evaluates and progress.figures else ()
@@ -542,12 +370,12 @@ class Secured(Strategy[SealedState[Any]]):
         if progress.stage != BOX:  # the attempt before lacked members
             progress = replace(progress, voids=progress.voids + 1)
         if not progress.honest:  # no group of this round has made a vector yet
-            sizes = filter(None, (self._group(len(chosen), 0) for chosen in drawn))
+            sizes = filter(None, (self.grouping.size(len(chosen), 0) for chosen in drawn))
             progress = replace(progress, honest=min((one.honest for one in sizes), default=0))
         begun: list[GroupSum] = []
         bound = () if progress.evaluates else progress.standing.values()
         for chosen in drawn:
-            if group := self._group(len(chosen), progress.honest):
+            if group := self.grouping.size(len(chosen), progress.honest):
                 if again or any(sorted(chosen) == sorted(one["members"]) for one in bound):
                     group = replace(group, least=len(chosen))  # nobody else is bound
                 shown_by = [members[client] for client in chosen]
@@ -567,32 +395,6 @@ class Secured(Strategy[SealedState[Any]]):
             return self._void(state, state.progress, [ended])
         return replace(state, progress=replace(progress, stage="join", sums=begun, ends=None))
 
-    def _invited(
-        self, clients: Sequence[ClientId], cluster: str, progress: Progress
-    ) -> Sequence[ClientId]:
-        """Agents of a cluster without those whom an answer binds; where the others are too few, and in turn, the members to
-        whom it binds them, if all are here."""
-        standing = {} if progress.evaluates else progress.standing.get(cluster)
-        if not standing:
-            return clients
-        free = sorted(set(clients) - set(standing["bound"]))
-        again = standing["members"] if set(standing["members"]) <= set(clients) else ()
-        is_for_others = self._group(len(free), 0) and not (
-            again and (progress.round + progress.voids) % 2
-        )
-        return free if is_for_others else again
-
-    def _by_broker(self, clients: Sequence[ClientId]) -> list[list[ClientId]]:
-        """Agents by their brokers, so that one that is gone costs its own groups; those that are too few there together."""
-        by_home: dict[int, list[ClientId]] = {}
-        for client in clients:
-            by_home.setdefault(self.home(client), []).append(client)
-        enough = [own for _, own in sorted(by_home.items()) if self._group(len(own), 0)]
-        others = sorted(set(clients) - set(chain(*enough)))
-        if enough and others and not self._group(len(others), 0):
-            return [*enough[:-1], sorted(enough[-1] + others)]
-        return [*enough, others] if others else enough
-
     def _terms_of_sum(
         self,
         state: State,
@@ -604,7 +406,7 @@ class Secured(Strategy[SealedState[Any]]):
     ) -> messages.Terms:
         own = self._phase(state)
         counts = self._terms(state, own, members[0].agent)
-        scale = self._scale(counts, own, progress.honest)
+        scale = self.grouping.scale(counts, own, progress.honest)
         return messages.Terms(
             **known,
             run="run",
@@ -624,35 +426,6 @@ class Secured(Strategy[SealedState[Any]]):
             seconds=self.settings.seconds,
             members=members,
         )
-
-    def _group(self, members: int, honest: int) -> Group | None:
-        """The numbers of a group, in which the sum has the noise of that number of honest agents; None for too few members."""
-        settings = self.settings
-        threshold = settings.threshold or 0
-        if self.noise is not None and honest:
-            threshold = max(threshold, honest + floor(settings.colluders * members))
-        try:
-            return group_of(members, settings.colluders, threshold, settings.least)
-        except ValueError:
-            return None
-
-    def _scale(self, terms: Terms, own: Phase, honest: int) -> Scale:
-        """The same for all groups and attempts of a round, so that a vector counts in each of them.
-
-        Figures have no noise, and one of their integers is one unit.
-        """
-        settings = self.settings
-        if own.name == EVALUATE:
-            return plain_scale(settings.group, settings.clip, 1)
-        if self.noise is not None and self.noise.noise_multiplier:
-            length = sum(own.sizes.values())
-            return noised_scale(honest, length, settings.clip, self.noise.noise_multiplier)
-        heaviest = (
-            1
-            if self.noise is not None
-            else min((int(term.weight) for term in terms), default=settings.cap)
-        )
-        return plain_scale(settings.group, settings.clip, heaviest)
 
     def revealed(self, state: State) -> list[ClientId]:
         """Agents whose updates are in the sums that the newest unmask lists open."""
@@ -840,60 +613,3 @@ def _spans(sizes: Mapping[str, int]) -> dict[str, slice]:
     return {
         name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)
     }
-
-
-class Collected:
-    """A sum with the machine that decides about it."""
-
-    def __init__(self, group: GroupSum, machine: co.SecureSum, state: co.SumState) -> None:
-        self.machine, self.state = machine, state
-        self._group = group
-        self._records = [co.Record(*one) for one in _unpacked(group.contents["records"])]
-
-    @classmethod
-    def of(cls, group: GroupSum) -> Collected:
-        contents = [bytes_of(group.contents[name]) for name in ("terms", "records")]
-        return cls(group, *_restored(*contents))
-
-    def take(self, step: co.SumsTransition) -> None:
-        self.state = step.state
-        self._records += step.records
-
-    def feed(
-        self, receive: Callable[[co.SumState, bytes], co.SumsTransition], report: Report
-    ) -> None:
-        """A message of a member; one that does not count is left out."""
-        try:
-            self.take(receive(self.state, bytes_of(report.vectors[WORDS])))
-        except DecodeError:
-            return
-
-    def kept(self, **contents: bytes) -> GroupSum:
-        """The sum with what is known now, and with further messages."""
-        state, members = self.state, self._group.members
-        listed, reported, blamed = (
-            [members[place - 1] for place in places]
-            for places in (state.listed, state.reported, getattr(state.end, "blamed", ()))
-        )
-        end = "" if state.end is None else getattr(state.end, "reason", "sum")
-        packed = msgpack.packb([(record.name, record.content) for record in self._records])
-        words = {name: words_of(one) for name, one in {**contents, "records": packed}.items()}
-        return replace(
-            self._group,
-            listed=listed,
-            reported=reported,
-            end=f"{end} ({', '.join(blamed)})" if blamed else self._group.end or end,
-            blamed=blamed or self._group.blamed,
-            contents={**self._group.contents, **words},
-        )
-
-
-def _unpacked(words: Vector) -> Any:
-    return msgpack.unpackb(bytes_of(words))
-
-
-@lru_cache(maxsize=16)
-def _restored(terms: bytes, records: bytes) -> tuple[co.SecureSum, co.SumState]:
-    """The machine of a sum, and its state: the inbox of each member is read from it."""
-    machine = co.SecureSum(terms)
-    return machine, machine.restored(co.Record(*one) for one in msgpack.unpackb(records))
