@@ -312,7 +312,9 @@ def check_name(option: str, name: str) -> None:
     from covey.shared.wire.topics import is_name
 
     if not is_name(name):
-        raise UserError(f"{option} {name!r}: expected 1-64 letters, digits, '.', '_' or '-'")
+        raise UserError(
+            f"{option} {name!r}: expected a name of 1-64 letters, digits, '.', '_' or '-'"
+        )
 
 
 # -- options of several commands ---------------------------------------------------------------------------------------

@@ -67,12 +67,22 @@ class Table:
         )
 
     def html(self) -> str:
-        """The table in HTML without a style."""
-        rows = ["".join(f"<td>{escape(word)}</td>" for word in row) for row in self.rows]
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        head = "".join(f"<th>{escape(header)}</th>" for header in self.headers)
-        caption = f"<caption>{escape(self.title)}</caption>"
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        """The table in HTML for a notebook, which aligns all cells to the right and breaks them at every blank."""
+        left = ' style="text-align: left"'
+        aligned = ["" if column.is_number else left for column in self.columns]
+        head = _cells("th", aligned, self.headers)
+        body = "".join(f"<tr>{_cells('td', aligned, row)}</tr>" for row in self.rows)
+        caption = f"<caption{left}>{escape(self.title)}</caption>"
+        return (
+            f'<table style="white-space: nowrap">{caption}'
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
+
+
+def _cells(tag: str, aligned: Sequence[str], words: Sequence[str]) -> str:
+    return "".join(
+        f"<{tag}{how}>{escape(one)}</{tag}>" for how, one in zip(aligned, words, strict=True)
+    )
 
 
 SPECIAL = str.maketrans(
