@@ -114,7 +114,7 @@ def test_it_runs_under_the_event_loop_of_a_notebook(result: covey.Result) -> Non
     inside = asyncio.run(cell())
     assert inside.assignment == result.assignment
     assert inside.summary["accuracy"] == result.summary["accuracy"]
-    assert inside._repr_html_().count("<table ") == 1
+    assert inside._repr_html_().count("<table>") == 1
     shown = inside._repr_html_()
     assert shown.startswith("<p>fedclust, 2 clusters: E-delivered accuracy ")
     assert shown.count("<img ") == 1
@@ -151,7 +151,7 @@ def test_a_comparison_gives_rows_per_cell_and_per_method(tmp_path: Path) -> None
     assert {line[0] for line in standing.rows} == {"local", "fedavg", "constant"}
     assert comparison.to_latex().count(r"\begin{tabular}") == len(comparison.tables)
     shown = comparison._repr_html_()
-    assert shown.count("<table ") == len(comparison.tables)
+    assert shown.count("<table>") == len(comparison.tables)
     # neither method finds clusters
     assert [verdict.split(":")[0] for verdict in comparison.verdicts] == ["fedavg"]
     assert "**Standings" in (tmp_path / "out" / "compare.md").read_text()

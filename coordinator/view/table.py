@@ -68,20 +68,20 @@ class Table:
 
     def html(self) -> str:
         """The table in HTML for a notebook, which aligns all cells to the right and breaks them at every blank."""
-        left = ' style="text-align: left"'
-        aligned = ["" if column.is_number else left for column in self.columns]
-        head = _cells("th", aligned, self.headers)
-        body = "".join(f"<tr>{_cells('td', aligned, row)}</tr>" for row in self.rows)
-        caption = f"<caption{left}>{escape(self.title)}</caption>"
-        return (
-            f'<table style="white-space: nowrap">{caption}'
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        left = ["" if column.is_number else " text-align: left" for column in self.columns]
+        head = _cells("th", left, self.headers)
+        body = "".join(
+            f"<tr>{_cells('td', [f'white-space: nowrap;{one}' for one in left], row)}</tr>"
+            for row in self.rows
         )
+        caption = f'<caption style="text-align: left">{escape(self.title)}</caption>'
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _cells(tag: str, aligned: Sequence[str], words: Sequence[str]) -> str:
+def _cells(tag: str, styles: Sequence[str], words: Sequence[str]) -> str:
     return "".join(
-        f"<{tag}{how}>{escape(one)}</{tag}>" for how, one in zip(aligned, words, strict=True)
+        f'<{tag} style="{style}">{escape(one)}</{tag}>'
+        for style, one in zip(styles, words, strict=True)
     )
 
 
