@@ -14,7 +14,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,6 +50,15 @@ class Walked:
     seconds: float
     files: int  # that the reader saves
     concepts: int  # of the whole page
+    turns: Sequence[
+        float
+    ] = ()  # the seconds of each turn, whose median counts; empty: there was one
+
+    @property
+    def time(self) -> str:
+        """The seconds in words, with the fastest and the slowest turn."""
+        spread = f" ({min(self.turns):.0f} to {max(self.turns):.0f})" if self.turns else ""
+        return f"{self.seconds:.0f}{spread}"
 
 
 def concepts(page: Path) -> set[str]:
@@ -100,16 +109,18 @@ def walked(page: str, folder: Path) -> Iterator[Walked]:
 def table(found: list[Walked]) -> str:
     """The ways as a table in Markdown."""
     rows = [
-        f"| {one.what} | `{one.page}` | {one.commands} | {one.seconds:.0f} | {one.files} | {one.concepts} |"
+        f"| {one.what} | `{one.page}` | {one.commands} | {one.time} | {one.files} | {one.concepts} |"
         for one in found
     ]
     head = "| to | by | commands | seconds | files saved | concepts of the page |\n|---|---|---:|---:|---:|---:|"
     return "\n".join([head, *rows])
 
 
-def read() -> list[Walked]:
-    """The ways of the record."""
-    return [Walked(**one) for one in json.loads((ROOT / OUT).read_text("utf-8"))["ways"]]
+def read() -> tuple[list[Walked], list[Walked]]:
+    """The ways of the record: those of now, and those of before the pages were arranged by event."""
+    record = json.loads((ROOT / OUT).read_text("utf-8"))
+    ways, before = ([Walked(**one) for one in of["ways"]] for of in (record, record["before"]))
+    return ways, before
 
 
 def main() -> None:
@@ -123,7 +134,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             found += walked(page, Path(folder))
     cores = len(os.sched_getaffinity(0))
-    record = {"cores": cores, "load": os.getloadavg()[0], "ways": [asdict(one) for one in found]}
+    before = json.loads((ROOT / OUT).read_text("utf-8"))["before"]
+    ways = [asdict(one) for one in found]
+    record = {"cores": cores, "load": os.getloadavg()[0], "ways": ways, "before": before}
     options.out.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
     print(table(found))
 

@@ -229,7 +229,7 @@ class BrokerFolder:
         for user in users:
             if not is_name(user) or user == COORDINATOR:
                 raise UserError(
-                    f"{user!r}: invalid id: use letters, digits, '.', '_' and '-', at most 64, and not {COORDINATOR}"
+                    f"{user!r}: expected an id of letters, digits, '.', '_' and '-', at most 64, and not {COORDINATOR}"
                 )
         if federation != ANY and not is_name(federation):
             raise UserError(

@@ -43,7 +43,7 @@ async def seen(folder: BrokerFolder) -> dict[str, LastSeen]:
     url = own.url
     async with MqttLink(url, client_id=f"covey-list-{uuid.uuid4().hex[:8]}") as link:
         if why := await why_not_up(link, CONNECT_S):
-            raise UserError(f"{why}: who is online is unknown")
+            raise UserError(f"{why}; the list does not show who is online")
         return await retained(link, folder.entries())
 
 

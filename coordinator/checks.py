@@ -84,7 +84,7 @@ def read_report(
     """
     sizes = phase.sizes
     if content.vectors.keys() != sizes.keys():
-        raise DecodeError("wrong vectors", f"{sorted(content.vectors)}, want {sorted(sizes)}")
+        raise DecodeError("wrong vectors", f"{sorted(content.vectors)}, expected {sorted(sizes)}")
     vectors: dict[str, Vector] = {}
     for name, encoded in content.vectors.items():
         vectors[name] = decode(encoded, length=sizes[name], bases=base)
@@ -141,12 +141,12 @@ def _those_of(numbers: Numbers, names: Iterable[str]) -> Kept:
 
 
 def check_vector(name: str, vector: Vector) -> None:
-    """Raises DecodeError("absurd values") where a value is too large for any model or gradient to be trained on."""
+    """Raises DecodeError("implausible values") where a value is too large for any model or gradient to be trained on."""
     for span in blocks(vector.size):
         largest = float(np.max(np.abs(vector[span]), initial=0.0))
         if largest > LARGEST_VALUE:
             expected = f"at most {LARGEST_VALUE:g} is expected"
-            raise DecodeError("absurd values", f"{name} holds {largest:.3g}; {expected}")
+            raise DecodeError("implausible values", f"{name} holds {largest:.3g}; {expected}")
 
 
 def _check_facts(report: ReportFacts) -> None:

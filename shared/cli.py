@@ -313,7 +313,7 @@ def check_name(option: str, name: str) -> None:
 
     if not is_name(name):
         raise UserError(
-            f"{option} {name!r}: invalid name; use 1-64 letters, digits, '.', '_' or '-'"
+            f"{option} {name!r}: expected a name of 1-64 letters, digits, '.', '_' or '-'"
         )
 
 

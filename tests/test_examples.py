@@ -58,11 +58,19 @@ def test_copies_for_those_who_installed_a_wheel(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "device"), [("local", "device-1"), ("local-2", "device-2"), ("at-home3", "device-3")]
+    ("name", "host", "device"),
+    [
+        ("local", "laptop", "device-1"),
+        ("local", "pi-3", "device-3"),
+        ("local", "gw-08", "device-2"),
+        ("local-2", "pi-3", "device-2"),
+        ("at-home3", "laptop", "device-3"),
+    ],
 )
 def test_an_example_of_one_device_fits_the_scenario_for_devices(
-    name: str, device: str, tmp_path: Path
+    name: str, host: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: host)
     assert copy_device(tmp_path / name) == device
     task = load(EXAMPLES.resolve().parent / "scenarios" / "devices.yaml").task
     assert len(load_local(tmp_path / name, task=task).targets) == 80  # and 20 that test

@@ -150,7 +150,11 @@ def test_covey_comes_from_the_wheel(environment: Path, tmp_path: Path) -> None:
 )
 def test_each_command_starts(environment: Path, tmp_path: Path, command: str) -> None:
     shown = run(environment, tmp_path, command, "--help")
-    assert ("Covey has three programs" if command == "covey" else f"Usage: {command}") in shown
+    assert (
+        f"Covey {RELEASE}+g{COMMIT[:8]} has three programs"
+        if command == "covey"
+        else f"Usage: {command}"
+    ) in shown
 
 
 def test_all_three_programs_work_together(environment: Path, tmp_path: Path) -> None:

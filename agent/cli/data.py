@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -110,8 +111,8 @@ def examples(
 ) -> None:
     """Make a folder of real data, for a first `agent start --data FOLDER`. Needs no network.
 
-    The folder has scans of handwritten digits, which fit scenarios/devices.yaml. Folders whose names end in 1, 2 and 3
-    have different ones. Without a name, the folder `examples` gets four data sets, each divided among three devices.
+    The folder has scans of handwritten digits, which fit scenarios/devices.yaml. Folders, or machines,
+    whose names end in 1, 2 and 3 have different ones. Without a name, the folder `examples` gets four data sets, each divided among three devices.
     """
     if folder is not None:
         device = copy_device(folder)
@@ -121,11 +122,12 @@ def examples(
         print(data)
 
 
+EXAMPLE_DEVICES = 3
 EXAMPLES = Path(covey.__file__).parent / "examples"  # in a checkout a link to its folder `examples`
 
 
 def copy_device(folder: Path) -> str:
-    """Copy the digits of one device into a new folder: that of the last figure of its name, or the first one.
+    """Copy the digits of one device into a new folder: that of the last figure of its name, else of this machine's name.
 
     Returns:
         The name of the device among the examples.
@@ -133,7 +135,9 @@ def copy_device(folder: Path) -> str:
     Raises:
         UserError: the folder exists, or this installation has no examples.
     """
-    device = f"device-{folder.name[-1:] if folder.name[-1:] in ('2', '3') else 1}"
+    figures = [name[-1] for name in (folder.name, socket.gethostname()) if name[-1:].isdecimal()]
+    number = (int(figures[0]) - 1) % EXAMPLE_DEVICES + 1 if figures else 1
+    device = f"device-{number}"
     _copied(EXAMPLES / "digits" / device, folder)
     return device
 

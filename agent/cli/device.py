@@ -484,7 +484,7 @@ def bench(
         print(bench_file.as_json(result, epochs))
         return
     print(bench_file.as_text(result, epochs))
-    print(f"kept in {file}: the agent's status has it from its next start on")
+    print(f"stored in {file}: the agent's status shows it from its next start")
 
 
 async def _first_job(job: MeasureWork, threads: int) -> WorkMeasured | Failure:

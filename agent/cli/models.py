@@ -294,7 +294,7 @@ def reset(
         if models.damage:
             raise UserError(models.damage)
         models.settle(0, pinned=False)
-    print(f"{model_dir}: the next publication is dealt with, whatever its serial")
+    print(f"{model_dir}: the next publication counts, whatever its serial number")
 
 
 def export(
@@ -317,5 +317,5 @@ def export(
 
     if left_out := written(model, out, AllowedCode.parse(allow)):
         print(
-            f"left out, for it needs this device's rows: {left_out}; the rest counts in proportion"
+            f"left out, because it needs this device's rows: {left_out}; the rest counts in proportion"
         )

@@ -161,7 +161,7 @@ def _flags(targets: Array, data: Dataset) -> Array:
     known = [place for place, flag in flags.items() if flag is not None]
     wrong = np.argwhere(~np.isin(targets, known))
     if len(wrong):
-        fault = f"row {wrong[0][0] + 1}: a target is no label; expected 0 or 1, or false or true"
+        fault = f"row {wrong[0][0] + 1}: a target is not a label; expected 0 or 1, or false or true"
         raise DataError(f"{data.source}: {fault}", public=fault)
     return np.isin(targets, [place for place in known if flags[place]])
 

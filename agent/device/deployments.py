@@ -127,7 +127,7 @@ class Deployments:
         if deployment.serial == self._refused:
             return []
         self._refused = deployment.serial
-        return [Notify(f"no model is taken over: {why}")]
+        return [Notify(f"the published model is not used: {why}")]
 
     def share_seen(self, share: DeploymentShare, now: float) -> Actions:
         """The coordinator published this agent's cluster. It overrules a choice that was made without it."""

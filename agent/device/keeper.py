@@ -112,7 +112,7 @@ class ModelHook:
             async with asyncio.timeout(self._limit_s):
                 code = await process.wait()
         except TimeoutError:
-            return f"it was ended after {self._limit_s:g} s"
+            return f"it was stopped after {self._limit_s:g} s"
         finally:
             await _end(process)
         return f"it ended with exit code {code}" if code else ""

@@ -114,7 +114,7 @@ class DiskWait:
         now = asyncio.get_running_loop().time()
         if now >= self._noticed_at + FULL_NOTICE_S:
             self._noticed_at = now
-            self._observer(DiskFull(f"{why}: this agent waits for it"))
+            self._observer(DiskFull(f"{why}; this agent waits until then"))
         await asyncio.sleep(FULL_PAUSE_S)
 
 

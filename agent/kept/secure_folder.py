@@ -128,7 +128,8 @@ class SecureFolder:
             return AgentState()
         except DecodeError:
             raise PublicError(
-                "secure sums: the state of this device is damaged; which starts it has answered is unknown"
+                "secure sums: the state of this device is damaged, so it is unknown which starts it has answered; "
+                "expel the device, and enroll it again with an empty state folder (--state)"
             ) from None
 
     def save(self, state: AgentState) -> None:

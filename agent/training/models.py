@@ -58,8 +58,8 @@ def adapted(module: nn.Module, adapters: Adapters) -> nn.Module:
             del found[head]
         if not found:
             raise PublicError(
-                f"task.model.adapters.targets: {pattern!r} names no layer for an adapter; the model has linear and "
-                f"convolutional layers {some(list(layers)) or 'nowhere'}, and * leaves the last one out"
+                f"task.model.adapters.targets: {pattern!r} names no layer for an adapter; the model's linear and "
+                f"convolutional layers are: {some(list(layers)) or 'none'}, and * leaves the last one out"
             )
         chosen |= found
     for layer in chosen.values():

@@ -251,7 +251,9 @@ def _errors(values: Outputs, targets: Sequence[str], data: Path) -> Score:
     try:
         truth = np.array(targets, np.float64)
     except ValueError as error:
-        raise DataError(f"{data}: a target is no number ({error})", public="no number") from None
+        raise DataError(
+            f"{data}: a target is not a number ({error})", public="a target is not a number"
+        ) from None
     off = values - truth
     spread = float(np.mean((truth - truth.mean()) ** 2))
     squared = float(np.mean(off**2))

@@ -117,7 +117,7 @@ def advise_command(
         assert loaded is not None  # noqa: S101 - checked above
         found = advise(loaded, options, ignore, rounds=rounds, picture=svg)
     if found is None:
-        raise stopped("nothing was found out")
+        raise stopped("there is no advice yet")
     if svg is not None and found.picture is None:
         warn(f"{svg} is not written: no test found a shift, or there are too many agents to draw")
     if as_json:

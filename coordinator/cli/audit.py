@@ -82,7 +82,7 @@ def _publication(one: Mapping[str, Any]) -> str:
 
 def audit_table(found: Mapping[str, Any]) -> Table:
     """How often each event is in the intact part of the log."""
-    title = "no line is whole"
+    title = "no intact line"
     if found["lines"]:
         first = found["first_time"]
         last = found["last_time"]

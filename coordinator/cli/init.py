@@ -170,7 +170,10 @@ def _described_by_agent(
         start_new_session=True,
     )
     if done.returncode != 0:
-        raise UserError(_failure(done.stderr) or f"{first}: it cannot be described")
+        raise UserError(
+            _failure(done.stderr)
+            or f"{first}: it cannot be described; `agent check --data {first}` shows why"
+        )
     return [DataDescription.model_validate_json(line) for line in done.stdout.splitlines()]
 
 

@@ -289,7 +289,9 @@ def scenario_of(folder: Path) -> Scenario:
     """The scenario of a run's folder. Raises UserError if there is none."""
     path = folder / "scenario.yaml"
     if not path.is_file():
-        raise UserError(f"{folder}: no run's folder; expected one that `coordinator run` has made")
+        raise UserError(
+            f"{folder}: not the folder of a run; expected one that `coordinator run` has made"
+        )
     return load(path)
 
 
@@ -340,7 +342,7 @@ def _folder_of(name: str, runs: Path) -> Path:
             if _run_of(path) == name:
                 return path
     raise UserError(
-        f"{name}: no run's folder, and {runs} has no run or version of this name; `coordinator versions {runs}` lists those "
+        f"{name}: not the folder of a run, and {runs} has no run or version of this name; `coordinator versions {runs}` lists those "
         "that were published"
     )
 

@@ -479,6 +479,6 @@ async def _serve(
         service.stop()
         await serving
         log = launch.tail(folder / "fleet.log")
-        raise UserError(f"the simulated fleet ended during the run:\n{log}")
+        raise UserError(f"the simulated fleet ended during the run; its last messages:\n{log}")
     fleet_ended.cancel()
     return serving.result()

@@ -70,7 +70,7 @@ class RetainedFleet:
 
     @property
     def elsewhere(self) -> dict[str, str]:
-        """Agents that are in a federation where no coordinator has been."""
+        """Agents that are in a federation which has had no coordinator."""
         return {one: where for one, where in self.others.items() if where not in self.served}
 
 

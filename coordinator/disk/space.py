@@ -45,7 +45,7 @@ class Room:
                 if self.notify is None or not why:
                     raise
                 if why != waited_for:
-                    self.notify(f"{why}: the run waits for it")
+                    self.notify(f"{why}; the run waits until then")
                 waited_for = why
                 if self._closed.wait(PAUSE_S):
                     raise DiskFullError(f"{why}, then continue with --resume") from None

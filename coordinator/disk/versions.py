@@ -133,7 +133,7 @@ def _json(path: Path, keys: Sequence[str]) -> Mapping[str, Any]:
     try:
         found = json_text.loads(path.read_text())
         if not isinstance(found, dict):
-            raise ValueError("no JSON object")
+            raise ValueError("not a JSON object")
         missing = [key for key in keys if key not in found]
         if missing:
             raise ValueError(f"{', '.join(missing)} is missing")

@@ -76,12 +76,12 @@ def odd_devices(seen: Seen) -> Iterator[Odd]:
     yield from few_rows({agent: one.samples for agent, one in members.items() if one.samples})
     for agent, federation in seen.elsewhere.items():
         if agent not in members:
-            what = f"it is in federation {federation!r}, where no coordinator has been"
+            what = f"it is in federation {federation!r}, which has had no coordinator"
             command = "start it with the --federation or the credentials of this fleet"
             yield Odd((agent,), "federation", what, command)
     for agent, row in seen.rows.items():
         if seen.statuses and agent not in seen.statuses and row.get("problem") != EXPELLED:
-            what = "the broker retains no word of it: the access rules may not let it publish"
+            what = "the broker has no status of it: the access rules may not let it publish"
             command = "`broker doctor --credentials FILE` with its file"
             yield Odd((agent,), "silent", what, command, row.get("seen"))
 
@@ -204,11 +204,11 @@ def _away(
     expired = status.certificate is not None and status.certificate <= seen.now
     if not status.online:
         if not status.serial and not expired and agent not in explained:
-            what = "offline: the broker lost it without a goodbye"
+            what = "offline: its connection broke"
             command = "look at its power and network; `broker list`"
             yield Odd((agent,), "offline", what, command, row.get("seen"))
         elif status.serial and seen.waits:
-            what = f"its agent ended in order, and the run waits: {seen.waits}"
+            what = f"its agent was stopped, and the run waits: {seen.waits}"
             since = status.clock or row.get("seen")
             yield Odd((agent,), "offline", what, "on the device: agent start", since)
         return
@@ -222,7 +222,7 @@ def _away(
     called = started_at(caller.session)
     patience = ROLL_S + caller.spread_s
     if status.epoch != caller.epoch and called is not None and seen.now - called > patience:
-        what = "online by its last word, and has not answered the coordinator's roll call"
+        what = "online by its last status, and has not answered the coordinator's roll call"
         yield Odd((agent,), "silent", what, "look at its power and network", row.get("seen"))
 
 

@@ -367,7 +367,7 @@ class RoundEngine:
         """Why no phase opens, in words; None while one is open or nothing is missing."""
         if self.stage is Stage.STREAMING and not self.paused:
             is_alone = not self.pace.orders and not self.members.trusted
-            return "no agent is there" if is_alone else None
+            return "no agent is online" if is_alone else None
         if not self._may_plan():
             return None
         rules = self.rules
@@ -379,7 +379,7 @@ class RoundEngine:
         if there < rules.quorum:
             return f"{counted(there, 'agent')} online{others}, rounds.quorum is {rules.quorum}"
         if not self._enough_to_start():
-            return f"{there} of {rules.start_agents} agents are there{others}"
+            return f"{there} of {rules.start_agents} agents are online{others}"
         if self._not_before is not None:  # a plan found too few of them, or an attempt was void
             return "agents that the next phase needs are away or do not report"
         return None

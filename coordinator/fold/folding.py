@@ -468,7 +468,7 @@ def check_sums(reports: Sequence[Terms], sizes: Mapping[str, int], sums: Accumul
     """Compare sums with the terms of the reports that they are said to be of, whose vectors have these lengths.
 
     Raises:
-        DecodeError: ("partial sum") number, length or weight under a key is another one, or a mean has absurd values.
+        DecodeError: ("partial sum") number, length or weight under a key is another one, or a mean has implausible values.
             Nothing else of a sum can be known by others than its maker.
     """
     counts: dict[str, int] = {}

@@ -206,7 +206,7 @@ def too_far(steps: Steps, settings: Aggregation, earlier: Norms | None = None) -
             usually = f"the usual step is {usual:.3g}"
             norm = f"the model's norm {size:.3g}"
             expected = f"up to {limit:.3g} is expected"
-            found[step.client] = f"absurd values: {moved}, {usually} and {norm}; {expected}"
+            found[step.client] = f"implausible values: {moved}, {usually} and {norm}; {expected}"
     return found
 
 

@@ -86,7 +86,7 @@ async def broker(
     async with _child(command, folder / "broker.log", talks=True, settings=settings) as child:
         line = await first_line(child.process, READY_WITHIN_S)
         if not line:
-            raise UserError(f"the broker did not start:\n{child.messages()}")
+            raise UserError(f"the broker did not start; its last messages:\n{child.messages()}")
         ready = json_text.loads(line)
         name = ready["broker"]
         address = BrokerUrl.parse(ready["url"])

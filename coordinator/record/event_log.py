@@ -64,7 +64,7 @@ def arrivals_of(folder: Path) -> list[Arrival]:
     path = folder / FILE
     if not path.exists():
         raise UserError(
-            f"{path} does not exist: only runs with rounds.mode buffered record their arrivals, and others repeat without"
+            f"{path} does not exist: only runs with rounds.mode buffered record arrivals; repeat another one with `coordinator run`"
         )
     return list(_read(path))
 

@@ -152,7 +152,7 @@ def _row(text: bytes, where: str, *keys: str) -> Row:
     try:
         row: Row = json_text.loads(text)
     except ValueError as error:  # no JSON, or no text at all
-        raise _damaged(where, f"no JSON ({error})") from None
+        raise _damaged(where, f"not JSON ({error})") from None
     present = row if isinstance(row, dict) else {}
     missing = [key for key in keys if key not in present]
     if missing:

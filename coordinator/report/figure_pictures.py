@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 
 from covey.coordinator.report.curves import Curves, Points, TreeCut
+from covey.coordinator.report.tables import has_judges
 from covey.coordinator.view.plots import Bar, Series, Strip, bars, legend_of, lines, strips
 from covey.coordinator.view.svg import (
     Axis,
@@ -185,13 +186,11 @@ def _final_panels(groups: Sequence[RunGroup], measure: Measure) -> Drawing:
 
 
 def _last_figure(run: Curves, mode: str, measure: Measure) -> float | None:
-    """The newest figure of a mode; that of E-delivered, which follows the last round, unless it is E-server."""
+    """The newest figure of a mode; that of E-delivered, which follows the last round, if agents have decided what they use."""
     if mode == "delivered":
-        delivered, served = (
-            run.result["accuracy"].get(mode, {}).get(measure.name, {}).get("macro")
-            for mode in ("delivered", "server")
-        )
-        return None if delivered == served else delivered
+        averages = run.result["accuracy"].get(mode, {}) if has_judges(run.result) else {}
+        figure: float | None = averages.get(measure.name, {}).get("macro")
+        return figure
     points = run.over_rounds(mode)
     return points[-1][1] if points else None
 

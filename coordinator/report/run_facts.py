@@ -136,7 +136,7 @@ def _roster(folder: Path) -> Mapping[str, Any]:
         found = json_text.loads(file.read_bytes())
     except ValueError as error:
         raise UserError(
-            f"{file}: no JSON ({error}); remove it to have the report without it"
+            f"{file}: not JSON ({error}); remove it to have the report without it"
         ) from None
     if not isinstance(found, dict):
         return {}

@@ -117,7 +117,7 @@ async def opened(run: Run, path: Path) -> BinaryIO:
             if not why:
                 raise
         if why != waited_for and run.room.notify is not None:
-            run.room.notify(f"{why}: the run waits for it")
+            run.room.notify(f"{why}; the run waits until then")
         waited_for = why
         await asyncio.sleep(PAUSE_S)
 

@@ -353,9 +353,10 @@ def document(drawing: Drawing) -> str:
     height = 0.0
     for start in range(0, len(drawing.panels), IN_A_ROW):
         row = drawing.panels[start : start + IN_A_ROW]
+        below = TITLE_HEIGHT if any(one.title for one in row) else 0.0
         for place, one in enumerate(row):
-            parts.append(_titled(one, place * (WIDTH + GAP), height))
-        height += TITLE_HEIGHT + max(one.height for one in row)
+            parts.append(_titled(one, place * (WIDTH + GAP), height, below))
+        height += below + max(one.height for one in row)
     width = min(len(drawing.panels), IN_A_ROW) * (WIDTH + GAP) - GAP
     for entries in _legend_rows(drawing.legend, width):
         parts.append(_moved(0, height, entries))
@@ -377,10 +378,10 @@ def document(drawing: Drawing) -> str:
     return f"{XML}{whole}\n"
 
 
-def _titled(one: Panel, x: float, y: float) -> Markup:
-    """A panel at a place, below its title."""
-    title = words(0, TITLE_HEIGHT - 8, one.title, "title")
-    return _moved(x, y, title, _moved(0, TITLE_HEIGHT, one.body))
+def _titled(one: Panel, x: float, y: float, below: float) -> Markup:
+    """A panel at a place, `below` its title."""
+    title = words(0, below - 8, one.title, "title") if one.title else Markup()
+    return _moved(x, y, title, _moved(0, below, one.body))
 
 
 def _moved(x: float, y: float, *parts: str) -> Markup:

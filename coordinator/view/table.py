@@ -67,12 +67,22 @@ class Table:
         )
 
     def html(self) -> str:
-        """The table in HTML without a style."""
-        rows = ["".join(f"<td>{escape(word)}</td>" for word in row) for row in self.rows]
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        head = "".join(f"<th>{escape(header)}</th>" for header in self.headers)
-        caption = f"<caption>{escape(self.title)}</caption>"
+        """The table in HTML for a notebook, which aligns all cells to the right and breaks them at every blank."""
+        left = ["" if column.is_number else " text-align: left" for column in self.columns]
+        head = _cells("th", left, self.headers)
+        body = "".join(
+            f"<tr>{_cells('td', [f'white-space: nowrap;{one}' for one in left], row)}</tr>"
+            for row in self.rows
+        )
+        caption = f'<caption style="text-align: left">{escape(self.title)}</caption>'
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cells(tag: str, styles: Sequence[str], words: Sequence[str]) -> str:
+    return "".join(
+        f'<{tag} style="{style}">{escape(one)}</{tag}>'
+        for style, one in zip(styles, words, strict=True)
+    )
 
 
 SPECIAL = str.maketrans(

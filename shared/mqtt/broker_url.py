@@ -230,8 +230,8 @@ def _fault(parts: SplitResult) -> str:
         or not (is_path or parts.path in ("", "/"))
     ):
         if "@" in parts.path + parts.query + parts.fragment:
-            return "has a login with a letter that ends it: write / ? and # as %2F, %3F and %23"
-        return "continues after the host"
+            return "has / ? or # in its user or password: write them as %2F, %3F and %23"
+        return "has more after the host than a port"
     if parts.password is not None and not parts.username:
         return "has a password but no user"
     return ""

@@ -85,7 +85,7 @@ def redeem(code: JoinCode) -> bytes:
         ):
             if pinned(link.getpeercert(binary_form=True) or b"") != code.certificate:
                 raise UserError(
-                    f"{place} has another certificate than the broker that made the code: somebody may be in between, or the "
+                    f"{place} has another certificate than the broker that made the code: another machine may stand in between, or the "
                     f"certificate was renewed. Nothing was sent; {AGAIN}"
                 )
             link.sendall(code.secret)
@@ -96,7 +96,7 @@ def redeem(code: JoinCode) -> bytes:
         ) from None
     if answer == USED:
         raise UserError(
-            f"the code was used before. If no device of yours did that, somebody has its credentials: {AGAIN}"
+            f"the code was used before. If no device of yours used it, someone else has its credentials: {AGAIN}"
         )
     if not answer:
         raise UserError(f"{place} does not know the code, or it has expired; {AGAIN}")

@@ -404,8 +404,8 @@ class MqttLink:
             answer_code = getattr(error.rc, "value", None)
             if answer_code in AUTH_FAILURE_CODES:
                 return (
-                    "; it does not accept this user and password: a user enrolled just now waits a second for the "
-                    "broker to read its users, else check them, or enroll again"
+                    "; it does not accept this user and password: the broker knows a new user about a second "
+                    "after `broker enroll`; otherwise check both, or enroll again"
                 )
         if str(error).startswith(NO_WEBSOCKET):
             return f"; no MQTT over websockets answers at {self.url.path}, check port and path"

@@ -221,7 +221,7 @@ def _read_entry(entry: Any, max_values: int) -> tuple[str, ExactMean]:
     size = entry["size"]
     count = entry["count"]
     if not isinstance(key, str) or len(key) > MAX_KEY_CHARS:
-        raise ValueError("a key is no short text")
+        raise ValueError("a key is not a short text")
     _check_whole(size, 0, max_values)
     _check_whole(count, 1, MAX_COUNT)
     mean = ExactMean(size)
@@ -235,7 +235,7 @@ def _check_whole(number: Any, least: int, most: int) -> None:
     """Raises ValueError unless this is a whole number in a range."""
     is_whole = type(number) is int
     if not is_whole or not least <= number <= most:
-        raise ValueError(f"{number!r} is no whole number from {least} to {most}")
+        raise ValueError(f"{number!r} is not a whole number from {least} to {most}")
 
 
 def _read_parts(size: int, grids: Any) -> dict[int, Sum]:
@@ -255,7 +255,7 @@ def _read_parts(size: int, grids: Any) -> dict[int, Sum]:
 def _read_fraction(text: Any) -> Fraction:
     """A sum of weights >= 0. Raises ValueError or ZeroDivisionError for anything else."""
     if not isinstance(text, str) or len(text) > MAX_FRACTION_CHARS:
-        raise ValueError("a sum of weights is no short text")
+        raise ValueError("a sum of weights is not a short text")
     above, _, below = text.partition("/")
     weight = Fraction(int(above, 16), int(below, 16))
     if weight < 0:

@@ -212,7 +212,7 @@ def _read(file: File) -> YamlSource:
         why = getattr(error, "strerror", None) or error
         raise UserError(f"{file}: cannot be read as text ({why}); {EXPECTED}") from None
     except YamlError as error:
-        raise _user_error(file, [f"no valid YAML: {error}"]) from None
+        raise _user_error(file, [f"not YAML: {error}"]) from None
     if source.data is None:
         raise UserError(f"{file}: the file is empty; {EXPECTED_KEYS}")
     if not isinstance(source.data, dict):

@@ -248,7 +248,7 @@ def obstacle(error: OSError, folder: Path) -> str:
     Empty for an error that no waiting can help.
     """
     if error.errno == errno.ENOENT and not folder.exists():
-        return f"{folder} is not there any more; put it back"
+        return f"{folder} no longer exists; put it back"
     return _OBSTACLES.get(error.errno or 0, "").format(folder)
 
 

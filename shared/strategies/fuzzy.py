@@ -130,7 +130,7 @@ class Fuzzy(Strategy[FuzzyState]):
     def _known_memberships_belong_to_their_ablation(self) -> Self:
         if (self.variant == "fedavg+clusteredFL") != bool(self.known):
             raise ValueError(
-                "known memberships are what variant fedavg+clusteredFL needs, and no other takes"
+                "variant: fedavg+clusteredFL and known belong together: set both or neither"
             )
         for client, shares in self.known.items():
             has_all = len(shares) == self.n_clusters

@@ -112,7 +112,7 @@ def _refusal(error: ValidationError) -> PublicError:
     """The first thing that is wrong with a section of an order."""
     first = error.errors(include_url=False, include_input=False)[0]
     key = ".".join(map(str, first["loc"]))
-    return PublicError(f"the order's {error.title} is not valid: {key}: {first['msg']}")
+    return PublicError(f"{key} of the order: {first['msg']}; the order is refused")
 
 
 def layout_of(work: Work) -> Layout:

@@ -6,8 +6,10 @@ import os
 import sys
 from contextlib import suppress
 
+from covey.shared.programs.version import version
+
 PROGRAMS = """\
-Covey has three programs:
+Covey {version} has three programs:
 
   agent        on each device: trains on its data
   coordinator  invites agents and averages; begin with `coordinator init`
@@ -19,7 +21,7 @@ Each lists its commands with --help."""
 def main() -> None:
     """Print the list. A reader such as `head` may have closed the pipe."""
     with suppress(BrokenPipeError):
-        os.write(sys.stdout.fileno(), f"{PROGRAMS}\n".encode())
+        os.write(sys.stdout.fileno(), f"{PROGRAMS.format(version=version())}\n".encode())
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def test_windows_have_the_labels_of_their_last_row(tmp_path: Path) -> None:
 def test_a_cell_that_is_no_label_keeps_the_data_out(tmp_path: Path, cell: str) -> None:
     path = table(tmp_path, 5)
     path.write_text(path.read_text() + f"\n{cell},0,0,1,1")
-    with pytest.raises(DataError, match=r"row 6: a target is no label; expected 0 or 1"):
+    with pytest.raises(DataError, match=r"row 6: a target is not a label; expected 0 or 1"):
         fit(load(path, task=TASK), TASK)
 
 

@@ -53,7 +53,7 @@ def of_poisoning() -> Iterable[str]:
 BOOKS: dict[str, Callable[[], Iterable[str]]] = {
     "boards.md": lambda: [boards.table(cells(boards.OUT))],
     "brokers.md": lambda: [broker_clusters.table(cells(broker_clusters.OUT))],
-    "first_steps.md": lambda: [first_steps.table(first_steps.read())],
+    "first_steps.md": lambda: [first_steps.table(ways) for ways in first_steps.read()],
     "kin.md": lambda: [card_costs.table(cells(card_costs.OUT))],
     "privacy.md": lambda: [
         card_leakage.table(cells(card_leakage.OUT)),

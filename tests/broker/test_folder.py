@@ -192,7 +192,7 @@ def test_a_password_is_in_its_owners_file_only(home: BrokerFolder) -> None:
     ("line", "words"),
     [
         ("enroll pi-7", "pi-7 is enrolled"),
-        ("enroll pi/8", "'pi/8': invalid id"),
+        ("enroll pi/8", "'pi/8': expected an id"),
         ("enroll coordinator", "not coordinator"),
         ("expel pi-8", "pi-8: no such agent; enrolled are pi-7"),
         ("expel coordinator", "no such agent"),
@@ -371,7 +371,7 @@ def test_a_list_of_a_broker_that_does_not_run_shows_the_users_and_a_note(
 ) -> None:
     done = typed("list", "--home", home.folder)
     assert done.exit_code == 0
-    assert "who is online is unknown" in done.stderr
+    assert "the list does not show who is online" in done.stderr
     assert "last seen" in done.stdout
 
 
@@ -400,7 +400,7 @@ def test_a_table_enrolls_agents_with_federations_and_keys(
         ("id,colour\npi-1,red\n", "a column `id`"),
         ("id\npi-1\npi-1\n", "pi-1 twice"),
         ("id,key\npi-1,xyz\n", "line 2: expected the 64 digits"),
-        ("id\n/etc\n", "invalid id"),
+        ("id\n/etc\n", "expected an id"),
     ],
 )
 def test_a_table_with_a_mistake_enrolls_no_agent(

@@ -39,7 +39,7 @@ GRACE_S = 3.0  # a round with its quorum waits so long for the others
 SEEN_S = 45.0  # within which a fault must show
 LOSS = 0.3
 LISTED = "document.querySelectorAll('#agents tbody tr').length > 0"
-ODD = "offline: the broker lost it without a goodbye"  # in the first lines of the dashboard
+ODD = "offline: its connection broke"  # in the first lines of the dashboard
 
 
 @dataclass(frozen=True)

@@ -366,7 +366,7 @@ def test_a_run_that_is_given_up_ends_with_one_message_that_has_the_command_to_co
         ("advise --from one.csv", "repeat --from for the data of each; expected at least two"),
         ("stop --run x", "other commands take the folder of a run"),
         ("validate folder", "cannot be read as text (Is a directory)"),
-        ("validate cut.yaml", "cut.yaml: no valid YAML: "),
+        ("validate cut.yaml", "cut.yaml: not YAML: "),
         ("validate scenario.yaml --set rounds=", "rounds: no value, override rounds="),
         ("validate scenario.yaml --set strategy.name=mine --allow mine", "no installed method has this name; known: "),
     ],

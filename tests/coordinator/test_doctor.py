@@ -257,7 +257,7 @@ def of_statuses(folder: Path) -> dict[str, tuple[Mapping[str, AgentStatus], dict
         "refused publication": (fleet(**{**kept, "gw_3": status(FAULTY, model=in_use)}), {"deployment": deployment(name="june")}, "publication"),
         "silent one": (fleet(gw_3=status(FAULTY, epoch="000000000000ab.1")), {}, "silent"),
         "gone": (fleet(gw_3=will), {}, "offline"),
-        "ended while a run waits": (fleet(gw_3=left), {"waits": "9 of 10 agents are there"}, "offline"),
+        "ended while a run waits": (fleet(gw_3=left), {"waits": "9 of 10 agents are online"}, "offline"),
         "memory too small": (fleet(gw_3=with_little_memory()), {}, "excluded"),
         "memory too small for the work": (present, {"rows": {FAULTY: {"failing": "needs 900 MiB of memory", "failures": 3}}}, "work"),
         "empty file": (fleet(gw_3=with_empty_file(folder)), {}, "excluded"),
@@ -522,7 +522,7 @@ def test_who_ended_in_order_is_odd_as_long_as_the_run_waits(tmp_path: Path) -> N
 
     waits, after = clock.run(whole(), within_s=36_000.0)
     assert [(odd.who, odd.kind, odd.next) for odd in waits] == [("agent-2", "offline", "on the device: agent start")]  # fmt: skip
-    assert waits[0].what == "its agent ended in order, and the run waits: 4 agents online, rounds.quorum is 5"  # fmt: skip
+    assert waits[0].what == "its agent was stopped, and the run waits: 4 agents online, rounds.quorum is 5"  # fmt: skip
     assert waits[0].since is not None
     assert after == []
 

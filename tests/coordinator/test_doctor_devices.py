@@ -174,13 +174,13 @@ def test_work_that_fails() -> None:
 def test_devices_that_are_away() -> None:
     row = {"gw-1": {"seen": NOW - 9}}
     odd = one(online=False, serial=0, rows=row)
-    assert (odd.kind, odd.what, odd.next, odd.since) == ("offline", "offline: the broker lost it without a goodbye", "look at its power and network; `broker list`", NOW - 9)  # fmt: skip
+    assert (odd.kind, odd.what, odd.next, odd.since) == ("offline", "offline: its connection broke", "look at its power and network; `broker list`", NOW - 9)  # fmt: skip
     assert kinds(odd_about(online=False, serial=0, certificate=NOW)) == ["certificate"]
     assert kinds(odd_about(online=False, serial=0, certificate=NOW + 20 * DAY)) == ["offline"]
     assert kinds(odd_about(online=False, serial=0, certificate=NOW, waits="for 3")) == ["certificate"]  # fmt: skip
     assert odd_about(online=False) == [], "it said goodbye"
-    odd = one(online=False, waits="9 of 10 agents are there", clock=None, rows=row)
-    assert (odd.kind, odd.what, odd.next, odd.since) == ("offline", "its agent ended in order, and the run waits: 9 of 10 agents are there", "on the device: agent start", NOW - 9)  # fmt: skip
+    odd = one(online=False, waits="9 of 10 agents are online", clock=None, rows=row)
+    assert (odd.kind, odd.what, odd.next, odd.since) == ("offline", "its agent was stopped, and the run waits: 9 of 10 agents are online", "on the device: agent start", NOW - 9)  # fmt: skip
     assert one(online=False, waits="for 3").since == NOW - 5
     assert odd_about(waits="for 3") == []
     odd = one(rows={"gw-1": {"seen": NOW - 9, "silent": "twice"}}, coordinator=caller(epoch="other"))  # fmt: skip
@@ -202,7 +202,7 @@ def test_a_roll_call_is_answered_within_two_minutes_and_its_spread() -> None:
     assert odd_about(coordinator=caller(epoch="")) == []
     assert odd_about(coordinator=caller(epoch="short.1")) == [], "nobody knows when it was called"
     odd = one(epoch=f"{CALLED}.0", coordinator=caller(), rows={"gw-1": {"seen": NOW - 9}})
-    assert (odd.what, odd.next, odd.since) == ("online by its last word, and has not answered the coordinator's roll call", "look at its power and network", NOW - 9)  # fmt: skip
+    assert (odd.what, odd.next, odd.since) == ("online by its last status, and has not answered the coordinator's roll call", "look at its power and network", NOW - 9)  # fmt: skip
 
 
 def test_who_is_known_and_has_no_status() -> None:
@@ -210,7 +210,7 @@ def test_who_is_known_and_has_no_status() -> None:
     assert (odd.who, odd.kind, odd.since, odd.next) == ("gw-9", "silent", NOW - 9, "`broker doctor --credentials FILE` with its file")  # fmt: skip
     assert list(odd_devices(Seen(NOW, {}, {"gw-9": {}}))) == [], "the broker has none at all"
     odd = one(elsewhere={"gw-9": "defualt"})
-    assert (odd.who, odd.kind, odd.what) == ("gw-9", "federation", "it is in federation 'defualt', where no coordinator has been")  # fmt: skip
+    assert (odd.who, odd.kind, odd.what) == ("gw-9", "federation", "it is in federation 'defualt', which has had no coordinator")  # fmt: skip
     assert odd_about(elsewhere={"gw-1": "defualt"}) == []
 
 

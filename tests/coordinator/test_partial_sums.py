@@ -167,7 +167,7 @@ def with_examples(content: bytes, examples: int) -> bytes:
     return report.model_copy(update={"examples": examples}).to_bytes()
 
 
-@pytest.mark.parametrize("lie", ["absurd values", "many samples", "most samples"])
+@pytest.mark.parametrize("lie", ["implausible values", "many samples", "most samples"])
 def test_a_report_that_must_be_taken_out_or_weighed_again_is_asked_for_with_all_others(
     lie: str, tmp_path: Path
 ) -> None:
@@ -183,7 +183,7 @@ def test_a_report_that_must_be_taken_out_or_weighed_again_is_asked_for_with_all_
             member.samples = None
         reports = reports_of(run, orders)
         liar = "agent-5"
-        if lie == "absurd values":
+        if lie == "implausible values":
             reports[liar] = with_values(reports[liar], 1e6)
         else:
             reports[liar] = with_examples(reports[liar], 10_000)
@@ -206,7 +206,7 @@ def test_a_report_that_must_be_taken_out_or_weighed_again_is_asked_for_with_all_
         assert run.round == 1
         notices = [effect.notice for effect in effects if isinstance(effect, Announce)]
         aside = [notice.agent for notice in notices if isinstance(notice, ReportSetAside)]
-        assert aside == ([liar] if lie == "absurd values" else [])
+        assert aside == ([liar] if lie == "implausible values" else [])
         models.append(fingerprint(run))
     assert models[0] == models[1]
 

@@ -21,8 +21,8 @@ from covey.shared.strategies.client_half import Report
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"name": "digits", "met', "no JSON"),
-        ("", "no JSON"),
+        ('{"name": "digits", "met', "not JSON"),
+        ("", "not JSON"),
         ("{}", "name, method, .* is missing"),
         ("[]", "name, method, .* is missing"),
         ("3", "name, method, .* is missing"),
@@ -36,7 +36,7 @@ def test_a_damaged_result_is_named_and_what_to_do(tmp_path: Path, text: str, why
 
 def test_a_damaged_line_of_the_record_is_named_by_its_number(tmp_path: Path) -> None:
     (tmp_path / "rounds.jsonl").write_text('{"event": "link", "up": true}\n{"event": "pha')
-    with pytest.raises(UserError, match=r"rounds.jsonl, line 2: no JSON"):
+    with pytest.raises(UserError, match=r"rounds.jsonl, line 2: not JSON"):
         records.lines(tmp_path)
 
 

@@ -766,7 +766,7 @@ def test_a_damaged_state_of_a_device_is_an_error_and_not_an_empty_one(tmp_path: 
     folder = SecureFolder(tmp_path, simulated_identity(1, "a"))
     folder.save(folder.state())
     (tmp_path / STATE).write_bytes(b"damaged")
-    with pytest.raises(PublicError, match="which starts it has answered is unknown"):
+    with pytest.raises(PublicError, match="unknown which starts it has answered"):
         folder.state()
 
 

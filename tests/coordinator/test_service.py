@@ -115,7 +115,7 @@ def test_a_waiting_run_counts_its_agents_after_a_while_and_at_each_change(tmp_pa
     fleet.late = {"agent-6", "agent-7"}
     played(fleet, come)
     waits = [row["why"] for row in fleet.events("waiting")]
-    assert waits == ["6 of 8 agents are there", "7 of 8 agents are there"]
+    assert waits == ["6 of 8 agents are online", "7 of 8 agents are online"]
 
 
 def test_a_run_without_agents_names_its_federation_and_those_in_which_agents_wait(
@@ -159,7 +159,7 @@ def test_a_waiting_run_names_the_agent_that_is_there_and_does_not_count(tmp_path
     fleet.late = {"agent-6", "agent-7"}
     played(fleet, come)
     first = fleet.events("waiting")[0]["why"]
-    assert first.startswith("6 of 8 agents are there; agent-6 (no column 'label') is excluded")
+    assert first.startswith("6 of 8 agents are online; agent-6 (no column 'label') is excluded")
     assert "rounds.start_agents" in first
 
 

@@ -257,8 +257,11 @@ def test_a_table_is_written_for_latex_and_for_html() -> None:
         r"\bottomrule",
         r"\end{tabular}",
     ]
-    assert "<caption>a &amp; b</caption>" in table.html()
-    assert "<td>&lt;x&gt;</td><td>1.0±0.2</td>" in table.html()
+    assert '<caption style="text-align: left">a &amp; b</caption>' in table.html()
+    assert (
+        '<td style="white-space: nowrap; text-align: left">&lt;x&gt;</td>'
+        '<td style="white-space: nowrap;">1.0±0.2</td>'
+    ) in table.html()
 
 
 def test_one_method_has_no_standings() -> None:
