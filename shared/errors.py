@@ -94,7 +94,7 @@ class DataError(UserError):
 Honest = Literal["format", "other run", "unknown sender"]
 HONEST_REFUSALS: frozenset[str] = frozenset(get_args(Honest))
 Blaming = Literal[
-    "absurd values", "bad count", "bad index", "bad key", "bad scale", "box", "checksum", "codec", "contradicts",
+    "implausible values", "bad count", "bad index", "bad key", "bad scale", "box", "checksum", "codec", "contradicts",
     "disk full", "empty", "entry", "fields", "layout", "no base", "no room", "not finite", "not json", "not msgpack",
     "other broker", "other phase", "other sender", "other work", "partial sum", "rate", "same key", "secure head",
     "secure join", "secure signature", "secure stage", "secure sum", "secure words", "too large", "too long",
