@@ -19,9 +19,9 @@ from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import IN_PROCESS
+from covey.coordinator.run.happenings import Refused
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.run.sum_acceptance import Refused
 from covey.coordinator.simulate.virtual_clock import Driver, Work
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector

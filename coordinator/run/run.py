@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -41,11 +41,11 @@ from covey.coordinator.run.effects import (
     SumTaken,
 )
 from covey.coordinator.run.folder import IN_PROCESS, Origin
+from covey.coordinator.run.happenings import GivenUp, Happening, Refused, ReportCame, SumCame, Told
 from covey.coordinator.run.own_orders import lost_orders
 from covey.coordinator.run.parts import Parts
 from covey.coordinator.run.report_acceptance import taken
 from covey.coordinator.run.run_state import RunState, next_phase
-from covey.coordinator.run.sum_acceptance import Refused, SumCame, counted, events_of
 from covey.coordinator.run.view import RunView
 from covey.shared.errors import HONEST_REFUSALS, DecodeError
 from covey.shared.scenario.scenario import Scenario
@@ -68,26 +68,6 @@ def _private_sums(
     from covey.coordinator.fold.private_sums import private_sums
 
     return private_sums(folder, scenario, scenario.privacy, ledger, resumed=resumed)
-
-
-@dataclass(frozen=True)
-class ReportCame:
-    """A report of an agent is here as a whole, and nothing of it is known."""
-
-    client: ClientId
-    content: Callable[[], bytes]  # called once; the caller keeps nothing of it
-    digest: bytes = b""  # of the content, if the caller has compared it already
-
-
-@dataclass(frozen=True)
-class GivenUp:
-    """The run ends without its last round. It can be resumed: nothing of this is in the checkpoint."""
-
-    why: str
-
-
-Told = events.Reported | events.ReportedTogether | events.Failed | Refused
-Happening = events.Event | ReportCame | Refused | SumCame | GivenUp
 
 
 class Run(RunView):
@@ -329,6 +309,8 @@ class Run(RunView):
 
     def _summed(self, came: SumCame, now: float) -> Effects:
         """What follows from an aggregator's sum, and last what became of it."""
+        from covey.coordinator.run.sum_acceptance import counted, events_of
+
         try:
             if not counted(self._parts, came):
                 return [SumTaken(counts=False)]

@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from covey.coordinator.checks import check_examples
 from covey.coordinator.engine.events import Failed, Reported, ReportedTogether
 from covey.coordinator.engine.step import Stage
 from covey.coordinator.fold.folding import Folding
 from covey.coordinator.fold.partial_sums import WRONG, AggregatorAgents, count_sum
+from covey.coordinator.run.happenings import Refused, SumCame
 from covey.coordinator.run.parts import Parts
 from covey.shared.errors import DecodeError
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.aggregates import PartialSum
 from covey.shared.wire.messages import digest
-
-
-@dataclass(frozen=True)
-class SumCame:
-    """An aggregator has sent a partial sum, which counts as if its reports had come one by one.
-
-    A sum of a step that is over is dropped, as late reports are. One that is refused makes its step direct: the caller
-    asks the agents for their reports.
-    """
-
-    content: bytes  # the message of the aggregator
-    partial: PartialSum  # the same, read
-    origin: AggregatorAgents  # what is known of its agents
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A report of this agent was dropped."""
-
-    client: ClientId
-    error: DecodeError
 
 
 def counted(parts: Parts, came: SumCame) -> bool:

@@ -10,7 +10,6 @@ from covey.coordinator.checks import MAX_OTHER_BYTES, largest_report_of
 from covey.coordinator.disk.versions import ModelVersion
 from covey.coordinator.engine.members import Members, Trouble
 from covey.coordinator.engine.step import Stage, Step
-from covey.coordinator.fold import partial_sums
 from covey.coordinator.run.effects import Effect, SendModel, SendOrder
 from covey.coordinator.run.parts import Parts
 from covey.shared.numerics.mixture import FleetWeights
@@ -260,8 +259,10 @@ class RunView:
 
     def is_summable(self, step: Step) -> bool:
         """Whether the method allows that reports of a step come as sums."""
+        from covey.coordinator.fold.partial_sums import is_summable
+
         keys = self._parts.orders.keys()
-        return partial_sums.is_summable(self.scenario, step, self.state, keys)
+        return is_summable(self.scenario, step, self.state, keys)
 
     @property
     def is_direct(self) -> bool:

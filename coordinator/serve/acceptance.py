@@ -8,7 +8,8 @@ from functools import partial
 
 from covey.coordinator.record.notices import WorkFailed
 from covey.coordinator.run.effects import Announce, Effect, ReportTaken
-from covey.coordinator.run.run import ReportCame, Run
+from covey.coordinator.run.happenings import ReportCame
+from covey.coordinator.run.run import Run
 from covey.coordinator.serve.desk import Desk, apart
 from covey.coordinator.serve.intake import Arrived
 from covey.shared.mqtt.program import TOGETHER

@@ -23,7 +23,7 @@ from covey.coordinator.record.notices import (
     SumRefused,
 )
 from covey.coordinator.run.effects import Effect, SumTaken
-from covey.coordinator.run.sum_acceptance import SumCame
+from covey.coordinator.run.happenings import SumCame
 from covey.coordinator.serve.desk import Desk, apart, happen, orders_of
 from covey.coordinator.serve.direct import AggregatorItem, Direct
 from covey.shared.errors import DecodeError

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from covey.coordinator.run import effects as runs
 from covey.coordinator.run.effects import SendOrder
-from covey.coordinator.run.run import Happening, Run
+from covey.coordinator.run.happenings import Happening
+from covey.coordinator.run.run import Run
 from covey.coordinator.serve.elsewhere import Elsewhere
 from covey.coordinator.serve.intake import Intake
 from covey.coordinator.serve.own_status import OwnStatus

@@ -42,7 +42,8 @@ from covey.coordinator.run.effects import (
     SendModel,
     SendOrder,
 )
-from covey.coordinator.run.run import GivenUp, Run
+from covey.coordinator.run.happenings import GivenUp
+from covey.coordinator.run.run import Run
 from covey.coordinator.serve import acceptance, attendance, publisher
 from covey.coordinator.serve.attendance import Connections
 from covey.coordinator.serve.desk import COMPANY, LOOKED, ORDERS, STATUS, Desk, happen, orders_of

@@ -12,8 +12,8 @@ import pytest
 
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.run.folder import prepare
+from covey.coordinator.run.happenings import Refused
 from covey.coordinator.run.options import RunOptions
-from covey.coordinator.run.sum_acceptance import Refused
 from covey.coordinator.serve.intake import Intake
 from covey.coordinator.serve.placement import Placement
 from covey.coordinator.serve.roster import Roster

@@ -15,8 +15,8 @@ from covey.coordinator.engine.events import Joined
 from covey.coordinator.fold.partial_sums import AggregatorAgents, check_aggregators
 from covey.coordinator.record.notices import ReportRefused, ReportSetAside
 from covey.coordinator.run.effects import Announce, Effect, SendOrder, SumTaken
+from covey.coordinator.run.happenings import SumCame
 from covey.coordinator.run.run import Run
-from covey.coordinator.run.sum_acceptance import SumCame
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.strategies.base import ClientId

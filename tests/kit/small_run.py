@@ -20,9 +20,10 @@ from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.record.store import Store
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import Origin
+from covey.coordinator.run.happenings import ReportCame
 from covey.coordinator.run.parts import Parts
 from covey.coordinator.run.rules import rules_of
-from covey.coordinator.run.run import ReportCame, Run
+from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.scenario import Scenario

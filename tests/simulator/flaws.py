@@ -11,8 +11,9 @@ from unittest.mock import patch
 from covey.agent.device import outbox
 from covey.coordinator.disk import spool
 from covey.coordinator.run.effects import DropModel, Effect, SendOrder
+from covey.coordinator.run.happenings import Happening
 from covey.coordinator.run.own_orders import OwnOrders
-from covey.coordinator.run.run import Happening, Run
+from covey.coordinator.run.run import Run
 from covey.coordinator.serve import aggregators, reader
 from covey.coordinator.serve.aggregators import Aggregators, AggregatorSeen
 from covey.coordinator.serve.desk import Desk
