@@ -55,9 +55,11 @@ WHOLE = (
     "writers",
     "two populations",
     "people",
+    "dealt",
+    "ahead",
     "values",
 )  # of `NATURAL`: as the product divides them
-LENET = {f"lenet, {name}": name for name in ("even", "two labels", "rotated", "swaps")}
+LENET = {f"lenet, {name}": name for name in FLEETS}
 ALL = (*FLEETS, *WHOLE, *OWN, *FURTHER, *LENET)
 CLOSE = 0.5  # points behind the best
 

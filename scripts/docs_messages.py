@@ -181,6 +181,7 @@ ENTRIES = (
             "serial": "of the newest deployment that the device has taken over or kept out",
             "rejected": "models that the device's own check kept out",
             "hook_failures": "failures of the command that runs after a change",
+            "uses": "what the device mixes, in words; empty where that may not leave it",
             "note": "the newest decision",
             "figure": "of that model on the device's test part; left out where reports of its runs have no such figure either",
             "measure": "of the figure",

@@ -551,7 +551,7 @@ async def test_the_command_gets_the_path_and_its_failures_are_counted(
     await run("/nowhere/command")
     assert "No such file" in failures.pop()
     await run(f"{sys.executable} -c 'while True: pass'", 0.2)
-    assert "ended after 0.2 s" in failures.pop()
+    assert "stopped after 0.2 s" in failures.pop()
 
 
 @pytest.mark.parametrize("command", ["", "say 'hello"])

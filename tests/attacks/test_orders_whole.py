@@ -123,7 +123,7 @@ def peak(process: psutil.Process) -> int:
         ),
         ([], {"task": rogue.task(init="/etc/shadow")}, "task.init names a file on this device"),
         (["--limit", "refuse_phases=[train]"], {}, "refuse_phases: the phase train is refused"),
-        ([], {"strategy": {"name": "shell"}}, "the order's"),
+        ([], {"strategy": {"name": "shell"}}, "of the order"),
     ],
 )
 def test_an_order_against_the_rules_is_answered_with_the_rule(

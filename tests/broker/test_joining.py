@@ -73,7 +73,7 @@ def test_a_code_gives_the_credentials_once_and_a_replay_is_noticed_at_both_ends(
     with desk(home, codes) as (server, taken):
         code = JoinCode.parse(str(code_of(server, home, "pi-7")))
         assert redeem(code) == FILES["pi-7"]
-        with pytest.raises(UserError, match=r"was used before.*somebody has its credentials"):
+        with pytest.raises(UserError, match=r"was used before.*someone else has its credentials"):
             redeem(code)
         assert redeem(code_of(server, home, "pi-8")) == FILES["pi-8"]
     assert taken == [("pi-7", False), ("pi-7", True), ("pi-8", False)]

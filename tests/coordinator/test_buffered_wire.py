@@ -177,7 +177,7 @@ def test_orders_are_brief_while_brokers_retain_what_they_leave_out(
     async def whole() -> Run:
         now = asyncio.get_running_loop().time()
         start = small_run.setup(scene)
-        monkeypatch.setattr("covey.coordinator.run.run.OrderBook", Watched)
+        monkeypatch.setattr("covey.coordinator.run.parts.OrderBook", Watched)
         run = Run.start(tmp_path / "run", scene, start, rules=rules_of(scene), run="r1", now=now)
         monkeypatch.undo()
         async with fleet_of(tmp_path, scene) as fleet:

@@ -47,6 +47,7 @@ KEPT = {
     "Publish.messages": "the newest line of rounds.jsonl, on its way",
     "Journal.newest": "the newest line of a file of the history",
     "RoundRules.newcomers": "agents of the scenario, which the operator wrote",
+    "RunState.ledger": "the same account, as the checkpoint has it",
     "Ledger.sums": "what was released of an agent cannot be taken back",
     "Ledger.signatures": "as above",
     "Ledger.local": "as above",

@@ -132,7 +132,7 @@ def test_a_model_is_published_once_a_descriptor_is_there_for_its_file(tmp_path: 
     said: list[str] = []
     room = Room(tmp_path)
     room.notify = said.append
-    run: Any = SimpleNamespace(folder=tmp_path, store=SimpleNamespace(room=room))
+    run: Any = SimpleNamespace(folder=tmp_path, room=room)
     broken: Any = SimpleNamespace(open=failing(2, (tmp_path / "model").open))
     with clock.run(opened(run, broken)) as file:
         assert file.read() == b"content"
