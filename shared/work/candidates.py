@@ -80,7 +80,7 @@ Snapshots = Mapping[int, Mixture]  # the served models after some epochs at home
 
 
 @dataclass(frozen=True)
-class Budget:
+class Allowance:
     """The time for all of the judging, which begins now; the clock is not asked where it may take as long as it takes."""
 
     seconds: float | None = None
@@ -99,7 +99,7 @@ class Budget:
         return self.seconds is None or self.now - self.began + more <= self.seconds
 
 
-AMPLE = Budget()
+AMPLE = Allowance()
 
 
 class Candidate(Protocol):
@@ -236,7 +236,7 @@ def _mean(models: Sequence[Vector]) -> Vector:
 
 
 def at_home(
-    local: Local, given: BeforeHome, homes: Sequence[int], budget: Budget = AMPLE
+    local: Local, given: BeforeHome, homes: Sequence[int], budget: Allowance = AMPLE
 ) -> dict[int, Mixture]:
     """The served models after some epochs of training at home, by the epochs: snapshots of one training.
 
@@ -293,7 +293,7 @@ def judged(
     given: BeforeHome,
     names: Iterable[str],
     measure: str = "",
-    budget: Budget = AMPLE,
+    budget: Allowance = AMPLE,
 ) -> Judged | None:
     """What candidates answer out of fold; None without a fold.
 
@@ -345,7 +345,7 @@ def judged(
 def _in_time(
     wanted: Sequence[str],
     spent: Mapping[str, Sequence[float]],
-    budget: Budget,
+    budget: Allowance,
     *,
     trained_s: float,
     times: float,

@@ -45,7 +45,7 @@ from covey.shared.strategies.phase_names import EVALUATE
 from covey.shared.wire.messages import Work, digest
 from covey.shared.work.candidates import (
     BeforeHome,
-    Budget,
+    Allowance,
     Candidate,
     Snapshots,
     at_home,
@@ -127,7 +127,7 @@ class Judgement:
         clock: Callable[[], float],
     ) -> tuple[Self, dict[str, Candidate]]:
         """Train at home and judge; with the candidates for use."""
-        budget = Budget(budget_s, clock)
+        budget = Allowance(budget_s, clock)
         snapshots = at_home(local, given, HOMES, budget)
         found = judged(folds, given, names_of(local, given, snapshots), measure, budget)
         candidates = made(local, given, snapshots, None if found is None else found.names)

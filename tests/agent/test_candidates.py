@@ -26,7 +26,7 @@ from covey.shared.strategies.base import Training
 from covey.shared.strategies.client_half import Drill, Fold, Local, TrainingResult
 from covey.shared.work.candidates import (
     BeforeHome,
-    Budget,
+    Allowance,
     Constant,
     at_home,
     fitted,
@@ -224,7 +224,7 @@ def test_snapshots_for_which_there_is_no_time_are_left_out(budget: float, homes:
     """The folds take twice the time of all samples."""
     local_of, model = learned("numpy")
     slow: Any = Slow(local_of(points(1, 60)))
-    found = at_home(slow, given(model), HOMES, Budget(budget, lambda: slow.now))
+    found = at_home(slow, given(model), HOMES, Allowance(budget, lambda: slow.now))
     assert list(found) == homes
 
 
