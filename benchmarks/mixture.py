@@ -29,6 +29,7 @@ from benchmarks.torch_runs import repeatable, started
 from covey.agent.data.dataset import Dataset, folds, take
 from covey.agent.data.trees import trees_for
 from covey.coordinator.run.run import Run
+from covey.shared.candidate_names import HOMES
 from covey.shared.numerics.figures import figures_of
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.mixture import REFITS, FleetWeights, Judged, chosen, fitted
@@ -37,8 +38,7 @@ from covey.shared.strategies.base import ClientId
 from covey.shared.strategies.client_half import Fold
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.work.at_hand import AtHand
-from covey.shared.work.candidates import BeforeHome, judged
-from covey.shared.work.candidates import fitted as candidates_of
+from covey.shared.work.candidates import BeforeHome, at_home, judged, made
 from covey.shared.work.use import model_for_use
 from tests.kit.inside import inside
 from tests.kit.local_clients import decode_named
@@ -81,7 +81,8 @@ class Agents(Voters):
         assert served is not None
         trees = trees_for(task)
         given = BeforeHome(served, task.outputs, others={} if trees is None else {"trees": trees})
-        found = candidates_of(local(data), given)
+        own = local(data)
+        found = made(own, given, at_home(own, given, HOMES))
         parts = (Fold(local(part), units) for part, units in folds(data, order.work.seed, client))
         self.judged[client] = judged(parts, given, found)
         if self.in_parts:

@@ -122,7 +122,6 @@ def examples(
         print(data)
 
 
-EXAMPLE_DEVICES = 3
 EXAMPLES = Path(covey.__file__).parent / "examples"  # in a checkout a link to its folder `examples`
 
 
@@ -136,9 +135,11 @@ def copy_device(folder: Path) -> str:
         UserError: the folder exists, or this installation has no examples.
     """
     figures = [name[-1] for name in (folder.name, socket.gethostname()) if name[-1:].isdecimal()]
-    number = (int(figures[0]) - 1) % EXAMPLE_DEVICES + 1 if figures else 1
-    device = f"device-{number}"
-    _copied(EXAMPLES / "digits" / device, folder)
+    place = int(figures[0]) - 1 if figures else 0
+    digits = EXAMPLES / "digits"
+    devices = sorted(path.name for path in digits.glob("device-*")) or ["device-1"]
+    device = devices[place % len(devices)]
+    _copied(digits / device, folder)
     return device
 
 

@@ -77,9 +77,8 @@ from covey.shared.work.judge import of_deployment
 
 CLIENT_DIGITS = 8  # of the MQTT client id
 BEST = "best"  # after @: the round with the best evaluation
-AT_WORK = (
-    ".at-work"  # in the folder of runs: the lock of its operators. Its text is who took it last
-)
+# in the folder of runs: the lock of its operators. Its text is who took it last
+AT_WORK = ".at-work"
 
 Runs = Annotated[
     Path, typer.Option("--runs", help="the folder that has the folders of runs: the registry")

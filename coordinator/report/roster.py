@@ -24,11 +24,8 @@ STYLES = {
     "silent": "red",
     "failing": "red",
 }
-COLUMNS = (
-    *("agent", "state", "since", "version in use"),
-    USES,
-    "what is wrong",
-)  # `--json` has all else
+# `--json` has all else
+COLUMNS = ("agent", "state", "since", "version in use", USES, "what is wrong")
 
 
 def status_lines(seen: Mapping[str, Any]) -> list[str]:

@@ -326,7 +326,7 @@ class Run(RunView):
         match event:
             case events.ReportedTogether(clients):
                 effects = self._engine_handles(event, now)
-                return [*effects, *self._orders_of(clients)]
+                return [*effects, *self._parts.orders_of(clients)]
             case events.Failed():
                 return self._failed(event, now)
             case Refused(client, error):
@@ -432,13 +432,13 @@ class Run(RunView):
             return None
         if not self.strategy.buffer.is_ready(self.state):
             return None
-        return Counter(self.strategy.assignment(self.state).values())
+        return Counter(self.assignment.values())
 
     def _give(self, give: events.Give) -> Effects:
         """Make orders of single agents; the checkpoint knows them before they are sent."""
         for client, number in give.orders:
             self._parts.orders.make(client, number, self._parts.own_phase(client), self.state)
-        orders = self._orders_of([client for client, _ in give.orders])
+        orders = self._parts.orders_of([client for client, _ in give.orders])
         models = self.models_of(orders)
         self._count_down(orders)
         self._parts.store.note("give", round=self._parts.engine.round, orders=dict(give.orders))
@@ -490,7 +490,7 @@ class Run(RunView):
 
     def _finish(self, why: str) -> Effects:
         self._parts.store.note("finish", round=self._parts.engine.round, why=why)
-        return [*self._orders_of(sorted(self.known)), RunOver(why)]
+        return [*self._parts.orders_of(sorted(self.known)), RunOver(why)]
 
     def _stop_early(self, done: int, rounds: int) -> Effects:
         """The line that gives the method's reason to need no more rounds; empty where it needs more."""
@@ -507,7 +507,7 @@ class Run(RunView):
 
     def _invite(self, cohort: Sequence[ClientId]) -> Effects:
         """Orders for these agents and the models that they name; the checkpoint knows the step before they are sent."""
-        orders = self._orders_of(cohort)
+        orders = self._parts.orders_of(cohort)
         models = self.models_of(orders)
         self._count_down(orders)
         self._parts.recorder.note_orders(cohort, self._parts.orders.digests())
@@ -535,4 +535,4 @@ class Run(RunView):
         self._parts.folding = None
         self._parts.store.step_over(step)
         line = self._parts.recorded(notices.RoundVoid(round_, step, why))
-        return [line, *self._orders_of(void.cohort)]
+        return [line, *self._parts.orders_of(void.cohort)]

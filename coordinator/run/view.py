@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,9 +146,9 @@ class RunView:
         return self._parts.engine.expected
 
     @property
-    def assignment(self) -> dict[ClientId, int]:
-        """The cluster of each agent, sorted by agent; empty for a method without an assignment."""
-        return dict(sorted(self.strategy.assignment(self.state).items()))
+    def assignment(self) -> Mapping[ClientId, int]:
+        """The cluster of each agent; empty for a method without an assignment."""
+        return self.strategy.assignment(self.state)
 
     def refusal(self, client: ClientId, step: int) -> str:
         """Why a report of this step would not count now; empty if it would."""
@@ -214,7 +214,7 @@ class RunView:
             task=self.task_of_models,
             layout=self.setup.whole,
             models=self.models,
-            assignment=dict(self.strategy.assignment(self.state)),
+            assignment=dict(self.assignment),
             figure=figure,
         )
 
@@ -230,11 +230,8 @@ class RunView:
 
     def desired(self) -> list[Effect]:
         """All that should be retained at the broker now: models first, then the order of each agent."""
-        orders = self._orders_of(sorted(self.known))
+        orders = self._parts.orders_of(sorted(self.known))
         return [*self.models_of(orders), *orders]
-
-    def _orders_of(self, clients: Iterable[ClientId]) -> list[SendOrder]:
-        return self._parts.orders_of(clients)
 
     @property
     def shared(self) -> SendModel | None:
@@ -276,7 +273,7 @@ class RunView:
     def settled(self) -> Sequence[bytes]:
         """The digests of the sums of the newest step that have come; empty once it is over."""
         folding = self._parts.folding
-        return () if folding is None else tuple(folding.settled)
+        return () if folding is None else folding.settled
 
     def state_for_terms(self) -> tuple[bytes, dict[str, bytes]]:
         """What `terms` needs of the method's state, as a manifest and its arrays."""

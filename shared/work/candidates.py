@@ -1,6 +1,6 @@
 """The candidates of a device: everything that it can answer with from what it holds, and how each is judged out of fold.
 
-`fitted` makes them of a part of the agent's training samples, once of all of them, for use, and once of each fold, to be judged
+`made` makes them of a part of the agent's training samples, once of all of them, for use, and once of each fold, to be judged
 on the samples that the fold leaves out. The models that the run serves take part as they are; what trains at home trains again
 in each fold. Test samples have no part in any of this.
 
@@ -173,17 +173,6 @@ class BeforeHome:
     outputs: int  # of the model
     split: Split | None = None  # what trains of a model
     others: Mapping[str, Make] = field(default_factory=dict)  # by name, such as trees
-
-
-def fitted(local: Local, given: BeforeHome, homes: Sequence[int] = HOMES) -> dict[str, Candidate]:
-    """The candidates of an agent, by name.
-
-    Args:
-        local: the samples that train; of whole models.
-        given: what the agent has.
-        homes: after how many epochs of training at home there is a candidate; in ascending order.
-    """
-    return made(local, given, at_home(local, given, homes))
 
 
 def made(

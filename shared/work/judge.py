@@ -44,8 +44,8 @@ from covey.shared.strategies.client_half import ClientState, Fold, Local, Mixtur
 from covey.shared.strategies.phase_names import EVALUATE
 from covey.shared.wire.messages import Work, digest
 from covey.shared.work.candidates import (
-    BeforeHome,
     Allowance,
+    BeforeHome,
     Candidate,
     Snapshots,
     at_home,

@@ -25,12 +25,13 @@ from covey.shared.seeds import generator
 from covey.shared.strategies.base import Training
 from covey.shared.strategies.client_half import Drill, Fold, Local, TrainingResult
 from covey.shared.work.candidates import (
-    BeforeHome,
     Allowance,
+    BeforeHome,
+    Candidate,
     Constant,
     at_home,
-    fitted,
     judged,
+    made,
     mixed,
 )
 from covey.shared.work.judge import Judgement
@@ -104,6 +105,11 @@ def learned(kind: str, task: Task = TASK) -> tuple[LocalOf, Vector]:
     local_of, layout = local_with(kind, task)
     start: Vector = generator(1, "start").normal(0, 0.25, layout.size).astype(np.float32)
     return local_of, local_of(points(9, 300)).train(start, Drill(epochs=10)).end
+
+
+def fitted(local: Local, has: BeforeHome) -> dict[str, Candidate]:
+    """The candidates of an agent that has the time for all of them."""
+    return made(local, has, at_home(local, has, HOMES))
 
 
 def folds_of(data: Dataset, local_of: LocalOf) -> Iterator[Fold]:
