@@ -48,7 +48,11 @@ BYTES_PER_SUMMED_REPORT = 4096  # of everything in it but the sums
 STATUS_WITHIN_S = 1.0  # after a connection, an aggregator has answered the roll call
 MAX_AGE_S = 600.0  # an incomplete sum is kept this long
 NO_STEP = 0
-SECRET = {"broker", "brokers", "compare", "fleet"}  # sections that an aggregator does not need
+# what checks and sums of reports read of a scenario: all that leaves the coordinator, whose brokers' addresses hold passwords
+FOR_AGGREGATORS = {
+    *("name", "seed", "task", "training", "strategy", "rounds"),
+    *("evaluation", "wire", "aggregation", "records", "privacy"),
+}
 
 
 @dataclass(frozen=True)
@@ -407,7 +411,7 @@ class Aggregators(Direct):
         task = AggregatorTask(
             run=run.id,
             step=step.number,
-            scenario=run.scenario.model_dump_json(exclude=SECRET),
+            scenario=run.scenario.model_dump_json(include=FOR_AGGREGATORS),
             phase=json.dumps(phase),
             state=manifest,
             arrays=arrays,

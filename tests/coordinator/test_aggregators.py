@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,6 +15,7 @@ from covey.coordinator.aggregate.service import AggregatorService, Precedence, R
 from covey.coordinator.aggregate.service import last_will as aggregator_will
 from covey.coordinator.aggregate.summing import OpenStep, read_task
 from covey.coordinator.run.run import Run
+from covey.coordinator.serve.aggregators import FOR_AGGREGATORS
 from covey.shared.mqtt.link import Link, Received
 from covey.shared.mqtt.program import Show
 from covey.shared.own_code.consent import AllowedCode
@@ -134,6 +136,23 @@ def test_an_aggregator_keeps_the_state_of_one_step_alone(
     played(AggregatedFleet(tmp_path / "summed", scene))
     assert len(found) > 2
     assert set(found) == {1}
+
+
+def test_an_aggregator_is_told_what_its_work_takes_and_no_address_of_a_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def overheard(task: AggregatorTask, folder: Path, allowed: AllowedCode) -> OpenStep:
+        told.append(task.scenario)
+        return read_task(task, folder, allowed)
+
+    monkeypatch.setattr(service, "read_task", overheard)
+    brokers = ["mqtt://run:geheim@a.local", "mqtt://run:geheim@b.local"]
+    played(AggregatedFleet(tmp_path / "summed", scenario("fedavg", rounds=ALL, brokers=brokers)))
+    assert told
+    assert all(set(json.loads(one)) == FOR_AGGREGATORS for one in told)
+    assert not any("geheim" in one for one in told)
 
 
 def test_reports_that_stay_incomplete_are_removed_from_the_disk(
