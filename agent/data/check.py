@@ -12,7 +12,7 @@ import numpy as np
 
 from covey.agent.data import fit, load, with_test
 from covey.agent.data.cells import quoted
-from covey.agent.data.dataset import Array, Dataset
+from covey.agent.data.dataset import Array, Dataset, windows_in
 from covey.agent.data.survey import DataSurvey, present_cells, words_that_stay
 from covey.agent.data.values import spelled
 from covey.shared.errors import DataError
@@ -292,7 +292,7 @@ def _extremes(data: Dataset) -> tuple[float, float]:
 def note_on_testing(data: Dataset) -> str:
     """Which samples will test, of data without a test part."""
     which = "drawn on a seed"
-    if data.overlap is not None:
+    if windows_in(data)[1] is not None:
         which = "the latest windows of each series"
     elif data.columns is not None and data.columns.moments is not None:
         which = "the latest rows (task.test: random draws them)"

@@ -25,7 +25,7 @@ from covey.agent.data.values import number_written
 from covey.agent.data.windows import apart_from, earlier_and_latest
 from covey.shared.errors import DataError
 from covey.shared.numerics.figures import kind_of
-from covey.shared.numerics.units import JUDGING, STRETCHES, Split, Ties
+from covey.shared.numerics.units import JUDGING, STRETCHES, Split, Ties, series_in
 from covey.shared.numerics.votes import LEAST
 from covey.shared.seeds import generator
 from covey.shared.wire.messages import digest
@@ -287,9 +287,9 @@ def with_test(data: Dataset, share: float = 0.2, seed: int = 0) -> Dataset:
         return _with_unusual(data, share, seed)
     n = len(data.targets)
     moments = None if data.columns is None else data.columns.moments
-    if data.overlap is not None:
-        groups = np.zeros(n) if data.groups is None else data.groups
-        train, test = earlier_and_latest(groups, data.overlap, share)
+    groups, overlap = windows_in(data)
+    if overlap is not None:
+        train, test = earlier_and_latest(groups, overlap, share)
         if not len(train):
             fault = f"{n} windows, and all of them share rows with those that test"
             raise DataError(
@@ -315,9 +315,9 @@ def with_test(data: Dataset, share: float = 0.2, seed: int = 0) -> Dataset:
 def _with_unusual(data: Dataset, share: float, seed: int) -> Dataset:
     """A test part of all unusual samples and of a share of the others. Windows that share rows with unusual ones are in
     neither part."""
-    groups = np.zeros(len(data.targets)) if data.groups is None else data.groups
+    groups, overlap = windows_in(data)
     unusual = np.flatnonzero(data.targets)
-    usual = np.flatnonzero(apart_from(unusual, groups, data.overlap or 0))
+    usual = np.flatnonzero(apart_from(unusual, groups, overlap or 0))
     if len(usual) < 2:
         fault = f"{len(usual)} usual samples; training and testing need at least two"
         raise DataError(f"{data.source}: {fault}", public=fault)
@@ -350,6 +350,16 @@ def _strata(data: Dataset) -> Array:
     if data.targets.ndim == 1:
         return data.targets
     return np.unique(data.targets, axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def windows_in(data: Dataset) -> tuple[Array, int | None]:
+    """The series (n,) of each training sample, and how many before one share rows with it; None: these are no windows."""
+    groups = np.zeros(len(data.targets)) if data.groups is None else data.groups
+    is_ordered = data.columns is not None and data.columns.moments is not None
+    if data.overlap is not None or is_ordered or len(np.unique(groups)) > 1:
+        return groups, data.overlap
+    series, overlap = series_in(data.features)
+    return (series, overlap) if overlap else (groups, None)
 
 
 def ties_of(data: Dataset) -> Ties:

@@ -1,6 +1,7 @@
 """Units: samples of one agent that belong together, so that they count as one and never lie on both sides of a split. Pure.
 
-Three ties make samples belong together: a group of the source (a recording, a machine, a day), nearness in time, and equality.
+Four ties make samples belong together: a group of the source (a recording, a machine, a day), nearness in time, readings that
+windows share, and equality.
 A rare class that was repeated, a log that was appended twice, ten readings at one spot: a model that has seen one of these
 samples knows the others, and a test that takes them for independent ones finds differences where there are none.
 
@@ -25,6 +26,9 @@ Split = tuple[Indices, Indices]  # samples that train and samples that judge, ea
 STRETCHES = 8  # of a series: two in each block of a card
 JUDGING = 72  # stretches of a series whose errors are compared; half as many where the class stays
 CHUNK = 4096  # samples at once
+RECORDINGS = 25  # of this many series each is a unit, like a group; fewer are divided in time
+SHARED = 4  # readings: tables of a few columns have neighbours with common cells
+PAIRS = 256  # neighbours in a file that show whether it holds windows that overlap
 
 
 @dataclass(frozen=True)
@@ -52,12 +56,16 @@ class Ties:
             samples: (n, ...) what a model gets of each.
             groups: (n,) of the source; None: it has none.
             moments: (n,) when each was; None: they have no order in time, or the one in which they come if they are windows.
-            overlap: of windows: how many before one share rows with it; None: these are no windows.
+            overlap: of windows: how many before one share rows with it; None: these may be windows, see `series_in`.
         """
         n = len(samples)
         of_source = np.zeros(n, np.int64)
         if groups is not None:
             of_source = np.unique(groups, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        if overlap is None and moments is None and not of_source.any():
+            of_source, shared = series_in(samples)
+            if shared and of_source.max() + 1 < RECORDINGS:
+                overlap = shared
         places = None
         if overlap is not None:
             places = np.arange(n)
@@ -159,6 +167,48 @@ class Ties:
         """Of these samples each kind once: the first."""
         _, first = np.unique(self.kinds[some], return_index=True)
         return some[np.sort(first)]
+
+
+def series_in(samples: Array) -> tuple[Indices, int]:
+    """The series that samples are windows of, if each begins with the end of the one before it, as in most files of windows.
+
+    Half of the neighbours in the file must do so, with at least half of their readings and `SHARED` of them, and with contents
+    that differ: by chance, or where nothing moves, nothing is found.
+
+    Args:
+        samples: (n, channels, time), (n, time, channels) or (n, values) in either direction of time.
+
+    Returns:
+        The series (n,) of each sample, from 0, and how many samples before one share readings with it: all 0 and 0 if these
+        are no such windows.
+    """
+    n = len(samples)
+    none = np.zeros(n, np.int64), 0
+    if samples.ndim == 2:
+        ways = [samples[:, None], samples[:, None, ::-1]]
+    elif samples.ndim == 3:
+        ways = [samples, samples.swapaxes(1, 2)]
+    else:
+        return none
+    some = np.unique(np.linspace(0, max(n - 2, 0), PAIRS).astype(np.int64))
+    for windows in ways if n > 2 else ():
+        length = windows.shape[2]
+        for step in range(1, min(length // 2, length - SHARED) + 1):
+            if not _follow(windows, some, step)[1]:
+                continue
+            follows, is_common = _follow(windows, np.arange(n - 1), step)
+            if is_common:
+                return np.cumsum([False, *~follows]), -(-length // step) - 1
+    return none
+
+
+def _follow(windows: Array, before: Indices, step: int) -> tuple[npt.NDArray[np.bool_], bool]:
+    """Which samples (m,) continue `step` readings later in the next one, and whether that is what most do."""
+    ends, starts = windows[before, :, step:], windows[before + 1, :, :-step]
+    follows = (ends == starts).all(axis=(1, 2))
+    count = int(follows.sum())
+    is_common = 2 * count >= len(before)
+    return follows, is_common and 2 * len(np.unique(kinds_of(starts[follows]))) > count
 
 
 def kinds_of(samples: Array) -> Indices:

@@ -138,21 +138,21 @@ def test_an_aggregator_keeps_the_state_of_one_step_alone(
     assert set(found) == {1}
 
 
-def test_an_aggregator_is_told_what_its_work_takes_and_no_address_of_a_broker(
+def test_an_aggregator_is_sent_what_its_work_takes_and_no_address_of_a_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
+    sent_out: list[str] = []
 
     def overheard(task: AggregatorTask, folder: Path, allowed: AllowedCode) -> OpenStep:
-        told.append(task.scenario)
+        sent_out.append(task.scenario)
         return read_task(task, folder, allowed)
 
     monkeypatch.setattr(service, "read_task", overheard)
     brokers = ["mqtt://run:geheim@a.local", "mqtt://run:geheim@b.local"]
     played(AggregatedFleet(tmp_path / "summed", scenario("fedavg", rounds=ALL, brokers=brokers)))
-    assert told
-    assert all(set(json.loads(one)) == FOR_AGGREGATORS for one in told)
-    assert not any("geheim" in one for one in told)
+    assert sent_out
+    assert all(set(json.loads(one)) == FOR_AGGREGATORS for one in sent_out)
+    assert not any("geheim" in one for one in sent_out)
 
 
 def test_reports_that_stay_incomplete_are_removed_from_the_disk(

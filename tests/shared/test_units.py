@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.agent.data.dataset import Dataset, RawColumns, hold_back, splits, ties_of, units_of
+from covey.agent.data.dataset import (
+    Dataset,
+    RawColumns,
+    hold_back,
+    splits,
+    ties_of,
+    units_of,
+    with_test,
+)
 from covey.shared.numerics import kinship
-from covey.shared.numerics.units import JUDGING, Ties, kinds_of
+from covey.shared.numerics.units import JUDGING, RECORDINGS, Ties, kinds_of, series_in
 
 CLASSES, VALUES, FLEETS = 5, 20, 20
 
@@ -122,6 +130,102 @@ def test_each_sample_judges_in_one_fold(data: Dataset) -> None:
     if len(found) == 3:
         assert sorted(np.concatenate(found).tolist()) == list(range(len(data.targets)))
     assert not found or len(np.unique(ties_of(data).units(data.targets, JUDGING))) >= 3
+
+
+# -- windows whose file names no series ------------------------------------------------------------------------------
+
+LENGTH = 16
+
+
+def windows(recordings: int, step: int, channels: int = 3, each: int = 9) -> Any:
+    """(recordings * each, channels, LENGTH) of readings that are all different."""
+    readings = np.random.default_rng(7).permutation(recordings * channels * LENGTH * each)
+    readings = readings.reshape(recordings, channels, LENGTH * each)
+    starts = range(0, step * each, step)
+    cut = [own[:, start : start + LENGTH] for own in readings for start in starts]
+    return np.stack(cut).astype(np.float32)
+
+
+def of_windows(features: Any) -> Dataset:
+    targets = np.arange(len(features)) % 3
+    return Dataset(features, targets, features[:0], targets[:0])
+
+
+def readings_in(features: Any) -> set[float]:
+    return set(np.unique(features).tolist())
+
+
+WAYS = {
+    "channels first": lambda own: own,
+    "channels last": lambda own: own.swapaxes(1, 2),
+    "one channel": lambda own: own[:, 0],
+    "the newest first": lambda own: own[:, 0, ::-1],
+    "in a row": lambda own: own.swapaxes(1, 2).reshape(len(own), -1),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("step", [1, 4, 8])
+@pytest.mark.parametrize("recordings", [1, 3, RECORDINGS + 5])
+def test_no_reading_of_an_overlapping_window_is_on_both_sides(
+    recordings: int, step: int, way: str
+) -> None:
+    data = of_windows(WAYS[way](windows(recordings, step, each=200 if recordings < 9 else 9)))
+    series, overlap = series_in(data.features)
+    assert len(np.unique(series)) == recordings
+    assert overlap == -(-LENGTH // step) - 1
+    sides = [(data.features[one], data.features[other]) for one, other in splits(data, 1, "a")]
+    assert len(sides) == 3
+    train, held = hold_back(data, 1, "a")
+    if held is not None:
+        sides.append((train.features, held.features))
+    tested = with_test(data)
+    sides.append((tested.features, tested.test_features))
+    for one, other in sides:
+        assert len(one)
+        assert len(other)
+        assert readings_in(one).isdisjoint(readings_in(other))
+
+
+def test_of_many_recordings_each_is_a_unit_and_few_are_divided_in_time() -> None:
+    many = of_windows(windows(RECORDINGS, 8))
+    assert units_of(many).tolist() == np.repeat(np.arange(RECORDINGS), 9).tolist()
+    assert len(np.unique(units_of(of_windows(windows(RECORDINGS - 1, 8))))) > RECORDINGS
+
+
+def test_samples_without_common_readings_have_no_series() -> None:
+    rng = np.random.default_rng(3)
+    noise = rng.standard_normal((200, 3, LENGTH)).astype(np.float32)
+    rare = (rng.random((200, 40)) < 0.02).astype(np.float32)
+    patterned = np.tile(np.array([[1, 0, 0, 1, 0, 0]], np.float32), (200, 1))
+    counted = np.sort(rng.integers(0, 5, (200, 6)), axis=1).astype(np.float32)
+    intervals = np.stack([np.arange(200.0), np.arange(200.0) + 1], axis=1)  # from, to
+    apart = windows(3, LENGTH)
+    dull = np.repeat(np.arange(200, dtype=np.float32), 3 * LENGTH).reshape(200, 3, LENGTH) // 9
+    images = rng.random((200, 1, 8, 8)).astype(np.float32)
+    for samples in (
+        noise,
+        rare,
+        patterned,
+        counted,
+        intervals,
+        apart,
+        dull,
+        images,
+        noise[:1],
+        noise[:0],
+    ):
+        assert series_in(samples)[1] == 0
+        assert not series_in(samples)[0].any()
+
+
+def test_a_group_or_a_time_that_the_file_names_comes_before_what_is_found() -> None:
+    samples = windows(2, 8)
+    named = Ties.of(samples, groups=np.arange(18) // 6)
+    assert named.groups.tolist() == (np.arange(18) // 6).tolist()
+    assert named.places is None
+    assert Ties.of(samples, moments=np.arange(18)).overlap == 0
+    assert Ties.of(samples, overlap=3).overlap == 3
 
 
 def test_a_series_of_few_stretches_has_folds() -> None:
