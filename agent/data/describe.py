@@ -32,6 +32,8 @@ LARGE = 1e7  # of numbers that may be times
 SOME_NUMBERS = 0.2  # of the cells of a column of words: worth a remark
 MOSTLY = 0.8  # of the words of a column are numbers with something around them
 # numbers with something around them, and texts with a year or a clock
+STAND_APART = 10.0  # deviations between the outermost number and all others, from where it may stand for a missing cell
+LEAST_APART = 3  # cells that have it, and different numbers among the others
 AROUND = re.compile(
     r"[^\w\s]{0,3}\s*\d[\d.,'\s]*\s*\D{0,8}|.{0,24}((?<!\d)(1[7-9]|20)\d\d(?!\d)|\d:\d\d).{0,24}"
 )
@@ -71,7 +73,13 @@ class ColumnDescription:
 
     @property
     def remarks(self) -> Iterator[str]:
-        """What a person should know who takes its cells for words."""
+        """What a person should know who takes its cells for words, or all of its numbers for measured ones."""
+        if (mark := self._mark_among_numbers()) is not None:
+            value, count = mark
+            yield (
+                f"column {self.name!r}: {count} of {self.numbers} cells are {value}, far from all others; if that stands for "
+                "missing cells, name it in task.read.missing"
+            )
         if self.kind != "word":
             return
         present = self.words.cells
@@ -95,6 +103,23 @@ class ColumnDescription:
                     f"column {self.name!r}: numbers or times with something around them, such as {shape_of(alike[0])!r:.40}; "
                     "they count as words unless task.read names their spelling (units, thousands, dates)"
                 )
+
+    def _mark_among_numbers(self) -> tuple[str, int] | None:
+        """The smallest or largest number, such as -999, and its cells, if it is repeated and all others are far from it."""
+        if self.mean is None or self.std is None or self.distinct <= LEAST_APART:
+            return None
+        for value, count in zip(self.values, self.counts, strict=True):
+            number, others = value_of(value).number, self.numbers - count
+            if number not in (self.smallest, self.largest) or not LEAST_APART <= count <= others:
+                continue
+            mean = (self.numbers * self.mean - count * number) / others
+            # the spread between the mark and the others is taken out of that of all
+            between = (
+                self.numbers * self.std**2 - count * others / self.numbers * (number - mean) ** 2
+            )
+            if abs(number - mean) > STAND_APART * math.sqrt(max(between, 0) / others):
+                return value, count
+        return None
 
 
 @dataclass(frozen=True)

@@ -85,13 +85,14 @@ def plain(cells: Cells, notation: Notation) -> Cells:
     usual = notation.decimal == "." and not notation.dates and not notation.thousands
     if usual and not notation.units and not notation.missing:
         return cells
-    marks = frozenset(mark.casefold() for mark in notation.missing)
+    # a number is one mark however it is written: -999 and -999.0
+    marks = frozenset(spelled(mark).casefold() for mark in notation.missing)
     found: list[object] = []
     for cell in cells:
-        if isinstance(cell, str):
-            found.append("" if cell.strip().casefold() in marks else _plain(cell, notation))
+        if marks and spelled(cell).casefold() in marks:
+            found.append("" if isinstance(cell, str) else None)
         else:
-            found.append(None if marks and spelled(cell).casefold() in marks else cell)
+            found.append(_plain(cell, notation) if isinstance(cell, str) else cell)
     return found
 
 

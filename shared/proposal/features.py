@@ -108,6 +108,12 @@ def _add(column: FleetColumn, found: Features) -> None:
         found.categories[column.name] = _category(column)
         for warning in spelled_alike(found.categories[column.name]):
             found.warnings.append(f"column {column.name!r}: {warning}")
+        if (otherwise := column.otherwise_worded) is not None:
+            devices, words = otherwise
+            found.warnings.append(
+                f"column {column.name!r}: no other device has the words of {some(devices)} ({some(words)}): write the same "
+                "words on all devices, or move the column to task.ignore"
+            )
     if column.kinds == ("time",):
         found.times.append(column.name)
     for device, facts in column.by_device:

@@ -17,6 +17,7 @@ from covey.coordinator.cli.init import described
 from covey.shared.errors import DataError, UserError
 from covey.shared.proposal.choices import Proposal
 from covey.shared.proposal.proposal import checked, propose
+from covey.shared.scenario.columns import Notation
 from covey.shared.scenario.task import Task
 
 ROWS = 40
@@ -287,6 +288,52 @@ def test_numbers_among_words_are_worth_a_remark(tmp_path: Path) -> None:
     rows = [f"{'V27' if row % 3 == 0 else noise(row)},{noise(row)},{row % 2}" for row in range(ROWS)]  # fmt: skip
     remarks = "".join(proposed(table(tmp_path, "a.csv", "hp,a,y", *rows)).remarks())
     assert "column 'hp': 65 % numbers, else 'V27'" in remarks
+
+
+@pytest.mark.parametrize(
+    ("mark", "named"), [("-999", "-999"), ("-999.0", "-999"), ("99999", "99999")]
+)
+def test_a_number_far_from_all_others_that_is_repeated_is_worth_a_remark(
+    tmp_path: Path, mark: str, named: str
+) -> None:
+    def remarks(cell: Any) -> str:
+        rows = [f"{cell(row)},{noise(row)},{row % 2}" for row in range(ROWS)]
+        return "".join(proposed(table(tmp_path, "a.csv", "flow,a,y", *rows)).remarks())
+
+    seen = f"column 'flow': 4 of {ROWS} cells are {named}, far from all others"
+    assert seen in remarks(lambda row: mark if row % 10 == 0 else noise(row))
+    assert seen in remarks(lambda row: mark if row % 10 == 0 else row // 4)
+    for usual in (
+        lambda row: mark if row == 0 else noise(row),  # once
+        lambda row: int(row % 10 == 0),  # a flag
+        lambda row: max(noise(row), 0.8),  # a limit of the sensor
+        lambda row: int(3 * noise(row) ** 3),  # mostly 0
+        lambda row: mark if row % 10 else noise(row),  # the usual value
+    ):
+        assert "far from all others" not in remarks(usual)
+    rows = [f"{mark if row % 10 == 0 else noise(row)},{row % 2}" for row in range(ROWS)]
+    notation = Notation(missing=(named,))
+    task = Task(
+        features=(1,), columns=("flow",), target="y", classes=2, impute="mean", read=notation
+    )
+    read = load_local(table(tmp_path, "b.csv", "flow,y", *rows), task=task)
+    assert np.isnan(read.features).sum() == 4
+
+
+@pytest.mark.parametrize("apart", [1, 3])
+def test_devices_with_words_of_their_own_are_named(tmp_path: Path, apart: int) -> None:
+    def device(number: int, words: tuple[str, ...]) -> str:
+        rows = [f"{words[row % len(words)]},{noise(row)},{row % 2}" for row in range(ROWS)]
+        return table(tmp_path, f"{number}.csv", "on,a,y", *rows)
+
+    german = [device(number, ("ja", "nein")) for number in range(apart)]
+    english = [device(number + apart, ("yes", "no")) for number in range(4)]
+    [warning] = proposed(*english, *german).warnings
+    assert f"no other device has the words of {', '.join(german)} (ja, nein)" in warning
+    chain = [device(number, BLUE[number : number + 2]) for number in (0, 1)]
+    assert not proposed(*chain).warnings
+    each_its_own = [device(number, (f"site {'xyz'[number]}",)) for number in range(3)]
+    assert "write the same words" not in "".join(proposed(*each_its_own).remarks())
 
 
 @pytest.mark.parametrize(
