@@ -115,23 +115,22 @@ class FleetColumn:
     @property
     def otherwise_worded(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
         """The fewest devices that have several words each and none in common with the others, and their words; None: no such."""
-        words = {one: {*facts.values} for one, facts in self.by_device if facts.values}
+        filled = [(one, facts) for one, facts in self.by_device if facts.present]
+        words = {one: {*(facts.values or ())} for one, facts in filled}
         if any(len(own) < 2 for own in words.values()):
             return None
         camps: list[tuple[list[str], set[str]]] = []
         for device, own in words.items():
-            together = [camp for camp in camps if camp[1] & own]
-            camps = [camp for camp in camps if not camp[1] & own]
-            camps.append(
-                (
-                    [name for names, _ in together for name in names] + [device],
-                    own.union(*[of for _, of in together]),
-                )
-            )
+            names, common = [device], set(own)
+            for camp in [camp for camp in camps if camp[1] & own]:
+                camps.remove(camp)
+                names += camp[0]
+                common |= camp[1]
+            camps.append((names, common))
         if len(camps) < 2:
             return None
         names, own = min(camps, key=lambda camp: len(camp[0]))
-        return tuple(names), tuple(sorted(own))
+        return tuple(sorted(names)), tuple(sorted(own))
 
     @property
     def is_asked_for(self) -> bool:
