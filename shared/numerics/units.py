@@ -194,20 +194,20 @@ def series_in(samples: Array) -> tuple[Indices, int]:
     for windows in ways if n > 2 else ():
         length = windows.shape[2]
         for step in range(1, min(length // 2, length - SHARED) + 1):
-            if not _follow(windows, some, step)[1]:
+            if not _follow(windows[some], windows[some + 1], step)[1]:
                 continue
-            follows, is_common = _follow(windows, np.arange(n - 1), step)
+            follows, is_common = _follow(windows[:-1], windows[1:], step)
             if is_common:
                 return np.cumsum([False, *~follows]), -(-length // step) - 1
     return none
 
 
-def _follow(windows: Array, before: Indices, step: int) -> tuple[npt.NDArray[np.bool_], bool]:
-    """Which samples (m,) continue `step` readings later in the next one, and whether that is what most do."""
-    ends, starts = windows[before, :, step:], windows[before + 1, :, :-step]
-    follows = (ends == starts).all(axis=(1, 2))
+def _follow(before: Array, after: Array, step: int) -> tuple[npt.NDArray[np.bool_], bool]:
+    """Which windows (m,) continue `step` readings later in the window after them, and whether that is what most do."""
+    starts = after[:, :, :-step]
+    follows = (before[:, :, step:] == starts).all(axis=(1, 2))
     count = int(follows.sum())
-    is_common = 2 * count >= len(before)
+    is_common = 2 * count >= len(follows)
     return follows, is_common and 2 * len(np.unique(kinds_of(starts[follows]))) > count
 
 
