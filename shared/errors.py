@@ -90,12 +90,12 @@ class DataError(UserError):
         return self._public
 
 
-# An honest agent may cause these, which still has to do with an earlier run: they blame no agent.
-Honest = Literal["format", "other run", "unknown sender"]
+# Honest agents may cause these, from an earlier run or where others have taken the room: they blame no agent.
+Honest = Literal["disk full", "format", "no room", "other run", "unknown sender"]
 HONEST_REFUSALS: frozenset[str] = frozenset(get_args(Honest))
 Blaming = Literal[
     "implausible values", "bad count", "bad index", "bad key", "bad scale", "box", "checksum", "codec", "contradicts",
-    "disk full", "empty", "entry", "fields", "layout", "no base", "no room", "not finite", "not json", "not msgpack",
+    "empty", "entry", "fields", "layout", "no base", "not finite", "not json", "not msgpack",
     "other broker", "other phase", "other sender", "other work", "partial sum", "rate", "same key", "secure head",
     "secure join", "secure signature", "secure stage", "secure sum", "secure words", "too large", "too long",
     "too many agents", "too many examples", "topic", "unknown codec", "version", "wrong base", "wrong digest",
