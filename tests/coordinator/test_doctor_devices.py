@@ -149,9 +149,7 @@ def test_reports_that_are_refused() -> None:
     assert list(devices.reports_of("gw-1", {})) == []
     assert list(devices.reports_of("gw-1", {}, status())) == []
     # messages of an honest agent that still has to do with an earlier run
-    assert (
-        list(devices.reports_of("gw-1", {"refusals": {"unknown sender": 6, "no room": 1}})) == []
-    )
+    assert list(devices.reports_of("gw-1", {"refusals": {"unknown sender": 6, "no room": 1}})) == []
     found = odd({"refusals": {"unknown sender": 6, "rate": 1}})
     assert found.what == "its messages were refused: rate 1"
 
