@@ -25,7 +25,7 @@ from covey.agent.data.values import number_written
 from covey.agent.data.windows import apart_from, earlier_and_latest
 from covey.shared.errors import DataError
 from covey.shared.numerics.figures import kind_of
-from covey.shared.numerics.units import JUDGING, STRETCHES, Split, Ties, series_in
+from covey.shared.numerics.units import JUDGING, STRETCHES, Split, Ties, series_of
 from covey.shared.numerics.votes import LEAST
 from covey.shared.seeds import generator
 from covey.shared.wire.messages import digest
@@ -352,14 +352,10 @@ def _strata(data: Dataset) -> Array:
     return np.unique(data.targets, axis=0, return_inverse=True)[1].reshape(-1)
 
 
-def windows_in(data: Dataset) -> tuple[Array, int | None]:
+def windows_in(data: Dataset) -> tuple[Indices, int | None]:
     """The series (n,) of each training sample, and how many before one share rows with it; None: these are no windows."""
-    groups = np.zeros(len(data.targets)) if data.groups is None else data.groups
-    is_ordered = data.columns is not None and data.columns.moments is not None
-    if data.overlap is not None or is_ordered or len(np.unique(groups)) > 1:
-        return groups, data.overlap
-    series, overlap = series_in(data.features)
-    return (series, overlap) if overlap else (groups, None)
+    moments = None if data.columns is None else data.columns.moments
+    return series_of(data.features, data.groups, moments, data.overlap)
 
 
 def ties_of(data: Dataset) -> Ties:

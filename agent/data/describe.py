@@ -31,9 +31,9 @@ LEAST_COMPACT = 5  # different dates of eight digits or more, which are no accid
 LARGE = 1e7  # of numbers that may be times
 SOME_NUMBERS = 0.2  # of the cells of a column of words: worth a remark
 MOSTLY = 0.8  # of the words of a column are numbers with something around them
-# numbers with something around them, and texts with a year or a clock
 STAND_APART = 10.0  # deviations between the outermost number and all others, from where it may stand for a missing cell
 LEAST_APART = 3  # cells that have it, and different numbers among the others
+# numbers with something around them, and texts with a year or a clock
 AROUND = re.compile(
     r"[^\w\s]{0,3}\s*\d[\d.,'\s]*\s*\D{0,8}|.{0,24}((?<!\d)(1[7-9]|20)\d\d(?!\d)|\d:\d\d).{0,24}"
 )

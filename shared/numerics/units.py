@@ -59,13 +59,9 @@ class Ties:
             overlap: of windows: how many before one share rows with it; None: these may be windows, see `series_in`.
         """
         n = len(samples)
-        of_source = np.zeros(n, np.int64)
-        if groups is not None:
-            of_source = np.unique(groups, return_inverse=True)[1].reshape(-1).astype(np.int64)
-        if overlap is None and moments is None and not of_source.any():
-            of_source, shared = series_in(samples)
-            if shared and of_source.max() + 1 < RECORDINGS:
-                overlap = shared
+        of_source, shared = series_of(samples, groups, moments, overlap)
+        if overlap is None and shared is not None and of_source.max() + 1 < RECORDINGS:
+            overlap = shared
         places = None
         if overlap is not None:
             places = np.arange(n)
@@ -167,6 +163,22 @@ class Ties:
         """Of these samples each kind once: the first."""
         _, first = np.unique(self.kinds[some], return_index=True)
         return some[np.sort(first)]
+
+
+def series_of(
+    samples: Array, groups: Array | None, moments: Array | None, overlap: int | None
+) -> tuple[Indices, int | None]:
+    """The series (n,) of each sample, from 0, and how many before one share rows with it; None: these are no windows.
+
+    Groups, times and windows that the source names come before windows that are found. The arguments are those of `Ties.of`.
+    """
+    series = np.zeros(len(samples), np.int64)
+    if groups is not None:
+        series = np.unique(groups, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    if overlap is not None or moments is not None or series.any():
+        return series, overlap
+    found, shared = series_in(samples)
+    return found, shared or None
 
 
 def series_in(samples: Array) -> tuple[Indices, int]:
