@@ -27,6 +27,7 @@ WITHIN_S = 5.0  # for the broker to send what the coordinator retains
 EFFECT_S = 30.0  # for the command to take effect: the coordinator may be folding reports
 
 OVER = ("finished", "stopped")
+NOT_RUNNING = "no coordinator is running in this federation; start one with `coordinator run`"
 
 
 AgentId = Annotated[
@@ -122,6 +123,7 @@ async def carry_out(
     about_agent = control.agent is not None
     watched = topics.roster if about_agent else topics.coordinator_status
     asked = False
+    offline = False  # by its last will; after a restart of the broker it comes back
     pages = RosterView()
     try:
         async with asyncio.timeout(WITHIN_S) as limit:
@@ -140,6 +142,10 @@ async def carry_out(
                             await _take_page(link, topics, pages, incoming)
                             if not pages.is_complete:
                                 continue
+                        elif not asked:
+                            offline = not CoordinatorStatus.from_bytes(payload).online
+                            if offline:
+                                continue
                         if _has_effect(control, payload, pages.message, asked=asked):
                             return asked
                         if not asked:
@@ -153,6 +159,8 @@ async def carry_out(
             f"{broker}: no coordinator carried out `{control.command}` within {EFFECT_S:g} s; "
             "check that one is running, and that you connect with the coordinator's credentials"
         )
+    if offline:
+        raise UserError(NOT_RUNNING)
     raise UserError(
         f"{broker}: no run of federation {topics.federation!r} answered within {WITHIN_S:g} s; check --federation"
     )
@@ -180,10 +188,10 @@ def _has_effect(
     is_over = not status.online or status.state in OVER
     if control.command == "stop" and asked:
         return is_over
+    if control.command == "resume" and asked and status.online:
+        return status.state != "paused"  # also if only the end of the run was left
     if is_over:
-        raise UserError(
-            "no coordinator is running in this federation; start one with `coordinator run`"
-        )
+        raise UserError(NOT_RUNNING)
     if control.command == "pause":
         return status.state == "paused"
     return control.command == "resume" and status.state != "paused"

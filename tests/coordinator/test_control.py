@@ -137,6 +137,35 @@ def test_a_command_that_cannot_be_carried_out_reports_what_is_missing(
         clock.run(program())
 
 
+@pytest.mark.parametrize("then", ["open", "finished"])
+def test_a_run_is_resumed_that_comes_back_after_its_broker_even_if_only_its_end_is_left(
+    then: str,
+) -> None:
+    """A broker that is stopped publishes the last wills, and keeps them over its restart."""
+    broker = MemoryBroker()
+
+    async def program() -> bool:
+        async with broker.link("coordinator") as link:
+            await link.subscribe([TOPICS.control])
+
+            async def show(**fields: Any) -> None:
+                status = CoordinatorStatus.model_validate(fields)
+                await link.publish(TOPICS.coordinator_status, status.to_bytes(), retain=True)
+
+            await show(online=False, state="stopped")
+            command = asyncio.create_task(operator(broker, "resume"))
+            await asyncio.sleep(1.0)
+            assert not command.done()
+            await show(online=True, state="paused")
+            async for incoming in link.incoming():
+                if isinstance(incoming, Received):
+                    await show(online=True, state=then)
+                    return await command
+        return False
+
+    assert clock.run(program())
+
+
 def test_a_broker_that_ends_the_connection_of_an_agent_explains_who_may_command() -> None:
     """Mosquitto does so where the access rules forbid to publish."""
     broker = MemoryBroker()

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.processes
 WAYS = [["--embedded"], pytest.param([], marks=[pytest.mark.broker, needs_mosquitto])]
 DEVICES = ("gw-1", "gw-2")
 SHORT_S = 6.0
-ROUNDS = 4
+ROUNDS = 60  # more than a pause takes to arrive
 DOWN = '"event": "down"'
 EXPIRED = "the broker's certificate has expired; renew it with `broker lab renew`"
 
