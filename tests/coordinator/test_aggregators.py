@@ -27,9 +27,9 @@ from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.topics import Topics
 from tests import clock
-from tests.coordinator.test_secure_runs import OPTIONS, Watch, rows, sums
 from tests.coordinator.test_shards import ShardedFleet
 from tests.kit.memory_broker import MemoryBroker
+from tests.kit.secure_run import OPTIONS, Watch, rows, sums
 from tests.kit.small_fleet import played
 from tests.kit.small_run import clients, fingerprint, in_process, scenario, setup
 from tests.methods import of_each_kind

@@ -13,9 +13,9 @@ from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.errors import PublicError
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import OrderMessage, ReportContent
-from tests.coordinator.test_secure_runs import Failing, ends, scene, sums
 from tests.kit import small_run
 from tests.kit.local_clients import Client
+from tests.kit.secure_run import Failing, ends, scene, sums
 
 STEADY = OwnersRules(Policy(privacy=PrivacyDemand(secure_steady=True)))
 
