@@ -21,7 +21,7 @@ from covey.agent.data.trees import trees_for
 from covey.agent.kept.model_file import ModelFile, Named, read_model, save_model, task_with_scaling
 from covey.agent.kept.versions import Figure, Figures, Version, VersionVerdict, judge, main_figure
 from covey.agent.policy import OwnersRules, PolicyError
-from covey.agent.worker.learners import learner_for
+from covey.agent.worker.learners import learner_for, new_weights
 from covey.agent.worker.participant import Participant
 from covey.agent.worker.sources import dataset
 from covey.shared.errors import CoveyError
@@ -256,7 +256,11 @@ def adopt(
         )
         trees = trees_for(checked)
         given = BeforeHome(
-            mixture, checked.outputs, split=split, others={} if trees is None else {"trees": trees}
+            mixture,
+            checked.outputs,
+            split=split,
+            new=partial(new_weights, checked, 0),
+            others={} if trees is None else {"trees": trees},
         )
         known, found = Judgement.made(
             with_prior(local, prior),

@@ -10,6 +10,7 @@ from covey.shared.own_code.consent import framework_of
 
 if TYPE_CHECKING:
     from covey.agent.policy import OwnersRules
+    from covey.shared.numerics.vectors import Vector
     from covey.shared.scenario.task import Task
 
 
@@ -53,3 +54,10 @@ def learner_for(task: Task, rules: OwnersRules) -> Learner:
     from covey.agent.light.own_loop import LoopLearner
 
     return LoopLearner(loop)
+
+
+def new_weights(task: Task, seed: int) -> Vector | None:
+    """Weights (d,) that nothing has trained, of a model that is built in; None for others."""
+    from covey.shared.models.sketch import drawn
+
+    return drawn(task, seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -16,7 +17,7 @@ from covey.agent.data.survey import DataSurvey
 from covey.agent.data.trees import trees_for
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.policy import OwnersRules
-from covey.agent.worker.learners import learner_for
+from covey.agent.worker.learners import learner_for, new_weights
 from covey.agent.worker.process import prepared
 from covey.agent.worker.sources import dataset
 from covey.shared.errors import DataError, public_text
@@ -220,6 +221,7 @@ class Participant:
             own,
             {} if trees is None else {"trees": trees},
             work.evaluation["deliver"].get("budget_s") if self.hurries else None,
+            partial(new_weights, task_of(work), work.seed),
         )
 
 

@@ -13,7 +13,7 @@ Where only a part of the model travels, `part_local` stands between the strategy
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,10 +41,12 @@ class AtHand:
     local: Local  # its data and training
     held_back: Local | None = None  # samples on which it compares models; None: it has no vote
     # for the judge: the training samples, each time with another part of them as test part; what makes further candidates of
-    # those that train, by name; and the seconds for training at home, None for as long as it takes
+    # those that train, by name; the seconds for training at home, None for as long as it takes; and weights of the model that
+    # nothing has trained, None where only its own code makes them
     folds: Iterable[Fold] = ()
     others: Mapping[str, Make] = field(default_factory=dict)
     budget_s: float | None = None
+    new: Callable[[], Vector | None] = lambda: None
 
 
 def simulated_noise(work: Work, client: str) -> Noise:

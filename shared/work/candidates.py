@@ -9,6 +9,10 @@ ones are left out: the first epoch on all samples shows how long one takes. Neig
 slowest is left out if the budget is gone after the first fold, which may load a library, or if the rest takes too long by the
 second one. So judging takes at most twice the budget, unless an epoch or the first fold alone does.
 
+Where training from the served model fits its own samples no better than the best constant does, its units are dead, as after
+rounds of one agent with two classes. Training at home then begins again with new weights, where the model is built in, so that
+the device is not worse off than one that trains alone. A training that has learned anything does not meet the condition.
+
 A method's own model of an agent (Ditto, Local) counts as the served one: it has trained on all samples, so that no fold can
 judge another candidate of that name.
 
@@ -26,7 +30,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -36,7 +40,7 @@ import numpy.typing as npt
 from covey.shared.candidate_names import HOME, HOMES, NEAR, NONE, SERVED, SOUP
 from covey.shared.errors import PublicError
 from covey.shared.numerics.figures import answers, kind_of, weighted_mean
-from covey.shared.numerics.mixture import Float64, Judged, Weights
+from covey.shared.numerics.mixture import LEAST_SHARE, Float64, Judged, Weights
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.client_half import DataSplit, Drill, Featured, Fold, Local, Mixture
@@ -74,6 +78,7 @@ NEIGHBOURS = 10
 PER_EPOCH = 3  # epochs of work for each epoch at home: on all samples, and on two thirds of them three times
 FOLDS = 3
 FOR_USE = 1.5  # all samples, in parts of those of a fold
+LEAST_FIT = 1e-3  # of the constant's loss: a training that takes off less of it has fitted nothing
 
 Clock = Callable[[], float]
 Snapshots = Mapping[int, Mixture]  # the served models after some epochs at home, by the epochs
@@ -119,10 +124,10 @@ class Constant:
     answer: Float64  # (outputs,)
 
     @classmethod
-    def of(cls, targets: npt.NDArray[Any], outputs: int) -> Constant:
-        """That of some training samples. No class has a share of 0."""
+    def of(cls, targets: npt.NDArray[Any], outputs: int, smoothing: float = 0.5) -> Constant:
+        """That of some training samples. With `smoothing` no class has a share of 0."""
         if kind_of(targets) == "classes":
-            counts = np.bincount(targets, minlength=outputs) + 0.5
+            counts = np.bincount(targets, minlength=outputs) + smoothing
             return cls(counts / counts.sum())
         return cls(targets.reshape(len(targets), -1).mean(axis=0, dtype=np.float64))
 
@@ -172,6 +177,10 @@ class BeforeHome:
     served: Mixture
     outputs: int  # of the model
     split: Split | None = None  # what trains of a model
+    new: Callable[[], Vector | None] = lambda: (
+        None
+    )  # weights that nothing has trained, where they can be had
+    home: Mixture | None = None  # with which training at home begins; None: `served`
     others: Mapping[str, Make] = field(default_factory=dict)  # by name, such as trees
 
 
@@ -210,7 +219,7 @@ def _makers(local: Local, given: BeforeHome, snapshots: Snapshots) -> dict[str, 
         makers[f"{HOME}{epochs}"] = partial(_of_models, mixture)
     if hasattr(local, "features"):
         makers[NEAR] = lambda one: Near.of(one, largest, given.outputs)
-    if len(given.served) == 1 and snapshots:
+    if len(given.served) == 1 and snapshots and given.home is None:
         models = [largest, *(mixture[0][1] for mixture in snapshots.values())]
         makers[SOUP] = lambda _: OfModels(((1.0, _mean(models)),))
     return makers | dict(given.others)
@@ -227,13 +236,12 @@ def _mean(models: Sequence[Vector]) -> Vector:
 def at_home(
     local: Local, given: BeforeHome, homes: Sequence[int], budget: Allowance = AMPLE
 ) -> dict[int, Mixture]:
-    """The served models after some epochs of training at home, by the epochs: snapshots of one training.
+    """The served models, or `given.home`, after some epochs of training at home, by the epochs: snapshots of one training.
 
     It ends early where time is short for it and for the folds, where the owner of the device allows no more, and where it diverges.
     """
     trained = None if given.split is None else given.split.trains
-    weights = [weight for weight, _ in given.served]
-    models = [model for _, model in given.served]
+    weights, models = map(list, zip(*(given.home or given.served), strict=True))
     momenta: list[Vector | None] = [None] * len(models)
     found: dict[int, Mixture] = {}
     done, began = 0, budget.now
@@ -261,6 +269,41 @@ def at_home(
             break  # no time for the same in the folds
         found[epochs] = tuple(zip(weights, models, strict=True))
     return found
+
+
+def begun_again(local: Local, given: BeforeHome, snapshots: Snapshots) -> BeforeHome:
+    """New weights to begin training at home with, added to what the agent has if the served models cannot learn.
+
+    Args:
+        local: the samples that train.
+        given: what the agent has.
+        snapshots: of training at home from the served models.
+    """
+    if given.split is not None:
+        return given  # values that do not train have no new ones
+    trained = snapshots[max(snapshots)] if snapshots else given.served
+    truth = local.targets("train")
+    best = Constant.of(truth, given.outputs, smoothing=0.0)
+    loss, of_best = (_loss(one.answers(local, "train"), truth) for one in (OfModels(trained), best))
+    if not of_best or loss < of_best * (1 - LEAST_FIT):  # nothing beats a constant without a loss
+        return given
+    new = given.new()
+    if new is None or new.size != given.served[0][1].size:
+        return given
+    return replace(given, home=((1.0, new),))
+
+
+def _loss(found: Float64, truth: npt.NDArray[Any]) -> float:
+    """The mean logarithmic loss of classes and labels, squared of values; infinite for answers that are not finite."""
+    kind = kind_of(truth)
+    if kind == "values":
+        losses = (found - truth.reshape(found.shape)) ** 2
+    elif kind == "classes":
+        losses = -np.log(np.maximum(found[np.arange(len(truth)), truth], LEAST_SHARE))
+    else:
+        losses = -np.log(np.maximum(np.where(truth, found, 1 - found), LEAST_SHARE))
+    loss = float(losses.mean())
+    return loss if np.isfinite(loss) else np.inf
 
 
 def with_models(candidate: Candidate, changed: Callable[[Mixture], Mixture]) -> Candidate:

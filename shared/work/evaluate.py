@@ -19,6 +19,7 @@ from covey.shared.numerics.figures import (
     or_diverged,
     weighted_mean,
 )
+from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import EVALUATE, Strategy
 from covey.shared.strategies.client_half import (
     LAST_MODEL,
@@ -54,6 +55,7 @@ class Judging:
     others: Mapping[str, Make]
     budget_s: float | None
     clock: Callable[[], float]
+    new: Callable[[], Vector | None]
 
 
 def is_summed(work: Work) -> bool:
@@ -109,7 +111,9 @@ def _judged(
     if isinstance(on_whole, Measured) or work.task.get("anomalies") is not None:
         report = _figures(strategy, job, local, client_state, work=work)
         return replace(report, numbers=only_served(report.numbers)), client_state
-    given = BeforeHome(mixture, task_of(work).outputs, split=job.split, others=judging.others)
+    given = BeforeHome(
+        mixture, task_of(work).outputs, split=job.split, new=judging.new, others=judging.others
+    )
     fleet, state = fleet_of(work.numbers), client_state
     known = Judgement.of_memory(client_state, mixture)
     candidates: Mapping[str, Candidate] = {}

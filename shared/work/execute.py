@@ -112,7 +112,7 @@ def execute_order(
     judging = None
     if has_judge(work):
         folds = (replace(fold, local=with_prior(fold.local, prior)) for fold in at_hand.folds)
-        judging = Judging(folds, at_hand.others, at_hand.budget_s, clock)
+        judging = Judging(folds, at_hand.others, at_hand.budget_s, clock, at_hand.new)
     worker: Works = strategy
     if (work.privacy or {}).get("secure") and (job.phase not in OF_THE_RUN or is_summed(work)):
         if secure is None:

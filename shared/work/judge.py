@@ -49,6 +49,7 @@ from covey.shared.work.candidates import (
     Candidate,
     Snapshots,
     at_home,
+    begun_again,
     judged,
     made,
     mixed,
@@ -129,6 +130,9 @@ class Judgement:
         """Train at home and judge; with the candidates for use."""
         budget = Allowance(budget_s, clock)
         snapshots = at_home(local, given, HOMES, budget)
+        given = begun_again(local, given, snapshots)
+        if given.home is not None:
+            snapshots = at_home(local, given, HOMES, budget)
         found = judged(folds, given, names_of(local, given, snapshots), measure, budget)
         candidates = made(local, given, snapshots, None if found is None else found.names)
         names = tuple(candidates) if found is None else found.names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ from covey.agent.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.agent.light.own_loop import LoopLocal, start_of
 from covey.agent.policy import NO_CODE_RULES, OwnersRules, Policy
 from covey.agent.training.learner import TorchLocal
+from covey.agent.worker.learners import new_weights
 from covey.shared.candidate_names import HOMES
 from covey.shared.numerics.figures import figures_of
 from covey.shared.numerics.mixture import chosen
+from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
@@ -30,6 +33,7 @@ from covey.shared.work.candidates import (
     Candidate,
     Constant,
     at_home,
+    begun_again,
     judged,
     made,
     mixed,
@@ -192,6 +196,103 @@ def test_snapshots_are_of_one_training() -> None:
     [(_, end)] = found[20]
     assert np.array_equal(end, local_of(data).train(model, Drill(epochs=20)).end)
     assert not np.array_equal(found[1][0][1], found[5][0][1])
+
+
+def dead(layout: Layout) -> Vector:
+    """A model whose hidden units answer nothing, whatever the sample is: no training reaches them."""
+    parts = layout.named(np.ones(layout.size, np.float32))
+    return layout.vector(
+        {name: value * (-100 if name == "fc1.bias" else 0) for name, value in parts.items()}
+    )
+
+
+def judged_at_home(
+    data: Dataset, local_of: LocalOf, has: BeforeHome
+) -> tuple[Judgement, dict[str, float], float]:
+    """The findings of a device, what it uses, and the accuracy of that on its test samples."""
+    known, candidates = Judgement.made(
+        local_of(data),
+        has,
+        folds_of(data, local_of),
+        {},
+        measure="",
+        budget_s=None,
+        clock=lambda: 0.0,
+    )
+    uses = known.choice(None, single=False).weights
+    answered = mixed(candidates, uses, local_of(data), "test")
+    return known, dict(uses), figures_of(data.test_targets, answered)["accuracy"]
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_a_device_whose_served_model_is_dead_trains_at_home_from_new_weights(kind: str) -> None:
+    """Before: it used the constant, where a device that trains alone has a model."""
+    local_of, layout = local_with(kind)
+    data, has = points(1, 90), BeforeHome(((1.0, dead(layout)),), 2)
+    _, _, without = judged_at_home(data, local_of, has)
+    new = partial(new_weights, TASK, 1)
+    known, uses, accuracy = judged_at_home(data, local_of, replace(has, new=new))
+    assert accuracy > 0.9 > 0.7 > without
+    assert sum(share for name, share in uses.items() if name.startswith("home-")) > 0.9
+    assert "soup" not in known.names, "their mean with a dead model"
+    # a further order makes the same candidates of what is kept
+    again = Judgement.of_memory(known.to_memory(), has.served)
+    assert again is not None
+    kept = made(local_of(data), has, again.snapshots, uses)
+    assert figures_of(data.test_targets, mixed(kept, uses, local_of(data), "test"))[
+        "accuracy"
+    ] == pytest.approx(accuracy)
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+@pytest.mark.parametrize(
+    "data",
+    [points(1, 60), points(1, 60, is_turned=True), points(2, 90, is_noise=True)],
+    ids=["like the others", "turned", "noise"],
+)
+def test_training_at_home_begins_with_a_served_model_that_can_learn(
+    kind: str, data: Dataset
+) -> None:
+    local_of, model = learned(kind)
+    has = replace(given(model), new=lambda: pytest.fail("no new weights are asked for"))
+    local = local_of(data)
+    assert begun_again(local, has, at_home(local, has, HOMES)) is has
+
+
+def test_where_the_constant_has_no_loss_nothing_begins_again() -> None:
+    local_of, layout = local_with("numpy")
+    data = points(1, 60)
+    data = replace(data, targets=np.zeros_like(data.targets))
+    new = partial(new_weights, TASK, 1)
+    has = BeforeHome(((1.0, dead(layout)),), 2, new=new)
+    local = local_of(data)
+    assert begun_again(local, has, at_home(local, has, HOMES)) is has
+
+
+def test_values_that_a_dead_model_does_not_follow_are_learned_from_new_weights() -> None:
+    task = Task.model_validate({**TASK.model_dump(mode="json"), "classes": None})
+    local_of, layout = local_with("numpy", task)
+    data = points(1, 90)
+    slope = [part[:, 0].astype(np.float32) for part in (data.features, data.test_features)]
+    data = replace(data, targets=slope[0], test_targets=slope[1])
+    has = BeforeHome(((1.0, dead(layout)),), 1, new=partial(new_weights, task, 1))
+    local = local_of(data)
+    assert begun_again(local, has, at_home(local, has, HOMES)).home is not None
+
+
+def test_new_weights_are_those_of_built_in_models_that_train_as_a_whole() -> None:
+    found, again = new_weights(TASK, 1), new_weights(TASK, 1)
+    assert found is not None
+    assert again is not None
+    local_of, layout = local_with("numpy")
+    assert found.dtype == np.float32
+    assert found.shape == (layout.size,)
+    assert np.array_equal(found, again)
+    own = TASK.model_copy(update={"model": TASK.model.model_copy(update={"name": "own:net"})})
+    assert new_weights(own, 1) is None
+    part = Split.by_patterns(layout, [], [], ["fc1.bias"])
+    has = BeforeHome(((1.0, dead(layout)),), 2, split=part, new=lambda: found)
+    assert begun_again(local_of(points(1, 60)), has, {}) is has
 
 
 class Slow:

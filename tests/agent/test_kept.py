@@ -21,6 +21,7 @@ from covey.agent.kept.versions import Figure, Figures, Version, judge
 from covey.agent.policy import OwnersRules, Policy
 from covey.agent.worker.worker import answer
 from covey.shared.errors import UserError
+from covey.shared.numerics.mixture import REFITS
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
@@ -334,6 +335,32 @@ def test_a_device_judges_at_adoption_what_it_answers_with(
     assert not adopted(tmp_path, models, tune=TUNE), "these models are judged"
     good = adopted(tmp_path, models, vector=100 * GOOD, tune=TUNE)
     assert good.version["uses"] == "100 % served", "anything else has to be clearly better"
+
+
+@pytest.mark.parametrize("at", ["keep", "participant"])
+def test_a_model_that_cannot_learn_is_left_for_new_weights_at_adoption_and_in_a_run(
+    tmp_path: Path, single_thread: None, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    asked = []
+
+    def new(task: Task, seed: int) -> Vector:
+        asked.append(seed)
+        return 100 * GOOD
+
+    monkeypatch.setattr(f"covey.agent.worker.{at}.new_weights", new)
+    stands, models = {**TUNE, "lr": 1e-9}, ModelDir(tmp_path / "models")
+    if at == "keep":
+        done = adopted(tmp_path, models, tune=stands)
+    else:
+        ordered: dict[str, Any] = {
+            "numbers": {"judge": REFITS},
+            "evaluation": {"deliver": {}},
+            "training": stands,
+        }
+        done = perform(tmp_path, BAD, models, phase="evaluate", sizes={}, round_=2, **ordered)
+    assert "at home" in done.version["uses"]
+    assert done.figure[1] == 1.0
+    assert asked == [0]
 
 
 def test_training_at_home_at_adoption_leaves_frozen_tensors_and_limits_of_the_owner_alone(

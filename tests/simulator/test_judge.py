@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,12 +69,13 @@ class Judges(LocalClients):
     """Clients with folds; some of them lose all that they have not reported, as after a kill -9."""
 
     lose: frozenset[ClientId] = frozenset()
+    new: Callable[[], Any] = staticmethod(lambda: None)
 
     def client(self, run: Run, client: ClientId, order: OrderMessage) -> Client:
         if client in self.lose:
             self.memories.pop(client, None)
         local: Any = self.local_for(client, order)
-        return Client(client=client, given=AtHand(local, folds=folds(local)))
+        return Client(client=client, given=AtHand(local, folds=folds(local), new=self.new))
 
 
 def run(folder: Path, lose: frozenset[ClientId] = frozenset(), scene: Any = SCENE) -> Run:
@@ -133,6 +134,25 @@ def test_trained_models_and_figures_of_other_modes_are_as_without_a_judge(tmp_pa
     for mode in ("server", "tuned", "last"):
         assert result_of(judged, None).accuracy[mode] == result_of(plain, None).accuracy[mode], mode
     assert "uses" not in asdict_of(plain)
+
+
+def test_agents_whose_served_model_learns_nothing_begin_at_home_with_new_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [good] = run(tmp_path / "good").models
+    idle = small_run.judged(
+        "fedavg", rounds={"participation": 1.0}, training={"lr": 1e-9, "epochs": 1, "batch": 8}
+    )
+    monkeypatch.setattr(Judges, "new", staticmethod(lambda: good))
+    lost = frozenset(["agent-1"])  # it judges again, with the same weights
+    done = run(tmp_path / "idle", lost, scene=idle)
+    accuracy = result_of(done, None).accuracy
+    assert accuracy[DELIVERED]["accuracy"]["macro"] > accuracy["server"]["accuracy"]["macro"] + 0.2
+    assert all(
+        any(one.startswith("home") for one in uses) for uses in asdict_of(done)["uses"].values()
+    )
+    whole = run(tmp_path / "whole", scene=idle)
+    assert asdict_of(done)["uses"] == asdict_of(whole)["uses"]
 
 
 def test_an_agent_that_lost_what_it_had_judged_judges_again_and_the_figures_stay(
