@@ -15,7 +15,7 @@ run: $(READY) ## each agent alone, one model for all, a model for each group: ru
 
 test: $(READY) mosquitto chromium ## everything: format, lint, types, then all tests
 	@$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 ALONE := -n 2 -m 'not processes and not broker'
 quick: $(READY) ## the tests of pure decisions: methods, messages, engine, sessions; a minute
