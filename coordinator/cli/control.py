@@ -140,13 +140,17 @@ async def carry_out(
                     case Received(topic, payload) if topic.startswith(watched) and payload:
                         if about_agent:
                             await _take_page(link, topics, pages, incoming)
-                            if not pages.is_complete:
+                            roster = pages.message
+                            if roster is None or not pages.is_complete:
                                 continue
-                        elif not asked:
-                            offline = not CoordinatorStatus.from_bytes(payload).online
-                            if offline:
+                            is_done = _agent_is_done(control, roster, asked=asked)
+                        else:
+                            status = CoordinatorStatus.from_bytes(payload)
+                            offline = not status.online
+                            if offline and not asked:
                                 continue
-                        if _has_effect(control, payload, pages.message, asked=asked):
+                            is_done = _run_is_done(control, status, asked=asked)
+                        if is_done:
                             return asked
                         if not asked:
                             asked = True
@@ -173,18 +177,12 @@ async def _take_page(link: Link, topics: Topics, pages: RosterView, message: Rec
         await link.subscribe(pages.further_topics(topics))
 
 
-def _has_effect(
-    control: Control, payload: bytes, roster: RosterMessage | None, *, asked: bool
-) -> bool:
-    """Whether this retained document, or the roster, shows the state that the command leads to.
+def _run_is_done(control: Control, status: CoordinatorStatus, *, asked: bool) -> bool:
+    """Whether the status shows the state that the command leads to.
 
     Raises:
-        UserError: the command makes no sense in the present state, and was not sent yet.
-        DecodeError: the document is not Covey's.
+        UserError: the command makes no sense in the present state.
     """
-    if roster is not None:
-        return _agent_is_done(control, roster, asked=asked)
-    status = CoordinatorStatus.from_bytes(payload)
     is_over = not status.online or status.state in OVER
     if control.command == "stop" and asked:
         return is_over
@@ -198,6 +196,7 @@ def _has_effect(
 
 
 def _agent_is_done(control: Control, roster: RosterMessage, *, asked: bool) -> bool:
+    """The same of the roster, for a command about an agent."""
     agent = control.agent
     row = roster.agents.get(agent or "")
     if row is None:

@@ -40,7 +40,7 @@ import numpy.typing as npt
 from covey.shared.candidate_names import HOME, HOMES, NEAR, NONE, SERVED, SOUP
 from covey.shared.errors import PublicError
 from covey.shared.numerics.figures import answers, kind_of, weighted_mean
-from covey.shared.numerics.mixture import LEAST_SHARE, Float64, Judged, Weights
+from covey.shared.numerics.mixture import Float64, Judged, Weights
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.client_half import DataSplit, Drill, Featured, Fold, Local, Mixture
@@ -284,26 +284,16 @@ def begun_again(local: Local, given: BeforeHome, snapshots: Snapshots) -> Before
     trained = snapshots[max(snapshots)] if snapshots else given.served
     truth = local.targets("train")
     best = Constant.of(truth, given.outputs, smoothing=0.0)
-    loss, of_best = (_loss(one.answers(local, "train"), truth) for one in (OfModels(trained), best))
-    if not of_best or loss < of_best * (1 - LEAST_FIT):  # nothing beats a constant without a loss
+    answered = {NONE: best.answers(local, "train"), HOME: OfModels(trained).answers(local, "train")}
+    seen = Judged.of(answered, truth, np.arange(len(truth)))
+    of_best, (gain, _) = seen.losses({NONE: 1.0}).mean(), seen.gain({HOME: 1.0})
+    is_fitted = HOME in seen.names and gain > LEAST_FIT * of_best
+    if is_fitted or not of_best:  # nothing is better than a constant without a loss
         return given
     new = given.new()
     if new is None or new.size != given.served[0][1].size:
         return given
     return replace(given, home=((1.0, new),))
-
-
-def _loss(found: Float64, truth: npt.NDArray[Any]) -> float:
-    """The mean logarithmic loss of classes and labels, squared of values; infinite for answers that are not finite."""
-    kind = kind_of(truth)
-    if kind == "values":
-        losses = (found - truth.reshape(found.shape)) ** 2
-    elif kind == "classes":
-        losses = -np.log(np.maximum(found[np.arange(len(truth)), truth], LEAST_SHARE))
-    else:
-        losses = -np.log(np.maximum(np.where(truth, found, 1 - found), LEAST_SHARE))
-    loss = float(losses.mean())
-    return loss if np.isfinite(loss) else np.inf
 
 
 def with_models(candidate: Candidate, changed: Callable[[Mixture], Mixture]) -> Candidate:
