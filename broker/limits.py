@@ -84,6 +84,11 @@ class Limits:
         return max(20 * self.agents, 20_000)
 
     @property
+    def retained_messages(self) -> int:
+        """Retained by the embedded broker: a new subscription with a wildcard is compared to each of them."""
+        return self.queued_messages
+
+    @property
     def queued_bytes(self) -> int:
         """Queue of one client that does not keep up, in bytes."""
         return self.memory_bytes // 4

@@ -97,6 +97,9 @@ class Retained:
     def __len__(self) -> int:
         return len(self._payloads)
 
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._payloads
+
     def __repr__(self) -> str:
         return f"<Retained: {len(self)} topics, {self.size_bytes} bytes>"
 
@@ -114,16 +117,19 @@ class Retained:
         self._payloads.clear()
         self.size_bytes = 0
 
-    def matching(self, pattern: str) -> Iterator[tuple[str, bytes]]:
-        """(topic, payload) of each message that a new subscription to the filter receives."""
-        if not has_wildcard(pattern):
-            # an exact topic is looked up; only wildcards cost a walk over all topics
-            payload = self._payloads.get(pattern)
-            if payload is not None:
-                yield pattern, payload
-            return
+    def matching(self, *patterns: str) -> Iterator[tuple[str, bytes]]:
+        """(topic, payload), once each, of the messages that new subscriptions to the filters receive.
+
+        An exact topic is looked up; filters with wildcards cost one walk over all topics, however many they are.
+        """
+        exact = {pattern for pattern in patterns if not has_wildcard(pattern)}
+        for topic in exact & self._payloads.keys():
+            yield topic, self._payloads[topic]
         matcher = MQTTMatcher()  # type: ignore[no-untyped-call]
-        matcher[pattern] = True
+        for pattern in set(patterns) - exact:
+            matcher[pattern] = True
+        if len(exact) == len(set(patterns)):
+            return
         for topic, payload in list(self._payloads.items()):
-            if _has_match(matcher, topic):
+            if topic not in exact and _has_match(matcher, topic):
                 yield topic, payload

@@ -56,6 +56,7 @@ class Connection(asyncio.Protocol):
         self._heard_at = 0.0  # loop time of the last bytes received
         self._timer: asyncio.TimerHandle | None = None  # ends a silent connection
         self._stall: asyncio.TimerHandle | None = None  # set while we do not read
+        self._rested_at = 0.0  # loop time before which we do not read in any case
         self._senders: set[Client] = set()  # who waits until this client has read more
         self._blocked = False  # the transport's buffer is full
         self._unreleased: set[int] = set()  # ids of QoS 2 messages, routed and not released
@@ -99,11 +100,16 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = asyncio.get_running_loop().time()
+        self._reader.add(data)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Handle the packets that are here, until one of them makes us wait."""
         try:
-            self._reader.add(data)
-            while not self._over:
+            while not self._over and self._stall is None:
                 whole = self._reader.next()
                 if whole is None:
+                    self._transport.resume_reading()
                     break
                 kind, flags, body = whole
                 self._handle(kind, flags, body)
@@ -159,9 +165,13 @@ class Connection(asyncio.Protocol):
         if self._stall is None or self._over:
             return
         self._stall.cancel()
+        loop = asyncio.get_running_loop()
+        self._heard_at = loop.time()
+        if self._heard_at < self._rested_at:
+            self._stall = loop.call_at(self._rested_at, self.resume_reading)
+            return
         self._stall = None
-        self._heard_at = asyncio.get_running_loop().time()
-        self._transport.resume_reading()
+        loop.call_soon(self._read_on)
 
     def _send(self, sending: Sending) -> None:
         message = sending.message
@@ -188,8 +198,18 @@ class Connection(asyncio.Protocol):
         if not others or self._stall is not None or self._over:
             return
         others[0].add_sender(self)
-        self._transport.pause_reading()
-        self._stall = asyncio.get_running_loop().call_later(STALL_S, self.resume_reading)
+        self._pause(STALL_S)
+
+    def _rest(self, wait_s: float) -> None:
+        """Stop reading from a client that has sent more than it may, until it may send again."""
+        if wait_s:
+            self._rested_at = asyncio.get_running_loop().time() + wait_s
+            self._pause(wait_s)
+
+    def _pause(self, wait_s: float) -> None:
+        if self._stall is None and not self._over:
+            self._transport.pause_reading()
+            self._stall = asyncio.get_running_loop().call_later(wait_s, self.resume_reading)
 
     # -- packets -----------------------------------------------------------------------------------
 
@@ -273,6 +293,8 @@ class Connection(asyncio.Protocol):
                 self._unreleased.add(packet_id)
                 self._transport.write(answer(MessageType.PUBREC, packet_id))
         self._wait_for(slow)
+        if session.sends is not None:
+            self._rest(session.sends.owe(1, self._heard_at))
 
     def _on_release(self, packet_id: int) -> None:
         self._unreleased.discard(packet_id)
@@ -281,9 +303,9 @@ class Connection(asyncio.Protocol):
     def _on_subscribe(self, session: ClientSession, request: SubscriptionPacket) -> None:
         codes = [self._hub.subscribe(session, pattern, qos) for pattern, qos in request.filters]
         self._transport.write(answer(MessageType.SUBACK, request.packet_id, bytes(codes)))
-        for (pattern, _), code in zip(request.filters, codes, strict=True):
-            if code != REFUSED:
-                self._hub.resend(session, pattern, code)
+        answers = zip(request.filters, codes, strict=True)
+        granted = {pattern: code for (pattern, _), code in answers if code != REFUSED}
+        self._rest(self._hub.resend(session, granted))
         self.pump()
 
     def _on_unsubscribe(self, session: ClientSession, request: SubscriptionPacket) -> None:

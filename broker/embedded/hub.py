@@ -20,6 +20,7 @@ from covey.broker.access import acl, passwords
 from covey.broker.embedded.packets import PublishPacket
 from covey.broker.limits import SESSION_HOURS, Limits
 from covey.broker.topic_filters import Retained, Subscriptions, has_wildcard, is_filter
+from covey.shared.mqtt.throttle import Bucket
 
 MAX_IN_FLIGHT = 200  # messages that were sent to a client and not acknowledged
 SLOW_BYTES = 64 << 20  # a longer queue slows down those who publish to the client
@@ -67,6 +68,9 @@ class ClientSession:
         self.user = ""  # the owner of the session; "" at an open broker
         self.subscriptions: dict[str, int] = {}  # QoS by topic filter
         self.wildcards = 0  # how many of the subscriptions contain a wildcard
+        self.sends: Bucket | None = None  # messages that its user may send; None: any number
+        per_s, at_once = WALKED
+        self.walked = Bucket(per_s, at_once, at=0.0)
         self.dropped = 0  # messages that a full queue lost since the last warning
         self.waiting_bytes = 0  # sum of the payloads in the queue
         self._queue: deque[QueuedMessage] = deque()  # not yet sent, oldest first
@@ -130,8 +134,11 @@ class ClientSession:
 log = logging.getLogger(__name__)
 
 MAX_FILTERS = 20_000  # subscriptions of one session; an agent holds one for each part of its models
-# of these with wildcards, for all but a coordinator: each costs a walk over all retained messages
-MAX_WILDCARDS = 8
+MAX_WILDCARDS = 8  # of these with wildcards: every message is compared to all of them
+MAX_LEVELS = 16  # of a topic or filter; Covey's have at most six
+# each: per second, at once
+MESSAGES = (100.0, 1000.0)  # of one user in the role of an agent
+WALKED = (20_000.0, 100_000.0)  # retained messages that the filters of one session are compared to
 MAX_CACHED_ANSWERS = 1 << 16  # of the access rules
 MAX_QOS = 1  # that subscribers get
 SESSION_S = 3600 * SESSION_HOURS
@@ -203,6 +210,7 @@ class Hub:
         self.sockets = 0
         # by client id: persistent sessions without a connection, since when; the oldest first
         self._away: dict[str, float] = {}
+        self._sends: dict[str, Bucket] = {}  # by user, in the role of an agent
         # answers of the access rules, valid for the present users
         self._allowed: dict[Question, bool] = {}
 
@@ -247,10 +255,10 @@ class Hub:
 
     def authorize(self, user: str, action: acl.Action, topic: str) -> bool:
         """Whether the user may write to the topic, or receive a message of it. Answers are cached."""
+        if _is_long(topic):
+            return False
         if self.users is None:
             return True
-        if len(topic) > acl.MAX_TOPIC_LENGTH:
-            return False
         question = (user, action, topic)
         answer = self._allowed.get(question)
         if answer is None:
@@ -260,12 +268,12 @@ class Hub:
             self._allowed[question] = answer
         return answer
 
-    def _is_coordinator(self, user: str) -> bool:
-        """Whether the user has a coordinator's rights. At an open broker, everyone has."""
+    def _role(self, user: str) -> acl.Role | None:
+        """At an open broker, everyone has a coordinator's rights."""
         if self.users is None:
-            return True
+            return "coordinator"
         member = acl.member_of(user, self.users.members)
-        return member is not None and member.role == "coordinator"
+        return None if member is None else member.role
 
     # -- sessions ----------------------------------------------------------------------------------
 
@@ -295,13 +303,17 @@ class Hub:
         return session, is_resumed
 
     def _new_session(self, client_id: str, user: str, *, clean: bool) -> ClientSession:
+        role = self._role(user)
         max_bytes = self.limits.queued_bytes
-        if not self._is_coordinator(user):
+        if role != "coordinator":
             max_bytes //= 4
         session = ClientSession(
             client_id, clean=clean, max_bytes=max_bytes, max_messages=self.limits.queued_messages
         )
         session.user = user
+        if role == "agent":
+            per_s, at_once = MESSAGES
+            session.sends = self._sends.setdefault(user, Bucket(per_s, at_once, at=0.0))
         return session
 
     def close(self, connection: Client, session: ClientSession) -> None:
@@ -363,15 +375,13 @@ class Hub:
         held = session.subscriptions
         if pattern in held:
             return True
-        if len(held) >= MAX_FILTERS:
+        if len(held) >= MAX_FILTERS or _is_long(pattern):
+            return False
+        if has_wildcard(pattern) and session.wildcards >= MAX_WILDCARDS:
             return False
         if self.users is None:
             return True
-        if not acl.allows_subscription(session.user, pattern, self.users.members):
-            return False
-        if self._is_coordinator(session.user) or not has_wildcard(pattern):
-            return True
-        return session.wildcards < MAX_WILDCARDS
+        return acl.allows_subscription(session.user, pattern, self.users.members)
 
     def unsubscribe(self, session: ClientSession, pattern: str) -> None:
         """End a subscription. Without such a subscription, nothing happens."""
@@ -383,13 +393,27 @@ class Hub:
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def resend(self, session: ClientSession, pattern: str, qos: int) -> None:
-        """Queue the retained messages that match a new subscription."""
+    def resend(self, session: ClientSession, granted: Mapping[str, int]) -> float:
+        """Queue the retained messages that match new subscriptions, once for each QoS.
+
+        Args:
+            session: gets them.
+            granted: the QoS by topic filter.
+
+        Returns:
+            How long to wait before the client may subscribe again (s).
+        """
         user = session.user
-        for topic, payload in self.retained.matching(pattern):
-            if not self.authorize(user, "read", topic):
-                continue
-            session.add(QueuedMessage(topic=topic, payload=payload, qos=qos, retain=True))
+        wait_s = 0.0
+        for qos in set(granted.values()):
+            patterns = [pattern for pattern, one in granted.items() if one == qos]
+            for topic, payload in self.retained.matching(*patterns):
+                if self.authorize(user, "read", topic):
+                    session.add(QueuedMessage(topic=topic, payload=payload, qos=qos, retain=True))
+            if any(map(has_wildcard, patterns)):
+                now = asyncio.get_running_loop().time()
+                wait_s = session.walked.owe(len(self.retained), now)
+        return wait_s
 
     def route(self, user: str, message: PublishPacket) -> list[Client]:
         """Retain a message if it asks for that, and pass it on to its subscribers.
@@ -424,13 +448,24 @@ class Hub:
         return slow
 
     def _retain(self, message: PublishPacket) -> bool:
-        """Retain a message, unless all of them together would take more than half of the memory."""
+        """Retain a message, unless all of them would be too many, or take more than half of the memory."""
         topic = message.topic
         payload = message.payload
-        size_bytes = self.retained.size_bytes + len(payload)
+        retained = self.retained
+        size_bytes = retained.size_bytes + len(payload)
         max_bytes = self.limits.memory_bytes // 2
         if payload and size_bytes > max_bytes:
             log.warning("%s is not retained: retained messages fill their share of --memory", topic)
             return False
-        self.retained.keep(topic, payload)
+        if payload and topic not in retained and len(retained) >= self.limits.retained_messages:
+            log.warning(
+                "%s is not retained: %d messages are already (--agents)", topic, len(retained)
+            )
+            return False
+        retained.keep(topic, payload)
         return True
+
+
+def _is_long(topic: str) -> bool:
+    """Whether it is longer, or has more levels, than a topic or filter may have."""
+    return len(topic) > acl.MAX_TOPIC_LENGTH or topic.count("/") >= MAX_LEVELS
