@@ -14,7 +14,16 @@ import msgpack
 import numpy as np
 
 from covey.shared.seeds import entropy, generator
-from covey.shared.strategies.base import MODEL, ClientId, Order, Phase, Setup, Strategy, View
+from covey.shared.strategies.base import (
+    EVALUATE,
+    MODEL,
+    ClientId,
+    Order,
+    Phase,
+    Setup,
+    Strategy,
+    View,
+)
 from covey.shared.strategies.client_half import LAST_MODEL, ClientState, Job, Local, Mixture, Report
 from covey.shared.strategies.part_local import PartLocal, divided
 from covey.shared.strategies.reading import folded
@@ -159,6 +168,7 @@ class Run:
     def job(self, phase: str, client: ClientId, order: Order) -> Job:
         models = tuple(self.strategy.model(self.state, key) for key in order.models)
         numbers = msgpack.unpackb(msgpack.packb(dict(order.numbers)))
+        assert phase in {*self.strategy.facts.planned, EVALUATE}, f"agents refuse the phase {phase}"
         undeclared = numbers.keys() - self.strategy.facts.numbers_of(phase)
         assert not undeclared, f"agents refuse {undeclared} in the phase {phase}"
         training = self.setup.training.in_round(self.round, self.setup.rounds)

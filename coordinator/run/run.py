@@ -47,10 +47,10 @@ from covey.coordinator.run.parts import Parts
 from covey.coordinator.run.report_acceptance import taken
 from covey.coordinator.run.run_state import RunState, next_phase
 from covey.coordinator.run.view import RunView
-from covey.shared.errors import HONEST_REFUSALS, DecodeError
+from covey.shared.errors import HONEST_REFUSALS, DecodeError, PublicError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Setup, View
-from covey.shared.strategies.phase_names import AHEAD, EVALUATE, TRAIN
+from covey.shared.strategies.phase_names import AHEAD, EVALUATE, EXCHANGES, OF_THE_RUN, TRAIN
 from covey.shared.wire.parts import FileSink
 
 if TYPE_CHECKING:
@@ -423,6 +423,12 @@ class Run(RunView):
         phase = next_phase(
             self.scenario, self.state, self._parts.facts, engine=self._parts.engine, view=view
         )
+        known = self.strategy.facts.planned.union(OF_THE_RUN, EXCHANGES)
+        if phase is not None and phase.name not in known:
+            raise PublicError(
+                f"the method {self.strategy.name} plans the phase {phase.name!r}, which agents refuse, as its facts do not name "
+                f"it; write facts = replace(Base.facts, phases=({phase.name!r},)) with the facts of its base"
+            )
         self._answer(events.Planned(phase, self._buffer_sizes(phase)), now)
         return stopped
 

@@ -527,7 +527,7 @@ class SecureAgent:
 
     def _check_content(self, state: AgentState, lock: Lock) -> None:
         """Two sums from the same model with other members would give away who is in one of them alone, whatever else differs
-        in their orders. Further phases of the same order are other work."""
+        in their orders. The same order in a phase that the method declares to be other work is no second sum of it."""
         for before in Lock.all_in(state.locks):
             is_further = before.order[:8] == lock.order[:8] and before.order != lock.order
             is_same = before.members == lock.members or is_further

@@ -146,7 +146,9 @@ class CflState(Tested):
 class Cfl(ManyModels[CflState]):
     """Finds out by itself whether clusters are needed, and how many."""
 
-    facts: ClassVar[Facts] = Facts(individual=True, numbers={SIGNATURE: CARD_ASKED})
+    facts: ClassVar[Facts] = Facts(
+        individual=True, phases=(ENTRY,), numbers={SIGNATURE: CARD_ASKED}
+    )
 
     summary: ClassVar[str] = (
         "FedAvg that splits a cluster in two where its members' updates disagree"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from string import digits
 from typing import Any, Literal
 
 from covey.shared.numerics.kinship import MIN_CELL
@@ -15,7 +14,7 @@ from covey.shared.numerics.kinship import MIN_CELL
 # `as` with the same name: authors of methods import it from here
 from covey.shared.privacy.settings import Trainings as Trainings
 from covey.shared.strategies.expected import Expected
-from covey.shared.strategies.phase_names import TRAIN
+from covey.shared.strategies.phase_names import EVALUATE, TRAIN
 
 ClientId = str
 Routes = Literal["nothing", "assigned", "chosen"]
@@ -95,6 +94,9 @@ class Sealed:
     # (state, least): the state after such a phase, without what would need sums of fewer agents
     allowed: Callable[[Any, int], Any] = lambda state, least: state
 
+    # Phases whose sums from a model are other work than those of training from it: the two may have different members.
+    apart: tuple[str, ...] = ()
+
     # With which of an order's models training begins: agents let no two sums with other members begin with the same.
     begins: slice = field(default_factory=lambda: slice(None))
 
@@ -113,11 +115,13 @@ class Facts:
     # Phases whose reports hold one vector that is only used to cluster: noise can hide it.
     signatures: tuple[str, ...] = ()
 
+    # Further phases that the method plans, besides `TRAIN` and those that other facts name: see `planned`.
+    phases: tuple[str, ...] = ()
+
     # Does the server keep the latest model of each client? The plan of a run counts its memory.
     keeps: bool = False
 
-    # The numbers that the client half reads in an order, by phase; "layer" stands for "layer1", "layer2" and so on. Agents
-    # refuse an order with any other, or of another form: one without meaning would make a second order of the same work.
+    # The numbers that the client half reads in an order, by phase. Agents refuse an order with any other, or of another form: one without meaning would make a second order of the same work.
     numbers: OrderNumbers = field(default_factory=dict)
 
     # The fewest samples of a class whose sums are in a card of a simulated agent, if `task.min_cell` is not set.
@@ -150,9 +154,22 @@ class Facts:
         """Whether a round makes means of models, which the server's optimiser can move."""
         return self.server and not self.individual
 
+    @property
+    def planned(self) -> frozenset[str]:
+        """All phases of the method. Agents refuse an order in any other: its name would make a second order of the same work."""
+        named = {TRAIN, *self.phases, *self.signatures, *self.numbers} - {EVALUATE}
+        return frozenset(
+            named if self.sealed is None else named.union(self.sealed.clear, self.sealed.apart)
+        )
+
+    @property
+    def summed(self) -> frozenset[str]:
+        """Those whose reports secure sums hide, if they have vectors."""
+        return self.planned.difference(() if self.sealed is None else self.sealed.clear)
+
     def numbers_of(self, phase: str) -> Mapping[str, Expected]:
         """The numbers that an order of this phase may carry."""
-        return self.numbers.get(phase, self.numbers.get(phase.rstrip(digits), {}))
+        return self.numbers.get(phase, {})
 
     def numbers_with(self, more: OrderNumbers) -> OrderNumbers:
         """The numbers of these facts, and more."""

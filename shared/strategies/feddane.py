@@ -76,7 +76,9 @@ class FedDane(SingleModel[DaneState]):
     Its authors find it worse than FedAvg if few clients with unlike data take part.
     """
 
-    facts: ClassVar[Facts] = Facts(sealed=Sealed(begins=slice(-1, None)), server=False)
+    facts: ClassVar[Facts] = Facts(
+        sealed=Sealed(apart=(GRADIENT,), begins=slice(-1, None)), server=False
+    )
 
     summary: ClassVar[str] = (
         "two exchanges a round: gradients first, then training corrected by their mean"
@@ -125,7 +127,7 @@ class FedDane(SingleModel[DaneState]):
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == GRADIENT:
-            w_t = job.models[0]
+            (w_t,) = job.models
             h_i = local.gradient(w_t)
             # kept after training too: the second phase may be repeated, and the server relies on it
             kept = {ANCHOR: w_t, SLOPE: h_i, ROUND: np.array([job.round])}
@@ -161,7 +163,7 @@ class FedDane(SingleModel[DaneState]):
 def _of_first_phase(job: Job, local: Local, client_state: ClientState) -> tuple[Vector, Vector]:
     """w_t and h_i: sent and computed now, or kept since the first phase of the round."""
     if len(job.models) > 1:
-        w_t = job.models[1]
+        _, w_t = job.models
         return w_t, local.gradient(w_t)
     if ROUND not in client_state or int(client_state[ROUND][0]) != job.round:
         raise DataError(

@@ -71,7 +71,7 @@ class DbeState(Single):
 class FedDbe(SingleModel[DbeState]):
     """For agents whose labels differ, with a model whose last layer is linear."""
 
-    facts: ClassVar[Facts] = Facts(sealed=Sealed(begins=slice(0, 1)))
+    facts: ClassVar[Facts] = Facts(sealed=Sealed(apart=(CONSENSUS,), begins=slice(0, 1)))
     summary: ClassVar[str] = "FedAvg with an own offset of features, and features of one mean"
     source: ClassVar[str] = "Zhang et al. 2023"
 

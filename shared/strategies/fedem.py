@@ -85,7 +85,7 @@ class FedEmState(Moving):
 class FedEm(Strategy[FedEmState]):
     """The most expressive of the soft methods, for K times the traffic and K times the work."""
 
-    facts: ClassVar[Facts] = Facts(sealed=Sealed())
+    facts: ClassVar[Facts] = Facts(phases=(COUNT,), sealed=Sealed())
 
     summary: ClassVar[str] = "each client predicts with its own mixture of K shared components"
     source: ClassVar[str] = "Marfoq et al. 2021"

@@ -37,6 +37,7 @@ from covey.shared.strategies.base import (
     MODEL,
     ClientId,
     Expected,
+    Facts,
     Order,
     Phase,
     Reports,
@@ -150,6 +151,7 @@ class FedGwcState(Clustered):
 class FedGwc(ManyModels[FedGwcState]):
     """One model for all, until the losses of its agents fall into groups."""
 
+    facts: ClassVar[Facts] = Facts(phases=(ENTRY,))
     summary: ClassVar[str] = (
         "FedAvg that divides clusters by the losses of their agents in training"
     )

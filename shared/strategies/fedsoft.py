@@ -99,7 +99,7 @@ class FedSoft(Strategy[FedSoftState]):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    facts: ClassVar[Facts] = Facts(numbers={TRAIN: {"pull": STRENGTH}})
+    facts: ClassVar[Facts] = Facts(phases=(ESTIMATE,), numbers={TRAIN: {"pull": STRENGTH}})
 
     summary: ClassVar[str] = (
         "soft clusters; each client trains one personal model pulled towards all of them"

@@ -76,7 +76,7 @@ class FeromaState(Moving):
 class Feroma(Strategy[FeromaState]):
     """Neither clusters nor one model: similar agents weigh more."""
 
-    facts: ClassVar[Facts] = Facts(individual=True, keeps=True)
+    facts: ClassVar[Facts] = Facts(individual=True, keeps=True, phases=(ENTRY,))
 
     summary: ClassVar[str] = (
         "a mixture of all models for each agent, weighted by 1 / distance of profiles"

@@ -90,7 +90,11 @@ from covey.shared.strategies.client_half import (
 from covey.shared.strategies.expected import A_COUNT, STRENGTH
 
 PULLED = {"mu": STRENGTH, "frozen": A_COUNT}
-LAYER = "layer"  # phase in which the layers behind the frozen ones are trained; a number follows
+MOST_FROZEN = 256  # layers
+LAYER = (
+    "layer"  # phase in which the layers behind the frozen ones are trained; their number follows
+)
+LAYERS = tuple(f"{LAYER}{number}" for number in range(1, MOST_FROZEN + 1))
 OWN = "@"  # key of a client's own model; its id follows
 
 
@@ -118,7 +122,7 @@ class FesemMa(MultiCentre[FesemMaState]):
 
     facts: ClassVar[Facts] = replace(
         MultiCentre.facts,
-        numbers=MultiCentre.facts.numbers_with(dict.fromkeys((TRAIN, LAYER), PULLED)),
+        numbers=MultiCentre.facts.numbers_with(dict.fromkeys((TRAIN, *LAYERS), PULLED)),
     )
     usual: ClassVar[int] = 3
 
@@ -196,7 +200,7 @@ class FesemMa(MultiCentre[FesemMaState]):
         # the stored models do if no agent is left or an attempt failed
         may_be_empty = not cohort or view.attempt > 0
         return Phase(
-            f"{LAYER}{state.frozen}",
+            LAYERS[state.frozen - 1],
             tuple(cohort),
             self.entry_sizes(state),
             ends_round=is_last,

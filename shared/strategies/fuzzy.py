@@ -32,6 +32,7 @@ from covey.shared.strategies.base import (
     ClientId,
     Exchange,
     Expected,
+    Facts,
     Moving,
     Order,
     Phase,
@@ -83,6 +84,7 @@ class FuzzyState(Moving):
 class Fuzzy(Strategy[FuzzyState]):
     """Soft clusters for the traffic of FedAvg: one model down, one model and K counts up."""
 
+    facts: ClassVar[Facts] = Facts(phases=(ENTRY,))
     summary: ClassVar[str] = (
         "a contrastive head counts each client's samples per cluster; models mix by the counts"
     )

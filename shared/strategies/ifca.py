@@ -77,6 +77,7 @@ from covey.shared.strategies.bases.hypotheses import (
     SCORE,
     SEED,
     SEEDING,
+    SHORT_ROUNDS,
     Hypotheses,
     KMeansPlusPlus,
     Models,
@@ -116,6 +117,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
     """The server clusters nothing: clients choose again in every round."""
 
     facts: ClassVar[Facts] = Facts(
+        phases=(*SEEDING, *SHORT_ROUNDS),
         numbers={SIGNATURE: WHOLE_CARD_ASKED, TRAIN: {CHOICE: A_MODEL}},
         sealed=Sealed(clear=(SIGNATURE, CHOOSE)),
     )
@@ -393,7 +395,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
             return replace(state, chosen=chosen)
         state = replace(state, chosen={})
         moved = self._aggregate(state, sums, len(chosen))
-        if phase.name.startswith(RESTART):
+        if phase.name in SHORT_ROUNDS:
             return self._initial(state).fold(moved, phase, reports)
         idle = _idle(state, chosen)
         if phase.buffer is not None:

@@ -17,8 +17,8 @@ from covey.shared.privacy.settings import Privacy
 from covey.shared.scenario.evaluation import Evaluation
 from covey.shared.scenario.fleet_statistics import STATISTICS
 from covey.shared.scenario.task import SPLIT, Task
-from covey.shared.strategies.base import Expected, Strategy, Training
-from covey.shared.strategies.phase_names import AHEAD, BOX, EVALUATE, JOIN
+from covey.shared.strategies.base import Strategy, Training
+from covey.shared.strategies.phase_names import AHEAD, BOX, EVALUATE, EXCHANGES, JOIN, OF_THE_RUN
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.messages import SharedWork, Work
@@ -40,33 +40,40 @@ def settings_of(work: Work) -> Settings:
 
 
 def check_order(strategy: Strategy[Any], work: Work) -> None:
-    """Raise PublicError for a number or a setting in an order without meaning for the method, or written in another way.
+    """Raise PublicError for a phase, a number or a setting in an order without meaning for the method, or written in another way.
 
     Without this check it would make a second order of the same work.
     """
-    declared = _numbers_of(strategy, work)
-    for name in sorted(work.numbers):
+    phase, numbers = _done_in(strategy, work)
+    of_method = strategy.facts.numbers_of(phase)
+    declared = {**of_method, **JUDGED} if phase == EVALUATE else of_method
+    for name in sorted(numbers):
         if name not in declared:
             raise PublicError(
                 f"numbers.{name}: the method {strategy.name} declares no such number for the phase "
                 f"{work.phase}; the order is refused"
             )
-        if fault := declared[name].fault(work.numbers[name]):
+        if fault := declared[name].fault(numbers[name]):
             raise PublicError(f"numbers.{name} {fault}; the order is refused")
     _check_settings(_packed({name: getattr(work, name) for name in SECTIONS}), consent())
 
 
-def _numbers_of(strategy: Strategy[Any], work: Work) -> Mapping[str, Expected]:
-    """The numbers that an order of this phase may have."""
-    if work.phase in (BOX, JOIN):  # which announce the work of another phase
-        ahead = str(work.numbers.get(AHEAD))
-        return {**_of_phase(strategy, ahead), AHEAD: Expected(words=(ahead,))}
-    return _of_phase(strategy, work.phase)
-
-
-def _of_phase(strategy: Strategy[Any], phase: str) -> Mapping[str, Expected]:
-    of_method = strategy.facts.numbers_of(phase)
-    return {**of_method, **JUDGED} if phase == EVALUATE else of_method
+def _done_in(strategy: Strategy[Any], work: Work) -> tuple[str, Mapping[str, Any]]:
+    """The phase whose work an order is about, and the numbers of that work. Raises PublicError for one that nobody plans."""
+    facts, numbers = strategy.facts, dict(work.numbers)
+    exchanges = EXCHANGES if (work.privacy or {}).get("secure") else ()
+    if work.phase not in facts.planned.union(OF_THE_RUN, exchanges):
+        raise PublicError(
+            f"phase {work.phase}: the method {strategy.name} plans no such phase; the order is refused"
+        )
+    if work.phase not in (BOX, JOIN) or AHEAD not in numbers:
+        return work.phase, numbers
+    phase = str(numbers.pop(AHEAD))  # which they announce
+    if phase not in facts.summed.union((EVALUATE,)):
+        raise PublicError(
+            f"numbers.{AHEAD} {phase}: the method {strategy.name} plans no such phase with a sum; the order is refused"
+        )
+    return phase, numbers
 
 
 @lru_cache(KEPT)

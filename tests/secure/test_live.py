@@ -17,9 +17,10 @@ from covey.shared.scenario.task import Task
 from covey.shared.secure.messages import Introduction
 from covey.shared.strategies.base import Order, Phase
 from covey.shared.strategies.fedavg import FedAvg
+from covey.shared.strategies.feddane import FedDane
 from covey.shared.strategies.fedem import FedEm
 from covey.shared.strategies.secured.coordinator import Secured
-from covey.shared.strategies.secured.phases import BOX, WORDS, bytes_of, words_of
+from covey.shared.strategies.secured.phases import AHEAD, BOX, WORDS, bytes_of, words_of
 from tests.secure.live import TASK, Devices, made, sums
 
 VICTIM = "a3"
@@ -166,3 +167,51 @@ def test_a_number_that_the_method_does_not_declare_is_refused_before_training(
     why = f"numbers.nonce: the method fedavg declares no such number for the phase {phase}; "
     assert any(why in failure for failure in devices.failures)
     assert bool(trained) == (phase == "evaluate")  # it comes after the training
+
+
+def test_two_sums_of_one_training_in_phases_of_other_names_are_refused_by_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = Devices(tmp_path, "privacy={secure_least: 3}")
+    [first] = sums(made(devices, "run-1"))
+    assert (first["end"], devices.failures) == ("sum", [])
+    honest = OrderBook._work_with
+
+    def lied(self: OrderBook, own: Phase, order: Order, models: Any) -> Any:
+        told = {AHEAD: "x"} if AHEAD in order.numbers else {}
+        named = replace(own, name="x") if own.name == "train" else own
+        return honest(self, named, replace(order, numbers={**order.numbers, **told}), models)
+
+    monkeypatch.setattr(OrderBook, "_work_with", lied)
+    leave_out(monkeypatch, VICTIM)
+    with contextlib.suppress(GivenUpError):
+        assert not [one for one in sums(made(devices, "run-2")) if one["end"] == "sum"]
+    assert any("ahead x: the method fedavg plans no such phase" in why for why in devices.failures)
+
+
+def test_a_model_too_many_does_not_hide_the_one_whose_gradient_is_summed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest, model = FedDane.order, FedDane.model
+    number = [1.0]
+
+    def with_another(self: FedDane, state: Any, phase: Phase, client: str) -> Order:
+        order = honest(self, state, phase, client)
+        return replace(order, models=(*order.models, "another"))
+
+    def known(self: FedDane, state: Any, key: str) -> Any:
+        found = model(self, state, "0" if key == "another" else key)
+        return found + np.float32(number[0]) * (key == "another")
+
+    monkeypatch.setattr(FedDane, "order", with_another)
+    monkeypatch.setattr(FedDane, "model", known)
+    devices = Devices(tmp_path, "privacy={secure_least: 3}")
+    found = []
+    for run in ("run-1", "run-2"):
+        number[0] += 1.0
+        with contextlib.suppress(GivenUpError):
+            found += [
+                one for one in sums(made(devices, run, strategy="feddane")) if one["end"] == "sum"
+            ]
+        leave_out(monkeypatch, VICTIM)
+    assert not [one for one in found if VICTIM not in one["reported"]]

@@ -16,7 +16,16 @@ from pydantic import Field
 from covey.shared.numerics.clustering import Labels, Matrix
 from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Vector, mean
-from covey.shared.strategies.base import MODEL, ClientId, Facts, Phase, Reports, Shown, without
+from covey.shared.strategies.base import (
+    ENTRY,
+    MODEL,
+    ClientId,
+    Facts,
+    Phase,
+    Reports,
+    Shown,
+    without,
+)
 from covey.shared.strategies.bases.cut import WHOLE_CARD_ASKED, Gated, Numbered, Tested, shift_facts
 from covey.shared.strategies.bases.hard import joined
 from covey.shared.strategies.client_half import GradientCorrection
@@ -42,7 +51,9 @@ C = TypeVar("C", bound=Centred)
 class MultiCentre(Numbered, Gated[C], Generic[C]):
     """A method writes what it keeps of reports (`keep`) and how it compares models with centres (`nearest_centres`)."""
 
-    facts: ClassVar[Facts] = Facts(individual=True, keeps=True, numbers={WARMUP: WHOLE_CARD_ASKED})
+    facts: ClassVar[Facts] = Facts(
+        individual=True, keeps=True, phases=(ENTRY,), numbers={WARMUP: WHOLE_CARD_ASKED}
+    )
 
     squares: ClassVar[bool] = True
 

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, Literal, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Layout, Vector
@@ -21,6 +21,7 @@ from covey.shared.strategies.base import (
     MODEL,
     ClientId,
     Expected,
+    Facts,
     Moving,
     Order,
     Phase,
@@ -177,6 +178,8 @@ class HardClustered(ManyModels[H], Generic[H]):
     A method writes how clusters are formed (`clustering_phase`, `form_clusters`), how a round
     changes their models (`aggregate`) and how newcomers join (`assign_newcomers`).
     """
+
+    facts: ClassVar[Facts] = Facts(phases=(ENTRY,))
 
     @abstractmethod
     def clustering_phase(self, state: H) -> Phase:

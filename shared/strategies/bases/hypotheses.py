@@ -26,6 +26,8 @@ RESTART = "restart"  # restarts: a round of a short run; the number of the round
 SEEDING = (SEED, SCORE, RATE)  # phases whose reports change no hypothesis by a mean
 
 RESTART_ROUNDS = 3  # restarts: the rounds of a short run
+# each has its own name, so its own draws: the same in all restarts
+SHORT_ROUNDS = tuple(f"{RESTART}{number}" for number in range(RESTART_ROUNDS))
 CANDIDATES = 20  # kmeans++: clients that train a model
 
 Models = tuple[Vector, ...]  # (d,) each
@@ -114,8 +116,7 @@ class Restarts(Random):
             return None
         if state.trial_round == RESTART_ROUNDS:
             return Phase(RATE, ends_round=False, may_be_empty=True, numbers=_losses(round_))
-        # each round of a short run has its own name, so its own draws: the same in all restarts
-        return replace(round_, name=f"{RESTART}{state.trial_round}", ends_round=False)
+        return replace(round_, name=SHORT_ROUNDS[state.trial_round], ends_round=False)
 
     def fold(self, state: Hypotheses, phase: Phase, reports: Reports) -> Hypotheses:
         if phase.name != RATE:

@@ -168,7 +168,13 @@ class OnDevice:
         secret = self._device.agent.identity.secret if job.phase == phases.JOIN else b""
         begins = None if self._evaluates else self._method.facts.sealed.begins
         return start_of_work(
-            self._work, self._models, own, messages=messages, begins=begins, secret=secret
+            self._work,
+            self._models,
+            own,
+            messages=messages,
+            begins=begins,
+            secret=secret,
+            apart=(*self._method.facts.sealed.apart, EVALUATE),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ from covey.shared.secure.primitives import hashed
 from covey.shared.strategies.phase_names import AHEAD as AHEAD
 from covey.shared.strategies.phase_names import BOX as BOX
 from covey.shared.strategies.phase_names import JOIN as JOIN
+from covey.shared.strategies.phase_names import TRAIN
 from covey.shared.strategies.phase_names import UNMASK as UNMASK
 from covey.shared.wire.messages import Work, packed
 
@@ -76,6 +77,7 @@ def start_of_work(
     messages: int,
     begins: slice | None,
     secret: bytes,
+    apart: Collection[str] = (),
 ) -> OrderStart:
     """What an order starts from: everything that the agent received of it, so that members of a sum did the same work.
 
@@ -88,6 +90,7 @@ def start_of_work(
         messages: the last of these are messages of the sum.
         begins: with which of the others training begins. None: each of them is evaluated.
         secret: of the agent, for the sketches of these; empty: none is needed.
+        apart: phases whose sums are other work than those of all others.
     """
     numbers = dict(work.numbers)
     phase = numbers.pop(AHEAD, work.phase)
@@ -99,7 +102,7 @@ def start_of_work(
     digests = [hashed("model", model.astype("<f4", copy=False).tobytes()) for model in brought]
     settings = {*NOT_COMPARED, "phase", "numbers", "models", "cluster"}
     order = hashed("order", packed(work.model_dump(exclude=settings)))
-    named = order[:8] + hashed("phase", phase.encode())[:8]
+    named = order[:8] + hashed("phase", (phase if phase in apart else TRAIN).encode())[:8]
     named_models = models[: own - messages]
     # each model has a sketch of its own: one without meaning may come with the one that counts
     sketched = named_models if begins is None else named_models[begins]
