@@ -9,7 +9,7 @@ The six rules, each of which keeps a sum from being compared with another one (d
 1. Join under terms that the owner's policy allows, for the start of one's own order, unless the start is locked.
 2. Report for one list per terms, if it has the own row unchanged.
 3. Answer one unmask list per sum, if it has the own report. The start is locked from then on, in all runs, and its models for
-   sums with other members.
+   sums with other members: they are not joined.
 4. One vector per start.
 5. One masked vector per terms. A lost one is a failure; the work is not done again.
 6. One sum at a time: everything of the sum before is erased.
@@ -512,6 +512,7 @@ class SecureAgent:
             raise RefusalError("left before")
         self._compare_start(terms, start)
         self._check_lock(state, start.digest)
+        self._check_models(state, terms, start)
         self._check_scale(state, terms)
         serials = Expelled.from_bytes(state.expelled).serials if state.expelled else []
         return terms, signers_of(terms, serials, self.identity.fleet, now)
@@ -524,6 +525,13 @@ class SecureAgent:
     def _check_lock(self, state: AgentState, start: bytes) -> None:
         if any(lock.start == start[: len(lock.start)] for lock in Lock.all_in(state.locks)):
             raise RefusalError(SUMMED_BEFORE)
+
+    def _check_models(self, state: AgentState, terms: Terms, start: OrderStart) -> None:
+        """Who has answered for these models joins the same members alone, all of whom must report. So those who answered the
+        sum with the oldest list are in no other one, even if others answer for that."""
+        members = range(1, len(terms.members) + 1) if terms.least == len(terms.members) else ()
+        for lock in _locks_of(start, terms, members):
+            self._check_content(state, lock)
 
     def _check_content(self, state: AgentState, lock: Lock) -> None:
         """Two sums from the same model with other members would give away who is in one of them alone, whatever else differs
@@ -682,8 +690,6 @@ class SecureAgent:
             raise RefusalError("unmask list", fault)
         reported = {row.place for row in unmask.rows}
         self._check_members(terms, reported)
-        for lock in _locks_of(own, terms, reported):
-            self._check_content(state, lock)
         keys = b""
         for index, place in enumerate(place for place in listed if place != own.place):
             source = own.seed_keys if place in reported else own.mask_keys
@@ -763,7 +769,7 @@ def _streams(own: OwnSum) -> tuple[Stream, ...]:
     return tuple(streams)
 
 
-def _locks_of(own: OwnSum, terms: Terms, reported: Iterable[int]) -> list[Lock]:
+def _locks_of(own: OwnSum | OrderStart, terms: Terms, reported: Iterable[int]) -> list[Lock]:
     """The locks of an answer: one that has another model in the place of one of several trains the others as before."""
     names = sorted(terms.members[place - 1].agent for place in reported)
     members = hashed("members", *(name.encode() for name in names))

@@ -192,6 +192,54 @@ def another_round(kind: type[at.SecureAgent]) -> Server:
     return server
 
 
+def others_answer(kind: type[at.SecureAgent]) -> Server:
+    """The same without the first one, by an order of another round: those who answered report, and others answer."""
+    server, members = fleet(7, 2, kind)
+    for number, (some, group, asked_for) in enumerate(
+        [(members, group_of(9, 0.2), [1, 2, 3, 4]), (members[1:], group_of(8, 0.0), [4, 5, 6])]
+    ):
+        attempt = server.offer(some, group, asked(number))
+        listing = attempt.list_of(attempt.places())
+        if attempt.joins:
+            attempt.gather_reports(listing)
+            attempt.gather_answers(attempt.unmask_of(listing, attempt.places()), asked_for)
+    return server
+
+
+def one_of_two_used(kind: type[at.SecureAgent]) -> Server:
+    """A colluder makes the first sum look useless: the server knows what it has added, and has the sum of the others."""
+    server, members = fleet(6, 1, kind)
+    for number, some in enumerate((members, members[1:])):
+        summed(server.offer(some, group_of(len(some), 0.2), asked(number)))
+    return server
+
+
+class ContentAtTheAnswer(at.SecureAgent):
+    """Rule 1 without the memory of models, which is asked before the answer alone."""
+
+    def _check_models(self, state: at.AgentState, terms: Terms, start: de.OrderStart) -> None:
+        pass
+
+    def _answer(self, state: at.AgentState, own: at.OwnSum, content: bytes) -> bytes:
+        answer = super()._answer(state, own, content)
+        reported = {row.place for row in UnmaskList.from_bytes(content).rows}
+        for lock in at._locks_of(own, Terms.from_bytes(own.terms), reported):
+            self._check_content(state, lock)
+        return answer
+
+
+class UnusedLocksNothing(at.SecureAgent):
+    """Rule 3 as it would be if the coordinator's word that a sum was out of range opened the models again."""
+
+    def _locked(self, state: at.AgentState, own: at.OwnSum, content: bytes) -> at.AgentState:
+        locked = super()._locked(state, own, content)
+        locks = [
+            lock._replace(content=de.SKETCH.pack(*[1e9] * 4))
+            for lock in at.Lock.all_in(locked.locks)
+        ]
+        return locked.changed(locks=b"".join(lock.packed() for lock in locks))
+
+
 def nothing_for_others(kind: type[at.SecureAgent]) -> Server:
     """The orders of all but one agent have nothing to learn, and the terms have the start of that one."""
     server, members = fleet(6, 0, kind)
@@ -405,10 +453,50 @@ class TwoAtOnce(at.SecureAgent):
         return super().unmask(state, content)
 
 
+def rounds_of_one_model(seed: int, kind: type[at.SecureAgent]) -> tuple[Server, int]:
+    """Sums of one model by orders of three rounds, each answered by as few as it takes: first by those who have not answered.
+
+    With the honest agents that each combination must hold."""
+    chance = np.random.default_rng(seed)
+    server, members = fleet(7, 2, kind)
+    promises = []
+    for number in range(3):
+        some = [one for one in members[:7] if chance.random() < 0.85] + members[7:]
+        group = group_of(len(some), float(chance.choice([0.0, 0.25])))
+        if chance.random() < 0.2:
+            group = replace(group, least=len(some))
+        attempt = server.offer(some, group, asked(number))
+        listing = attempt.list_of(attempt.places())
+        if len(attempt.joins) < group.least:
+            continue
+        attempt.gather_reports(listing)
+        unasked = sorted(
+            (place for place in attempt.honest() if place in attempt.joins),
+            key=lambda place: (bool(attempt.members[place - 1].state.locks), chance.random()),
+        )
+        needed = group.threshold - len(members[7:])
+        attempt.gather_answers(attempt.unmask_of(listing, attempt.places()), unasked[:needed])
+        promises.append(needed)
+    return server, min(promises, default=3)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_several_rounds_of_one_model_give_no_sum_of_fewer_honest_agents(seed: int) -> None:
+    server, promise = rounds_of_one_model(seed, at.SecureAgent)
+    assert server.promise_holds(promise)
+
+
+def test_they_do_where_models_are_compared_before_the_answer_alone() -> None:
+    runs = [rounds_of_one_model(seed, ContentAtTheAnswer) for seed in range(12)]
+    assert not all(server.promise_holds(promise) for server, promise in runs)
+
+
 ATTACKS = {
     "void and repeat": (void_and_repeat, NoLocks, 1),
     "another start": (another_start, AnyStart, 1),
     "another round": (another_round, AnyContent, 1),
+    "others answer": (others_answer, ContentAtTheAnswer, 1),
+    "a sum that is not used": (one_of_two_used, UnusedLocksNothing, 1),
     "nothing for others": (nothing_for_others, AnyStart, 1),
     "two lists": (two_lists, AnyList, 1),
     "late answers": (late_answers, NotInTheSum, 2),

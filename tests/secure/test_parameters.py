@@ -98,3 +98,14 @@ def test_groups_differ_by_at_most_one_member_and_hold_all() -> None:
 )
 def test_a_scale_whose_sums_could_be_ambiguous_has_a_fault(scale: Scale, words: str) -> None:
     assert words in (scale.fault(8) or "")
+
+
+@given(st.sets(st.integers(1, 12), min_size=3), st.sets(st.integers(1, 12), min_size=3))
+def test_two_sums_with_a_common_member_whose_parts_have_a_threshold_each_are_the_same(
+    one: set[int], other: set[int]
+) -> None:
+    """So a rule by such parts would let a device answer no sum of the same models that the rule by members does not."""
+    needed = max(group_of(len(some)).threshold for some in (one, other))
+    parts = [some for some in (one & other, one - other, other - one) if some]
+    if one & other and all(len(some) >= needed for some in parts):
+        assert one == other

@@ -376,8 +376,10 @@ class Secured(Strategy[SealedState[Any]]):
         bound = () if progress.evaluates else progress.standing.values()
         for chosen in drawn:
             if group := self.grouping.size(len(chosen), progress.honest):
-                if again or any(sorted(chosen) == sorted(one["members"]) for one in bound):
-                    group = replace(group, least=len(chosen))  # nobody else is bound
+                # who has answered for these models, here or in another run, joins the same members alone, all of them
+                is_same = any(sorted(chosen) == sorted(one["members"]) for one in bound)
+                if again or is_same or progress.voids == 1:
+                    group = replace(group, least=len(chosen))
                 shown_by = [members[client] for client in chosen]
                 known = {
                     "federation": federation,
@@ -522,9 +524,9 @@ class Secured(Strategy[SealedState[Any]]):
             blamed |= set(group.blamed)
             closed.append(group)
             if answered := [group.members[place - 1] for place in collected.state.answers]:
-                earlier = standing.get(group.cluster, {}).get("bound", ())
-                bound = sorted({*earlier, *answered})
-                standing[group.cluster] = {"bound": bound, "members": list(group.reported)}
+                known = standing.get(group.cluster, {}).get("bound", ())
+                now_bound = sorted({*known, *answered})
+                standing[group.cluster] = {"bound": now_bound, "members": list(group.reported)}
             if not isinstance(end, co.Opened):
                 ends.append(group.ended("passed over" if group.reported else "void", group.end))
                 continue
@@ -561,12 +563,17 @@ class Secured(Strategy[SealedState[Any]]):
         if progress.evaluates:
             ended["groups"] = [list(one.reported) for one in closed if one.end == "sum"]
             return self._evaluated(state, progress, found, **ended)
-        ended["standing"] = {key: standing[key] for key in standing if key not in summed}
+        # its further phases are other work for those in the sum; who is bound by an earlier one stays so until the model moves
+        earlier = {} if own.ends_round else progress.standing
+        standing = {
+            key: earlier.get(key, {}) if key in summed else standing[key] for key in standing
+        }
+        ended["standing"] = {key: bound for key, bound in standing.items() if bound}
         if not came and not own.ends_round:  # the rest of the round needs this sum: it ends
             return replace(state, progress=replace(progress, sums=closed, **ended))
         # the coordinator does not know what a single report weighs: shares of it count by unit of weight
-        known = [(client, Report({}, examples=1)) for client in sorted(came)]
-        after = self.method.fold(state.inner, own, sums, known)
+        alike = [(client, Report({}, examples=1)) for client in sorted(came)]
+        after = self.method.fold(state.inner, own, sums, alike)
         return SealedState(after, Progress(round=progress.round + own.ends_round, **ended))
 
     def _evaluated(
