@@ -171,14 +171,13 @@ class BrokerFolder:
         data = given.data
         if data is None and keeps_retained:
             data = self.folder / RETAINED
-        has_members = self.members.exists()  # the folder of an older version has none
         return replace(
             given,
             host=host,
             port=port,
             data=data,
             passwords=self.passwords,
-            members=self.members if has_members else None,
+            members=self.members,
             tls_cert=self.folder / "server.pem",
             tls_key=self.folder / "server.key",
         )
@@ -188,14 +187,8 @@ class BrokerFolder:
         return self.folder / "users" / f"{user}.pem"
 
     def entries(self) -> dict[str, StoredUser]:
-        """Every user with role and federation. In the folder of an older version, roles follow from names."""
-        if self.members.exists():
-            return members.load(self.members)
-        entries = {}
-        for user in passwords.read(self.passwords):
-            role: Role = "coordinator" if user == COORDINATOR else "agent"
-            entries[user] = StoredUser(role=role)
-        return entries
+        """Every user with role and federation."""
+        return members.load(self.members)
 
     # -- changes -----------------------------------------------------------------------------------
 

@@ -29,8 +29,8 @@ def digest(content, size):
     return hashlib.blake2b(content, digest_size=size).digest()
 
 
-def pack(fields):  # a msgpack message: version, checksum, body
-    return b"\1" + digest(msgpack.packb(fields), 8) + msgpack.packb(fields)
+def pack(part):  # version, checksum of the fields before the data, body
+    return b"\1" + digest(msgpack.packb(part)[: -len(part["data"])], 8) + msgpack.packb(part)
 
 
 def say(**changes):  # a JSON message: its last key is the checksum of the text without it
@@ -66,9 +66,9 @@ def report(work, vector):
     fields |= {"format": 1, "numbers": {"server": {"n": 0}}, "vectors": {}}
     if work["phase"] == "train":
         fields |= train(vector, work["layout"]["tensors"][1][1][0], work["training"])
-    data = pack(fields)
-    part = {"digest": digest(data, 16), "index": 0, "count": 1, "size": len(data), "data": data}
-    client.publish(f"{me}/report/0", pack(part | {"about": order["step"]}), qos=1)
+    data = b"\1" + msgpack.packb(fields)
+    part = {"digest": digest(data, 16), "index": 0, "count": 1, "size": len(data)}
+    client.publish(f"{me}/report/0", pack(part | {"about": order["step"], "data": data}), qos=1)
 
 
 def train(vector, classes, settings):  # gradient descent on the softmax cross-entropy of all rows

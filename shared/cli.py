@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial, wraps
 from importlib import import_module
-from itertools import takewhile
 from pathlib import Path
 from traceback import walk_tb
 from types import MappingProxyType
@@ -89,32 +88,6 @@ class CommandEntry:
 
 
 Entries = Mapping[str, CommandEntry]
-# Options that are gone, and what to use instead
-BENCH_INSTEAD = "`agent lab bench` prints the seconds of a round on a device"
-IN_A_FILE = (
-    "write a credentials file and name it with --credentials (docs/brokers.md has such a file)"
-)
-REMOVED_OPTIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "--ca": IN_A_FILE,
-        "--cert": IN_A_FILE,
-        "--key": IN_A_FILE,
-        "--insecure": f"{IN_A_FILE}; it can hold the broker's own certificate",
-        "--shard": "give --credentials once for each broker",
-        "--bench": BENCH_INSTEAD,
-        "--mbit": BENCH_INSTEAD,
-        "--fleet-password": "set COVEY_FLEET_PASSWORD",
-        "--hold-s": "a sum waits 2 seconds for more reports",
-        "--join-minutes": "codes are valid for 15 minutes; `broker lab rotate --join` prints new ones",
-        "--online": "`broker list` asks in any case",
-        "--offline": "`broker list` prints a note where the broker does not answer",
-        "--run": "omit it: a comparison runs what is missing, and other commands take the folder of a run",
-        "--to": "name the devices that try a version with --on",
-    }
-)
-REMOVED_VARIABLES: Mapping[str, str] = MappingProxyType(
-    dict.fromkeys(("COVEY_CA", "COVEY_CERT", "COVEY_KEY", "COVEY_INSECURE"), IN_A_FILE)
-)
 NOTHING: Entries = MappingProxyType({})
 LAB = "lab"
 ABOUT_LAB = "More commands, for experiments and for maintenance"
@@ -143,7 +116,7 @@ def _in_plain_words(record: Callable[[Any], Any], context: Any) -> Any:
 
 
 class OneCommand(TyperCommand):
-    """A command. An option that is gone is refused with what to use instead."""
+    """A command whose help is in plain words."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -157,15 +130,6 @@ class OneCommand(TyperCommand):
         if variables:
             formatter.write_paragraph()
             formatter.write_text(f"Variables in place of options: {', '.join(variables)}")
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words after the command."""
-        known = {spelling for one in self.params for spelling in (*one.opts, *one.secondary_opts)}
-        for word in takewhile(lambda word: word != "--", args):
-            option = word.partition("=")[0]
-            if option in REMOVED_OPTIONS and option not in known:
-                raise UserError(f"{option} is no longer an option; {REMOVED_OPTIONS[option]}")
-        return super().parse_args(ctx, args)
 
 
 class _Loaded(Mapping[str, Any]):
@@ -521,9 +485,6 @@ def with_connection(
         @wraps(command)
         def call(**arguments: Any) -> R:
             given = {name: tuple(arguments.pop(name) or ()) for name in options}
-            for variable, instead in REMOVED_VARIABLES.items():
-                if os.environ.get(variable):
-                    raise UserError(f"{variable} is no longer read; {instead}")
             return command(
                 connection=BrokerAddresses(given["broker"], given["credentials"]), **arguments
             )

@@ -91,17 +91,6 @@ def test_a_method_that_the_owner_has_not_allowed_is_not_imported(installed: Path
     assert "covey_example.method" not in sys.modules
 
 
-def test_a_method_with_a_fact_as_an_attribute_is_refused_with_what_to_write(
-    installed: Path,
-) -> None:
-    file = installed / "covey_example" / "method.py"
-    file.write_text(file.read_text().replace("    name:", "    individual = True\n    name:"))
-    why = r"HalfStep.individual is no longer read: write facts = replace\(Base.facts, individual=True\)"
-    with consented(ALLOWED), pytest.raises(UserError, match=why) as refusal:
-        settings_of(work(strategy={"name": "half_step"}))
-    assert "\n" not in str(refusal.value)
-
-
 def test_an_order_for_a_method_that_the_device_has_not_allowed_is_refused(installed: Path) -> None:
     named = work(strategy={"name": "half_step"})
     with pytest.raises(ConsentError, match="--allow half_step"):

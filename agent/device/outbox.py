@@ -39,7 +39,6 @@ from covey.shared.storage.files import (
     write_atomically,
 )
 from covey.shared.wire.format import FORMAT, NONE, begun_with_other
-from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import DIGEST_BYTES
 from covey.shared.wire.parts import split
 
@@ -130,7 +129,7 @@ class Outbox:
                 about=step,
             )
             for part in parts:
-                yield topic, part.to_bytes(REPORT_VERSION)
+                yield topic, part.to_bytes()
 
     def places(self, step: int) -> tuple[Path, Path]:
         """The files to which the worker writes the report and the memory of a step, before `put` names them."""
@@ -279,7 +278,8 @@ class Outbox:
             return State(), None
         is_whole = False
         try:
-            tree, is_whole = _newest(read_replaced(self._path))
+            tree = _newest(read_replaced(self._path))
+            is_whole = True
             tree_aside = tree.pop("aside", None)
             state = State.of_json(tree)
             aside = State.of_json(tree_aside) if tree_aside is not None else None
@@ -383,26 +383,17 @@ class Outbox:
                 yield path
 
 
-def _newest(content: bytes) -> tuple[dict[str, Any], bool]:
-    """The last whole line of `state.json`, and whether it has a seal, which earlier versions did not write.
+def _newest(content: bytes) -> dict[str, Any]:
+    """The last whole line of `state.json`. A line without an end was cut off while it was added: the one before it holds.
 
-    Raises ValueError where it is damaged. A line without an end was cut off while it was added: the one before it holds.
+    Raises:
+        ValueError: it is damaged.
     """
-    *lines, cut_off = content.split(b"\n")
-    try:
-        return _unsealed(cut_off)  # of an earlier version, too, which ended no line
-    except ValueError:
-        if not lines:
-            raise
-    return _unsealed(lines[-1])
-
-
-def _unsealed(line: bytes) -> tuple[dict[str, Any], bool]:
-    tree: dict[str, Any] = json.loads(line)
-    seal = tree.pop("seal", None)
-    if seal is not None and seal != _seal_of(tree):
+    *lines, _ = content.split(b"\n")
+    tree: dict[str, Any] = json.loads(lines[-1] if lines else b"")
+    if tree.pop("seal", None) != _seal_of(tree):
         raise ValueError("the content does not match its seal")
-    return tree, seal is not None
+    return tree
 
 
 def _seal_of(tree: dict[str, Any]) -> str:

@@ -244,7 +244,7 @@ def _index_of(data: Any) -> Index:
         raise ValueError(f"format {data['format']}, expected {FORMAT}")
     in_use = data["in_use"]
     rejected = data["last_rejected"]
-    accepted = data.get("accepted")  # earlier versions had none
+    accepted = data["accepted"]
     previous = [_kept_of(one) for one in data["previous"]]
     return Index(
         in_use=_kept_of(in_use) if in_use is not None else None,
@@ -257,7 +257,7 @@ def _index_of(data: Any) -> Index:
         pinned=bool(data["pinned"]),
         note=str(data["note"]),
         why=str(data["why"]),
-        tells=data.get("tells") is True,
+        tells=data["tells"] is True,
     )
 
 

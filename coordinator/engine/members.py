@@ -92,11 +92,9 @@ class KeptFacts:
     device: str | None = None  # the kind that it has computed on, or `records.MIXED`
 
 
-RENAMED = {"owns": "owners", "device": "devices"}
-COLUMNS = {one.name: RENAMED.get(one.name, one.name) for one in fields(KeptFacts)[1:]}
+COLUMNS = tuple(one.name for one in fields(KeptFacts)[1:])
 _kept = attrgetter(*COLUMNS)
 NOTHING_KEPT = (None,) * len(COLUMNS)
-ONLY_IF_ANY = ("owners",)  # columns that a checkpoint leaves out where they are empty
 
 
 @dataclass(slots=True)
@@ -380,7 +378,7 @@ class Members:
 
     def to_json(self) -> Json:
         """What the run's part of a checkpoint keeps, by column. Of the open step the spool knows who has reported."""
-        saved: dict[str, Json] = {column: {} for column in COLUMNS.values()}
+        saved: dict[str, Json] = {column: {} for column in COLUMNS}
         saved["accepted"] |= self.departed
         for member in self:
             facts = _kept(member)
@@ -391,7 +389,7 @@ class Members:
                     own[member.id] = value
             if member.accepted_before is not None:
                 saved["accepted"][member.id] = member.accepted_before
-        return {name: own for name, own in saved.items() if own or name not in ONLY_IF_ANY}
+        return saved
 
     def engine_json(self) -> Json:
         """What the engine's part of a checkpoint keeps, all but the durations of a run that uses them."""
@@ -425,8 +423,8 @@ class Members:
                     members.of(client).took(phase, one)
         accepted = run.get("accepted", {})
         members.departed = {one: step for one, step in accepted.items() if one not in members.known}
-        for name, column in COLUMNS.items():
-            for client, value in run.get(column, {}).items():
+        for name in COLUMNS:
+            for client, value in run.get(name, {}).items():
                 if client not in members.departed:
                     setattr(members.of(client), name, value)
         return members

@@ -317,7 +317,7 @@ class Pace:
         pace.entries = _reports(saved["entries"], lost)
         for cluster, buffer in saved["buffers"].items():
             number = int(cluster)
-            pace.buffers[number] = _reports(buffer, lost, number)
+            pace.buffers[number] = _reports(buffer, lost)
         return pace
 
 
@@ -338,13 +338,11 @@ def _folds(saved: Mapping[Any, int]) -> Folds:
     return {int(cluster): number for cluster, number in saved.items()}
 
 
-def _reports(
-    saved: Iterable[Mapping[str, Any]], lost: Collection[int], cluster: int = 0
-) -> list[WaitingReport]:
-    """The reports of a checkpoint; an older one does not have the cluster that each began with."""
+def _reports(saved: Iterable[Mapping[str, Any]], lost: Collection[int]) -> list[WaitingReport]:
+    """The reports of a checkpoint."""
     reports: list[WaitingReport] = []
     for fields in saved:
-        report = WaitingReport(**{"began_with": cluster, **fields})
+        report = WaitingReport(**fields)
         phase = fields["phase"]
         if phase is not None:
             report.phase = phase_from_json(phase)

@@ -35,7 +35,7 @@ class RunState:
     run: str  # names the run towards agents; never changes
 
     # Restarts, and losses of accepted reports. It only grows: agents that see a higher number send their report again,
-    # because parts of it may have been lost in transit. Orders and checkpoints call it `again`.
+    # because parts of it may have been lost in transit. Orders call it `again`.
     incarnation: int = 0
 
     # The number of folded rounds at the newest evaluation; -1 before the first. At most `engine.round`.
@@ -86,26 +86,13 @@ class RunState:
 
     def to_json(self) -> Json:
         """The attributes as a checkpoint names them."""
-        saved: Json = {}
-        for name, value in vars(self).items():
-            key = name
-            if name == "clock" and value is None:
-                continue
-            if name in ("fleets", "odd", "trains_on") and not value:
-                continue
-            if name == "incarnation":
-                key = "again"
-            saved[key] = value
-        return saved
+        return dict(vars(self))
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> RunState:
         """The state as a checkpoint has it, next to its agents and to where files end. Raises TypeError for other keys."""
-        others = {*COLUMNS.values(), *ENDS}
-        named = {key: value for key, value in saved.items() if key not in others}
-        if "again" in named:
-            named["incarnation"] = named.pop("again")
-        return cls(**named)
+        others = {*COLUMNS, *ENDS}
+        return cls(**{key: value for key, value in saved.items() if key not in others})
 
 
 def note_outcome(

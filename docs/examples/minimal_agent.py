@@ -33,7 +33,6 @@ Example = tuple[list[float], int]
 
 FEDERATION = "default"
 PROTOCOL_VERSION = 1
-REPORT_VERSION = 2  # of reports and their parts
 FORMAT = 1  # what the fields of statuses, orders and reports mean
 RESEND_S = 2.0
 RECONNECT_S = 1.0
@@ -52,16 +51,16 @@ def content_digest(content: bytes) -> bytes:
 
 
 def pack_report(fields: Fields) -> bytes:
-    """A report: version 2 and body. Its digest protects all of it."""
+    """A report: version and body. Its digest protects all of it."""
     body: bytes = msgpack.packb(fields, use_bin_type=True)
-    return bytes([REPORT_VERSION]) + body
+    return bytes([PROTOCOL_VERSION]) + body
 
 
 def pack_part(fields: Fields) -> bytes:
-    """A part of a report: version 2, the checksum of all fields but `data`, which is the last one, and the body."""
+    """A part: version, the checksum of all fields but `data`, which is the last one, and the body."""
     body: bytes = msgpack.packb(fields, use_bin_type=True)
     without_data = body[: len(body) - len(fields["data"])]
-    return bytes([REPORT_VERSION]) + checksum(without_data) + body
+    return bytes([PROTOCOL_VERSION]) + checksum(without_data) + body
 
 
 def unpack(payload: bytes) -> Fields:
@@ -70,6 +69,16 @@ def unpack(payload: bytes) -> Fields:
     if payload[0] != PROTOCOL_VERSION or payload[1:9] != checksum(body):
         raise ValueError("another version, or damaged")
     fields: Fields = msgpack.unpackb(body, raw=False)
+    return fields
+
+
+def unpack_part(payload: bytes) -> Fields:
+    """The fields of a part. ValueError for one that is damaged, or of another version; its data has a digest."""
+    body = payload[9:]
+    fields: Fields = msgpack.unpackb(body, raw=False)
+    without_data = body[: len(body) - len(fields["data"])]
+    if payload[0] != PROTOCOL_VERSION or payload[1:9] != checksum(without_data):
+        raise ValueError("another version, or damaged")
     return fields
 
 
@@ -346,7 +355,7 @@ class MinimalAgent:
                 self.client.subscribe(topic, qos=QOS)
 
     def model_part_seen(self, payload: bytes) -> None:
-        part = unpack(payload)
+        part = unpack_part(payload)
         work = self.order.get("work")
         if work is None or part["digest"] in self.models:
             return

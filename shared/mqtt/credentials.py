@@ -200,7 +200,7 @@ def _beside(file: Path, name: str | None) -> Path | None:
 def check_role(file: Path, roles: Sequence[str]) -> None:
     """Check that a user's role gives the rights that a command needs. Its broker would only be silent.
 
-    A file without a role, of an earlier version or another maker, is accepted.
+    A file without a role, of another maker, is accepted.
 
     Raises:
         UserError: the credentials belong to a user with another role.

@@ -6,7 +6,7 @@ import codecs
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -63,8 +63,6 @@ class Vocabulary(Section):
 
 class Window(Section):
     """Consecutive rows of a table as one sample: a task's features are then [inputs per row, rows]."""
-
-    newer: ClassVar[tuple[str, ...]] = ("horizon",)
 
     rows: int = Field(ge=2, le=MAX_ROWS, description="Rows of one window.")
     stride: int | None = Field(
@@ -150,8 +148,6 @@ def _encoding(name: str) -> str:
 
 class Notation(Section):
     """How the files of the devices spell numbers, times and missing cells. The usual spelling is read as well."""
-
-    newer: ClassVar[tuple[str, ...]] = ("missing", "thousands", "units")
 
     decimal: Literal[".", ","] = Field(
         ".", description='",": numbers may have a decimal comma, as in 38,0.'

@@ -71,8 +71,6 @@ def _union_members(union: JsonSchema) -> list[JsonSchema]:
 class Method(_WrittenFlat):
     """A column of a comparison, written flat: {name: fedclust, n_clusters: 4, training: {momentum: 0.5}}, or the name alone."""
 
-    newer: ClassVar[tuple[str, ...]] = ("split",)
-
     inner_field: ClassVar[str] = "strategy"
 
     label: Name = Field(

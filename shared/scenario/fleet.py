@@ -83,8 +83,6 @@ class Drift(Section):
 class Fleet(Section):
     """A simulated fleet: real agents in a few processes on this machine, connected to a real broker."""
 
-    newer = ("together",)
-
     agents: int = Field(
         ge=1, le=MAX_AGENTS, description="Number of simulated agents, newcomers included."
     )

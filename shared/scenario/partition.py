@@ -125,17 +125,8 @@ Partition = Annotated[
 RULES = frozenset(rule.model_fields["name"].default for rule in get_args(get_args(Partition)[0]))
 
 
-# Rules that this program no longer has -> what to use instead.
-REMOVED_RULES = {
-    "superclass_mixture": "use by_group with an .npz whose groups are the agents; python -m benchmarks.superclasses makes one"
-}
-
-
 def _rule_or_file(value: Any) -> Any:
     """The name of a rule is the rule with its defaults; another text is the path of a file."""
-    name = value.get("name") if isinstance(value, dict) else value
-    if isinstance(name, str) and name in REMOVED_RULES:
-        raise ValueError(f"the rule {name} was removed; {REMOVED_RULES[name]}")
     is_rule = isinstance(value, str) and value in RULES
     return as_section(value) if is_rule else value
 

@@ -22,7 +22,7 @@ from covey.shared.scenario.checks import check_buffered
 from covey.shared.scenario.compare import Compare, Method
 from covey.shared.scenario.evaluation import Evaluation, Tune
 from covey.shared.scenario.fleet import Fleet
-from covey.shared.scenario.partition import REMOVED_RULES, RULES
+from covey.shared.scenario.partition import RULES
 from covey.shared.scenario.rounds import Rounds
 from covey.shared.scenario.section import Section
 from covey.shared.scenario.task import IMAGE_AXES, SPLIT, Task
@@ -432,7 +432,7 @@ def named_files(data: Mapping[str, Any], folder: Path) -> dict[tuple[str, ...], 
             text = text.get(key) if isinstance(text, dict) else None
         if not isinstance(text, str):
             continue
-        is_rule = place[-1] == "partition" and text in {*RULES, *REMOVED_RULES}
+        is_rule = place[-1] == "partition" and text in RULES
         if not is_rule:
             found[place] = (folder / text).resolve()
     return found

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field
 
 MAX_PATTERN = 200  # characters of a pattern of tensor names
 
@@ -17,17 +17,6 @@ class Section(BaseModel):
     """A part of a scenario. It is frozen, refuses unknown keys and accepts finite numbers only."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    # Keys that came later. The text of a section leaves them out where they are not set, and keeps the digest that its
-    # runs have stored.
-    newer: ClassVar[tuple[str, ...]] = ()
-
-    @model_serializer(mode="wrap")
-    def _newer_keys_only_where_they_are_set(
-        self, serialize: SerializerFunctionWrapHandler
-    ) -> dict[str, Any]:
-        settings: dict[str, Any] = serialize(self)
-        return {key: value for key, value in settings.items() if value or key not in self.newer}
 
 
 def repeated(items: Iterable[str]) -> list[str]:

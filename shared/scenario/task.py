@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -57,8 +57,6 @@ ALWAYS_SENT = ("features", "classes", "model", "scale", "standardise")
 class Model(Section):
     """A built-in model, or a model of the user's own that is installed on every device."""
 
-    newer: ClassVar[tuple[str, ...]] = ("adapters",)
-
     name: str = Field(
         "mlp",
         description="A built-in model (lenet5, mlp, linear, cnn1d, gru, autoencoder, cnn4, mobilenet, resnet9, femnist_cnn, celeba_cnn, "
@@ -88,15 +86,6 @@ class Standardise(Section):
 
 class Task(Section):
     """The learning task. Agents whose data does not fit it report the difference and do not take part."""
-
-    newer: ClassVar[tuple[str, ...]] = (
-        *SPLIT,
-        "base",
-        "seasons",
-        "anomalies",
-        "drop_unlabelled",
-        "elapsed",
-    )
 
     features: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         min_length=1,

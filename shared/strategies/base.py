@@ -57,14 +57,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from covey.shared.numerics.averages import Average
 from covey.shared.numerics.clustering import Linkage
@@ -77,7 +70,7 @@ from covey.shared.strategies.client_half import ClientState, Job, Local, Mixture
 # `as` with the same name: authors of methods import these from here
 from covey.shared.strategies.expected import LARGEST as LARGEST
 from covey.shared.strategies.expected import Expected as Expected
-from covey.shared.strategies.facts import FORMER, NOT_BUFFERED
+from covey.shared.strategies.facts import NOT_BUFFERED
 from covey.shared.strategies.facts import Buffering as Buffering
 from covey.shared.strategies.facts import ClientId as ClientId
 from covey.shared.strategies.facts import Exchange as Exchange
@@ -333,36 +326,11 @@ class Strategy(BaseModel, Generic[S]):
     )
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Without means of models there is no key `server`: what is annotated as of the class is no field.
-
-        Raises:
-            TypeError: a fact is no longer an attribute of its own.
-        """
+        """Without means of models there is no key `server`: what is annotated as of the class is no field."""
         super().__init_subclass__(**options)
-        for name in FORMER.keys() & {*vars(cls), *vars(cls).get("__annotations__", {})}:
-            raise TypeError(f"{cls.__name__}.{name} is no longer read: {FORMER[name]}")
         if isinstance(cls.facts, Facts) and not cls.facts.makes_means:
             cls.__annotations__ = {**vars(cls).get("__annotations__", {}), "server": ClassVar[None]}
             cls.server = None
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **options: Any) -> None:
-        """TypeError for facts that do not fit the options."""
-        super().__pydantic_init_subclass__(**options)
-        for name in cls.facts.unset if isinstance(cls.facts, Facts) else ():
-            if name not in cls.model_fields or cls.model_fields[name].default is not None:
-                raise TypeError(
-                    f"{cls.__name__}.facts: unset names {name}, which is no option with the default None"
-                )
-
-    @model_serializer(mode="wrap")
-    def _only_what_is_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        settings: dict[str, Any] = serialize(self)
-        return {
-            name: value
-            for name, value in settings.items()
-            if value is not None or name not in ("server", *self.facts.unset)
-        }
 
     @model_validator(mode="after")
     def _has_models_to_move(self) -> Self:

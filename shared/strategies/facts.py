@@ -133,9 +133,6 @@ class Facts:
     # False: a round makes something else than means of models, so there is no key `server`.
     server: bool = True
 
-    # Options that a scenario's text leaves out where they are None: it keeps the digest that its runs have stored.
-    unset: tuple[str, ...] = ()
-
     def __post_init__(self) -> None:
         if self.sealed is None:
             return
@@ -177,19 +174,3 @@ class Facts:
             phase: {**self.numbers.get(phase, {}), **more.get(phase, {})}
             for phase in {**self.numbers, **more}
         }
-
-
-# attributes of older methods -> what to write instead
-FORMER = {
-    old: f"write facts = replace(Base.facts, {new}) with the facts of the class's base"
-    for old, new in {
-        "individual": "individual=True",
-        "signature_phases": "signatures=(...)",
-        "keeps_models": "keeps=True",
-        "order_numbers": "numbers=Base.facts.numbers_with({...})",
-        "simulated_cell": "cell=...",
-        "sealed": "sealed=Sealed(...)",
-        "no_server": "server=False",
-        "unset": "unset=(...)",
-    }.items()
-} | {"client_fields": "write the function forget(state, client)"}

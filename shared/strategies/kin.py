@@ -163,7 +163,6 @@ class Kin(ManyModels[KinState]):
             (SIGNATURE, ENTRY, VOTE), lambda state, least: _with_large_parts(state, least)
         ),
         server=False,
-        unset=("stop",),
     )
 
     summary: ClassVar[str] = (

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from covey.shared.wire.messages import DeviceWish
 from covey.shared.written import FIRST
@@ -94,20 +87,6 @@ class Training(BaseModel):
                 "precision fp16 needs a GPU, and device is cpu; set device to auto, or precision to bf16"
             )
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_later_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out later keys at their defaults: older agents understand such settings, older runs resume."""
-        settings: dict[str, Any] = dump(self)
-        if self.device == "cpu":
-            settings.pop("device", None)
-        if self.augment == "none":
-            settings.pop("augment", None)
-        if self.weights == "none":
-            settings.pop("weights", None)
-        if self.precision == "fp32":
-            settings.pop("precision", None)
-        return settings
 
     def in_round(self, round_: int, rounds: int) -> Training:
         """The settings that agents use once `round_` of all `rounds` are complete.

@@ -2,8 +2,8 @@
 
 A msgpack message is one byte of protocol version, eight bytes of checksum (blake2b of the rest) and the body. A JSON
 message has its checksum as its last key, `check`. A damaged message is therefore refused even if it would still make
-sense. Reports travel in version 2, in which their digest takes the place of checksums over the same bytes: a report is
-hashed once by its maker and once by its receiver.
+sense. What travels in parts has a digest, which takes the place of checksums over the same bytes: the checksum of a part
+leaves out its data, and a report has none, so that it is hashed once by its maker and once by its receiver.
 An idle agent imports this module, so it needs neither numpy nor torch.
 """
 
@@ -31,7 +31,6 @@ from covey.shared.wire.format import FORMAT, NONE, speaks_other
 from covey.shared.wire.topics import is_name
 
 VERSION = 1
-REPORT_VERSION = 2  # of reports and their parts
 CHECKSUM_BYTES = 8
 HEAD_BYTES = 1 + CHECKSUM_BYTES  # version and checksum
 # items of a list or map: a header of five bytes could otherwise claim memory for as many items as there are bytes
@@ -136,9 +135,7 @@ class Packed(Message):
         Raises:
             DecodeError: for one of the reasons "empty", "too long", "version", "checksum", "not msgpack", "fields".
         """
-        version = cls._version(payload)
-        if version != VERSION:
-            raise DecodeError("version", f"{version}, expected {VERSION}")
+        cls._check_version(payload)
         body = memoryview(payload)[HEAD_BYTES:]
         if not verified:
             compare_checksum(body, payload)
@@ -149,15 +146,16 @@ class Packed(Message):
         return body
 
     @classmethod
-    def _version(cls, payload: bytes) -> int:
-        """The version of a payload of acceptable length. Raises DecodeError "empty" or "too long"."""
+    def _check_version(cls, payload: bytes) -> None:
+        """Raises DecodeError "empty", "too long" or "version"."""
         if not payload:
             raise DecodeError("empty")
         if len(payload) > cls.max_bytes:
             raise DecodeError(
                 "too long", f"{len(payload)} bytes of msgpack, at most {cls.max_bytes}"
             )
-        return payload[0]
+        if payload[0] != VERSION:
+            raise DecodeError("version", f"{payload[0]}, expected {VERSION}")
 
     @classmethod
     def _of_body(cls, body: memoryview) -> Self:

@@ -19,7 +19,6 @@ from covey.shared.errors import DecodeError
 from covey.shared.wire.format import FORMAT
 from covey.shared.wire.framing import (
     HEAD_BYTES,
-    REPORT_VERSION,
     VERSION,
     Count,
     Message,
@@ -99,34 +98,29 @@ class Part(Packed):
     about: Count
     data: bytes
 
-    def to_bytes(self, version: int = VERSION) -> bytes:
-        """Version, checksum and body.
-
-        In version 2 the checksum covers all fields but `data`: the digest of the content covers that.
-        """
-        if version == VERSION:
-            return super().to_bytes()
+    def to_bytes(self) -> bytes:
+        """Version, checksum and body. The checksum covers all fields but `data`: the digest of the content covers that."""
         body = self._body()
         fields = self._without_data(memoryview(body))
-        return b"".join((bytes([version]), checksum_of(fields), body))
+        return b"".join((bytes([VERSION]), checksum_of(fields), body))
 
     @classmethod
     def from_bytes(cls, payload: bytes, *, verified: bool = False) -> Self:
-        """The part in a payload of either version. Arguments and errors are those of `Packed.from_bytes`.
+        """The part in a payload. Arguments and errors are those of `Packed.from_bytes`.
 
-        Nothing has compared the data of a part of version 2 yet: that is done once all parts are there.
+        Nothing has compared the data yet: that is done once all parts are there.
         """
-        if cls._version(payload) != REPORT_VERSION:
-            return super().from_bytes(payload, verified=verified)
+        cls._check_version(payload)
         body = memoryview(payload)[HEAD_BYTES:]
         part = cls._of_body(body)
         if not payload.endswith(part.data):
             raise DecodeError("fields", "Part.data: expected it as the last field")
-        compare_checksum(part._without_data(body), payload)
+        if not verified:
+            compare_checksum(part._without_data(body), payload)
         return part
 
     def _without_data(self, body: memoryview) -> memoryview:
-        """What the checksum of version 2 covers of this part's body."""
+        """What the checksum covers of this part's body."""
         return body[: len(body) - len(self.data)]
 
 
@@ -288,7 +282,7 @@ def learner_of(device: str) -> str:
 class ReportContent(Sparse, Packed):
     """A whole report: the content of the parts on a report topic. `failure` is the reason if the work was not done.
 
-    It travels in version 2: one byte of version and the body. The digest of these bytes takes the place of a checksum.
+    It travels as one byte of version and the body. The digest of these bytes takes the place of a checksum.
     `client_state` is "lost" if the agent's state of earlier work is damaged or missing, and "ahead" if it belongs to
     later work that the coordinator has lost. Methods that keep client state then end with other models.
     """
@@ -315,7 +309,7 @@ class ReportContent(Sparse, Packed):
     def packed(self) -> memoryview:
         """Version and body, in the memory in which they were packed: a copy of a large report takes time."""
         packer = msgpack.Packer(use_bin_type=True, autoreset=False)
-        packer.pack(REPORT_VERSION)  # a small number is its own byte in msgpack
+        packer.pack(VERSION)  # a small number is its own byte in msgpack
         packer.pack(self.model_dump())
         content: memoryview = packer.getbuffer()
         return content
@@ -326,18 +320,16 @@ class ReportContent(Sparse, Packed):
 
     @classmethod
     def from_bytes(cls, payload: bytes, *, verified: bool = False) -> Self:
-        """The report in a content of either version.
+        """The report in a content.
 
         Args:
             payload: the content.
-            verified: the caller has compared the digest of the content. Nothing else protects one of version 2. A
-                checksum, which earlier versions write, is compared nevertheless.
+            verified: the caller has compared the digest of the content. Nothing else protects it.
 
         Raises:
-            DecodeError: as `Packed.from_bytes`; "checksum" also for a content of version 2 that is not verified.
+            DecodeError: as `Packed.from_bytes`; "checksum" for a content that is not verified.
         """
-        if cls._version(payload) != REPORT_VERSION:
-            return super().from_bytes(payload)
+        cls._check_version(payload)
         if not verified:
             raise DecodeError("checksum", "the digest of the report was not compared")
         return cls._of_body(memoryview(payload)[1:])

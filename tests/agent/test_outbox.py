@@ -403,7 +403,7 @@ def write_state(folder: Path, changes: dict[str, object]) -> bytes:
     tree = newest(folder) | changes
     del tree["seal"]
     tree["seal"] = digest(json.dumps(tree, sort_keys=True).encode()).hex()
-    (folder / "state.json").write_bytes(json.dumps(tree).encode())
+    (folder / "state.json").write_bytes(json.dumps(tree).encode() + b"\n")
     return (folder / "state.json").read_bytes()
 
 

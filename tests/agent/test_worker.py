@@ -176,16 +176,6 @@ def test_any_damaged_byte_of_a_memory_is_found_or_changes_nothing(tmp_path: Path
             assert array.tobytes() == arrays[name].tobytes(), place
 
 
-def test_a_memory_that_an_earlier_version_has_digested_is_whole_or_damaged(tmp_path: Path) -> None:
-    path = tmp_path / "memory"
-    save_memory(path, {"a": np.arange(3.0)}, durable=False)
-    expected = digest(path.read_bytes()).hex()
-    assert list(load_memory(path, expected)) == ["a"]
-    path.write_bytes(path.read_bytes() + b"?")
-    with pytest.raises(MemoryDamaged):
-        load_memory(path, expected)
-
-
 def test_the_values_of_a_report_and_of_a_memory_are_hashed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ from benchmarks import (
 )
 from benchmarks.torch_runs import TIMES, bent
 from covey.coordinator.fold.private_sums import epsilon
+from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from tests.bowl import flat
 
@@ -146,3 +147,12 @@ def test_a_cell_of_steady_members_repeats(form: str) -> None:
     cell = secure_steady.Cell(10, 0.1, "all", form)
     found = secure_steady.measured(cell, STEADY["settings"]["seeds"])
     assert found == STEADY["cells"][cell.key]
+
+
+def test_the_scenarios_of_all_stored_comparisons_can_be_read() -> None:
+    """So that `coordinator compare --known` takes their rows."""
+    stored = [json.loads(file.read_text()) for file in RESULTS.glob("*.json")]
+    scenarios = [one["scenario"] for one in stored if isinstance(one, dict) and "scenario" in one]
+    assert len(scenarios) > 20
+    for scenario in scenarios:
+        Scenario.model_validate(scenario)

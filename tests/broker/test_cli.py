@@ -85,7 +85,6 @@ def test_the_doctor_exits_with_1_if_no_broker_listens() -> None:
     [
         ["doctor"],
         ["doctor", "http://localhost"],
-        ["doctor", "mqtts://localhost", "--insecure"],
         ["up", "--user", "ann"],
         ["up", "--tls-cert", "nowhere.pem"],
         ["up", "--password-file", "nowhere"],

@@ -553,16 +553,6 @@ def test_the_audit_log_of_the_folder_holds_every_change(home: BrokerFolder) -> N
     } == dict.fromkeys(("init", "enroll", "rotate", "expel"), 1)
 
 
-def test_a_folder_of_an_older_version_keeps_its_users_when_one_is_enrolled(
-    home: BrokerFolder,
-) -> None:
-    home.enroll("pi-7", federation="+")
-    home.members.unlink()
-    home.enroll("pi-8")
-    assert set(home.entries()) == {"coordinator", "pi-7", "pi-8"}
-    assert home.entries()["coordinator"].role == "coordinator"
-
-
 def test_a_host_with_an_umlaut_is_answered_with_its_form_in_the_dns(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"write böse\.local as xn--bse-sna\.local"):
         BrokerFolder.create(tmp_path / "home", ["127.0.0.1", "böse.local"], 8883)
@@ -606,13 +596,3 @@ def test_a_certificate_in_credentials_is_a_file_name(heading: str, tmp_path: Pat
     file.write_text(f'{{"id": "pi-7", "broker": "mqtts://host", {heading}}}')
     with pytest.raises(UserError, match="this is not a credentials file"):
         credentials.read(file)
-
-
-@pytest.mark.parametrize("variable", ["COVEY_CA", "COVEY_CERT", "COVEY_KEY", "COVEY_INSECURE"])
-def test_a_variable_that_is_no_longer_read_is_not_ignored_in_silence(
-    variable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(variable, "x.pem")
-    done = CliRunner().invoke(coordinator, ["status"])
-    assert done.exit_code == 2
-    assert f"{variable} is no longer read; write a credentials file" in done.stderr

@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from covey.shared.wire.documents import AgentStatus, RosterMessage
-from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import Part
 from tests.kit.scenes import Scenes, start_file
 from tests.processes import (
@@ -171,10 +170,6 @@ def test_the_bytes_of_the_example_part_are_those_of_the_code() -> None:
     payload = bytes.fromhex(example("The payload of this part:"))
     assert Part(**fields).to_bytes() == payload
     assert Part.from_bytes(payload) == Part(**fields)
-    head = bytes.fromhex(example("The part above in version 2 has the same body:"))
-    newer = head + payload[len(head) :]
-    assert Part(**fields).to_bytes(REPORT_VERSION) == newer
-    assert Part.from_bytes(newer) == Part(**fields)
 
 
 def test_the_example_status_is_one() -> None:

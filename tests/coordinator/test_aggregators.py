@@ -23,7 +23,6 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.aggregates import AggregatorStatus, AggregatorTask
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.format import FORMAT, NONE
-from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.topics import Topics
 from tests import clock
@@ -168,7 +167,7 @@ def test_reports_that_stay_incomplete_are_removed_from_the_disk(
 
     def half(agent: str, number: int) -> Received:
         part = Part(digest=bytes([number] * 16), index=0, count=2, size=9, about=1, data=b"12345")
-        return Received(TOPICS.report(agent, 0), part.to_bytes(REPORT_VERSION))
+        return Received(TOPICS.report(agent, 0), part.to_bytes())
 
     def files(of: AggregatorService) -> list[str]:
         return [place.name for place in of._folder.iterdir() if place.is_file()]
@@ -202,7 +201,7 @@ def test_a_whole_report_that_comes_again_is_read_again(tmp_path: Path) -> None:
         await task_is_read(fleet, 1)
         first = fleet.services[0]
         topic = TOPICS.report(min(first.summing._samples), 0)
-        message = Received(topic, part.to_bytes(REPORT_VERSION))
+        message = Received(topic, part.to_bytes())
         with patch.object(first.summing, "accept", lambda agent, *_: read.append(agent)):
             first.handle([message, message], asyncio.get_running_loop().time())
 

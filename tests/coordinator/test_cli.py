@@ -167,11 +167,6 @@ def test_no_run_reports_that_no_row_is_known(tmp_path: Path) -> None:
             "--embedded starts its own broker: omit --broker, or omit --embedded",
         ),
         (
-            "--shard one.pem",
-            "--shard is no longer an option; give --credentials once for each broker",
-        ),
-        ("--ca ca.pem", "--ca is no longer an option; write a credentials file"),
-        (
             "--broker mqtt://host --broker mqtt://host",
             "the same broker is given twice; give each of the brokers once",
         ),
@@ -364,7 +359,6 @@ def test_a_run_that_is_given_up_ends_with_one_message_that_has_the_command_to_co
         ("doctor none", "none: no such folder; expected the folder of a run"),
         ("advise none.yaml", "none.yaml: this file does not exist; expected the YAML file"),
         ("advise --from one.csv", "repeat --from for the data of each; expected at least two"),
-        ("stop --run x", "other commands take the folder of a run"),
         ("validate folder", "cannot be read as text (Is a directory)"),
         ("validate cut.yaml", "cut.yaml: not YAML: "),
         ("validate scenario.yaml --set rounds=", "rounds: no value, override rounds="),

@@ -21,7 +21,6 @@ from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service
 from covey.shared.mqtt.link import Received
 from covey.shared.strategies.secured.progress import Progress, SealedState, SummedFigures
-from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import Part
 from tests import clock
 from tests.coordinator.test_aggregators import TOPICS, AggregatedFleet, task_is_read
@@ -162,7 +161,7 @@ def test_a_resume_does_not_bring_a_forgotten_agent_back(tmp_path: Path) -> None:
 async def half_a_report(fleet: AggregatedFleet, shard: int) -> None:
     """The first of two parts of a report, at the aggregator of a shard."""
     part = Part(digest=bytes(16), index=0, count=2, size=9, about=1, data=b"12345")
-    message = Received(TOPICS.report(GONE, 0), part.to_bytes(REPORT_VERSION))
+    message = Received(TOPICS.report(GONE, 0), part.to_bytes())
     fleet.services[shard].handle([message], asyncio.get_running_loop().time())
 
 

@@ -103,12 +103,12 @@ def lie(report: ReportContent, rng: Random) -> bytes:
     """A report with a right checksum and something wrong in it."""
     tree = report.model_dump()
     if rng.random() < 0.1:
-        return sealed(mutated(rng, [packed(tree)]))
+        return sealed(report, mutated(rng, [packed(tree)]))
     for _ in range(rng.randint(1, 2)):
         name = rng.choice(FIELDS)
         tree[name] = mutated_tree(rng, [tree[name]])
         tree[name] = tree[name][0] if isinstance(tree[name], list) and tree[name] else tree[name]
-    return sealed(packed(tree))
+    return sealed(report, packed(tree))
 
 
 def report_target() -> Target:

@@ -61,9 +61,11 @@ def test_a_layout_that_is_none_is_refused(wire: dict[str, Any]) -> None:
 
 def test_an_order_that_keeps_an_agent_busy_is_refused_unread() -> None:
     """46 MB of lists in lists where a text is expected took 6 s, and an idle agent has no memory for them."""
-    order = SAMPLES["order"].model_dump() | {"run": [b"x" * 1000] * 20_000}
+    sample = SAMPLES["order"]
+    assert isinstance(sample, OrderMessage)
+    order = sample.model_dump() | {"run": [b"x" * 1000] * 20_000}
     with pytest.raises(DecodeError, match="too long"):
-        OrderMessage.from_bytes(sealed(packed(order)))
+        OrderMessage.from_bytes(sealed(sample, packed(order)))
 
 
 def test_an_audit_log_with_another_alphabet_in_a_hash_is_broken(tmp_path: Path) -> None:

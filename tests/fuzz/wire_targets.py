@@ -41,18 +41,13 @@ from tests.fuzz.target import Target
 from tests.shared.samples import SAMPLES
 
 
-def sealed(body: bytes) -> bytes:
-    """A msgpack message with a right checksum, as a hostile peer sends it."""
-    return bytes([framing.VERSION]) + framing.checksum_of(body) + body
-
-
-def sealed_in_version_2(kind: type[Packed], body: bytes, data_bytes: int) -> bytes:
-    """A report, or a part of one whose data has this length, as a hostile agent sends it."""
-    version = bytes([framing.REPORT_VERSION])
-    if kind is ReportContent:
+def sealed(sample: Packed, body: bytes) -> bytes:
+    """A msgpack message of this kind with a right checksum, as a hostile peer sends it."""
+    version = bytes([framing.VERSION])
+    if isinstance(sample, ReportContent):
         return version + body
-    fields = body[: len(body) - data_bytes]
-    return version + framing.checksum_of(fields) + body
+    data_bytes = len(sample.data) if isinstance(sample, Part) else 0
+    return version + framing.checksum_of(body[: len(body) - data_bytes]) + body
 
 
 def sealed_json(kind: type[Document], body: bytes) -> bytes:
@@ -87,10 +82,7 @@ def hostile_message(sample: Packed | Document, rng: Random) -> bytes:
             changed = packed(with_wild_number(rng, tree))
         else:
             changed = mutated(rng, [body]) if way < 0.45 else packed(mutated_tree(rng, tree))
-        if isinstance(sample, Part | ReportContent) and rng.random() < 0.5:
-            data_bytes = len(sample.data) if isinstance(sample, Part) else 0
-            return sealed_in_version_2(type(sample), changed[:MAX_MESSAGE], data_bytes)
-        return sealed(changed if len(changed) <= MAX_MESSAGE else mutated(rng, [body]))
+        return sealed(sample, changed if len(changed) <= MAX_MESSAGE else mutated(rng, [body]))
     body = sample.model_dump_json().encode()
     changed = (
         mutated(rng, [body])
@@ -117,7 +109,7 @@ def is_whole(message: Packed | Document, payload: bytes) -> bool:
     if isinstance(message, ReportContent):  # its digest was compared, by our own words
         return True
     checked = payload[9:]
-    if payload[0] == framing.REPORT_VERSION and isinstance(message, Part):
+    if isinstance(message, Part):
         checked = checked[: len(checked) - len(message.data)]
     return payload[1:9] == blake2b(checked, digest_size=8).digest()
 
@@ -229,7 +221,7 @@ def assembler_target() -> Target:
             for sender, part in parts:
                 now[0] += 0.1
                 try:
-                    part = Part.from_bytes(part.to_bytes(framing.REPORT_VERSION))
+                    part = Part.from_bytes(part.to_bytes())
                     whole = assembler.feed(sender, part, now[0])
                     if isinstance(whole, MemorySink) and whole.digest() != part.digest:
                         raise AssertionError("a content was taken that has another digest")

@@ -14,7 +14,6 @@ from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.vectors import Layout
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
-from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import Encoded, OrderMessage, ReportContent, digest
 from covey.shared.wire.parts import split
 from covey.shared.wire.topics import Topics
@@ -75,7 +74,7 @@ class Parrot:
             about=order.step,
         )
         for part in parts:
-            payload = part.to_bytes(REPORT_VERSION)
+            payload = part.to_bytes()
             await link.publish(TOPICS.report(self.name, part.index), payload)
 
     def content(self, order: OrderMessage) -> bytes:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import Any, Literal
+from dataclasses import fields
+from typing import Any
 
 import pytest
 
-from covey.methods import AveragedOnly, Facts, Sealed, Strategy
-from covey.shared.strategies.facts import FORMER
+from covey.methods import Facts, Sealed, Strategy
 from covey.shared.strategies.phase_names import SIGNATURE
 from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.strategies.secured.coordinator import Secured
@@ -35,22 +34,6 @@ NOT_ASKED = {
 def test_facts_that_contradict_each_other_are_refused(facts: dict[str, Any], why: str) -> None:
     with pytest.raises(TypeError, match=why):
         Facts(**facts)
-
-
-@pytest.mark.parametrize("name", FORMER)
-def test_a_fact_that_is_written_as_an_attribute_is_refused_with_what_to_write(name: str) -> None:
-    with pytest.raises(TypeError, match=rf"^Mine.{name} is no longer read: write "):
-        type("Mine", (AveragedOnly,), {name: None, "__module__": __name__})
-
-
-@pytest.mark.parametrize("option", ["nap", "naps"])
-def test_an_option_that_is_left_out_where_it_is_not_set_must_be_one(option: str) -> None:
-    with pytest.raises(TypeError, match=f"unset names {option}, which is no option with"):
-
-        class Rested(AveragedOnly):
-            name: Literal["rested"] = "rested"
-            naps: int = 3
-            facts = replace(AveragedOnly.facts, unset=(option,))
 
 
 @pytest.mark.parametrize("method", SEALED)

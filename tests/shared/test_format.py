@@ -25,7 +25,7 @@ from covey.shared.programs.version import RELEASE
 from covey.shared.wire.aggregates import AggregatorStatus
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.format import FORMAT, NONE
-from covey.shared.wire.framing import Document, Message, Packed, check_key, checksum_of
+from covey.shared.wire.framing import VERSION, Document, Message, Packed, check_key, checksum_of
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.kit.small_run import scenario, setup
 from tests.methods import METHODS
@@ -87,7 +87,12 @@ def without_format(message: Message) -> bytes:
         body = json.dumps(tree).encode()
         return body[:-1] + check_key(body)
     packed: bytes = msgpack.packb(tree, use_bin_type=True)
-    return bytes([1]) + checksum_of(packed) + packed
+    return framed(type(message), packed)
+
+
+def framed(kind: type[Any], body: bytes) -> bytes:
+    """A report has no checksum: its digest was compared."""
+    return bytes([VERSION]) + (b"" if kind is ReportContent else checksum_of(body)) + body
 
 
 NUMBERED = sorted(name for name, one in SAMPLES.items() if "format" in type(one).model_fields)
@@ -110,11 +115,11 @@ def test_orders_and_reports_of_another_number_are_refused_for_it_whatever_their_
     name: str,
 ) -> None:
     kind = type(SAMPLES[name])
+    assert issubclass(kind, Packed)
     tree = {"format": FORMAT + 1, "new": 1}
-    body = msgpack.packb(tree)
-    for payload in (without_format(SAMPLES[name]), bytes([1]) + checksum_of(body) + body):
+    for payload in (without_format(SAMPLES[name]), framed(kind, msgpack.packb(tree))):
         with pytest.raises(DecodeError, match="speaks format") as refusal:
-            kind.from_bytes(payload)
+            kind.from_bytes(payload, verified=True)
         assert refusal.value.reason == "format"
 
 

@@ -84,14 +84,16 @@ def test_an_order_with_a_key_twice_is_refused() -> None:
     assert body[0] == 0x80 | len(tree), "a map of fewer than 16 keys begins with its length"
     body[0] += 1
     with pytest.raises(DecodeError, match="a key occurs twice"):
-        OrderMessage.from_bytes(sealed(bytes(body) + msgpack.packb("step") + msgpack.packb(13)))
+        OrderMessage.from_bytes(
+            sealed(OrderMessage, bytes(body) + msgpack.packb("step") + msgpack.packb(13))
+        )
 
 
 def test_messages_a_hundred_thousand_levels_deep_are_refused_and_the_stack_stays_whole() -> None:
     depth = 100_000
     for opening in (b"\x91", b"\x81\xa1a"):
         with pytest.raises(DecodeError):
-            OrderMessage.from_bytes(sealed(opening * depth + b"\xc0"))
+            OrderMessage.from_bytes(sealed(OrderMessage, opening * depth + b"\xc0"))
     for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
         with pytest.raises(DecodeError):
             Control.from_bytes(opening * depth + b"1" + closing * depth)

@@ -116,7 +116,6 @@ def spellings() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "privacy.secure.clip", {"privacy": {**PRIVACY, "secure": {"clip": 1}}}
     yield "privacy.rounds", {"privacy": {**PRIVACY, "rounds": 3.0}}
     yield "task.init", {"task": {**ORDER.task, "init": "other.npz"}}
-    yield "strategy.server", {"strategy": {**ORDER.strategy, "server": None}}
 
 
 @pytest.mark.parametrize(("where", "told"), spellings())

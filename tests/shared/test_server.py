@@ -12,13 +12,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Vector
-from covey.shared.scenario.explain import REMOVED
 from covey.shared.strategies.base import MODEL, Phase
 from covey.shared.strategies.bases.single import Single
 from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedclust import FedClust, FedClustState
-from covey.shared.strategies.ifca import Ifca
 from covey.shared.strategies.reading import folded
 from covey.shared.strategies.registry import BUILT_IN, AnyStrategy
 from covey.shared.strategies.server import TAU, Moving, Served, Server
@@ -78,11 +76,6 @@ def test_a_plain_server_changes_no_byte(tmp_path: Path) -> None:
     same = in_process(tmp_path / "same", scenario("fedavg", strategy=server))
     assert fingerprint(same) == plain
     assert same.state.moments == {}
-
-
-def test_a_scenario_without_a_server_has_the_text_that_it_had() -> None:
-    assert FedAvg().model_dump() == {"name": "fedavg"}
-    assert Ifca().model_dump().keys().isdisjoint({"server"})
 
 
 def two_clusters(server: Server) -> tuple[FedClust, FedClustState]:
@@ -151,7 +144,6 @@ def test_methods_that_never_make_a_mean_of_models_have_no_server(name: str) -> N
     kind = BUILT_IN[name]
     makes_means = kind.facts.makes_means
     assert ("server" in kind.model_fields) == makes_means
-    assert (f"method.{name}.server" in REMOVED) != makes_means
 
 
 def test_the_defaults_are_those_of_the_optimiser() -> None:

@@ -16,7 +16,7 @@ from covey.shared.strategies.fedclust import FedClust
 from tests.drive import Run
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients
-from tests.kit.small_run import fingerprint, local_for, samples_of, scenario
+from tests.kit.small_run import local_for, samples_of, scenario
 from tests.shared import planted
 from tests.shared.test_strategy_kin import Labelling, even, people, phases, sentences, swapped
 
@@ -77,15 +77,6 @@ def test_until_the_vote_all_clusters_have_one_model() -> None:
     assert strategy.plan(states, View(3, 9, 0, tuple(clients))).name == "vote"
     assert end.state.outcomes["clusters"]["voters"] == 0, "agents that hold nothing back abstain"
     assert len(end.state.models) == 1
-
-
-def test_without_the_option_nothing_differs(tmp_path: Path) -> None:
-    runs = [
-        complete(tmp_path / str(place), swapped, scene({"name": "fedclust", **options}))
-        for place, options in enumerate(({}, {"vote": None}))
-    ]
-    assert fingerprint(runs[0]) == fingerprint(runs[1])
-    assert "vote" not in FedClust().model_dump()
 
 
 @pytest.mark.parametrize(

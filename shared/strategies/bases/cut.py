@@ -490,7 +490,6 @@ class ClusteredOnce(Gated[G], Generic[G]):
     facts: ClassVar[Facts] = Facts(
         numbers={TRAIN: {HOLD_BACK: ASKED}, VOTE: VOTE_NUMBERS},
         sealed=Sealed(clear=(SIGNATURE, ENTRY, VOTE)),
-        unset=("vote",),
     )
 
     vote: Literal["auto"] | None = Field(
