@@ -6,6 +6,7 @@ depends on the data or the model. A refused order is answered with a report that
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from covey.agent.learner_choice import TORCH, cannot_train
 from covey.shared.disclosures import Promise
 from covey.shared.errors import PublicError, UserError
 from covey.shared.own_code.consent import NO_CODE, AllowedCode
-from covey.shared.sentences import expectation
+from covey.shared.sentences import expectation, some
 from covey.shared.strategies.method_names import METHODS
 from covey.shared.strategies.phase_names import (
     CARD,
@@ -34,7 +35,15 @@ from covey.shared.strategies.phase_names import (
 )
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.jobs import JobRules
-from covey.shared.wire.messages import DeviceKind, DeviceWish, ModelRef, OrderMessage, Work, is_base
+from covey.shared.wire.messages import (
+    DeviceKind,
+    DeviceWish,
+    ModelRef,
+    OrderMessage,
+    Work,
+    digest,
+    is_base,
+)
 
 if TYPE_CHECKING:
     from covey.shared.secure.agent import OwnersPolicy
@@ -44,6 +53,14 @@ HEADER_BYTES = 1 << 16  # of an encoded model
 MAX_OPTION_VALUE = 1 << 24  # of a number among the options of a model: widths, counts of filters
 MAX_MEMORY_MB = 1 << 40  # in bytes it is a number that a system can take
 MAX_MODEL_OPTIONS = 256  # numbers among the options of a model
+MAX_NAMES = 8  # in a message
+USUAL_SPELLING: tuple[Any, ...] = (
+    None,
+    ".",
+    [],
+    (),
+)  # in `task.read`, as if the key were not there
+DAY_S = 86_400.0
 
 
 class PolicyError(PublicError):
@@ -182,6 +199,26 @@ def _number(value: Any) -> float:
     return value if type(value) in (int, float) else math.nan
 
 
+RowKey = Literal["read", "impute", "drop_unlabelled"]
+
+
+def chosen_rows(task: Mapping[str, Any]) -> dict[str, str]:
+    """By key of a task, how its own words leave out rows of a table or rewrite cells: of enough such tasks, counts are the cells."""
+    found: dict[str, str] = {}
+    read = task.get("read")
+    spelling = read if isinstance(read, Mapping) else {"read": read}
+    ways = [f"{key} {value!r}" for key, value in spelling.items() if value not in USUAL_SPELLING]
+    if ways:
+        found["read"] = f"reads cells in its own way: {some(ways, MAX_NAMES):.200}"
+    if isinstance(read, Mapping) and (words := read.get("missing")):
+        found["read"] = f"counts cells that read {words!r:.200} as missing"
+    if task.get("impute") == "drop":
+        found["impute"] = "leaves out rows with a missing cell"
+    if task.get("drop_unlabelled") not in (None, False):
+        found["drop_unlabelled"] = "leaves out rows without a target"
+    return found
+
+
 class Policy(BaseModel):
     """The limits of one device; null means no limit."""
 
@@ -200,6 +237,20 @@ class Policy(BaseModel):
     words: Literal["told", "hidden"] = Field(
         "told",
         description="whether a task may ask for the words of a table's columns; hidden: only tasks that list their words",
+    )
+    samples: Literal["told", "hidden"] = Field(
+        "told",
+        description="whether a status and a report name numbers of samples; hidden: a report counts as one sample, except in a sum",
+    )
+    task: tuple[RowKey, ...] = Field(
+        (),
+        description="keys of a task that may leave out rows or rewrite cells here although something is demanded: read, impute "
+        "(drop), drop_unlabelled",
+    )
+    max_tasks: Limit | None = Field(
+        20,
+        description="different tasks within a day that the data is compared with, or that work is done for, while something is "
+        "demanded",
     )
     forced_models: Literal["taken", "checked"] = Field(
         "taken",
@@ -256,10 +307,17 @@ class Policy(BaseModel):
             Promise.SUMMED: sums,
             Promise.NOISED: noise,
             Promise.KEPT: sums or noise,
-            Promise.NO_LABELS: self.labels == "hidden",
             Promise.NO_WORDS: self.words == "hidden",
+            Promise.NO_SAMPLES: self.samples == "hidden",
         }
+        is_demanding = self.labels == "hidden" or self.privacy != PrivacyDemand()
+        found[Promise.OWNED] = is_demanding or any(found.values())
         return frozenset(promise for promise, holds in found.items() if holds)
+
+    @property
+    def demands(self) -> bool:
+        """Whether the owner keeps anything back: then a status follows from the task and the form of the data alone."""
+        return Promise.OWNED in self.promises
 
     @property
     def limits_memory(self) -> bool:
@@ -438,6 +496,7 @@ class OwnersRules:
                 "task.init names a file on this device; a task over the wire must not name files"
             )
         self._check_words(task.get("categories"))
+        self._check_rows(task)
         self._check_options(model.get("options", {}))
 
     def _check_options(self, options: Any) -> None:
@@ -458,6 +517,17 @@ class OwnersRules:
             raise PolicyError(
                 f"policy of this device: words: the task asks for the words of {len(asked)} columns; list the words in "
                 "task.categories"
+            )
+
+    def _check_rows(self, task: Mapping[str, Any]) -> None:
+        """A task that chooses rows by its own words needs the owner's consent where anything is demanded."""
+        chosen = chosen_rows(task)
+        asked = [key for key in chosen if key not in self.policy.task]
+        if asked and self.policy.demands:
+            does = "; ".join(chosen[key] for key in asked)
+            raise PolicyError(
+                f"policy of this device: task: task.{', task.'.join(asked)}: the task {does}; its owner allows that with "
+                f"task: [{', '.join(asked)}]"
             )
 
     def _check_kind(self, work: Work) -> None:
@@ -557,6 +627,28 @@ class OwnersRules:
         """The inverse of `for_job`."""
         policy = UNLIMITED if rules.policy is None else Policy.model_validate(rules.policy)
         return cls(policy, AllowedCode(frozenset(rules.allow)), rules.learner)
+
+
+class TasksOfDay:
+    """The different tasks of the last day, which are limited where the owner of a device demands anything."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._most = policy.max_tasks if policy.demands else None
+        self._seen: dict[bytes, float] = {}  # digest of a task -> when it came first
+
+    def __repr__(self) -> str:
+        return f"<TasksOfDay: {len(self._seen)} of {self._most}>"
+
+    def refuses(self, task: Mapping[str, Any], now: float) -> str | None:
+        """Why one more task is refused; None if it is not, or is one of those."""
+        if self._most is None:
+            return None
+        self._seen = {one: at for one, at in self._seen.items() if now - at < DAY_S}
+        which = digest(json.dumps(task, sort_keys=True, default=str).encode())
+        if which not in self._seen and len(self._seen) >= self._most:
+            return f"policy of this device: max_tasks: {self._most} different tasks within a day are allowed"
+        self._seen.setdefault(which, now)
+        return None
 
 
 DEFAULT_RULES = OwnersRules()

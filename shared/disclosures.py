@@ -31,8 +31,10 @@ class Promise(Enum):
     KEPT = (
         "policy of this device: privacy: its owner demands sums or noise, and figures have neither"
     )
-    NO_LABELS = "policy of this device: labels: hidden"
+    # any demand: a status follows from the task and the form of the file, never from its cells
+    OWNED = "policy of this device: its owner keeps something back"
     NO_WORDS = "policy of this device: words: hidden"
+    NO_SAMPLES = "policy of this device: samples: hidden"
 
 
 Promises = Collection[Promise]
@@ -50,6 +52,7 @@ class DisclosureRow:
     within: Mapping[str, str] | None = (
         None  # of a mapping, the names that may be in it; None: it is sent whole
     )
+    instead: Any = None  # what is sent where it is kept back; None: its default, or nothing
 
     def leaves(self, promises: Promises) -> bool:
         """Whether it is sent while these promises are in force."""
@@ -60,8 +63,10 @@ Table = Mapping[str, DisclosureRow]
 ANY = "*"  # the row of all names that have none of their own
 
 
-def _row(holds: str, *never: Promise, within: Mapping[str, str] | None = None) -> DisclosureRow:
-    return DisclosureRow(holds, frozenset(never), within)
+def _row(
+    holds: str, *never: Promise, within: Mapping[str, str] | None = None, instead: Any = None
+) -> DisclosureRow:
+    return DisclosureRow(holds, frozenset(never), within, instead)
 
 
 _SINGLE = (Promise.SUMMED, Promise.NOISED)  # it is of one agent, and has no noise
@@ -73,7 +78,9 @@ REPORT: Table = {
     "step": _row("of the order"),
     "work": _row("digest of the order"),
     "client": _row("the agent's id"),
-    "examples": _row("number of training samples; the status has it too"),
+    "examples": _row(
+        "number of training samples; the status has it too", Promise.NO_SAMPLES, instead=1
+    ),
     "steps": _row("steps of SGD", *_SINGLE),
     "loss": _row("mean loss of training", *_SINGLE),
     "numbers": _row("see the tables of numbers"),
@@ -154,6 +161,8 @@ NUMBERS_OF_TRAINING: Table = {
     ANY: _row("what a method declares for the phase: choices, losses, counts", *_SINGLE),
 }
 
+_STATED = "number of samples; with any demand that of the file's rows"
+
 STATUS: Table = {
     "format": _row("number of the messages' format"),
     "agent": _row("the agent's id"),
@@ -162,10 +171,10 @@ STATUS: Table = {
     "online": _row("whether it runs"),
     "epoch": _row("of the coordinator's roll call"),
     "task": _row("digest of the task"),
-    "samples": _row("number of training samples"),
-    "test_samples": _row("number of test samples"),
-    "labels": _row("the set of classes of the data", Promise.NO_LABELS),
-    "problem": _row("why it stays out; quotes no data"),
+    "samples": _row(_STATED, Promise.NO_SAMPLES),
+    "test_samples": _row(_STATED, Promise.NO_SAMPLES),
+    "labels": _row("the set of classes of the data", Promise.OWNED),
+    "problem": _row("why it stays out; with any demand a fault of the task or the file's form"),
     "cluster": _row("of its order"),
     "busy": _row("whether it works"),
     "step": _row("of its order"),
@@ -175,7 +184,7 @@ STATUS: Table = {
     "dropped": _row("refused messages by reason"),
     "brief": _row("reads short orders"),
     # which of the published models a device takes over follows from its own samples
-    "model": _row("the model that the device uses", Promise.KEPT),
+    "model": _row("the model that the device uses", Promise.OWNED),
     "model.run": _row("of that model"),
     "model.round": _row("of that model"),
     "model.name": _row("of that model's version"),
@@ -194,7 +203,7 @@ STATUS: Table = {
     "links": _row("connections within a day"),
     "twins": _row("times that another program used its id"),
     "refused": _row("why the coordinator refused its newest report"),
-    "bench": _row("how fast the device trains"),
+    "bench": _row("how fast the device trains", Promise.OWNED),
     "bench.model": _row("that was measured"),
     "bench.values": _row("of the model"),
     "bench.samples": _row("number of training samples"),
@@ -256,11 +265,11 @@ def _fields(message: M, rows: Table, promises: Promises, within: str = "") -> M:
     changes: dict[str, Any] = {}
     for name, field in type(message).model_fields.items():
         value = getattr(message, name)
-        if not _leaves(rows.get(within + name), promises):
-            required = field.is_required()
-            changes[name] = (
-                type(value)() if required else field.get_default(call_default_factory=True)
-            )
+        row = rows.get(within + name)
+        if not _leaves(row, promises):
+            default = field.get_default(call_default_factory=True)
+            empty = type(value)() if field.is_required() else default
+            changes[name] = empty if row is None or row.instead is None else row.instead
         elif isinstance(value, BaseModel):
             changes[name] = _fields(value, rows, promises, f"{within}{name}.")
     return message.model_copy(update=changes) if changes else message

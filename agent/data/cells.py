@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from covey.shared.errors import DataError
 # -- the refused cells of a table ------------------------------------------------------------------
 
 
+# whether rows that do not fit a task are left out, where a refusal would tell that there are some
+LEAVES_OUT: ContextVar[bool] = ContextVar("rows that do not fit are left out", default=False)
 MAX_NAMED = 10  # refused cells in one message
 MAX_SEEN = 40  # characters of a cell that a message quotes
 
@@ -53,6 +56,7 @@ class BadCells:
     _block: list[BadCell]  # of the present block of rows, in any order
     count: int  # all of them
     _by_column: Counter[str]  # faults by name of the column; empty name: whole rows
+    rows: set[int]  # that have any
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -60,6 +64,7 @@ class BadCells:
         self._block = []
         self.count = 0
         self._by_column = Counter()
+        self.rows: set[int] = set()
 
     def __repr__(self) -> str:
         return f"<BadCells {self._path}: {self.count}>"
@@ -68,6 +73,7 @@ class BadCells:
         """Remember a refused cell."""
         self.count += 1
         self._by_column[cell.column] += 1
+        self.rows.add(cell.row)
         self._block.append(cell)
 
     @property

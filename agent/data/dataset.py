@@ -30,6 +30,7 @@ from covey.shared.numerics.votes import LEAST
 from covey.shared.seeds import generator
 from covey.shared.wire.messages import digest
 
+TESTS = 0.2  # of the samples test, of data without a test part
 OUTPUTS_BYTES = 32 << 20  # of a process, for outputs that are kept
 # rows of a set on average. A processor rounds the outputs of a few rows in another way than those of many
 LEAST_ROWS = 16
@@ -271,7 +272,7 @@ def encode(train: Sequence[str], test: Sequence[str] = ()) -> tuple[Array, Array
     return array[:cut], array[cut:], names
 
 
-def with_test(data: Dataset, share: float = 0.2, seed: int = 0) -> Dataset:
+def with_test(data: Dataset, share: float = TESTS, seed: int = 0) -> Dataset:
     """The same samples with a test part: its own if it has one, else `share` of them.
 
     Samples are drawn on the seed, of each class as large a share as of all. If the data has the moments of its rows, the

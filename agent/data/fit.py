@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from covey.agent.data.cells import LEAVES_OUT
 from covey.agent.data.dataset import Array, Dataset, take
 from covey.agent.data.values import spelled
 from covey.shared.errors import DataError
@@ -45,9 +46,9 @@ def fit(data: Dataset, task: Task) -> Dataset:
     """
     if data.targets.dtype == np.bool_:
         return data  # fits already
-    _check_table(data, task)
-    shape = data.shape if task.has_own_columns else _fitting_shape(data, task)
-    _check_targets(data, task)
+    shape = fitting_form(data, task)
+    if LEAVES_OUT.get() and task.kind in ("classes", "anomalies") and not data.regression:
+        data = _of_known_classes(data, _class_table(data, task))
     match task.kind:
         case "values":
             targets, test_targets = _values(data)
@@ -76,11 +77,30 @@ def fit(data: Dataset, task: Task) -> Dataset:
     )
 
 
+def fitting_form(data: Dataset, task: Task) -> Shape:
+    """The shape of samples in the task, as far as it follows from columns and shapes, and not from cells. DataError if there is none."""
+    _check_table(data, task)
+    shape = data.shape if task.has_own_columns else _fitting_shape(data, task)
+    _check_targets(data, task)
+    return shape
+
+
+def _of_known_classes(data: Dataset, table: ClassTable) -> Dataset:
+    """The data without samples of other classes."""
+    known = np.isin(data.test_targets, list(table))
+    return replace(
+        take(data, np.flatnonzero(np.isin(data.targets, list(table)))),
+        test_features=data.test_features[known],
+        test_targets=data.test_targets[known],
+        test_groups=None if data.test_groups is None else data.test_groups[known],
+    )
+
+
 def _check_table(data: Dataset, task: Task) -> None:
     """DataError if the task names columns of a table and the data is something else."""
     if not task.has_own_columns:
         return
-    if data.columns is None:
+    if data.columns is None and len(data.targets):
         fault = (
             "task.columns names the columns of a table, and the data is none: give a CSV or Parquet "
             "file"

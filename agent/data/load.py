@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from covey.agent.data.arrays import load_function, load_installed, load_npz
+from covey.agent.data.class_folders import ClassFolders
 from covey.agent.data.dataset import Dataset
 from covey.agent.data_place import FORM, GrowingFolder, SqlitePath, place_of
 from covey.shared.errors import DataError
@@ -77,6 +78,16 @@ def is_sound_folder(folder: Path) -> bool:
     from covey.agent.data.sounds import sound_folders
 
     return bool(sound_folders(folder).train)
+
+
+def class_folders(place: Path) -> ClassFolders | None:
+    """The files that `load` reads at a path, if they are images or sounds in a folder for each class."""
+    from covey.agent.data.images import image_folders
+    from covey.agent.data.sounds import sound_folders
+
+    if not place.is_dir() or _tables_and_arrays(place):
+        return None
+    return next((one for one in (image_folders(place), sound_folders(place)) if one.train), None)
 
 
 def load(

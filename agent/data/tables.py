@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -12,10 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.agent.data.cells import BadCell, BadCells, quoted
+from covey.agent.data.cells import LEAVES_OUT, BadCell, BadCells, quoted
 from covey.agent.data.dataset import Array, Dataset, RawColumns, dataset, encode
+from covey.agent.data.fit import FLAGS
 from covey.agent.data.limits import check_size, unpacked_limit
 from covey.agent.data.table_columns import (
+    MAX_FLOAT32,
     CellPlace,
     Words,
     days_elapsed,
@@ -34,6 +37,23 @@ from covey.agent.data_place import GrowingFolder
 from covey.shared.errors import DataError
 from covey.shared.scenario.columns import Window
 from covey.shared.scenario.task import Task
+
+
+def _is_target_of(task: Task) -> Callable[[str], bool]:
+    """Decides whether a label is one of the task, whatever the other rows have."""
+    known = frozenset(map(spelled, task.classes if isinstance(task.classes, tuple) else ()))
+
+    def is_target(text: str) -> bool:
+        number = number_written(text)
+        match task.kind:
+            case "values":
+                return number is not None and abs(number) <= MAX_FLOAT32
+            case "labels":
+                return text.lower() in FLAGS
+        is_index = number is not None and number.is_integer() and 0 <= number < task.outputs
+        return text in known or is_index
+
+    return is_target
 
 
 def add_unknown_classes(
@@ -90,6 +110,26 @@ class FileTable:
         words = {name: tuple(vocabulary.words) for name, vocabulary in self.vocabularies.items()}
         moments = np.array(self.moments) if self.moments else None
         return RawColumns(words, self.left_out, moments, self.unlabelled)
+
+    @property
+    def samples_spelled(self) -> list[list[str]]:
+        """The labels of each sample; none of a table without labels."""
+        count, width = len(self.rows), self.width
+        if not self.spelled:
+            return [[]] * count
+        return [self.spelled[width * at : width * (at + 1)] for at in range(count)]
+
+    def taken(self, kept: Sequence[int]) -> FileTable:
+        """Some samples alone."""
+        spelled = self.samples_spelled
+        return replace(
+            self,
+            features=self.features[kept],
+            spelled=[one for at in kept for one in spelled[at]],
+            rows=[self.rows[at] for at in kept],
+            groups=[self.groups[at] for at in kept] if self.groups else [],
+            moments=[self.moments[at] for at in kept] if self.moments else [],
+        )
 
     def labels_for(self, task: Task | None) -> list[str]:
         """The labels. A table without any, in which a task looks for anomalies, has usual samples."""
@@ -168,6 +208,34 @@ def _with_faults_of(
     return fault
 
 
+@contextmanager
+def opened(
+    path: Path, label: str | None, task: Task | None, *, label_needed: bool = True
+) -> Iterator[tuple[TableFile, Selection]]:
+    """A table while it is open, and which of its columns are read. The arguments and errors are those of `read_table`."""
+    wishes: tuple[str, ...] = () if label is None else (label,)
+    expected: list[str] = []
+    if task is not None:
+        if label is not None and task.kind == "labels":
+            raise DataError(
+                f"{path}: --label {label} names one column, and the task has several targets: {listed(task.targets)}; "
+                "leave it out",
+                public="--label names one column, and the task has several targets",
+            )
+        wishes = wishes or task.targets
+        expected += task.columns
+    expected += wishes
+    may_lack = task is not None and task.anomalies is not None
+    least = 1 if may_lack or not label_needed else 2
+    with open_table(path, expected, least, USUAL if task is None else task.read) as file:
+        selection = selected(
+            path, file.columns, wishes, task, label_needed=label_needed and not may_lack
+        )
+        if not label_needed or (may_lack and not wishes):  # a label's cells may hold anything
+            selection = replace(selection, labels=())
+        yield file, selection
+
+
 def read_table(
     path: Path,
     label: str | None = None,
@@ -188,35 +256,16 @@ def read_table(
     Raises:
         DataError: as `load_table`.
     """
-    wishes: tuple[str, ...] = () if label is None else (label,)
-    expected: list[str] = []
-    if task is not None:
-        if label is not None and task.kind == "labels":
-            raise DataError(
-                f"{path}: --label {label} names one column, and the task has several targets: {listed(task.targets)}; "
-                "leave it out",
-                public="--label names one column, and the task has several targets",
-            )
-        wishes = wishes or task.targets
-        expected += task.columns
-    expected += wishes
-    may_lack = task is not None and task.anomalies is not None
-    least = 1 if may_lack or not label_needed else 2
-    notation = USUAL if task is None else task.read
     if vocabularies is None:
         vocabularies = {}
 
     def read(part: Path) -> FileTable:
-        with open_table(part, expected, least, notation) as file:
-            selection = selected(
-                part, file.columns, wishes, task, label_needed=label_needed and not may_lack
-            )
-            if not label_needed or (may_lack and not wishes):  # a label's cells may hold anything
-                selection = replace(selection, labels=())
+        with opened(part, label, task, label_needed=label_needed) as (file, selection):
             return _read(part, file, selection, vocabularies, task)
 
     if isinstance(path, GrowingFolder):
-        settings = (label, None if task is None else task.model_dump_json(), label_needed)
+        words = None if task is None else task.model_dump_json()
+        settings = (label, words, label_needed, LEAVES_OUT.get())
         tables = _KEPT.of(path, (str(path), *settings), vocabularies, read)
         table = replace(_joined(path, tables, task), vocabularies=vocabularies)
     else:
@@ -278,11 +327,12 @@ def _read(
             groups += series_names(group, block, faults)
         faults.close_block()
     is_refused = bool(selection.faults) or faults.count > 0
-    if is_refused and len(places) == 1 and task is not None:
+    leaves_out = LEAVES_OUT.get()
+    if is_refused and not leaves_out and len(places) == 1 and task is not None:
         add_unknown_classes(places[0], rows, spelled, task, faults)
-    faults.check(selection.faults)
+    (BadCells(path) if leaves_out else faults).check(selection.faults)
     all_features = np.concatenate([np.empty((0, len(selection.features))), *features])
-    return FileTable(
+    table = FileTable(
         selection,
         all_features,
         spelled,
@@ -292,6 +342,14 @@ def _read(
         moments=moments,
         width=max(len(places), 1),
     )
+    if not leaves_out or task is None:
+        return table
+    drops, is_target = task.drop_unlabelled, _is_target_of(task)
+    fits = [
+        row not in faults.rows and all(is_target(one) or (drops and not one) for one in own)
+        for row, own in zip(rows, table.samples_spelled, strict=True)
+    ]
+    return table.taken(np.flatnonzero(fits).tolist())
 
 
 def _check_not_empty(table: FileTable, path: Path) -> None:
@@ -381,18 +439,20 @@ def _joined(folder: GrowingFolder, tables: Sequence[FileTable], task: Task | Non
     return whole
 
 
+def no_window(path: Path, longest: int, window: Window) -> DataError:
+    """The fault of a table whose longest series has this many rows, too few for a window."""
+    fault = f"no window: the longest series has {longest} rows, task.window.rows is {window.rows}"
+    if window.horizon is not None:
+        fault += f" and task.window.horizon {window.horizon}"
+    return DataError(f"{path}: {fault}; use shorter windows", public=f"the table gives {fault}")
+
+
 def _windowed(table: FileTable, window: Window, path: Path) -> FileTable:
     """The table with windows over its rows as samples. DataError if no series is long enough for one."""
     count = len(table.rows)
     rows = window_rows(table.groups, count, window)
     if not len(rows):
-        longest = longest_series(table.groups, count)
-        fault = (
-            f"no window: the longest series has {longest} rows, task.window.rows is {window.rows}"
-        )
-        if window.horizon is not None:
-            fault += f" and task.window.horizon {window.horizon}"
-        raise DataError(f"{path}: {fault}; use shorter windows", public=f"the table gives {fault}")
+        raise no_window(path, longest_series(table.groups, count), window)
     check_size(path, rows.size * table.features.shape[1] * 8, unpacked_limit(path))
     own_rows = rows[:, : window.rows]
     last_rows = own_rows[:, -1].tolist()
@@ -426,20 +486,8 @@ def _complete_samples(table: FileTable, path: Path, *, cells: bool, targets: boo
             fault = "no sample has its target and all its cells"
             advice = "fill in targets"
         raise DataError(f"{path}: {fault}; {advice}", public=f"in the table {fault}")
-    spelled: list[str] = []
-    if table.spelled:
-        width = table.width
-        spelled = [one for at in kept for one in table.spelled[width * at : width * (at + 1)]]
-    return replace(
-        table,
-        features=table.features[complete],
-        unlabelled=unlabelled,
-        spelled=spelled,
-        rows=[table.rows[index] for index in kept],
-        groups=[table.groups[index] for index in kept] if table.groups else [],
-        moments=[table.moments[index] for index in kept] if table.moments else [],
-        left_out=len(table.rows) - len(kept) - unlabelled,
-    )
+    left_out = len(table.rows) - len(kept) - unlabelled
+    return replace(table.taken(kept), unlabelled=unlabelled, left_out=left_out)
 
 
 def _features(

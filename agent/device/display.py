@@ -72,8 +72,11 @@ class DeviceDisplay:
             case Disconnected(why) if why != self._shown_error:
                 self._shown_error = why
                 self._warn(f"no connection to {why}; trying again until it works")
-            case DataFits(samples, test_samples):
-                self._show(f"data fits the task: {samples} training, {test_samples} test samples")
+            case DataFits(samples, test_samples, remark):
+                remark = f"; {remark}" if remark else ""
+                self._show(
+                    f"data fits the task: {samples} training, {test_samples} test samples{remark}"
+                )
             case DataChanged():
                 self._show("the data has changed; reading it again")
             case WaitsForCoordinator(why):

@@ -75,6 +75,9 @@ class DataFits(DeviceNotice):
     kind = "data"
     samples: int  # for training
     test_samples: int
+    remark: str = (
+        ""  # what the task does to rows by its own words, and what of the data does not fit
+    )
 
 
 @dataclass(frozen=True)

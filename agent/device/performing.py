@@ -31,7 +31,7 @@ from covey.agent.device.notices import (
 )
 from covey.agent.device.outbox import Outbox
 from covey.agent.kept import privacy_account
-from covey.agent.policy import OF_THE_OWNER, TAKES_MORE, OwnersRules
+from covey.agent.policy import OF_THE_OWNER, TAKES_MORE, OwnersRules, chosen_rows
 from covey.agent.worker.pool import PoolLike, WorkerLost
 from covey.shared.errors import UserError
 from covey.shared.storage.files import obstacle, write_atomically
@@ -190,7 +190,10 @@ class Performer:
             if problem:
                 return e.Inspected(task_digest, problem=problem, detail=problem)
         self._samples = float(found.samples)
-        self._observer(DataFits(found.samples, found.test_samples))
+        remarks = [f"the task {one}" for one in chosen_rows(task).values()]
+        if found.detail:
+            remarks.append(f"left out without a word to the coordinator: {found.detail}")
+        self._observer(DataFits(found.samples, found.test_samples, "; ".join(remarks)))
         return e.Inspected(task_digest, found.samples, found.test_samples, tuple(found.labels))
 
     async def _first_call(self, job: WorkerJob[A]) -> A | Failure:

@@ -62,7 +62,7 @@ from covey.agent.device.events import (
 from covey.agent.device.fetching import Briefs, Fetching, WorkState, is_exchange
 from covey.agent.device.presence import NOT_LOOKED, SessionPresence, SessionProgress, Vitals
 from covey.agent.device.story import Story, StoryContext, StorySentence, sentences
-from covey.agent.policy import DEFAULT_RULES, OwnersRules
+from covey.agent.policy import DEFAULT_RULES, OwnersRules, TasksOfDay
 from covey.shared.mqtt.link import Down, Echo, Up
 from covey.shared.mqtt.profiles import Profile
 from covey.shared.mqtt.subscriptions import TopicsRefused
@@ -128,6 +128,7 @@ class Session:
         self._agent = agent
         self._topics = topics
         self._rules = rules
+        self._tasks = TasksOfDay(rules.policy)
         self._presence = SessionPresence(agent, session, version, bench, vitals)
         self._fetching = Fetching(topics, models)
         self._briefs = Briefs(topics)
@@ -276,7 +277,7 @@ class Session:
                 self._model_in_use = model
                 return []
             case DataReplaced(is_gone):
-                return self._data_changed(is_gone)
+                return self._data_changed(is_gone, now)
             case VitalsSeen(disk_free, certificate):
                 self._presence.vitals = Vitals(disk_free, certificate)
                 return []
@@ -379,19 +380,20 @@ class Session:
             self._delivery.nudge(now)
         if other_format:  # its task and its orders may mean something else
             return [Notify(other_format)] if other_format != before else []
-        return self._compare_task(status) + self._take_up_parked_order(now)
+        return self._compare_task(status, now) + self._take_up_parked_order(now)
 
-    def _compare_task(self, status: CoordinatorStatus) -> Actions:
+    def _compare_task(self, status: CoordinatorStatus, now: float) -> Actions:
         """Compare the data with the coordinator's task, unless the rules of this device refuse the task."""
         if status.task is None or _is_over(status) or not self._presence.is_new_task(status):
             return []
-        refusal = self._rules.refuses_task(status.task)
+        task = status.task
+        refusal = self._rules.refuses_task(task) or self._tasks.refuses(task, now)
         if refusal is None:
-            return [Inspect(status.task, status.task_digest, status.batch)]
+            return [Inspect(task, status.task_digest, status.batch)]
         self._count_refusal()
         return self._presence.inspected(Inspected(status.task_digest, problem=refusal))
 
-    def _data_changed(self, is_gone: bool) -> Actions:
+    def _data_changed(self, is_gone: bool, now: float) -> Actions:
         """Compare the changed data with the task of the present run, or with that of the next one.
 
         Between runs nobody reads it; that there is none is known all the same.
@@ -400,7 +402,7 @@ class Session:
         coordinator = self._presence.coordinator
         if coordinator is None or not coordinator.online or _is_over(coordinator):
             return self._presence.inspected(Inspected("", problem=GONE if is_gone else ""))
-        return self._compare_task(coordinator)
+        return self._compare_task(coordinator, now)
 
     def _conditions_seen(self, unmet: str, now: float) -> Actions:
         """Stay out while a condition does not hold; then take up the order that is still open."""
@@ -450,6 +452,8 @@ class Session:
     def _follow(self, order: OrderMessage, now: float) -> Actions:
         """Follow an order of the current run."""
         refusal = self._rules.refuses(order, self._agent)
+        if refusal is None and order.work is not None:
+            refusal = self._tasks.refuses(order.work.task, now)
         known = self._order.refused if self._order is not None else ""
         self._order = order if refusal is None else order.model_copy(update={"work": None})
         actions: Actions = []

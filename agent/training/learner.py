@@ -198,6 +198,8 @@ class TorchLocal(DataOfLocal):
         noise: Noise,
         ledger: Ledger | None,
         account: DeviceAccount | None = None,
+        *,
+        stated: int | None = None,
     ) -> None:
         """Make `train` DP-SGD from now on.
 
@@ -207,6 +209,7 @@ class TorchLocal(DataOfLocal):
             noise: draws samples and noise.
             ledger: what earlier orders have spent, (rows, 3); None for nothing.
             account: of this device over all runs; None: none is kept.
+            stated: samples that the steps and their account are of, those that were left out included; None: all that train.
 
         Raises:
             PublicError: Opacus is missing, or the model cannot be trained this way.
@@ -220,7 +223,7 @@ class TorchLocal(DataOfLocal):
         self._private = PrivateSgd(
             privacy,
             module,
-            self.examples,
+            self.examples if stated is None else stated,
             self._training,
             budget=budget,
             noise=noise,
@@ -468,7 +471,9 @@ class TorchLocal(DataOfLocal):
         fixed = None if drill.trained is None else net.parts(~drill.trained)
         with net.seeded(self._rng):
             for _ in range(steps):
-                inputs, targets = self._gathered(torch.from_numpy(private.sample()))
+                drawn = private.sample()
+                held = drawn[drawn < self.examples]  # those that were left out have no gradient
+                inputs, targets = self._gathered(torch.from_numpy(held))
                 gradients = private.gradients(partial(self._summed_loss, targets), inputs, fixed)
                 for view, gradient in zip(net.gradients, gradients, strict=True):
                     view.copy_(gradient)

@@ -219,7 +219,7 @@ def adopt(
         )
         return _answer(version, VersionVerdict(accepted=False, why=why), None)
     models = [layout.vector(layout.named(model) | own) for model in models]
-    data = dataset(source, checked)
+    data = dataset(source, checked, leaves_out=rules.policy.demands)
     learner = learner_for(checked, rules)
     training = Training.model_validate(deployment.tune)
 

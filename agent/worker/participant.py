@@ -19,7 +19,7 @@ from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.policy import OwnersRules
 from covey.agent.worker.learners import learner_for, new_weights
 from covey.agent.worker.process import prepared
-from covey.agent.worker.sources import dataset
+from covey.agent.worker.sources import dataset, stated_counts
 from covey.shared.errors import DataError, public_text
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.faults import OwnCodeError
@@ -141,7 +141,14 @@ class Participant:
 
     def dataset(self, work: Work) -> Dataset:
         """Its data, as the order's task has them."""
-        return dataset(self.source, task_of(work), work.round)
+        leaves_out = self.rules.policy.demands
+        return dataset(self.source, task_of(work), work.round, leaves_out=leaves_out)
+
+    def stated_samples(self, work: Work) -> int | None:
+        """The number of training samples that a report states; None: that of the learner."""
+        if not self.rules.policy.demands or isinstance(self.source, FleetShare):
+            return None
+        return stated_counts(self.source, task_of(work))[0]
 
     def models(self, paths: Sequence[Path], layout: Layout, read: Read) -> list[Vector]:
         """The models in these files. A device works on each once, and has no memory to spare."""
@@ -207,7 +214,10 @@ class Participant:
             account = None
             if self.account is not None:
                 account = DeviceAccount(self.account, demand.local_epsilon, demand.local_delta)
-            local.enable_privacy(privacy.local, budget, noise, memory.get(PRIVACY_LEDGER), account)
+            ledger = memory.get(PRIVACY_LEDGER)
+            local.enable_privacy(
+                privacy.local, budget, noise, ledger, account, stated=self.stated_samples(work)
+            )
         if work.phase not in (EVALUATE, VOTE):
             return AtHand(local)
         own = (Fold(local_of(part), units) for part, units in folds(data, work.seed, self.client))
@@ -254,6 +264,6 @@ def told(error: Exception, rules: OwnersRules) -> str:
     A task names the classes that data should have, and a fault the first row that has another one: of enough tasks these are
     the data. An owner who keeps anything back keeps that back too.
     """
-    if isinstance(error, DataError) and rules.policy.promises:
+    if isinstance(error, DataError) and rules.policy.demands:
         return DataError(str(error)).public
     return public_text(error)

@@ -36,6 +36,7 @@ from covey.shared.storage.files import obstacle, write_atomically
 from covey.shared.strategies.base import Strategy
 from covey.shared.strategies.client_half import ClientState
 from covey.shared.strategies.phase_names import EVALUATE
+from covey.shared.strategies.secured.phases import MASKED, WORDS
 from covey.shared.wire.codec import decode_model
 from covey.shared.wire.jobs import (
     BadDisk,
@@ -197,7 +198,11 @@ def worked(
     learner = who.rules.learner
     kind = getattr(at_hand.local, "device", "cpu")  # which the training may have changed
     device = device_name(kind, platform.machine(), framework_of(learner) or learner)
-    content = content.model_copy(update={"client_state": client_state, "device": device})
+    about: dict[str, Any] = {"client_state": client_state, "device": device}
+    stated = who.stated_samples(work)
+    if stated is not None and content.vectors.keys().isdisjoint((MASKED, WORDS)):
+        about["examples"] = stated
+    content = content.model_copy(update=about)
     content = cleared(content, work.phase, promises)
     kept: ModelJudgement | Failure | None = None
     if keep is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from cachetools import LRUCache
 
 from covey.agent.data import Dataset, fit
+from covey.agent.data.cells import LEAVES_OUT
 from covey.agent.data.dataset import (
     Key,
     Outputs,
@@ -28,19 +29,22 @@ from covey.shared.own_code.consent import framework_of
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.simulated_agents import Holders, holders_of
 from covey.shared.scenario.task import Task
-from covey.shared.wire.jobs import DataSource, FleetShare
+from covey.shared.wire.jobs import DataSource, DeviceData, FleetShare
 
 SHARES_BYTES = 32 << 20  # of a process, for shares of simulated agents that are kept
 ShareKey = tuple[int, str]  # agent, task
 
 
-def dataset(source: DataSource, task: Task, round_: int = 0) -> Dataset:
+def dataset(
+    source: DataSource, task: Task, round_: int = 0, *, leaves_out: bool = False
+) -> Dataset:
     """The data of an agent in the form of the task, with a test part. Raises DataError if it does not fit.
 
     Args:
         source: where it comes from.
         task: of the run.
         round_: rounds that are complete: the data of a simulated fleet can drift.
+        leaves_out: of a table on the device, rows that do not fit, rather than refuse it.
     """
     if isinstance(source, FleetShare):
         return _share(source, task, round_)
@@ -49,7 +53,19 @@ def dataset(source: DataSource, task: Task, round_: int = 0) -> Dataset:
 
         return client_data(source.data, task)
     # data that has changed on the disk is read again
-    return _local(source.data, source.label, task.model_dump_json(), fingerprint(source.data))
+    files = fingerprint(source.data)
+    return _local(source.data, source.label, task.model_dump_json(), files, leaves_out=leaves_out)
+
+
+def stated_counts(source: DeviceData, task: Task) -> tuple[int, int]:
+    """The samples for training and for tests that a status states where the owner demands anything: they follow from no cell.
+
+    Raises:
+        DataError: data of this form does not fit the task.
+    """
+    if framework_of(task.model.name) == "flower":
+        return 1, 1  # a client loads its own data, of whose form nothing is known here
+    return _form(source.data, source.label, task.model_dump_json(), fingerprint(source.data))
 
 
 def _share(source: FleetShare, task: Task, round_: int) -> Dataset:
@@ -94,10 +110,23 @@ class _Fleet:
 
 
 @lru_cache(maxsize=1)
-def _local(data: str, label: str | None, task: str, files: Fingerprint | None) -> Dataset:
+def _local(
+    data: str, label: str | None, task: str, files: Fingerprint | None, *, leaves_out: bool
+) -> Dataset:
     from covey.agent.data.check import load_local  # a simulated agent needs none of it
 
-    return load_local(data, label, Task.model_validate_json(task))
+    before = LEAVES_OUT.set(leaves_out)
+    try:
+        return load_local(data, label, Task.model_validate_json(task))
+    finally:
+        LEAVES_OUT.reset(before)
+
+
+@lru_cache(maxsize=1)
+def _form(data: str, label: str | None, task: str, files: Fingerprint | None) -> tuple[int, int]:
+    from covey.agent.data.form import form_counts
+
+    return form_counts(data, label, Task.model_validate_json(task))
 
 
 @lru_cache(maxsize=1)

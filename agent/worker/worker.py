@@ -116,11 +116,36 @@ def _done(job: j.WorkerJob[Any], options: WorkerOptions) -> object:
 
 def _inspected(job: j.InspectData) -> j.DataSummary:
     """Describe the data for a task. Data that does not fit is an answer, not a failure; its detail stays on the device."""
+    task, rules = Task.model_validate(job.task), OwnersRules.of_job(job.rules)
+    if rules.policy.demands and isinstance(job.source, j.DeviceData):
+        return _form_inspected(job, job.source, task, rules)
+    return _cells_inspected(job, task, rules)
+
+
+def _form_inspected(
+    job: j.InspectData, source: j.DeviceData, task: Task, rules: OwnersRules
+) -> j.DataSummary:
+    """Describe the form of the data. Which cells do not fit is for the device's own terminal: they are left out of the work."""
+    from covey.agent.worker.perform import explained, one_line
+    from covey.agent.worker.sources import stated_counts
+
+    try:
+        with memory_limited(rules, None):
+            train, test = stated_counts(source, task)
+    except DataError as error:
+        return _problem(error.public, error)
+    try:
+        found = _cells_inspected(job, task, rules)
+    except Exception as error:
+        found = j.DataSummary(detail=one_line(explained(error)))
+    return j.DataSummary(samples=train, test_samples=test, detail=found.detail)
+
+
+def _cells_inspected(job: j.InspectData, task: Task, rules: OwnersRules) -> j.DataSummary:
     from covey.agent.data.check import inspect
     from covey.agent.worker.participant import told
     from covey.agent.worker.sources import dataset
 
-    task, rules = Task.model_validate(job.task), OwnersRules.of_job(job.rules)
     try:
         with memory_limited(rules, None):
             data = dataset(job.source, task)
@@ -161,7 +186,8 @@ def _tried(job: j.TryStep, threads: int) -> j.Nothing:
 
     task, rules = Task.model_validate(job.task), OwnersRules.of_job(job.rules)
     with memory_limited(rules, threads):
-        one_step(dataset(job.source, task), task, Training(batch=job.batch), rules)
+        data = dataset(job.source, task, leaves_out=rules.policy.demands)
+        one_step(data, task, Training(batch=job.batch), rules)
     return j.Nothing()
 
 

@@ -87,7 +87,7 @@ class Parts:
         if fleet is not None and fleet.drift is not None:
             return None
         samples = self.members.of(client).samples
-        return None if samples is None else samples[0]
+        return None if samples is None else max(samples[0], 1)  # one counts where it is hidden
 
     def orders_of(self, clients: Iterable[ClientId]) -> list[SendOrder]:
         """What these agents should do now."""

@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 from covey.agent.cli.program import app
 from covey.agent.policy import (
     CLEAR,
+    DAY_S,
     SIGNATURES,
     UNLIMITED,
     OwnersRules,
     Policy,
     PolicyError,
+    TasksOfDay,
     values_of,
 )
 from covey.shared.errors import UserError
@@ -167,6 +169,41 @@ def test_an_order_with_the_noise_that_the_owner_demands_is_accepted(
     rules: OwnersRules, changes: dict[str, Any]
 ) -> None:
     assert rules.refuses(order(1, ref(), **changes), DEVICE) is None
+
+
+CHOOSING = {
+    "read": ({"read": {"missing": ["61", "\x1b[31m"]}}, r"counts cells that read \['61', '.x1b"),
+    "read of numbers": ({"read": {"decimal": ","}}, "reads cells in its own way: decimal ','"),
+    "a read of no kind": ({"read": [1]}, "reads cells in its own way"),
+    "impute": ({"impute": "drop"}, "leaves out rows with a missing cell"),
+    "drop_unlabelled": ({"drop_unlabelled": 1}, "leaves out rows without a target"),
+}
+
+
+@pytest.mark.parametrize(("changes", "does"), CHOOSING.values(), ids=CHOOSING)
+def test_a_task_that_chooses_rows_needs_consent_where_its_owner_demands_anything(
+    changes: dict[str, Any], does: str
+) -> None:
+    asked = {**TASK.for_agents(), **changes}
+    assert policy().refuses_task(asked) is None
+    refusal = policy(samples="hidden").refuses_task(asked)
+    assert refusal is not None
+    with pytest.raises(PolicyError, match=f"policy of this device: task: .*{does}"):
+        raise PolicyError(refusal)
+    [key] = changes
+    assert policy(samples="hidden", task=[key]).refuses_task(asked) is None
+
+
+def test_different_tasks_of_a_day_are_counted_where_anything_is_demanded() -> None:
+    demanding = Policy.model_validate({"labels": "hidden", "max_tasks": 2})
+    tasks = TasksOfDay(demanding)
+    assert [tasks.refuses({"target": str(n % 2)}, float(n)) for n in range(4)] == [None] * 4
+    refusal = tasks.refuses({"target": "2"}, 4.0)
+    assert refusal == "policy of this device: max_tasks: 2 different tasks within a day are allowed"
+    assert tasks.refuses({"target": "2"}, DAY_S) is None
+    assert tasks.refuses({"target": "1"}, DAY_S) is None
+    free = TasksOfDay(Policy(max_tasks=1))
+    assert [free.refuses({"target": n}, 0.0) for n in range(3)] == [None] * 3
 
 
 def test_the_policy_knows_the_phases_in_which_methods_send_signatures() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from covey.agent.device import events as e
 from covey.agent.device.session import Session
+from covey.agent.policy import OwnersRules, Policy
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.roll_call import ROLL_SPREAD_S
@@ -232,3 +233,20 @@ def test_an_owner_learns_once_that_a_report_was_refused_and_why() -> None:
     later = refused.model_copy(update={"serial": refused.serial + 1})
     assert e.RefusalSeen("the loss is nan") not in session.handle(e.OrderSeen(later), 1.0)
     assert any("refused a report: the loss is nan" in line.text for line in session.story())
+
+
+def test_one_more_task_than_the_owner_allows_in_a_day_is_neither_compared_nor_worked_on() -> None:
+    rules = OwnersRules(Policy(samples="hidden", max_tasks=1))
+    session = up(rules=rules)
+    first = react(session, e.CoordinatorSeen(status(task=True)), 0.0)
+    assert any(isinstance(action, e.Inspect) for action in first)
+    other = {**TASK.for_agents(), "target": "age"}
+    seen = e.CoordinatorSeen(
+        status("e2", task=True, task_digest="t2").model_copy(update={"task": other})
+    )
+    refused = "policy of this device: max_tasks: 1 different tasks within a day are allowed"
+    assert e.Notify(refused) in react(session, seen, 1.0)
+    assert session.status.problem == refused
+    ordered = session.handle(e.OrderSeen(order(1, REF, task=other)), 2.0)
+    assert e.OrderRefused(1, refused) in ordered
+    assert not any(isinstance(action, e.StartWork) for action in ordered)

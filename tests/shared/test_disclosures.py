@@ -183,6 +183,6 @@ def test_a_vector_that_may_not_leave_is_refused_with_the_promise(
 def test_a_status_keeps_classes_and_choices_of_models_back_where_the_owner_wants_that() -> None:
     whole = status()
     assert cleared_status(whole, ()) == whole
-    assert cleared_status(whole, [Promise.NO_LABELS]).labels == []
-    assert cleared_status(whole, [Promise.KEPT]).model is None
+    assert cleared_status(whole, [Promise.OWNED]).labels == []
+    assert cleared_status(whole, [Promise.OWNED]).model is None
     assert ANY not in STATUS
