@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from covey.agent.data.dataset import Array, Dataset, dataset, encode
-from covey.agent.data.limits import unpacked_limit
+from covey.agent.data.limits import ARRAY_VALUE_BYTES, unpacked_limit
 from covey.agent.own_code import resolve
 from covey.shared.errors import MAX_TYPE_NAME, CoveyError, DataError
 from covey.shared.own_code import plugins
@@ -66,8 +66,11 @@ def read_members(file: Path | BinaryIO, limit: int) -> dict[str, Array]:
             return read_members(opened, limit)
     try:
         with zipfile.ZipFile(file) as archive:
-            members = _members(archive, limit)
-            return {name: _read(archive, member) for name, member in members.items()}
+            arrays: dict[str, Array] = {}
+            for name, member in _members(archive, limit).items():
+                arrays[name] = _read(archive, member, limit)
+                limit -= arrays[name].size * ARRAY_VALUE_BYTES
+            return arrays
     except ArrayFileError:
         raise
     except MemoryError:
@@ -94,13 +97,16 @@ def _members(archive: zipfile.ZipFile, limit: int) -> Members:
     return members
 
 
-def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
+def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo, limit: int) -> Array:
     with archive.open(member) as stream:
         header = _read_header(stream)
         present = member.file_size - stream.tell()
         claimed = header.size_bytes
         if header.dtype.itemsize == 0 or claimed != present:
             raise ArrayFileError(f"an array claims {claimed} bytes, but its member holds {present}")
+        held = math.prod(header.shape) * ARRAY_VALUE_BYTES
+        if held > limit:
+            raise ArrayFileError(f"its numbers take {held} bytes, the limit is {limit}")
         array = np.empty(math.prod(header.shape), header.dtype)
         _fill(stream, array)
     order: Order = "F" if header.is_fortran else "C"

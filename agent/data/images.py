@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from covey.agent.data.class_folders import ClassFolders
 from covey.agent.data.dataset import Array, Dataset, dataset
-from covey.agent.data.limits import MAX_BYTES, check_size
+from covey.agent.data.limits import check_size, unpacked_limit
 from covey.shared.errors import DataError, install
 from covey.shared.scenario.task import Task
 
@@ -122,7 +122,8 @@ class ImageReader:
                 continue
             if features is None:
                 count = len(sources)
-                check_size(self._folder, count * image.size, MAX_BYTES)
+                files = [one for one in sources if isinstance(one, Path)] or [self._folder]
+                check_size(self._folder, count * image.size, unpacked_limit(*files))
                 features = np.zeros((count, *image.shape), np.uint8)
             features[row] = image
         if features is None:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from covey.agent.data.class_folders import ClassFile, ClassFolders
 from covey.agent.data.dataset import Array, Dataset, dataset
+from covey.agent.data.limits import ARRAY_VALUE_BYTES, check_size, unpacked_limit
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 
@@ -75,6 +76,9 @@ def spectrograms(paths: list[Path], task: Task | None) -> Float32:
             public="the data are sounds, and the task's features are not [1, mels, frames]",
         )
     _, mels, frames = form
+    check_size(
+        paths[0].parent, len(paths) * mels * frames * ARRAY_VALUE_BYTES, unpacked_limit(*paths)
+    )
     found: Float32 = np.stack([log_mel(read(path, frames), mels, frames) for path in paths])
     return found[:, None]
 

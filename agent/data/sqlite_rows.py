@@ -5,10 +5,22 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
+from itertools import islice, repeat
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from covey.agent.data.cells import BadCells
+from covey.agent.data.limits import (
+    LIMIT_VARIABLE,
+    MAX_CELL_BYTES,
+    ROW_BYTES,
+    STEP_BYTES,
+    VALUE_BYTES,
+    check_size,
+    unpacked_limit,
+)
 from covey.agent.data.notation import plain
 from covey.agent.data.table_rows import BLOCK_ROWS, Block, TableFile, check_columns, listed
 from covey.agent.data_place import SqlitePath
@@ -16,6 +28,8 @@ from covey.shared.errors import DataError
 from covey.shared.scenario.columns import Notation
 
 WAIT_S = 5.0  # for another program that writes
+STEPS = 1_000_000  # of the database's machine between two looks at how many it has made
+PATTERN_BYTES = 1000  # of a LIKE, which costs its length for each character that it is compared to
 READING = {
     sqlite3.SQLITE_SELECT,
     sqlite3.SQLITE_READ,
@@ -33,19 +47,31 @@ ADVICE = {
     "not a database": "check the file, or copy it again",
     "image is malformed": "check the file, or copy it again",
     "decode to UTF-8": "its texts have another encoding; read that column as CAST(... AS BLOB), or leave it out of the query",
+    "too big": f"a text or content has more than {MAX_CELL_BYTES} bytes; leave its column out of the query",
+    "interrupted": f"its rows take too many steps; simplify the query or view, or set {LIMIT_VARIABLE}",
     "unable to open": "check that this user may read the file and its folder",
 }
 
 
 class _SqliteTable(TableFile):
-    def __init__(self, cursor: sqlite3.Cursor, columns: tuple[str, ...], notation: Notation):
+    def __init__(
+        self,
+        path: Path,
+        limit: int,
+        cursor: sqlite3.Cursor,
+        columns: tuple[str, ...],
+        notation: Notation,
+    ) -> None:
         self.columns = columns
+        self._path = path
+        self._limit = limit  # of all rows, in bytes
         self._cursor = cursor
         self._notation = notation
 
     def blocks(self, names: Sequence[str], faults: BadCells) -> Iterator[Block]:
         number = 0
-        while found := self._cursor.fetchmany(BLOCK_ROWS):
+        rows_within = self._within()
+        while found := list(islice(rows_within, BLOCK_ROWS)):
             rows = range(number + 1, number + len(found) + 1)
             number += len(found)
             by_position = list(zip(*found, strict=True))
@@ -53,6 +79,15 @@ class _SqliteTable(TableFile):
                 name: plain(by_position[self.positions[name]], self._notation) for name in names
             }
             yield Block(rows, [0] * len(found), cells)
+
+    def _within(self) -> Iterator[Sequence[Any]]:
+        """The rows. DataError once they take more than the file may unpack to: a view can have rows without end."""
+        size = 0
+        for row in self._cursor:
+            size += ROW_BYTES + VALUE_BYTES * len(row)
+            size += sum([len(cell) for cell in row if isinstance(cell, str | bytes)])
+            check_size(self._path, size, self._limit)
+            yield row
 
 
 @contextmanager
@@ -71,12 +106,17 @@ def open_sqlite(place: SqlitePath, least: int, notation: Notation) -> Iterator[T
         with closing(sqlite3.connect(address, uri=True, timeout=WAIT_S)) as base:
             query = place.query or _whole(base, place)
             base.set_authorizer(_only_reading)
+            limit = unpacked_limit(place.file)
+            base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_CELL_BYTES)
+            base.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, PATTERN_BYTES)
+            goes_on = repeat(0, limit // STEP_BYTES // STEPS)
+            base.set_progress_handler(partial(next, goes_on, 1), STEPS)  # 1 ends the query
             cursor = base.execute(query)
             if cursor.description is None:
                 raise sqlite3.OperationalError("the query gives no rows: not authorized")
             columns = tuple(name for name, *_ in cursor.description)
             check_columns(place, columns, least)
-            yield _SqliteTable(cursor, columns, notation)
+            yield _SqliteTable(place, limit, cursor, columns, notation)
     except sqlite3.Error as error:
         text = str(error)
         advice = next((one for part, one in ADVICE.items() if part in text), "correct the query")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.agent.data.cells import BadCell, BadCells, Cells
-from covey.agent.data.limits import check_size, unpacked_limit
+from covey.agent.data.limits import ROW_BYTES, VALUE_BYTES, check_size, unpacked_limit
 from covey.agent.data.notation import MARKS, encoding_of, named_separator, plain, separator_of
 from covey.agent.data.values import number_written
 from covey.agent.data_place import UnfinishedFile
@@ -23,11 +23,10 @@ from covey.shared.scenario.columns import LABEL_NAMES, Notation
 from covey.shared.sentences import some
 
 BLOCK_ROWS = 4096
+WORD_ROWS = 1 << 16  # whose words are measured at once
 MAX_NAMES = 8  # in a message
 MAX_COLUMNS = 4096
 UTF_32 = b"\xff\xfe\0\0"  # begins like UTF-16
-ROW_BYTES = 64  # of a row's number and label, as Python's own objects
-VALUE_BYTES = 8  # of a feature: float32, twice while its blocks are put together
 
 
 @dataclass(frozen=True)
@@ -284,9 +283,12 @@ def open_parquet(path: Path, least: int, notation: Notation) -> Iterator[TableFi
         # a word that occurs often is stored once: read as a dictionary, it is held once too
         texts: list[str] = []
         for field in file.schema_arrow:
-            if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+            if pa.types.is_string(kind) or pa.types.is_large_string(kind):
                 texts.append(field.name)
-        yield _ParquetFile(pq.ParquetFile(path, read_dictionary=texts), columns, notation)
+        file = pq.ParquetFile(path, read_dictionary=texts)
+        _check_words(path, file, texts)
+        yield _ParquetFile(file, columns, notation)
     except DataError:
         raise
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
@@ -324,6 +326,21 @@ def _parquet_header(path: Path, file: Any, least: int) -> tuple[str, ...]:
                 public=f"column {number} is nested; {expected}",
             )
     return columns
+
+
+def _check_words(path: Path, file: Any, texts: Sequence[str]) -> None:
+    """DataError for columns of words that are too long in all rows together: each row costs its word again."""
+    import pyarrow.compute as pc
+
+    limit, size = unpacked_limit(path), 0
+    for batch in file.iter_batches(WORD_ROWS, columns=list(texts)) if texts else ():
+        for column in batch.columns:
+            if hasattr(column, "dictionary"):
+                lengths = pc.binary_length(column.dictionary).take(column.indices)
+            else:
+                lengths = pc.binary_length(column)
+            size += pc.sum(lengths).as_py() or 0
+        check_size(path, size, limit)
 
 
 def _values(column: Any) -> list[Any]:

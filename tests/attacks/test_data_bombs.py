@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import sqlite3
 import struct
 import tracemalloc
+import wave
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +16,17 @@ import pytest
 from PIL import Image
 
 from covey.agent.data import load
-from covey.agent.data.limits import FREE_BYTES, LIMIT_VARIABLE, MAX_RATIO, unpacked_limit
+from covey.agent.data.limits import (
+    FREE_BYTES,
+    LIMIT_VARIABLE,
+    MAX_CELL_BYTES,
+    MAX_RATIO,
+    STEP_BYTES,
+    unpacked_limit,
+)
+from covey.agent.data.sqlite_rows import STEPS
 from covey.agent.data.table_rows import MAX_COLUMNS, check_names
+from covey.agent.data_place import sqlite_path
 from covey.shared.errors import DataError, UserError
 
 SMALL = 1 << 20
@@ -197,3 +208,125 @@ def test_names_of_columns_are_compared_once_each(tmp_path: Path) -> None:
     names = [Name(f"c{number}") for number in range(2000)]
     check_names(tmp_path, names)
     assert Name.compared < 10 * len(names)
+
+
+# -- databases ---------------------------------------------------------------------------------------------------------
+
+
+ENDLESS = """CREATE VIEW rows AS
+WITH RECURSIVE t(a) AS (SELECT 1.0 UNION ALL SELECT a + 1 FROM t) SELECT a, a AS b FROM t"""
+
+
+@pytest.mark.parametrize(
+    ("schema", "fault"),
+    [
+        (  # before: 2.0 GB
+            "CREATE TABLE t (a, b); INSERT INTO t VALUES (1, 2);"
+            "CREATE VIEW rows AS SELECT a, b, hex(zeroblob(400000000)) AS c FROM t",
+            f"more than {MAX_CELL_BYTES} bytes",
+        ),
+        (ENDLESS, f"more than {SMALL} bytes"),
+        (  # no row ever comes
+            f"{ENDLESS} WHERE a < 0",
+            "too many steps",
+        ),
+        (
+            "CREATE VIEW rows AS SELECT 1 AS a, hex(zeroblob(60000)) LIKE '%0' || "
+            "hex(zeroblob(20000)) || '%1' AS b",
+            "pattern too complex",
+        ),
+    ],
+    ids=["a long text", "rows without end", "no row without end", "a long pattern"],
+)
+def test_a_database_that_computes_more_than_its_limit_is_given_up(
+    schema: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them take 8 kB; before, three had no end in 40 s."""
+    limit = 4 * STEPS * STEP_BYTES if "steps" in fault else SMALL
+    monkeypatch.setenv(LIMIT_VARIABLE, str(limit))
+    file = tmp_path / "a.sqlite"
+    with sqlite3.connect(file) as base:
+        base.executescript(schema)
+    base.close()
+    place = sqlite_path(f"sqlite:{file}?table=rows")
+    assert place is not None
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=fault):
+            load(place)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 << 20, f"{peak >> 20} MiB were set aside"
+
+
+def test_a_long_text_in_another_column_is_no_obstacle(tmp_path: Path) -> None:
+    file = tmp_path / "a.sqlite"
+    with sqlite3.connect(file) as base:
+        base.execute("CREATE TABLE t (photo, a, label)")
+        rows = [(bytes(2 * MAX_CELL_BYTES), number, number % 2) for number in range(8)]
+        base.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
+    base.close()
+    query = "SELECT a, label FROM t"
+    place = sqlite_path(f"sqlite:{file}?query={query}")
+    assert place is not None
+    assert load(place).shape == (1,)
+
+
+# -- what is stored once and repeated, or stored in fewer bytes than it takes ------------------------------------------
+
+
+@pytest.mark.parametrize("is_dictionary", [True, False])
+def test_a_word_that_is_stored_once_counts_in_each_row(
+    is_dictionary: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: 221 kB took more than 100 s."""
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setenv(LIMIT_VARIABLE, str(SMALL))
+    words = pa.array(["x" * 1000] * 2000)
+    path = tmp_path / "words.parquet"
+    same = words.dictionary_encode() if is_dictionary else words
+    pq.write_table(pa.table({"a": same, "label": [0, 1] * 1000}), path, compression="zstd")
+    assert path.stat().st_size < 20_000
+    with pytest.raises(DataError, match=f"more than {SMALL} bytes"):
+        load(path)
+
+
+@pytest.mark.parametrize("kind", ["int8", "bool", "float16"])
+def test_numbers_of_an_archive_count_with_what_they_become(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: 510 kB of truth values became 2.6 GB."""
+    monkeypatch.setenv(LIMIT_VARIABLE, str(SMALL))
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, x=np.zeros((8, SMALL // 24), kind), y=np.arange(8) % 2)
+    with pytest.raises(DataError, match="its numbers take"):
+        load(path)
+
+
+def test_images_unpack_to_no_more_than_their_files_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: to 64 GiB, from 900 times one image of 60 kB."""
+    monkeypatch.setenv(LIMIT_VARIABLE, str(SMALL))
+    for number in range(8):
+        path = tmp_path / "cat" / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("L", (512, 512)).save(path)
+    with pytest.raises(DataError, match=f"more than {SMALL} bytes"):
+        load(tmp_path)
+
+
+def test_sounds_become_no_more_than_their_files_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: a file of 44 bytes became as long as the task demanded, up to 30 MB."""
+    monkeypatch.setenv(LIMIT_VARIABLE, "100000")
+    for number in range(8):
+        path = tmp_path / ("cat", "dog")[number % 2] / f"{number}.wav"
+        path.parent.mkdir(exist_ok=True)
+        with wave.open(str(path), "wb") as file:
+            file.setparams((1, 1, 16_000, 0, "NONE", ""))
+    with pytest.raises(DataError, match="more than 100000 bytes"):
+        load(tmp_path)
