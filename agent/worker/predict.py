@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +26,7 @@ from covey.shared.numerics.figures import HALF, anomaly_figures, label_figures
 from covey.shared.numerics.measures import plain
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.task import Task
-from covey.shared.storage import json_text
+from covey.shared.storage import csv_text, json_text
 from covey.shared.strategies.base import Training
 
 # -- new files of a folder: `agent predict --watch` ------------------------------------------------
@@ -381,16 +379,7 @@ def _class_name(task: Task, index: int) -> str:
 
 def as_csv(predictions: Sequence[Prediction]) -> str:
     """A table with the columns row and prediction; file for images, and probability for classes."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    columns: list[str] = []
-    for one in predictions:
-        content = one.to_json()
-        if not columns:
-            columns = list(content)
-            writer.writerow(columns)
-        writer.writerow(content.values())
-    return text.getvalue()
+    return csv_text.dumps([one.to_json() for one in predictions])
 
 
 def as_json_lines(predictions: Sequence[Prediction]) -> str:

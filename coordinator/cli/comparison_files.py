@@ -5,8 +5,6 @@ A cell is finished if its folder holds a finished run, or if the compare.json of
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,7 +29,7 @@ from covey.shared.errors import UserError
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.storage import json_text
+from covey.shared.storage import csv_text, json_text
 from covey.shared.storage.files import atomic_replace, private_folder, write_atomically
 
 KnownRows = Mapping[str, ComparisonRow]  # of earlier comparisons, by the cell's name
@@ -162,7 +160,7 @@ def write_tables(scenario: Scenario, out: Path, rows: Sequence[ComparisonRow]) -
         document["ran_on"] = places
     text = json.dumps(document, indent=1, allow_nan=False)
     write_atomically(out / TABLE, text.encode())
-    write_atomically(out / "compare.csv", _csv(cells).encode())
+    write_atomically(out / "compare.csv", csv_text.dumps(cells).encode())
     write_atomically(out / "compare.md", _markdown(scenario, found, judged, rows).encode())
     with atomic_replace(out / "compare.parquet") as new:
         parquet.write_table(Table.from_pylist(cells), new)
@@ -191,14 +189,6 @@ def _places(scenario: Scenario, out: Path) -> dict[str, Any]:
         if place is not None:
             places[cell.name] = place
     return places
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 # -- the page --------------------------------------------------------------------------------------
