@@ -1,4 +1,4 @@
-"""Seconds of a round over each managed broker, against what `coordinator lab plan` predicts: LeNet-5's size, and 11 million values.
+"""Seconds of a round over each managed broker: LeNet-5's size, and 11 million values.
 
     python -m benchmarks.managed_brokers [--values 44430 11000010] [--agents 2] [--profiles aws azure]
 
@@ -16,9 +16,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from covey.coordinator.plan.plan import plan
 from covey.shared.mqtt.profiles import PROFILES, profile_named
-from tests.conformance.test_managed_brokers import Trial, start_of
+from tests.conformance.test_managed_brokers import Trial
 from tests.kit.limited_broker import LimitedBroker
 
 CLASSES = 10
@@ -30,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--agents", type=int, default=2)
     parser.add_argument("--profiles", nargs="+", default=[str(one) for one in PROFILES[1:]])
     options = parser.parse_args(arguments)
-    shown = Table("values", "profile", "predicted s", "seconds", "most used of each limit")
+    shown = Table("values", "profile", "seconds", "most used of each limit")
     for values in options.values:
         for profile in map(profile_named, options.profiles):
             trial = Trial(profile, values // CLASSES - 1, options.agents)
@@ -39,20 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 run = trial.over(Path(folder), broker, patience_s=36_000)
             if run is None or broker.offences:
                 raise SystemExit(f"{values} values at {profile}: {broker.offences or 'not over'}")
-            figures = plan(trial.scene, start_of(trial.scene, trial.fleet))
-            predicted = {one.profile: one.seconds for one in figures.brokers}
             used = [
                 f"{thing} {100 * most / getattr(profile, thing):.0f} %"
                 for thing, most in sorted(broker.most.items())
                 if most > 0.005 * getattr(profile, thing)
             ]
-            shown.add_row(
-                str(values),
-                str(profile),
-                f"{predicted.get(profile.name, 0):.1f}",
-                f"{broker.ended:.1f}",
-                ", ".join(used),
-            )
+            shown.add_row(str(values), str(profile), f"{broker.ended:.1f}", ", ".join(used))
     Console(width=160).print(shown)
 
 

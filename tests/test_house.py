@@ -52,7 +52,7 @@ STAIRS = {
         "checks doctor",
         "fold",
         "record",
-        "plan run",
+        "run",
         "view",
         "processes compare serve track",
         "simulate report dashboard deploy aggregate",

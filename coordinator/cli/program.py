@@ -72,7 +72,6 @@ class CoordinatorCommands(Commands):
         "pause": CommandEntry(
             "covey.coordinator.cli.control:pause", "Pause the running coordinator"
         ),
-        "plan": CommandEntry("covey.coordinator.cli.plan:plan", "Estimate what a run costs"),
         "release": CommandEntry(
             "covey.coordinator.cli.control:release", "Release an agent from quarantine"
         ),

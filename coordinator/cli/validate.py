@@ -8,12 +8,16 @@ from typing import Annotated
 import typer
 
 from covey.coordinator.cli.options import ScenarioFile, Set, warn
+from covey.coordinator.engine.cohort import cohort_size
 from covey.shared.cli import Allow, Json
+from covey.shared.models.sketch import sketched
+from covey.shared.numerics.split import FLOAT32_BYTES
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.base import entry_of
 from covey.shared.scenario.code import check_found, check_model_name
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.load import load
+from covey.shared.scenario.scenario import Scenario
 from covey.shared.storage import json_text
 
 
@@ -30,6 +34,26 @@ def validate(
         print(json_text.dumps(loaded.model_dump(mode="json")))
     else:
         print(dump(loaded), end="")
+    if traffic := _traffic(loaded):
+        typer.echo(traffic, err=True)
+
+
+def _traffic(scenario: Scenario) -> str:
+    """What models weigh in all rounds; empty where only torch or the fleet knows their size or the number of agents."""
+    fleet, rounds = scenario.fleet, scenario.rounds
+    agents = fleet.agents if fleet is not None else rounds.start_agents
+    found = sketched(scenario.task)
+    if found is None or not (agents or rounds.agents):
+        return ""
+    _, layout, _ = found
+    drawn = cohort_size(agents or 0, rounds.participation, rounds.agents)
+    models = scenario.strategy.starts
+    size = FLOAT32_BYTES * layout.size / 1e6
+    total = (models + 1) * drawn * rounds.count * size
+    return (
+        f"about {total:.3g} MB of models: {drawn} agents x {rounds.count} rounds x {size:.3g} MB, "
+        f"{models} to each agent and 1 back"
+    )
 
 
 def base(

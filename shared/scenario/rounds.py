@@ -70,7 +70,7 @@ class Stop(Section):
         return measure
 
 
-MAX_ROUNDS = 1_000_000  # `coordinator lab plan` goes through all of them
+MAX_ROUNDS = 1_000_000
 
 
 class AdaptiveDeadline(Section):

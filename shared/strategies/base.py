@@ -73,7 +73,6 @@ from covey.shared.strategies.expected import Expected as Expected
 from covey.shared.strategies.facts import NOT_BUFFERED
 from covey.shared.strategies.facts import Buffering as Buffering
 from covey.shared.strategies.facts import ClientId as ClientId
-from covey.shared.strategies.facts import Exchange as Exchange
 from covey.shared.strategies.facts import Facts as Facts
 from covey.shared.strategies.facts import PrivacyFacet as PrivacyFacet
 from covey.shared.strategies.facts import Sealed as Sealed
@@ -436,30 +435,6 @@ class Strategy(BaseModel, Generic[S]):
     def clusters(self, state: S) -> tuple[Vector, ...]:
         """The models (d,) to export, one per cluster; empty where models never leave clients."""
         raise NotImplementedError
-
-    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
-        """What agents get and send, for `coordinator lab plan`: the first phase, then rounds of one model.
-
-        A method whose rounds are others states them here. One named "evaluate" is needed where agents evaluate several models.
-
-        Args:
-            setup: of the run.
-            agents: how many agents the run has.
-            features: numbers in a sample.
-        """
-        state = self.init(setup)
-        phase = self.plan(state, View(0, setup.rounds, 0, ()))
-        down = [self.model(state, key).size for key in self.order(state, phase, "").models]
-        cohort = "sample" if isinstance(phase.cohort, tuple) else phase.cohort
-        first = Exchange(phase.name, tuple(down), phase.sizes, cohort)
-        if phase.ends_round:
-            return (first,)
-        return (replace(first, times=1), self.usual_exchange(setup))
-
-    def usual_exchange(self, setup: Setup, times: int | None = None) -> Exchange:
-        """A round of one model each way."""
-        size = setup.layout.size
-        return Exchange(down=(size,), up={MODEL: size}, times=times)
 
     # -- the client half ---------------------------------------------------------------------------
 

@@ -31,7 +31,6 @@ from covey.shared.strategies.base import (
     SIGNATURE,
     TRAIN,
     ClientId,
-    Exchange,
     Expected,
     Facts,
     Order,
@@ -108,13 +107,6 @@ class Clove(Numbered, ManyModels[CloveState]):
             return Phase(cohort=tuple(state.chosen), sizes={MODEL: state.start.size})
         losses = Expected(state.count, most=LARGEST)
         return Phase(CHOOSE, ends_round=False, numbers={"losses": losses}, draw=TRAIN)
-
-    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
-        every = (setup.layout.size,) * self.most_clusters
-        choices = Exchange(CHOOSE, every), self.usual_exchange(setup)
-        if not self.asks_in(setup):
-            return choices
-        return (super().exchanges(setup, agents, features)[0], *choices)
 
     def order(self, state: CloveState, phase: Phase, client: ClientId) -> Order:
         if not state.count:

@@ -22,23 +22,6 @@ OrderNumbers = Mapping[str, Mapping[str, Expected]]  # by phase: names of number
 
 
 @dataclass(frozen=True)
-class Exchange:
-    """A kind of phase as `coordinator lab plan` prices it: the lengths of the vectors that each agent gets and sends."""
-
-    name: str = TRAIN
-    down: tuple[int, ...] = ()  # float32 numbers of each model
-    up: Mapping[str, int] = field(default_factory=dict)  # as in `Phase.sizes`
-    cohort: Literal["sample", "all"] | int = "sample"  # or as many agents
-
-    # In the whole run; None: once in each round that no exchange of this name before it took.
-    times: int | None = None
-
-    own: bool = (
-        False  # each agent gets models of its own, which the coordinator publishes one by one
-    )
-
-
-@dataclass(frozen=True)
 class Buffering:
     """How a method takes part in buffered rounds (docs/how-a-round-works.md)."""
 

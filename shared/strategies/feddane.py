@@ -29,7 +29,6 @@ from covey.shared.strategies.base import (
     MODEL,
     TRAIN,
     ClientId,
-    Exchange,
     Facts,
     Order,
     Phase,
@@ -106,11 +105,6 @@ class FedDane(SingleModel[DaneState]):
             return Phase(cohort=known, sizes=sizes, draw=FEDAVG_DRAW)
         # no client of the first phase is left: the clients that are drawn now compute h_i first
         return Phase(sizes=sizes, draw=FEDAVG_DRAW)
-
-    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
-        size = setup.layout.size
-        gradient = Exchange(GRADIENT, (size,), {GRADIENT: size})
-        return (gradient, Exchange(down=(size,), up={MODEL: size}))
 
     def order(self, state: DaneState, phase: Phase, client: ClientId) -> Order:
         if state.gradient is None:

@@ -27,7 +27,6 @@ from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.strategies.base import (
     ClientId,
-    Exchange,
     Facts,
     Order,
     Phase,
@@ -93,10 +92,6 @@ class FedDbe(SingleModel[DbeState]):
         if state.consensus is None:
             return Phase(CONSENSUS, sizes={CONSENSUS: state.width}, ends_round=False)
         return super().plan(state, view)
-
-    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
-        first, usual = super().exchanges(setup, agents, features)
-        return (first, replace(usual, down=(*usual.down, setup.layout.last_width)))
 
     def order(self, state: DbeState, phase: Phase, client: ClientId) -> Order:
         return Order(models=(KEY,) if state.consensus is None else (KEY, CONSENSUS))

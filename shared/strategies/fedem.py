@@ -24,9 +24,7 @@ from pydantic import Field
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.strategies.base import (
-    EVALUATE,
     ClientId,
-    Exchange,
     Expected,
     Facts,
     Models,
@@ -134,12 +132,6 @@ class FedEm(Strategy[FedEmState]):
         if not self.share_memberships:
             return Phase(sizes=sizes)
         return Phase(sizes=sizes, numbers={PI: Expected(self.n_clusters, most=1.0)})
-
-    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
-        every = (setup.layout.size,) * self.n_clusters
-        up = {_name(k): size for k, size in enumerate(every)}
-        counts = (Exchange(COUNT, cohort="all", times=1),) if self.damped else ()
-        return (*counts, Exchange(down=every, up=up), Exchange(EVALUATE, every))
 
     def order(self, state: FedEmState, phase: Phase, client: ClientId) -> Order:
         if phase.name == COUNT:

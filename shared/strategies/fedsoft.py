@@ -33,7 +33,6 @@ from covey.shared.strategies.base import (
     TRAIN,
     ClientId,
     Clients,
-    Exchange,
     Expected,
     Facts,
     Models,
@@ -161,17 +160,6 @@ class FedSoft(Strategy[FedSoftState]):
             may_be_empty=True,
             numbers={"importance": importance},
         )
-
-    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
-        every = (setup.layout.size,) * self.n_clusters
-        times = math.ceil(setup.rounds / ESTIMATE_EVERY)
-        trained = agents
-        if self.selected or setup.participation < 1:
-            drawn = self.selected or max(round(setup.participation * agents / self.n_clusters), 1)
-            left = max(1 - drawn / agents, 0) ** self.n_clusters  # of all agents, by chance
-            trained = math.ceil(agents * (1 - left))
-        usual = replace(self.usual_exchange(setup), cohort=trained, own=True)
-        return (Exchange(ESTIMATE, every, cohort="all", times=times), usual)
 
     def order(self, state: FedSoftState, phase: Phase, client: ClientId) -> Order:
         if phase.name == ESTIMATE:

@@ -26,7 +26,6 @@ from covey.shared.strategies.base import (
     ENTRY,
     MODEL,
     ClientId,
-    Exchange,
     Facts,
     Moving,
     Order,
@@ -104,14 +103,6 @@ class Feroma(Strategy[FeromaState]):
 
     def _is_warmup(self, state: FeromaState) -> bool:
         return state.round < WARMUP_ROUNDS
-
-    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
-        size, profile = setup.layout.size, {PROFILE: length_of(setup.whole.outputs)}
-        return (
-            self.usual_exchange(setup, min(WARMUP_ROUNDS, setup.rounds)),
-            Exchange(ENTRY, (size,), profile, cohort="all", times=1),
-            Exchange(down=(size, size), up={MODEL: size, **profile}, own=True),
-        )
 
     def order(self, state: FeromaState, phase: Phase, client: ClientId) -> Order:
         if self._is_warmup(state) or phase.name == ENTRY:

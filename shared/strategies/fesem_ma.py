@@ -61,7 +61,6 @@ from covey.shared.strategies.base import (
     MODEL,
     TRAIN,
     ClientId,
-    Exchange,
     Expected,
     Facts,
     Order,
@@ -214,14 +213,6 @@ class FesemMa(MultiCentre[FesemMaState]):
             return {}
         counts = Expected(_outputs(state.layout), whole=True, required=False)
         return {"classes": counts}
-
-    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
-        usual = super().exchanges(setup, agents, features)
-        if self.matching == "fixed":
-            return usual
-        hidden = len(layers_of(setup.layout)) - 1
-        later = [replace(usual[-1], name=f"{LAYER}{k}") for k in range(1, hidden + 1)]
-        return (*[replace(one, own=one.times is None) for one in usual], *later)
 
     def entry_order(self, state: FesemMaState) -> Order:
         if state.models:

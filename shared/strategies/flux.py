@@ -31,7 +31,6 @@ from covey.shared.strategies.base import (
     TRAIN,
     Buffering,
     ClientId,
-    Exchange,
     Facts,
     Order,
     Phase,
@@ -93,13 +92,6 @@ class Flux(HardClustered[FluxState]):
         if not state.models and state.round < WARMUP_ROUNDS:
             return Phase(sizes={MODEL: state.start.size})
         return super().plan(state, view)
-
-    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
-        profile = {PROFILE: length_of(setup.whole.outputs)}
-        return (
-            Exchange(SIGNATURE, (setup.layout.size,), profile, cohort="all", times=1),
-            self.usual_exchange(setup),
-        )
 
     def clustering_phase(self, state: FluxState) -> Phase:
         return Phase(SIGNATURE, "all", self.entry_sizes(state), ends_round=False)

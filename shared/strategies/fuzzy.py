@@ -30,7 +30,6 @@ from covey.shared.strategies.base import (
     ENTRY,
     MODEL,
     ClientId,
-    Exchange,
     Expected,
     Facts,
     Moving,
@@ -177,9 +176,6 @@ class Fuzzy(Strategy[FuzzyState]):
             if newcomers:
                 return Phase(ENTRY, newcomers, ends_round=False, may_be_empty=True, numbers=counts)
         return Phase(sizes={MODEL: state.models[0].size}, numbers=counts)
-
-    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
-        return (replace(self.usual_exchange(setup), own=True),)
 
     def order(self, state: FuzzyState, phase: Phase, client: ClientId) -> Order:
         return self.serve(state, client)

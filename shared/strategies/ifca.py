@@ -31,7 +31,6 @@ from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.strategies.base import (
     CHOICE,
-    EVALUATE,
     GRADIENT,
     GRADIENTS,
     LARGEST,
@@ -39,7 +38,6 @@ from covey.shared.strategies.base import (
     TRAIN,
     Buffering,
     ClientId,
-    Exchange,
     Expected,
     Facts,
     Order,
@@ -70,11 +68,6 @@ from covey.shared.strategies.bases.cut import (
 )
 from covey.shared.strategies.bases.hard import START, ManyModels, joined
 from covey.shared.strategies.bases.hypotheses import (
-    CANDIDATES,
-    RATE,
-    RESTART,
-    RESTART_ROUNDS,
-    SCORE,
     SEED,
     SEEDING,
     SHORT_ROUNDS,
@@ -254,34 +247,6 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
             return replace(phase, cohort=tuple(state.chosen))
         choice = {CHOICE: numbers[CHOICE]}
         return Phase(CHOOSE, ends_round=False, numbers=choice, draw=TRAIN)
-
-    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
-        usual = self.usual_exchange(setup)
-        size, count = setup.layout.size, self.most_clusters
-        head = setup.layout.final_layer
-        length = head.stop - head.start
-        every = (size - length, *[length] * count) if self.shared_trunk else (size,) * count
-        one = every[: 2 if self.shared_trunk else 1]
-        choosing = replace(usual, down=every)
-        cards = super().exchanges(setup, agents, features)[:1] if self.asks_in(setup) else ()
-        before: tuple[Exchange, ...] = ()
-        match self.initial:
-            case "warmup":
-                before = (replace(usual, down=one, times=min(self.warmup_rounds, setup.rounds)),)
-            case "restarts":
-                runs = replace(choosing, name=RESTART, times=self.restarts * RESTART_ROUNDS)
-                before = (runs, Exchange(RATE, every, times=self.restarts))
-            case "kmeans++":
-                trained = min(agents, CANDIDATES)
-                seeds = replace(usual, name=SEED, cohort=trained, times=1)
-                scores = [
-                    Exchange(SCORE, every[:k], cohort=trained, times=1) for k in range(1, count)
-                ]
-                before = (seeds, *scores)
-        rounds: tuple[Exchange, ...] = (choosing,)
-        if setup.secure is not None:
-            rounds = (Exchange(CHOOSE, every), replace(usual, down=one))
-        return (*cards, *before, *rounds, Exchange(EVALUATE, every))
 
     def order(self, state: Hypotheses, phase: Phase, client: ClientId) -> Order:
         if not state.count:

@@ -18,10 +18,8 @@ from pydantic import Field
 from covey.shared.errors import DataError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
-    EVALUATE,
     TRAIN,
     ClientId,
-    Exchange,
     Facts,
     Order,
     Phase,
@@ -84,10 +82,6 @@ class LocalOnly(Strategy[LocalState]):
             return Phase(cohort="all")
         untrained = set(view.present) - set(state.trained)
         return Phase(cohort=tuple(sorted(untrained)), may_be_empty=True)
-
-    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
-        first = Exchange(down=(setup.layout.size,), cohort="all", times=1)
-        return (first, Exchange(EVALUATE))  # of models that agents have
 
     def order(self, state: LocalState, phase: Phase, client: ClientId) -> Order:
         return Order(models=(START,), numbers={"epochs": state.epochs})

@@ -38,7 +38,6 @@ from covey.shared.strategies.base import (
     TRAIN,
     ClientId,
     Clients,
-    Exchange,
     Expected,
     Facts,
     Order,
@@ -160,11 +159,6 @@ class Pacfl(SignedOnce[PacflState]):
         return PacflState(
             setup.starts[0], asks=self.cut.asks(setup), vote_after=self.rounds_before_vote(setup)
         )
-
-    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
-        first, usual = super().exchanges(setup, agents, features)
-        most = self.p * setup.whole.outputs * features  # of an agent that has all classes
-        return (replace(first, up={**first.up, SIGNATURE: min(most, MOST_VALUES)}), usual)
 
     @property
     def entry_numbers(self) -> Mapping[str, Expected]:

@@ -56,7 +56,6 @@ from covey.shared.strategies.base import (
     GRADIENTS,
     MODEL,
     TRAIN,
-    Exchange,
     Facts,
     Order,
     Phase,
@@ -342,12 +341,6 @@ class Robust(ClusteredOnce[RobustState]):
             lr=setup.training.lr,
             schedule=setup.training.schedule(setup.rounds),
         )
-
-    def exchanges(self, setup: Setup, agents: int, features: int) -> tuple[Exchange, ...]:
-        first, usual = super().exchanges(setup, agents, features)
-        if self.features == "logreg":
-            first = replace(first, up={**first.up, LOGREG: setup.whole.outputs * (features + 1)})
-        return (first, usual)
 
     def clustering_phase(self, state: RobustState) -> Phase:
         return Phase(SOLVE, "all", self.entry_sizes(state), ends_round=False)

@@ -126,7 +126,6 @@ fleet: {agents: 2, data: "%s", workers: 1}
 """
 DIGITS = "features: [1, 8, 8], classes: 10"
 COMMANDS = {
-    "coordinator lab plan": ["covey.coordinator.cli", "lab", "plan", "{scenario}"],
     "coordinator run": words("coordinator run", "{scenario}", "--out", "{out}", "--embedded"),
     "coordinator run --in-process": words(
         "coordinator run", "{scenario}", "--out", "{out}", "--in-process"

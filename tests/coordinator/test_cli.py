@@ -235,6 +235,25 @@ def test_a_quorum_that_the_fleet_cannot_meet_is_refused_before_anything_starts(
     assert "lower the quorum" in message
 
 
+@pytest.mark.parametrize(("method", "models"), [("fedavg", 1), ("ifca", 3)])
+def test_validate_ends_with_what_models_weigh_in_all_rounds(
+    tmp_path: Path, method: str, models: int
+) -> None:
+    """650 values of four bytes, to half of the agents and back."""
+    options = {"n_clusters": models} if models > 1 else {}
+    scene = {
+        **DIGITS,
+        "task": {"features": [1, 8, 8], "classes": 10, "model": {"name": "linear"}},
+        "strategy": {"name": method, **options},
+        "rounds": {"count": 5, "participation": 0.5},
+        "fleet": {"agents": 8},
+    }
+    done = CliRunner().invoke(app, ["validate", str(written(tmp_path, scene))])
+    assert done.stderr.splitlines()[-1] == (
+        f"about {0.052 * (models + 1):.3g} MB of models: 4 agents x 5 rounds x 0.0026 MB, {models} to each agent and 1 back"
+    )
+
+
 def test_a_start_that_waits_for_more_agents_than_the_fleet_has_is_refused(tmp_path: Path) -> None:
     """The run waited a minute for agents that could not come."""
     agents = DIGITS["fleet"]["agents"]

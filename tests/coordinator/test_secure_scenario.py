@@ -12,77 +12,18 @@ from pydantic import ValidationError
 
 from covey.coordinator.dashboard.sections import sections
 from covey.coordinator.fold.private_sums import epsilon
-from covey.coordinator.plan.plan import plan
 from covey.coordinator.report.html_report import sums_table
-from covey.coordinator.run.run import Run
 from covey.coordinator.view.lines import reduced
 from covey.coordinator.view.state import RunPlan, Sources, dashboard_state
 from covey.shared.numerics.measures import OF_CLASSIFICATION
 from covey.shared.scenario.compare import Metric
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import ClientId
 from covey.shared.strategies.secured import coordinator as secured
-from covey.shared.strategies.secured import phases
-from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.kit import small_run
 from tests.kit.inside import inside
 from tests.kit.scenes import VECTORS
-from tests.kit.secure_run import (
-    SECURE,
-    Failing,
-    Watch,
-    all_sums,
-    ended,
-    rows,
-    run_with,
-    scene,
-    sums,
-)
+from tests.kit.secure_run import SECURE, Watch, rows, run_with, scene, sums
 from tests.kit.small_run import fingerprint, in_process, scenario
-
-
-def test_the_plan_has_the_bytes_of_the_phases_of_a_sum(tmp_path: Path) -> None:
-    sent: dict[str, list[int]] = {}
-    fetched: dict[str, list[int]] = {}
-
-    class Weighed(Failing):
-        def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
-            report = super().work(run, client, order)
-            assert order.work is not None
-            name = order.work.phase
-            sent.setdefault(name, []).append(len(report.to_bytes()))
-            fetched.setdefault(name, []).append(sum(ref.size for ref in order.work.models))
-            return report
-
-    this = scene(rounds={"count": 1})
-    start = small_run.setup(this)
-    run = Run.start(tmp_path, this, start, rules=small_run.rules(this), run="in-process", now=0.0)
-    ended(run, Weighed({}))
-    packets = 150  # bytes for each content
-    found = plan(this, start, 8)
-    for phase in found.phases[:-1]:
-        assert phase.up_bytes == pytest.approx(np.mean(sent[phase.name]), abs=packets + 50)
-        # the model of the round is fetched before the join, and once
-        down = np.mean(fetched[phase.name])
-        assert phase.down_bytes == pytest.approx(down, abs=3 * packets + 50)
-    assert [(one.members, one.threshold) for one in found.sums.values()] == [(8, 5)] * 2
-    assert "0.005 if 10% are gone" in dict(found.rows())["void sums, train"]
-
-
-def test_the_plan_has_the_groups_of_each_phase_and_not_those_of_a_round_alone(
-    tmp_path: Path,
-) -> None:
-    this = scene(rounds={"participation": 0.5}, secure={"group": 5})
-    planned = plan(this, small_run.setup(this), 8)
-    in_process(tmp_path, this)
-    made = {
-        name: [len(one["reported"]) + len(one["missing"]) for one in found[0]]
-        for name, found in (("train", sums(tmp_path)), ("evaluate", all_sums(tmp_path)[-1:]))
-    }
-    assert made == {"train": [4], "evaluate": [4, 4]}
-    assert {name: [one.members] * one.groups for name, one in planned.sums.items()} == made
-    joins = [one for one in planned.phases if one.name == phases.JOIN]
-    assert [one.invited for one in joins] == [4, 8]
 
 
 def test_how_the_sum_of_each_group_ended_is_shown_to_people(tmp_path: Path) -> None:

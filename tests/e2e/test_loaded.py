@@ -46,7 +46,7 @@ MARKS = {
 # rooms of which no process of the kind loads anything, whatever the list has
 NEVER = {
     "coordinator run": "agent broker coordinator.aggregate coordinator.cluster coordinator.compare coordinator.dashboard "
-    "coordinator.deploy coordinator.plan coordinator.simulate coordinator.track shared.secure shared.proposal",
+    "coordinator.deploy coordinator.simulate coordinator.track shared.secure shared.proposal",
     "broker up": "agent coordinator broker.embedded shared.numerics shared.strategies shared.scenario shared.secure",
     "agent lab fleet": "broker coordinator agent.data agent.training agent.light shared.secure shared.proposal shared.work",
     "agent start": "broker coordinator agent.data agent.training agent.light agent.fleet shared.numerics shared.scenario "

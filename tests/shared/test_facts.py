@@ -17,8 +17,6 @@ SEALED = [name for name, kind in BUILT_IN.items() if kind.facts.sealed is not No
 
 # functions that a coordinator does not ask of a method under secure sums
 NOT_ASKED = {
-    "exchanges": "a plan is made of the method itself, and adds the phases of the sums",
-    "usual_exchange": "as above",
     "work": "devices do the method's own work, inside of `OnDevice`",
     "personal": "as above",
 }

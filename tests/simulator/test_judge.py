@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.coordinator.plan.plan import plan
 from covey.coordinator.record.records import lines
 from covey.coordinator.run.result import result_of
 from covey.coordinator.run.run import Run
@@ -112,15 +111,6 @@ def test_agents_fit_again_with_the_fleets_weights_and_use_what_follows(tmp_path:
         result_of(done, None).accuracy[mode]["accuracy"]["macro"] for mode in (DELIVERED, "server")
     )
     assert delivered > server
-
-
-def test_a_plan_counts_the_orders_with_the_weights_of_the_fleet(tmp_path: Path) -> None:
-    done = run(tmp_path)
-    phases = plan(SCENE, small_run.setup(SCENE), len(PEOPLE)).phases
-    [evaluation] = [one for one in phases if one.name == EVALUATE]
-    assert evaluation.times == len(of_evaluations(tmp_path))
-    down = sum(one.times * one.invited * one.down_values for one in phases)
-    assert down == done.traffic["down_vectors"]
 
 
 def test_trained_models_and_figures_of_other_modes_are_as_without_a_judge(tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""What a run will cost, before it starts."""
