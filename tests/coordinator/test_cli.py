@@ -343,17 +343,13 @@ def test_a_port_that_does_not_exist_is_refused_before_a_dashboard_begins(tmp_pat
 def test_clips_without_a_limit_on_weights_are_remarked_on(tmp_path: Path) -> None:
     scenario = written(tmp_path, DIGITS)
     clips = ("--set", "aggregation.clip.times_median=1")
-    assert typed("validate", scenario, *clips).stderr == ""
+    assert "warning" not in typed("validate", scenario, *clips).stderr
     remarked = typed("validate", scenario, *clips, "--set", "aggregation.max_samples.share=null")
     assert remarked.exit_code == 0
     assert "warning: aggregation.clip shortens steps, but one report" in remarked.stderr
     ruled = ("--set", "aggregation.max_samples.times_median=1")
-    assert (
-        typed(
-            "validate", scenario, *clips, *ruled, "--set", "aggregation.max_samples.share=null"
-        ).stderr
-        == ""
-    )
+    more = (*clips, *ruled, "--set", "aggregation.max_samples.share=null")
+    assert "warning" not in typed("validate", scenario, *more).stderr
 
 
 def test_a_run_that_is_given_up_ends_with_one_message_that_has_the_command_to_continue(
