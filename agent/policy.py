@@ -21,7 +21,7 @@ from covey.agent.learner_choice import TORCH, cannot_train
 from covey.shared.disclosures import Promise
 from covey.shared.errors import PublicError, UserError
 from covey.shared.own_code.consent import NO_CODE, AllowedCode
-from covey.shared.sentences import expectation, some
+from covey.shared.sentences import expectation
 from covey.shared.strategies.method_names import METHODS
 from covey.shared.strategies.phase_names import (
     CARD,
@@ -53,13 +53,8 @@ HEADER_BYTES = 1 << 16  # of an encoded model
 MAX_OPTION_VALUE = 1 << 24  # of a number among the options of a model: widths, counts of filters
 MAX_MEMORY_MB = 1 << 40  # in bytes it is a number that a system can take
 MAX_MODEL_OPTIONS = 256  # numbers among the options of a model
-MAX_NAMES = 8  # in a message
-USUAL_SPELLING: tuple[Any, ...] = (
-    None,
-    ".",
-    [],
-    (),
-)  # in `task.read`, as if the key were not there
+# values in `task.read` that are as if the key were not there
+USUAL_SPELLING: tuple[Any, ...] = (None, ".", [], ())
 DAY_S = 86_400.0
 
 
@@ -209,7 +204,7 @@ def chosen_rows(task: Mapping[str, Any]) -> dict[str, str]:
     spelling = read if isinstance(read, Mapping) else {"read": read}
     ways = [f"{key} {value!r}" for key, value in spelling.items() if value not in USUAL_SPELLING]
     if ways:
-        found["read"] = f"reads cells in its own way: {some(ways, MAX_NAMES):.200}"
+        found["read"] = f"reads cells in its own way: {', '.join(ways):.200}"
     if isinstance(read, Mapping) and (words := read.get("missing")):
         found["read"] = f"counts cells that read {words!r:.200} as missing"
     if task.get("impute") == "drop":
@@ -240,7 +235,8 @@ class Policy(BaseModel):
     )
     samples: Literal["told", "hidden"] = Field(
         "told",
-        description="whether a status and a report name numbers of samples; hidden: a report counts as one sample, except in a sum",
+        description="whether a status and a report name numbers of samples; hidden: a report counts as one sample, except in a sum, and "
+        "evaluations get no figures",
     )
     task: tuple[RowKey, ...] = Field(
         (),
@@ -303,12 +299,13 @@ class Policy(BaseModel):
     def promises(self) -> frozenset[Promise]:
         """What keeps fields of reports and statuses back, whatever an order asks for."""
         sums, noise = self.privacy.secure_least is not None, self.privacy.local_epsilon is not None
+        no_samples = self.samples == "hidden"
         found = {
             Promise.SUMMED: sums,
             Promise.NOISED: noise,
-            Promise.KEPT: sums or noise,
+            Promise.KEPT: sums or noise or no_samples,
             Promise.NO_WORDS: self.words == "hidden",
-            Promise.NO_SAMPLES: self.samples == "hidden",
+            Promise.NO_SAMPLES: no_samples,
         }
         is_demanding = self.labels == "hidden" or self.privacy != PrivacyDemand()
         found[Promise.OWNED] = is_demanding or any(found.values())
@@ -537,6 +534,8 @@ class OwnersRules:
             raise PolicyError(
                 f"policy of this device: methods: {method} is not among {', '.join(policy.methods)}"
             )
+        if work.phase == MOMENTS and policy.samples == "hidden":
+            raise PolicyError("policy of this device: samples: statistics count the rows")
         if work.phase in policy.refuse_phases:
             raise PolicyError(
                 f"policy of this device: refuse_phases: the phase {work.phase} is refused"
@@ -644,7 +643,7 @@ class TasksOfDay:
         if self._most is None:
             return None
         self._seen = {one: at for one, at in self._seen.items() if now - at < DAY_S}
-        which = digest(json.dumps(task, sort_keys=True, default=str).encode())
+        which = digest(json.dumps(task, sort_keys=True).encode())
         if which not in self._seen and len(self._seen) >= self._most:
             return f"policy of this device: max_tasks: {self._most} different tasks within a day are allowed"
         self._seen.setdefault(which, now)

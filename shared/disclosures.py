@@ -28,9 +28,7 @@ class Promise(Enum):
     NOISED = "DP-SGD: what reads training samples leaves this device with noise alone"
     # with DP-SGD, a method that measures a model which it has trained on the device without noise
     AT_HOME = "DP-SGD: the model that the method serves here trained without noise"
-    KEPT = (
-        "policy of this device: privacy: its owner demands sums or noise, and figures have neither"
-    )
+    KEPT = "policy of this device: its owner demands sums or noise, or hides samples, which figures count"
     # any demand: a status follows from the task and the form of the file, never from its cells
     OWNED = "policy of this device: its owner keeps something back"
     NO_WORDS = "policy of this device: words: hidden"
@@ -96,7 +94,7 @@ VECTORS: Table = {
     "secure": _row("a message of a secure sum"),
     "model": _row("a model after training, with the noise of DP-SGD if it is on", Promise.SUMMED),
     SIGNATURE: _row("a part or a sketch of such a model, or what the method asks", Promise.SUMMED),
-    CARD: _row("sums of the samples of each class", *_SINGLE),
+    CARD: _row("sums of the samples of each class", *_SINGLE, Promise.NO_SAMPLES),
     ANY: _row("what else a method asks for: gradients, profiles", *_SINGLE),
 }
 

@@ -86,6 +86,11 @@ class DataError(UserError):
         self._public = public or f"the local data cannot be used; {SEE_THE_LOG}"
 
     @property
+    def kept(self) -> DataError:
+        """The same, of which nothing but that it happened leaves the device."""
+        return DataError(str(self))
+
+    @property
     def public(self) -> str:
         return self._public
 

@@ -18,6 +18,7 @@ from covey.agent.data.parquet_images import image_column
 from covey.agent.data.table_files import open_table
 from covey.agent.data.tables import no_window, opened
 from covey.agent.data_place import place_of
+from covey.shared.errors import DataError
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.task import Task
 
@@ -39,7 +40,10 @@ def form_counts(path: str, label: str | None, task: Task) -> tuple[int, int]:
     elif folders := class_folders(place):
         rows = [len(folders.train), len(folders.test)]
     else:
-        data = load(path, label, AllowedCode.for_data(path))
+        try:
+            data = load(path, label, AllowedCode.for_data(path))
+        except DataError as error:  # no task can use them, and which cells are why stays here
+            raise error.kept from error
         fitting_form(data, task)
         rows = [len(data.targets), len(data.test_targets)]
     train, test = (_samples(place, count, task) for count in (*rows, 0)[:2])

@@ -265,5 +265,5 @@ def told(error: Exception, rules: OwnersRules) -> str:
     the data. An owner who keeps anything back keeps that back too.
     """
     if isinstance(error, DataError) and rules.policy.demands:
-        return DataError(str(error)).public
+        return error.kept.public
     return public_text(error)

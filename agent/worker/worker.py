@@ -143,7 +143,6 @@ def _form_inspected(
 
 def _cells_inspected(job: j.InspectData, task: Task, rules: OwnersRules) -> j.DataSummary:
     from covey.agent.data.check import inspect
-    from covey.agent.worker.participant import told
     from covey.agent.worker.sources import dataset
 
     try:
@@ -153,7 +152,7 @@ def _cells_inspected(job: j.InspectData, task: Task, rules: OwnersRules) -> j.Da
                 return _of_client(data, task, rules)
             found = inspect(data, task).disclosure
     except DataError as error:
-        return _problem(told(error, rules), error)
+        return _problem(error.public, error)
     return j.DataSummary(
         samples=found.samples,
         test_samples=found.test_samples,

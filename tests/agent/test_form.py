@@ -132,3 +132,11 @@ def test_samples_of_unknown_classes_in_an_array_are_left_out(tmp_path: Path) -> 
     source = DeviceData(data=str(tmp_path / "a.npz"))
     left = dataset(source, Task.model_validate({"features": [4], "classes": 2}), leaves_out=True)
     assert (len(left.targets) + len(left.test_targets), left.targets.max()) == (7, 1)
+
+
+def test_which_number_of_an_array_is_not_finite_stays_on_the_device(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.full((10, 4), np.nan), y=np.arange(10) % 3)
+    data = str(tmp_path / "a.npz")
+    with pytest.raises(DataError, match="nan") as caught:
+        form_counts(data, None, Task.model_validate({"features": [4], "classes": 2}))
+    assert caught.value.public.startswith("the local data cannot be used; ")

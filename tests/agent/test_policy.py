@@ -134,6 +134,7 @@ REFUSED: list[tuple[OwnersRules, dict[str, Any], str]] = [
         {"task": {**TASK.for_agents(), "model": {"name": "os:system"}}},
         "os:system; .* --allow os",
     ),
+    (policy(samples="hidden"), {"phase": "moments"}, "samples: statistics count the rows"),
     (OwnersRules(), {"task": {**TASK.for_agents(), "model": []}}, "task.model: expected a mapping"),
     (OwnersRules(), {"task": model(hidden=10**9)}, "task.model.options: at most"),
     (OwnersRules(), {"task": model(hidden=[[1]] * 300)}, "task.model.options: at most"),

@@ -157,6 +157,20 @@ class World:
 
 
 @clock.virtual(within_s=3600)
+async def test_the_log_names_what_a_task_does_to_rows(tmp_path: Path) -> None:
+    task = {**TASK.for_agents(), "read": {"missing": ["61"]}, "impute": "drop"}
+    async with World.open(tmp_path) as world, world.living():
+        seen = status(task=True).model_copy(update={"task": task})
+        await world.publish(TOPICS.coordinator_status, seen.to_bytes())
+        await asyncio.sleep(2)
+    [fits] = [one for one in world.notices if one["event"] == "data"]
+    assert fits["samples"] == 80
+    assert fits["remark"] == (
+        "the task counts cells that read ['61'] as missing; the task leaves out rows with a missing cell"
+    )
+
+
+@clock.virtual(within_s=3600)
 async def test_an_agent_fetches_works_reports_and_commits(tmp_path: Path) -> None:
     async with World.open(tmp_path) as world, world.living() as agent:
         await world.model()

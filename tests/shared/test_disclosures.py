@@ -169,6 +169,7 @@ def test_under_sums_an_evaluation_leaves_as_a_masked_vector_and_its_head_alone()
         ("signature", Promise.SUMMED),
         ("gradient", Promise.NOISED),
         ("card", Promise.NOISED),
+        ("card", Promise.NO_SAMPLES),
         ("of a new method", Promise.NOISED),
     ],
 )
