@@ -73,13 +73,6 @@ def is_image_folder(folder: Path) -> bool:
     return bool(image_folders(folder).train)
 
 
-def is_sound_folder(folder: Path) -> bool:
-    """Whether a folder has one folder of sounds for each class."""
-    from covey.agent.data.sounds import sound_folders
-
-    return bool(sound_folders(folder).train)
-
-
 def class_folders(place: Path) -> ClassFolders | None:
     """The files that `load` reads at a path, if they are images or sounds in a folder for each class."""
     from covey.agent.data.images import image_folders
@@ -167,7 +160,7 @@ def _folder(folder: Path, label: str | None, task: Task | None) -> Dataset:
         from covey.agent.data.images import load_image_folder
 
         return load_image_folder(folder, task)
-    if is_sound_folder(folder):
+    if class_folders(folder):
         from covey.agent.data.sounds import load_sound_folder
 
         return load_sound_folder(folder, task)
@@ -222,7 +215,7 @@ def is_loadable(place: Path) -> bool:
         return False
     if tables_at(place):
         return True
-    return len(_tables_and_arrays(place)) == 1 or is_image_folder(place) or is_sound_folder(place)
+    return len(_tables_and_arrays(place)) == 1 or class_folders(place) is not None
 
 
 def _train_and_test(folder: Path) -> tuple[Path, ...]:
