@@ -23,16 +23,7 @@ from covey.shared.errors import PublicError, UserError
 from covey.shared.own_code.consent import NO_CODE, AllowedCode
 from covey.shared.sentences import expectation
 from covey.shared.strategies.method_names import METHODS
-from covey.shared.strategies.phase_names import (
-    CARD,
-    CHOOSE,
-    ENTRY,
-    EVALUATE,
-    MOMENTS,
-    SIGNATURE,
-    VOTE,
-    WARMUP,
-)
+from covey.shared.strategies.phase_names import CARD, ENTRY, EVALUATE, MOMENTS, SIGNATURE, WARMUP
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.jobs import JobRules
 from covey.shared.wire.messages import (
@@ -71,7 +62,6 @@ def _known_method(name: str) -> str:
 Limit = Annotated[int, Field(ge=1)]
 # phases in which agents send what they are clustered by; a test compares them with the methods
 SIGNATURES = (SIGNATURE, WARMUP, ENTRY)
-CLEAR = (*SIGNATURES, CHOOSE, VOTE)  # the same and others that secure sums do not hide
 
 
 class PrivacyDemand(BaseModel):
@@ -152,15 +142,11 @@ class PrivacyDemand(BaseModel):
     def refuses(self, work: Work) -> str | None:
         """Why an order asks for too little noise, or for work without secure sums; None if it does not."""
         is_secure = bool((work.privacy or {}).get("secure")) and work.phase != MOMENTS
-        if self.secure_least is not None and work.phase != EVALUATE:
-            rule = "policy of this device: privacy.secure_"
-            if not is_secure:
-                return f"{rule}least: the report would not be part of a secure sum"
-            if work.phase in CLEAR and not self.secure_clear:
-                return f"{rule}clear: the coordinator would see what this device is clustered by"
         asked = work.privacy or {}
         local, signatures = asked.get("local"), asked.get("signatures")
         rule = "policy of this device: privacy"
+        if self.secure_least is not None and work.phase != EVALUATE and not is_secure:
+            return f"{rule}.secure_least: the report would not be part of a secure sum"
         if self.local_epsilon is not None and work.phase != EVALUATE:
             if work.phase == MOMENTS:
                 return f"{rule}.local_epsilon: statistics of the data are sent without noise"

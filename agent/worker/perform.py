@@ -245,6 +245,12 @@ def _check_noise(
     """Raise PolicyError where this device demands noise, and the method's reports have none; or DP-SGD would not hide all."""
     demand = who.rules.policy.privacy
     method = work.strategy["name"]
+    sealed = strategy.facts.sealed
+    is_clear = sealed is not None and work.phase in sealed.clear
+    if demand.secure_least is not None and not demand.secure_clear and is_clear:
+        raise PolicyError(
+            "policy of this device: privacy.secure_clear: the coordinator would see what this device is clustered by"
+        )
     if Promise.NOISED in promises and asks_for_prior(work):
         raise PolicyError(
             "privacy.local: task.label_prior adds counts of this device's classes without noise; set it to off"

@@ -96,7 +96,10 @@ NAME_BYTES = 16  # of the name of terms that were left
 
 SUMMED_BEFORE = "summed before"  # the reason for a locked start
 MOST_SKETCHES = 1024  # of the models of an evaluation
+SHOWN_BEFORE = "shown before"  # the reason for a signature, a vote or a choice too many
+FIRST_CHOICES = 4  # before any sum
 LOCK = struct.Struct("<16s16s16s32s")
+SHOWN = struct.Struct("<16s16s")  # of what, in which federation; the start of the order
 ANOTHER_LIST = "another list"
 ANOTHER_UNMASK = "another unmask list"
 NOT_STEADY = "not steady"
@@ -233,6 +236,7 @@ class AgentState(Packed):
     newest_box: Count = 0
     locks: bytes = b""  # one after the other
     left: bytes = b""  # names of terms that were joined and left
+    shown: bytes = b""  # what was shown of this agent alone, one after the other
     memberships: Memberships = Field(default_factory=Memberships)  # of sums that were answered
     vectors: list[OwnVector] = Field(default_factory=list)
     sum: OwnSum | None = None
@@ -480,6 +484,26 @@ class SecureAgent:
         if own is None or now < own.joined_at + Terms.from_bytes(own.terms).seconds:
             return AgentTransition(state, (), syncs=False)
         return self.closed(state)
+
+    def shows(self, state: AgentState, what: str, start: bytes) -> AgentTransition:
+        """Something of this agent alone is shown for the order with this start, once it has been made.
+
+        A signature and a vote are shown once in a federation, whatever the run, and choices up to twice as often as sums were
+        answered: a coordinator chooses the models that they compare. This very order gets what it got before.
+        """
+        kind, order = (
+            hashed("shown", self.entry.federation.encode(), what.encode())[:16],
+            start[:16],
+        )
+        before = [of for known, of in SHOWN.iter_unpack(state.shown) if known == kind]
+        if order in before:
+            return AgentTransition(state, (), syncs=False)
+        sums = len({lock.start for lock in Lock.all_in(state.locks)})
+        most = FIRST_CHOICES + 2 * sums if what == "choice" else 1
+        if len(before) >= most:
+            why = f"this device shows {most} in this federation, a {what} of its own"
+            return AgentTransition(state, (Refuse(SHOWN_BEFORE, why),), syncs=False)
+        return AgentTransition(state.changed(shown=state.shown + SHOWN.pack(kind, order)))
 
     def resumed(self, state: AgentState) -> AgentTransition:
         """What was last to be sent, after a restart or on demand: the same bytes."""

@@ -70,7 +70,7 @@ from covey.shared.strategies.client_half import ClientState, Job, Local, Mixture
 # `as` with the same name: authors of methods import these from here
 from covey.shared.strategies.expected import LARGEST as LARGEST
 from covey.shared.strategies.expected import Expected as Expected
-from covey.shared.strategies.facts import NOT_BUFFERED
+from covey.shared.strategies.facts import MOST_COMPARED, NOT_BUFFERED
 from covey.shared.strategies.facts import Buffering as Buffering
 from covey.shared.strategies.facts import ClientId as ClientId
 from covey.shared.strategies.facts import Facts as Facts
@@ -491,8 +491,13 @@ class Strategy(BaseModel, Generic[S]):
             settings: a rule of the section `aggregation`, the server's optimiser, the training
                 section, secure sums, the form of the task's data, or a split of the model.
         """
-        if isinstance(settings, SecureSettings) and self.facts.sealed is None:
+        if not isinstance(settings, SecureSettings):
+            return ""
+        if self.facts.sealed is None:
             return UNSEALED
+        is_chosen = "choice" in self.facts.sealed.clear.values()
+        if is_chosen and (getattr(self, "n_clusters", None) or 0) > MOST_COMPARED:
+            return f"devices compare at most {MOST_COMPARED} models in the clear; choose n_clusters up to that"
         return ""
 
     @property

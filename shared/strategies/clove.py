@@ -10,6 +10,7 @@ Our deviations.
 - Without `n_clusters` agents send a card first, and K is the number of groups that the cards show.
   The authors choose the best silhouette of the loss vectors.
 - Agents are clustered in every round; the authors' code can stop once clusters are stable.
+- Under secure sums losses have two digits.
 - An agent that is evaluated has the model of its last round; one that was in none takes the model
   with its lowest loss.
 """
@@ -80,7 +81,8 @@ class Clove(Numbered, ManyModels[CloveState]):
     """The server clusters what IFCA's clients decide by: their losses."""
 
     facts: ClassVar[Facts] = Facts(
-        numbers={SIGNATURE: WHOLE_CARD_ASKED}, sealed=Sealed(clear=(SIGNATURE, CHOOSE))
+        numbers={SIGNATURE: WHOLE_CARD_ASKED},
+        sealed=Sealed({SIGNATURE: "signature", CHOOSE: "choice"}),
     )
 
     summary: ClassVar[str] = "K models; agents with alike losses on all of them train one together"

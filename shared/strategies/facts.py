@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from covey.shared.numerics.kinship import MIN_CELL
 
@@ -17,7 +17,10 @@ from covey.shared.strategies.expected import Expected
 from covey.shared.strategies.phase_names import EVALUATE, TRAIN
 
 ClientId = str
+MOST_COMPARED = 8  # models that a device compares in the clear, in one order under secure sums
 Routes = Literal["nothing", "assigned", "chosen"]
+# under secure sums, of an agent alone: what it is clustered by, how averages serve it, or which models serve it in a round
+Shows = Literal["signature", "vote", "choice"]
 OrderNumbers = Mapping[str, Mapping[str, Expected]]  # by phase: names of numbers, and their form
 
 
@@ -70,9 +73,9 @@ class PrivacyFacet:
 class Sealed:
     """How a method takes part in secure sums (docs/secure-sums.md)."""
 
-    # Phases whose reports the coordinator sees one by one: signatures, cards, votes, choices. In all
-    # others no vector leaves an agent without a mask.
-    clear: tuple[str, ...] = ()
+    # Phases whose reports the coordinator sees one by one, and what each shows of an agent. Devices count what they show, and
+    # shorten it (`covey.shared.strategies.secured.clear`). In all other phases no vector leaves an agent without a mask.
+    clear: Mapping[str, Shows] = field(default_factory=dict)
 
     # (state, least): the state after such a phase, without what would need sums of fewer agents
     allowed: Callable[[Any, int], Any] = lambda state, least: state
@@ -119,6 +122,12 @@ class Facts:
     def __post_init__(self) -> None:
         if self.sealed is None:
             return
+        if not isinstance(self.sealed.clear, Mapping) or not {*self.sealed.clear.values()} <= {
+            *get_args(Shows)
+        }:
+            raise TypeError(
+                f"facts: sealed.clear names what each phase shows of an agent: {{phase: one of {', '.join(get_args(Shows))}}}"
+            )
         if self.individual:
             raise TypeError(
                 "facts: individual and sealed exclude each other: fold compares single reports, which secure sums hide"

@@ -28,6 +28,7 @@ from pydantic import ConfigDict, Field, model_validator
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.clustering import Linkage, Matrix, euclidean, nearest, sketch
 from covey.shared.numerics.vectors import Layout, Vector, combine, dot, mean
+from covey.shared.privacy.settings import SecureSettings
 from covey.shared.strategies.base import (
     ENTRY,
     MODEL,
@@ -38,6 +39,7 @@ from covey.shared.strategies.base import (
     Order,
     PrivacyFacet,
     Reports,
+    Settings,
     Setup,
     Trainings,
     without,
@@ -66,6 +68,7 @@ from covey.shared.strategies.client_half import (
 )
 from covey.shared.strategies.expected import A_COUNT
 from covey.shared.strategies.phase_names import VOTE
+from covey.shared.strategies.secured.clear import shortened
 from covey.shared.written import FIRST
 
 SKETCH = 256  # values of a sketched update: 1 kB
@@ -78,6 +81,7 @@ class FedClustState(Grouped):
     span: tuple[int, int] = (0, 0)  # start and stop of the compared values in a model
     epochs: int = 1  # E_0
     steps: int | None = None  # E_0 in steps of SGD; None: it is counted in epochs
+    values: int = SKETCH  # of a sketch
     signatures: dict[ClientId, Vector] = field(default_factory=dict)  # the first uploads (S,)
     centroids: tuple[Vector, ...] = ()  # their mean per cluster, after normalisation
 
@@ -209,6 +213,14 @@ class FedClust(SignedOnce[FedClustState]):
     def quantile(self) -> float | None:
         return self.lambda_quantile
 
+    def refuses(self, settings: Settings) -> str:
+        if isinstance(settings, SecureSettings) and self.signature == "final_layer":
+            return (
+                "a final layer is a part of the update itself, and all of it in a model of one layer; set strategy.signature to "
+                "update"
+            )
+        return super().refuses(settings)
+
     def init(self, setup: Setup) -> FedClustState:
         span = self._compared(setup.layout)
         epochs = self.first_epochs or setup.training.epochs
@@ -219,11 +231,12 @@ class FedClust(SignedOnce[FedClustState]):
             span=(span.start, span.stop),
             epochs=epochs,
             steps=self.first_steps,
+            values=SKETCH if setup.secure is None else shortened(SKETCH, setup.layout),
         )
 
     def entry_sizes(self, state: FedClustState) -> Mapping[str, int]:
         if self.signature == "update":
-            return {SIGNATURE: SKETCH}
+            return {SIGNATURE: state.values}
         start, stop = state.span
         return {SIGNATURE: stop - start}
 
@@ -301,7 +314,7 @@ class FedClust(SignedOnce[FedClustState]):
         if self.newcomer_ref == "round0":
             return state.centroids
         signatures = [
-            self._made(state.start, model, slice(*state.span))
+            self._made(state.start, model, slice(*state.span))[: self.entry_sizes(state)[SIGNATURE]]
             for model in state.models[: len(state.centroids)]
         ]
         return tuple(self._normal(state, signature) for signature in signatures)

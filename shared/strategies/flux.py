@@ -73,7 +73,7 @@ class FluxState(Clustered):
 class Flux(HardClustered[FluxState]):
     """Clusters by descriptors of the data, from DBSCAN."""
 
-    facts: ClassVar[Facts] = Facts(sealed=Sealed(clear=(SIGNATURE, ENTRY)))
+    facts: ClassVar[Facts] = Facts(sealed=Sealed({SIGNATURE: "signature", ENTRY: "signature"}))
     summary: ClassVar[str] = "FedAvg, then clusters once by descriptors of the data (DBSCAN)"
     source: ClassVar[str] = "Fenoglio et al. 2025"
 

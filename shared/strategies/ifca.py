@@ -112,7 +112,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
     facts: ClassVar[Facts] = Facts(
         phases=(*SEEDING, *SHORT_ROUNDS),
         numbers={SIGNATURE: WHOLE_CARD_ASKED, TRAIN: {CHOICE: A_MODEL}},
-        sealed=Sealed(clear=(SIGNATURE, CHOOSE)),
+        sealed=Sealed({SIGNATURE: "signature", CHOOSE: "choice"}),
     )
 
     summary: ClassVar[str] = "K models; each client trains the one with its lowest training loss"

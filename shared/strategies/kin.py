@@ -160,7 +160,8 @@ class Kin(ManyModels[KinState]):
         },
         cell=1,
         sealed=Sealed(
-            (SIGNATURE, ENTRY, VOTE), lambda state, least: _with_large_parts(state, least)
+            {SIGNATURE: "signature", ENTRY: "signature", VOTE: "vote"},
+            lambda state, least: _with_large_parts(state, least),
         ),
         server=False,
     )

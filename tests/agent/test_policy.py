@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from covey.agent.cli.program import app
 from covey.agent.policy import (
-    CLEAR,
     DAY_S,
     SIGNATURES,
     UNLIMITED,
@@ -210,13 +209,6 @@ def test_different_tasks_of_a_day_are_counted_where_anything_is_demanded() -> No
 def test_the_policy_knows_the_phases_in_which_methods_send_signatures() -> None:
     phases = {phase for method in BUILT_IN.values() for phase in method.facts.signatures}
     assert phases == set(SIGNATURES)
-    clear = {
-        phase
-        for method in BUILT_IN.values()
-        if method.facts.sealed
-        for phase in method.facts.sealed.clear
-    }
-    assert clear <= set(CLEAR)
 
 
 def test_the_demands_on_privacy_are_printed_and_a_wrong_key_gets_the_right_one() -> None:

@@ -187,9 +187,6 @@ def test_an_owner_can_refuse_orders_without_secure_sums() -> None:
     assert demand.refuses(secure) is None
     statistics = secure.model_copy(update={"phase": "moments"})
     assert "secure_least" in (demand.refuses(statistics) or "")
-    votes = secure.model_copy(update={"phase": "vote"})
-    assert "secure_clear" in (demand.refuses(votes) or "")
-    assert PrivacyDemand(secure_least=4, secure_clear=True).refuses(votes) is None
     assert demand.of_sums() == OwnersPolicy(least=4)
     bounds = PrivacyDemand(secure_epsilon=1.0, local_delta=1e-5, secure_known=("a",)).of_sums()
     rho = bounds.most_spent or 0.0

@@ -223,7 +223,7 @@ def test_newest_averages_are_in_the_result_with_the_number_of_agents_and_none_of
 
 
 def test_each_cluster_has_the_averages_of_its_own_sum(tmp_path: Path) -> None:
-    run = in_process(tmp_path, scene("fedclust", rounds={"count": 2}))
+    run = in_process(tmp_path, scene("fedclust", strategy=OPTIONS["fedclust"], rounds={"count": 2}))
     row, *_ = [row for row in rows(tmp_path) if "evaluation" in row]
     clusters = Counter(run.strategy.assignment(run.state).values())
     large = {str(cluster): size for cluster, size in clusters.items() if size >= 3}

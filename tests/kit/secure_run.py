@@ -28,7 +28,11 @@ from tests.kit.small_run import samples_of, scenario
 
 SECURE = {"clip": 10.0, "cap": 100, "colluders": 0.2}
 # of methods whose defaults need what sums do not have
-OPTIONS: dict[str, dict[str, Any]] = {"ifca": {"shared_trunk": False}, "fedem": {"damped": False}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "ifca": {"shared_trunk": False},
+    "fedem": {"damped": False},
+    "fedclust": {"signature": "update"},
+}
 
 
 def scene(method: str = "fedavg", **sections: Any) -> Any:

@@ -489,7 +489,7 @@ class ClusteredOnce(Gated[G], Generic[G]):
 
     facts: ClassVar[Facts] = Facts(
         numbers={TRAIN: {HOLD_BACK: ASKED}, VOTE: VOTE_NUMBERS},
-        sealed=Sealed(clear=(SIGNATURE, ENTRY, VOTE)),
+        sealed=Sealed({SIGNATURE: "signature", ENTRY: "signature", VOTE: "vote"}),
     )
 
     vote: Literal["auto"] | None = Field(

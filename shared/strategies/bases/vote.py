@@ -34,13 +34,14 @@ from covey.shared.strategies.client_half import COUNTED, LAST_MODEL, ClientState
 from covey.shared.strategies.expected import A_COUNT, ASKED, SHARES
 from covey.shared.strategies.phase_names import VOTE
 
+MOST_AVERAGES = 3  # of all agents, and of the groups of two cuts
 CLUSTERS = "clusters"  # name of the cut of a method that makes one
 
 # numbers of orders and reports of a vote
 SHARE = "share"  # of the agent's own model in each average
 VOTE_NUMBERS = {  # of an order for a vote on groups
     HOLD_BACK: ASKED,
-    SHARE: SHARES,
+    SHARE: replace(SHARES, length=-MOST_AVERAGES),
     CAP: A_COUNT,
 }
 GAIN = "gain"

@@ -27,7 +27,8 @@ from covey.shared.strategies.client_half import (
     Report,
     Works,
 )
-from covey.shared.strategies.secured import phases
+from covey.shared.strategies.facts import MOST_COMPARED, Shows
+from covey.shared.strategies.secured import clear, phases
 from covey.shared.strategies.secured.figures import FIGURES, FigureSlots
 from covey.shared.strategies.secured.phases import (
     AHEAD,
@@ -146,17 +147,47 @@ class OnDevice:
                 sent = _taken(device, device.agent.unmask(device.state(), bytes_of(job.models[0])))
                 return _message(sent), client_state
         assert self._method.facts.sealed is not None  # noqa: S101 - it refuses otherwise
-        is_clear = job.phase in self._method.facts.sealed.clear
-        if self._work.sizes and not is_clear:
+        if what := self._method.facts.sealed.clear.get(job.phase):
+            return self._show(what, job, local, client_state)
+        if self._work.sizes:
             begun = self._start(job, messages=2)
             return _perform_work(
                 self._worker, job, local, client_state=client_state, device=device, begun=begun
             )
         report, after = self._method.work(job, local, client_state)
-        if report.vectors and not is_clear:
+        if report.vectors:
             raise PublicError("secure sums: the order asks for an update without a mask")
-        numbers = report.numbers if is_clear else {}
-        return replace(report, numbers=numbers, steps=0, loss=0.0), after
+        return replace(report, numbers={}, steps=0, loss=0.0), after
+
+    def _show(
+        self, what: Shows, job: Job, local: Local, client_state: ClientState
+    ) -> tuple[Report, ClientState]:
+        """The report of a phase in the clear: the same bytes for the same order, and as few as the device allows.
+
+        It lies on the disk before it counts, and counts before it leaves.
+        """
+        if what == "choice" and len(job.models) > MOST_COMPARED:
+            raise PublicError(
+                f"secure sums: a choice among {len(job.models)} models; this device compares {MOST_COMPARED} at most"
+            )
+        device, start = self._device, self._start(job, messages=0).digest
+        step = device.agent.shows(device.state(), what, start)
+        _taken(device, replace(step, syncs=False))  # raises for one too many
+        name = hashed("shown", start)
+        # noise that is drawn again could be averaged away
+        kept = None if (self._work.privacy or {}).get("signatures") else device.kept_work(name)
+        if kept is not None:
+            report, after = clear.unpacked(kept), client_state
+        elif step.syncs:
+            report, after = self._method.work(job, local, client_state)
+            report = clear.told(report, what, job.layout, getattr(local, "trained", None))
+            device.keep_work(name, clear.packed(report))
+        else:
+            raise PublicError(
+                f"secure sums: {at.SHOWN_BEFORE}: what was shown is not kept any more"
+            )
+        _taken(device, step)
+        return report, after
 
     def _start(self, job: Job, *, messages: int) -> OrderStart:
         assert self._method.facts.sealed is not None  # noqa: S101 - it refuses otherwise
