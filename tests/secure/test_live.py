@@ -215,3 +215,21 @@ def test_a_model_too_many_does_not_hide_the_one_whose_gradient_is_summed(
             ]
         leave_out(monkeypatch, VICTIM)
     assert not [one for one in found if VICTIM not in one["reported"]]
+
+
+def test_declared_other_work_from_the_same_model_may_have_other_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradient of FedDANE, then its training."""
+    honest, sums_begun = Secured._boxes, []
+
+    def one_drops_out(self: Secured, state: Any, reports: Any) -> Any:
+        sums_begun.append(state.progress.round)
+        kept = [one for one in reports if one[0] != VICTIM or len(sums_begun) == 1]
+        return honest(self, state, kept)
+
+    monkeypatch.setattr(Secured, "_boxes", one_drops_out)
+    devices = Devices(tmp_path, "privacy={secure_least: 3}")
+    first, second = sums(made(devices, "run", strategy="feddane"))
+    assert (first["end"], second["end"], devices.failures) == ("sum", "sum", [])
+    assert {*first["reported"]} - {*second["reported"]} == {VICTIM}
