@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from covey.agent.conditions import validated
 from covey.agent.learner_choice import TORCH, cannot_train
+from covey.shared import extras
 from covey.shared.disclosures import Promise
 from covey.shared.errors import PublicError, UserError
 from covey.shared.own_code.consent import NO_CODE, AllowedCode
@@ -124,11 +125,11 @@ class PrivacyDemand(BaseModel):
 
     def of_sums(self) -> OwnersPolicy:
         """The demands on terms of secure sums."""
-        from covey.shared.secure.agent import OwnersPolicy
-        from covey.shared.secure.parameters import rho_of
+        terms: type[OwnersPolicy] = extras.part("secure", "secure.agent").OwnersPolicy
+        rho_of = extras.part("secure", "parameters").rho_of
 
         bound = self.secure_epsilon
-        return OwnersPolicy(
+        return terms(
             least=self.secure_least or 3,
             colluders=self.secure_colluders,
             clip=self.secure_clip,

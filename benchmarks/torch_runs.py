@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from covey.agent.data import Dataset
-from covey.agent.training.batched import batched, together
+from covey.agent.training.batched import batched
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
+from covey.agent.training.together import together
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.run.effects import Effect

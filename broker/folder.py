@@ -31,6 +31,7 @@ from covey.broker.access import members, passwords
 from covey.broker.access.acl import ANY, Role, id_of, is_user
 from covey.broker.access.members import StoredUser
 from covey.broker.programs.options import BrokerOptions
+from covey.shared import extras
 from covey.shared.errors import UserError, install
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import PORTS, SYSTEM_TLS, BrokerUrl
@@ -117,12 +118,12 @@ class BrokerFolder:
         _check_hosts(hosts)
         address = BrokerUrl(hosts[0], port, tls=SYSTEM_TLS)
         authority = _new_authority(authority_days)
-        from covey.shared.secure import fleet_key  # needs cryptography, as the authority does
-
         server = _server_certificate(authority, hosts, days)
         private_folder(folder)
         write_private(folder / "ca.key", authority.own.key)
-        write_private(folder / FLEET_KEY, f"{fleet_key.new_secret().hex()}\n".encode())
+        if extras.has("secure"):
+            secret = extras.part("secure", "fleet_key").new_secret()
+            write_private(folder / FLEET_KEY, f"{secret.hex()}\n".encode())
         write_private(folder / "server.key", server.key)
         write_private(folder / "ca.pem", authority.own.certificate)
         write_private(folder / "server.pem", server.certificate)
@@ -305,7 +306,7 @@ class BrokerFolder:
         Raises:
             UserError: the fleet key lies elsewhere.
         """
-        from covey.shared.secure import fleet_key
+        fleet_key = extras.part("secure", "fleet_key")
 
         with self._changing() as log:
             owners = [user for user in sorted(self.entries()) if self._keys_of(user)]
@@ -334,7 +335,7 @@ class BrokerFolder:
         expelled = self.expelled()
         for user, known in users.items():
             if self._keys_of(user):
-                from covey.shared.secure import messages
+                messages = extras.part("secure", "messages")
 
                 entry = messages.Entry.from_bytes(credentials.read(self.file(user)).entry)
                 serials, _ = expelled.get(known.federation, ([], b""))
@@ -343,7 +344,7 @@ class BrokerFolder:
             self._keep_expelled(expelled)
 
     def _sign_expelled(self, secret: bytes) -> None:
-        from covey.shared.secure import fleet_key
+        fleet_key = extras.part("secure", "fleet_key")
 
         now_ms = int(time.time() * 1000)
         signed = {
@@ -355,7 +356,7 @@ class BrokerFolder:
 
     def _signed_again(self, user: str) -> bool:
         """Whether a user's credentials got a new entry, or a new list of expelled ones."""
-        from covey.shared.secure import messages
+        messages = extras.part("secure", "messages")
 
         own, known = credentials.read(self.file(user)), self.entries()[user]
         entry, fleet = own.entry, own.fleet
@@ -487,13 +488,13 @@ class BrokerFolder:
             return {}
         if not entry:
             return {}
-        from covey.shared.secure import fleet_key
+        fleet_key = extras.part("secure", "fleet_key")
 
         return {user: fleet_key.key_of_entry(entry)}
 
     def _entry(self, user: str, federation: str, key: bytes) -> tuple[bytes, bytes]:
         """A user's entry for secure sums, and the public fleet key. Raises UserError where the fleet key lies elsewhere."""
-        from covey.shared.secure import fleet_key
+        fleet_key = extras.part("secure", "fleet_key")
 
         secret = self._fleet_secret(f"the entry of {user}, or omit --key")
         now_ms = int(time.time() * 1000)

@@ -19,9 +19,11 @@ import subprocess
 import sys
 import tempfile
 import tokenize
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -62,6 +64,31 @@ class Size:
         per_1000 = 1000 * self.single_use / (self.lines or 1)
         counts = [f"{number:,}" for number in (self.lines, self.modules, self.small)]
         return [*counts, f"{self.imports:,} ({per_cent:.1f} %)", f"{per_1000:.1f} per 1,000"]
+
+
+def parts_of(root: Path) -> dict[str, str]:
+    """Each file of the product, and the part that it belongs to: an extra of `extras.toml`, or the core.
+
+    Raises:
+        ValueError: a file belongs to two extras, or a pattern to no file.
+    """
+    extras = tomllib.loads((root / "extras.toml").read_text(encoding="utf-8"))
+    folders = [*(root / folder for folder in FOLDERS), root / "src/covey"]
+    files = [
+        path.relative_to(root).as_posix()
+        for folder in folders
+        for path in sorted(folder.rglob("*.py") if folder.name != "covey" else folder.glob("*.py"))
+    ]
+    parts: dict[str, str] = {}
+    for extra, about in extras.items():
+        for pattern in about["modules"]:
+            found = {file for file in files if fnmatch(file, pattern)}
+            if not found or found & parts.keys():
+                raise ValueError(
+                    f"extras.toml, {extra}: {pattern} names no file, or one of another extra"
+                )
+            parts |= dict.fromkeys(found, extra)
+    return {file: parts.get(file, "core") for file in files}
 
 
 def measure(path: Path) -> Size:
@@ -200,7 +227,7 @@ def show(rows: Sequence[Sequence[str]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tree", nargs="?", type=Path, default=ROOT, help="a checkout; this one")
     parser.add_argument("--rooms", action="store_true", help="a row for each room")
     parser.add_argument("--no-run", action="store_true", help="do not run the main job")

@@ -23,6 +23,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from covey.shared import extras
 from covey.shared.errors import UserError, bare_errors, install, os_errors_as_user_errors
 from covey.shared.mqtt.broker_url import ADDRESS, DEFAULT_BROKER, BrokerUrl
 from covey.shared.own_code.consent import AllowedCode, consented
@@ -82,9 +83,22 @@ def failed(text: str) -> typer.Exit:
 class CommandEntry:
     """A command in the list of a program. Its module is imported only when somebody types it."""
 
-    function: str  # such as "covey.agent.cli.join:join"
+    function: (
+        str  # such as "covey.agent.cli.join:join"; of an extra without what comes before "cli."
+    )
     about: str  # one line of the list; the function's docstring is the help of the command itself
     passes_on: bool = False  # it takes options that it does not know, for another command
+    extra: str = ""  # that has it; "" for a command of the core
+
+    def load(self, name: str) -> Callable[..., Any]:
+        """Its function. Raises MissingExtraError where its extra is not installed."""
+        module, _, function = self.function.partition(":")
+        if self.extra:
+            found = extras.part(self.extra, module, f"the command {name}")
+        else:
+            found = import_module(module)
+        command: Callable[..., Any] = getattr(found, function)
+        return command
 
 
 Entries = Mapping[str, CommandEntry]
@@ -142,9 +156,7 @@ class _Loaded(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._known:
             entry = self._entries[name]
-            module, _, function = entry.function.partition(":")
-            found = getattr(import_module(module), function)
-            self._known[name] = command_of(name, found, passes_on=entry.passes_on)
+            self._known[name] = command_of(name, entry.load(name), passes_on=entry.passes_on)
         return self._known[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -190,7 +202,11 @@ class Level(TyperGroup):
 
     def rows(self) -> list[tuple[str, str]]:
         """The lines of the list."""
-        return [(name, entry.about) for name, entry in self.front.items()]
+        return [
+            (name, entry.about)
+            for name, entry in self.front.items()
+            if not entry.extra or extras.has(entry.extra)
+        ]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands."""

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from covey.broker.limits import Limits
-from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto, find
 from covey.broker.programs.options import BrokerOptions
+from covey.shared import extras
 from covey.shared.mqtt.link import Will
 from covey.shared.mqtt.mqtt_link import MqttLink
 from tests import broker_nodes
@@ -38,7 +38,9 @@ def start(name: str, folder: Path) -> contextlib.AbstractContextManager[str]:
     """A real broker that runs while the context is open; yields its url. Skips the test if it is not installed."""
     match name:
         case "embedded":
-            return hosted(lambda: EmbeddedBroker(ROOMY))
+            if not extras.has("embedded"):
+                pytest.skip("covey's extra embedded is not installed")
+            return hosted(lambda: embedded(ROOMY))
         case "mosquitto" | "mosquitto-stock":
             if find() is None:
                 pytest.skip("mosquitto is not installed")
@@ -52,6 +54,13 @@ def start(name: str, folder: Path) -> contextlib.AbstractContextManager[str]:
     raise ValueError(name)
 
 
+def embedded(options: BrokerOptions) -> Any:
+    """The broker in Python, not started."""
+    from covey.broker.programs.embedded import EmbeddedBroker
+
+    return EmbeddedBroker(options)
+
+
 @contextlib.contextmanager
 def _only(nodes: contextlib.AbstractContextManager[list[broker_nodes.Node]]) -> Iterator[str]:
     with nodes as [node]:
@@ -59,13 +68,13 @@ def _only(nodes: contextlib.AbstractContextManager[list[broker_nodes.Node]]) -> 
 
 
 @contextlib.contextmanager
-def hosted(make: Callable[[], EmbeddedBroker | Mosquitto]) -> Iterator[str]:
+def hosted(make: Callable[[], Any]) -> Iterator[str]:
     """A broker in an event loop of its own, because each test has another loop. Yields the broker's url."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
 
-    async def make_and_enter() -> EmbeddedBroker | Mosquitto:
+    async def make_and_enter() -> Any:
         return await make().__aenter__()
 
     running = asyncio.run_coroutine_threadsafe(make_and_enter(), loop).result(60)

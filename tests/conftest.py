@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from covey.shared import extras
 from covey.shared.own_code import faults
 from tests import brokers, forked
 
@@ -100,7 +101,8 @@ def broker_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
 
 @pytest.fixture(scope="module")
 def numpy_learner() -> Iterator[None]:
-    """Programs that these tests start train with NumPy: a worker with torch takes seconds to start."""
+    """Programs that these tests start train with NumPy where they can: a worker with torch takes seconds to start."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COVEY_LEARNER", "numpy")
+        if extras.has("light"):
+            patch.setenv("COVEY_LEARNER", "numpy")
         yield

@@ -7,12 +7,18 @@ import graphlib
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from covey.shared.extras import PARTS
+from scripts import core
+from scripts.core import arrows, owners_of
+from scripts.size import parts_of
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("agent", "broker", "coordinator", "shared")
@@ -27,6 +33,7 @@ FILES = sorted(
 STAIRS = {
     "shared": [
         "candidate_names errors written seeds sentences",
+        "extras",
         "programs storage",
         "own_code",
         "numerics",
@@ -63,7 +70,7 @@ STAIRS = {
         "conditions learner_choice data_place",
         "own_code policy kept",
         "data",
-        "learning",
+        "learning own_loops",
         "light",
         "training",
         "worker",
@@ -117,6 +124,7 @@ PURE = [
 BY_NAME = {
     "agent/own_code.py": "code of the user's own",
     "shared/cli.py": "the function of a command",
+    "shared/extras.py": "a part of an extra",
     "shared/strategies/registry.py": "a method by its name",
 }
 IMPORTERS = ("import_module", "__import__")
@@ -404,6 +412,87 @@ def test_an_idle_agent_has_neither_numpy_nor_torch_in_memory() -> None:
 
 def test_the_coordinator_runs_rounds_without_torch() -> None:
     assert loaded_with(", ".join(ROUNDS), "torch") == []
+
+
+def test_the_core_names_no_extra() -> None:
+    """Neither by an import, also in a function, nor in a string; `shared/extras.py` alone looks them up."""
+    assert arrows(ROOT).get("core", {}) == {}
+
+
+def test_an_extra_names_the_core_and_what_its_entry_has_alone() -> None:
+    about = tomllib.loads((ROOT / "extras.toml").read_text("utf-8"))
+    owners = owners_of(parts_of(ROOT))
+    uses = {extra: set(entry.get("uses", ())) for extra, entry in about.items()}
+    found = {
+        extra: {owners[name] for names in files.values() for name in names}
+        for extra, files in arrows(ROOT).items()
+    }
+    assert found == {extra: used for extra, used in uses.items() if used}
+    graphlib.TopologicalSorter(uses).prepare()  # raises CycleError, which names the circle
+
+
+def test_the_core_asks_extras_for_modules_that_they_have() -> None:
+    owners = owners_of(parts_of(ROOT))
+    asked = {name: extra for extra, names in PARTS.items() for name in names}
+    assert asked == {name: owners.get(name) for name in asked}
+
+
+EXTRA = "covey.agent.sums.noise"
+SMALL_TREE = {
+    "extras.toml": '[sums]\nmodules = ["agent/sums/*"]\n',
+    "agent/sums/noise.py": "",
+    "agent/start.py": "",
+    "src/covey/api.py": "",
+    "tests/kit.py": f"def one():\n    from {EXTRA} import draw",
+    "tests/kit_of_sums.py": f"import {EXTRA}",
+    "tests/test_start.py": "from tests.kit import one",
+}
+
+
+def written(root: Path, **changes: str) -> Path:
+    """A small tree with an extra, and these files in place of its own."""
+    for file, source in {**SMALL_TREE, **changes}.items():
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).write_text(source)
+    return root
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"import {EXTRA}",
+        f"from {EXTRA} import draw",
+        "from covey.agent.sums import noise",
+        f"def f():\n    from {EXTRA} import draw",
+        f"import_module('{EXTRA}')",
+        f"COMMAND = '{EXTRA}:draw'",
+    ],
+)
+def test_a_core_that_names_an_extra_is_seen(tmp_path: Path, source: str) -> None:
+    assert arrows(written(tmp_path, **{"agent/start.py": source})) == {
+        "core": {"agent/start.py": {EXTRA}}
+    }
+
+
+def test_a_type_of_an_extra_is_no_arrow(tmp_path: Path) -> None:
+    source = f"if TYPE_CHECKING:\n    from {EXTRA} import Noise"
+    assert arrows(written(tmp_path, **{"agent/start.py": source})) == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "is_of_the_core"),
+    [
+        ("from tests.kit import one", True),  # the kit asks for the extra where a test asks it
+        ("from tests.kit_of_sums import one", False),
+        (f"def test():\n    import {EXTRA}", False),
+        (f"@patch('{EXTRA}.draw')\ndef test(): ...", False),
+    ],
+)
+def test_a_test_of_the_core_needs_no_extra(
+    tmp_path: Path, source: str, is_of_the_core: bool
+) -> None:
+    tree = written(tmp_path, **{"tests/test_start.py": source})
+    assert core.files_of_tests(tree, ["sums"]) == ["tests/test_start.py"] * is_of_the_core
 
 
 def with_packages(names: set[str]) -> set[str]:

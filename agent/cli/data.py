@@ -12,6 +12,7 @@ import typer
 
 import covey
 from covey.agent.cli.options import Data
+from covey.shared import extras
 from covey.shared.cli import Json
 from covey.shared.errors import UserError
 from covey.shared.own_code.consent import NO_CODE
@@ -57,11 +58,10 @@ def check(
 ) -> None:
     """Inspect the data: print its contents, what the coordinator would receive, and errors (exit code 2)."""
     if propose:
-        from covey.agent.data.check_report import show_proposal
-
         if scenario is not None:
             raise UserError("--propose makes a scenario: omit --scenario, or omit --propose")
-        show_proposal([data, *(also or ())], label, words or (), as_json=as_json)
+        proposals = extras.part("proposals", "proposal_data", "--propose")
+        proposals.show_proposal([data, *(also or ())], label, words or (), as_json=as_json)
         return
     if words:
         raise UserError("--words needs --propose; a scenario lists the words of task.categories")

@@ -34,6 +34,7 @@ from covey.agent.cli.options import (
     resolve_data,
     state_folder,
 )
+from covey.shared import extras
 from covey.shared.cli import (
     BROKERS,
     Allow,
@@ -212,7 +213,7 @@ def _take_entry(folder: Path, file: Path) -> None:
 
     own = read(file)
     if own.entry:
-        from covey.agent.kept.secure_folder import SecureFolder
+        SecureFolder = extras.part("secure", "secure_folder").SecureFolder
 
         if not SecureFolder.is_of(folder, own.entry):
             raise UserError(
@@ -272,7 +273,7 @@ def keys(
     ] = DEFAULT_FEDERATION,
 ) -> None:
     """Print this device's signing key for secure sums, as `broker enroll --key` expects it. The secret stays here."""
-    from covey.agent.kept.secure_folder import SecureFolder
+    SecureFolder = extras.part("secure", "secure_folder").SecureFolder
 
     agent = name or default_name()
     check_name("--id", agent)

@@ -21,14 +21,16 @@ class AgentCommands(Commands):
         "examples": CommandEntry(
             "covey.agent.cli.data:examples", "Make a folder of data to try it"
         ),
-        "predict": CommandEntry("covey.agent.cli.models:predict", "Predict with the model in use"),
+        "predict": CommandEntry(
+            "cli.models:predict", "Predict with the model in use", extra="in_use"
+        ),
         "serve": CommandEntry(
-            "covey.agent.cli.models:serve", "Answer other programs with predictions"
+            "cli.models:serve", "Answer other programs with predictions", extra="in_use"
         ),
     }
     lab: ClassVar[Entries] = {
         "bench": CommandEntry("covey.agent.cli.device:bench", "Measure the work of a round here"),
-        "export": CommandEntry("covey.agent.cli.models:export", "Write a model as a program"),
+        "export": CommandEntry("cli.models:export", "Write a model as a program", extra="in_use"),
         "fleet": CommandEntry(
             "covey.agent.cli.simulation:fleet", "Run the agents of a simulated fleet"
         ),
@@ -41,7 +43,9 @@ class AgentCommands(Commands):
         "policy": CommandEntry(
             "covey.agent.cli.device:show_policy", "Print the limits of this device"
         ),
-        "reset": CommandEntry("covey.agent.cli.models:reset", "Forget which publication came last"),
+        "reset": CommandEntry(
+            "cli.models:reset", "Forget which publication came last", extra="in_use"
+        ),
         "service": CommandEntry(
             "covey.agent.cli.device:service", "Print a systemd unit for this agent", passes_on=True
         ),

@@ -17,7 +17,7 @@ from covey.agent.data.survey import DataSurvey, present_cells, words_that_stay
 from covey.agent.data.values import spelled
 from covey.shared.errors import DataError
 from covey.shared.own_code.consent import AllowedCode
-from covey.shared.proposal.targets import are_amounts
+from covey.shared.scenario.classes import are_amounts
 from covey.shared.scenario.columns import TableColumn
 from covey.shared.scenario.task import Task
 from covey.shared.sentences import some

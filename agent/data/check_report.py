@@ -13,13 +13,11 @@ from covey.agent.data.check import DataFinding, inspect, note_on_testing, read_l
 from covey.agent.data.dataset import with_test
 from covey.agent.data.fit import fit
 from covey.agent.data.load import tables_at
-from covey.agent.data.proposal_data import describe, describe_all
 from covey.agent.data_place import place_of
+from covey.shared import extras
 from covey.shared.errors import DataError, UserError
 from covey.shared.numerics.split import TensorsOfRole
 from covey.shared.programs.terminal import Terminal
-from covey.shared.proposal.description import is_description
-from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.task import Task
 from covey.shared.sentences import some
@@ -94,13 +92,12 @@ def _proposed_task(
     data: str, label: str | None, task: Task | None, error: DataError
 ) -> tuple[Task, str]:
     """The task that fits a table, and a remark on it; the error if it is no table, or was compared with a task."""
-    if task is not None or not tables_at(place_of(data)):
+    if task is not None or not extras.has("proposals") or not tables_at(place_of(data)):
         raise error
     try:
-        proposal = propose([describe(data, [label] if label else ())], target=label)
+        found: Task = extras.part("proposals", "proposal_data").task_of_table(data, label)
     except UserError:
         raise error from None
-    found = checked(proposal).task
     kinds: list[str] = []
     if found.categories:
         listed = [
@@ -118,31 +115,6 @@ def _proposed_task(
         found,
         f"read as `agent check --propose` proposes: {how}; --scenario compares it with a task",
     )
-
-
-def show_proposal(
-    sources: Sequence[str], target: str | None, words: Sequence[str] = (), *, as_json: bool
-) -> None:
-    """Print a scenario that fits the data of one or several devices.
-
-    As JSON, print a description of each, one a line, which `coordinator init` combines with others. The target and the columns
-    of `words` have their words in it, whatever they are.
-
-    Raises:
-        UserError: the data cannot be read, or no column can be its target.
-    """
-    asked = [*words, *([] if target is None else [target])]
-    descriptions = describe_all(sources, asked)
-    if as_json:
-        for source, description in zip(sources, descriptions, strict=True):
-            if not is_description(source):
-                print(description.model_dump_json())
-        return
-    proposal = propose(descriptions, target=target)
-    print(proposal.to_yaml(), end="")
-    remarks = Terminal(stderr=True, soft_wrap=True)
-    for remark in proposal.remarks():
-        remarks.print(remark)
 
 
 def _print(finding: DataFinding, scenario: Path | None, parts: Sequence[TensorsOfRole]) -> None:

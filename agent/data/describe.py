@@ -18,7 +18,7 @@ from covey.agent.data.table_files import open_table
 from covey.agent.data.values import Value, moment_counted, spelled, value_of
 from covey.agent.data_place import text_of
 from covey.shared.errors import DataError
-from covey.shared.proposal.description import WordFacts, facts_of, why_no_classes
+from covey.shared.scenario.classes import WordFacts, facts_of, why_no_classes
 from covey.shared.scenario.columns import LABEL_NAMES, Notation
 
 MAX_DISTINCT = 1000  # different values that are counted in one column

@@ -13,8 +13,7 @@ import numpy as np
 from covey.agent.data.cells import BadCells
 from covey.agent.data.dataset import TESTS, Dataset, held_out
 from covey.agent.data.fit import fitting_form
-from covey.agent.data.load import class_folders, load, tables_at
-from covey.agent.data.parquet_images import image_column
+from covey.agent.data.load import class_folders, has_image_column, load, tables_at
 from covey.agent.data.table_files import open_table
 from covey.agent.data.tables import no_window, opened
 from covey.agent.data_place import place_of
@@ -56,7 +55,7 @@ def form_counts(path: str, label: str | None, task: Task) -> tuple[int, int]:
 def _rows_of(path: Path, label: str | None, task: Task) -> int:
     """The rows of a table. DataError if its columns do not fit the task."""
     faults = BadCells(path)  # of rows of another length, which count too
-    if not task.has_own_columns and image_column(path) is not None:
+    if not task.has_own_columns and has_image_column(path):
         with open_table(path, least=1) as file:
             return sum(len(block.rows) for block in file.blocks(file.columns[:1], faults))
     with opened(path, label, task) as (file, selection):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from covey.agent.data.arrays import load_function, load_installed, load_npz
-from covey.agent.data.class_folders import ClassFolders
 from covey.agent.data.dataset import Dataset
 from covey.agent.data_place import FORM, GrowingFolder, SqlitePath, place_of
+from covey.shared import extras
 from covey.shared.errors import DataError
 from covey.shared.own_code import plugins
 from covey.shared.own_code.consent import NO_CODE, AllowedCode
 from covey.shared.scenario.task import Task
+
+if TYPE_CHECKING:
+    from covey.agent.data.class_folders import ClassFolders
 
 TABLES = (".csv", ".tsv", ".parquet")
 ACCEPTED = (
@@ -68,19 +72,28 @@ def _table(
 
 def is_image_folder(folder: Path) -> bool:
     """Whether a folder has one folder of images for each class."""
-    from covey.agent.data.images import image_folders
+    found = _images_in(folder)
+    return bool(found and found.train)
 
-    return bool(image_folders(folder).train)
+
+def _images_in(folder: Path) -> ClassFolders | None:
+    """The folders of images in a folder; None where nothing can read them."""
+    if not extras.has("formats"):
+        return None
+    return cast("ClassFolders", extras.part("formats", "images").image_folders(folder))
+
+
+def _sounds_in(folder: Path) -> ClassFolders | None:
+    if not extras.has("formats"):
+        return None
+    return cast("ClassFolders", extras.part("formats", "sounds").sound_folders(folder))
 
 
 def class_folders(place: Path) -> ClassFolders | None:
     """The files that `load` reads at a path, if they are images or sounds in a folder for each class."""
-    from covey.agent.data.images import image_folders
-    from covey.agent.data.sounds import sound_folders
-
     if not place.is_dir() or _tables_and_arrays(place):
         return None
-    return next((one for one in (image_folders(place), sound_folders(place)) if one.train), None)
+    return next((one for one in (_images_in(place), _sounds_in(place)) if one and one.train), None)
 
 
 def load(
@@ -121,13 +134,22 @@ def load(
             )
 
 
+def has_image_column(path: Path) -> bool:
+    """Whether a Parquet file has a column of images that can be read here."""
+    return (
+        extras.has("formats")
+        and extras.part("formats", "parquet_images").image_column(path) is not None
+    )
+
+
 def _file(path: Path, label: str | None, task: Task | None) -> Dataset:
     """One file, by its name. DataError for a name of no known kind."""
-    if path.suffix.lower() == ".parquet" and (task is None or not task.has_own_columns):
-        from covey.agent.data.parquet_images import image_column, load_image_column
-
-        if image_column(path) is not None:
-            return load_image_column(path, label, task)
+    may_hold_images = path.suffix.lower() == ".parquet" and (
+        task is None or not task.has_own_columns
+    )
+    if may_hold_images and has_image_column(path):
+        load_images = extras.part("formats", "parquet_images").load_image_column
+        return cast(Dataset, load_images(path, label, task))
     if path.suffix.lower() in TABLES:
         return _table(path, label, task=task)
     if path.suffix.lower() == ".npz":
@@ -157,13 +179,11 @@ def _folder(folder: Path, label: str | None, task: Task | None) -> Dataset:
             public=f"the data folder holds {len(files)} files; expected one, or train and test",
         )
     if is_image_folder(folder):
-        from covey.agent.data.images import load_image_folder
-
-        return load_image_folder(folder, task)
+        images: Dataset = extras.part("formats", "images").load_image_folder(folder, task)
+        return images
     if class_folders(folder):
-        from covey.agent.data.sounds import load_sound_folder
-
-        return load_sound_folder(folder, task)
+        sounds: Dataset = extras.part("formats", "sounds").load_sound_folder(folder, task)
+        return sounds
     _check_not_published(folder)
     seen = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
     raise DataError(

@@ -33,6 +33,7 @@ from covey.agent.data.values import moment_of, number_written, plain_number, spe
 from covey.agent.data_place import place_of
 from covey.shared.errors import DataError
 from covey.shared.own_code.consent import AllowedCode
+from covey.shared.programs.terminal import Terminal
 from covey.shared.proposal.description import (
     FEW_FAULTS,
     MAX_VALUES,
@@ -44,6 +45,8 @@ from covey.shared.proposal.description import (
     is_description,
     read_description,
 )
+from covey.shared.proposal.proposal import checked, propose
+from covey.shared.scenario.task import Task
 
 # -- whether the rows of a table are series of measurements over time ------------------------------
 
@@ -453,3 +456,33 @@ def _target_facts(data: Dataset, seen: list[float], cells: int) -> ColumnFacts:
         distinct=len(values),
         values=tuple(values) if len(values) <= MAX_VALUES else None,
     )
+
+
+def task_of_table(data: str, label: str | None) -> Task:
+    """The task that a proposal has for a table. Raises UserError if there is none."""
+    return checked(propose([describe(data, [label] if label else ())], target=label)).task
+
+
+def show_proposal(
+    sources: Sequence[str], target: str | None, words: Sequence[str] = (), *, as_json: bool
+) -> None:
+    """Print a scenario that fits the data of one or several devices.
+
+    As JSON, print a description of each, one a line, which `coordinator init` combines with others. The target and the columns
+    of `words` have their words in it, whatever they are.
+
+    Raises:
+        UserError: the data cannot be read, or no column can be its target.
+    """
+    asked = [*words, *([] if target is None else [target])]
+    descriptions = describe_all(sources, asked)
+    if as_json:
+        for source, description in zip(sources, descriptions, strict=True):
+            if not is_description(source):
+                print(description.model_dump_json())
+        return
+    proposal = propose(descriptions, target=target)
+    print(proposal.to_yaml(), end="")
+    remarks = Terminal(stderr=True, soft_wrap=True)
+    for remark in proposal.remarks():
+        remarks.print(remark)

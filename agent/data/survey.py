@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from covey.agent.data.dataset import Array, Dataset
 from covey.shared.errors import DataError
-from covey.shared.proposal.description import facts_of, why_no_classes
+from covey.shared.scenario.classes import facts_of, why_no_classes
 from covey.shared.scenario.columns import TableColumn, is_word
 from covey.shared.scenario.fleet_statistics import (
     FEW_VALUES,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +21,6 @@ from covey.agent.learning import check_layout
 from covey.agent.policy import NO_CODE_RULES, OwnersRules
 from covey.agent.training.architectures import BUILT_IN, THRESHOLD
 from covey.agent.training.augment import augmentation_for, augmentation_of_training
-from covey.agent.training.batched import (
-    Course,
-    TrainingRequest,
-    ask,
-    can_be_batched,
-    is_together,
-    padded,
-)
 from covey.agent.training.compute_device import choose_device, prepare_device
 from covey.agent.training.flat_module import (
     FEATURES_BYTES,
@@ -52,7 +44,9 @@ from covey.agent.training.objective import (
     unchanged,
 )
 from covey.agent.training.sgd import ScaledSteps, Sgd
+from covey.agent.training.together import ask, is_together
 from covey.agent.training.trial import check_batch
+from covey.shared import extras
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.consent import AllowedCode
@@ -360,9 +354,10 @@ class TorchLocal(DataOfLocal):
             features = self._frozen_features(start)
         is_plain = drill.contrast is None and features is None and correction.debias is None
         if is_together() and is_plain and self._can_be_batched and epochs:
-            rows = padded(self._batching.batches(epochs), self._training.batch)[:steps]
+            batched = extras.part("simulate", "batched")
+            rows = batched.padded(self._batching.batches(epochs), self._training.batch)[:steps]
             return self._trained_with_others(
-                Course(
+                batched.Course(
                     start,
                     correction,
                     drill.trained,
@@ -429,15 +424,15 @@ class TorchLocal(DataOfLocal):
             and settings.precision == "fp32"
             and self._task.model.name in BUILT_IN
             and not self._trial.mixes
-            and can_be_batched(self._net)
+            and extras.part("simulate", "batched").can_be_batched(self._net)
         )
 
-    def _trained_with_others(self, course: Course) -> TrainingResult:
+    def _trained_with_others(self, course: Any) -> TrainingResult:
         """`train` in steps that other agents take at the same time."""
         key = _key(self._task, self._layout, self._device)
         inputs, targets = self._gathered(torch.arange(self.examples))
         result: TrainingResult = ask(
-            TrainingRequest(
+            extras.part("simulate", "batched").TrainingRequest(
                 key,
                 self._net,
                 self._layout,

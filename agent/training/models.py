@@ -22,11 +22,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from covey.agent.kept.model_file import ModelFile, read_weights
 from covey.agent.learning import SAME_VERSION
-from covey.agent.light.loops import loop_of
-from covey.agent.light.own_loop import SEEDS, start_of
 from covey.agent.own_code import users_builder
+from covey.agent.own_loops import loop_of
 from covey.agent.training.architectures import BUILT_IN, Headed
 from covey.agent.training.trial import Trial, check_types, drawing, persistent, run, tried
+from covey.shared import extras
 from covey.shared.errors import PublicError, UserError
 from covey.shared.numerics.split import Role, Split
 from covey.shared.numerics.vectors import Layout, Vector
@@ -262,7 +262,8 @@ def initial(
     """
     loop = loop_of(task, allowed)
     if loop is not None:
-        arrays, layout = start_of(loop, entropy(seed, "weights") % SEEDS)
+        own_loop = extras.part("light", "own_loop", "task.model")
+        arrays, layout = own_loop.start_of(loop, entropy(seed, "weights") % own_loop.SEEDS)
     else:
         _, layout = model_of(task, allowed)
         module = build(task, seed, allowed)

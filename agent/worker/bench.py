@@ -11,12 +11,11 @@ import numpy as np
 
 from covey.agent.data import Dataset
 from covey.agent.data.check import load_local
-from covey.agent.data.proposal_data import describe
 from covey.agent.policy import DEFAULT_RULES, OwnersRules
 from covey.agent.worker.learners import learner_for
+from covey.shared import extras
 from covey.shared.numerics.split import Mask, Split
 from covey.shared.numerics.vectors import Vector
-from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.task import Model, Task
 from covey.shared.strategies.base import Training
@@ -56,7 +55,8 @@ def task_of(data: str, label: str | None, scenario: Path | None, model: str | No
     if scenario is not None:
         task = load_without_files(scenario).task
     else:
-        task = checked(propose([describe(data)], target=label)).task
+        proposals = extras.part("proposals", "proposal_data", "a task that nobody names")
+        task = proposals.task_of_table(data, label)
     if model is not None:
         task = task.model_copy(update={"model": Model(name=model)})
     return task

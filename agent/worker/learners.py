@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from covey.agent.learner_choice import TORCH
 from covey.agent.learning import Learner, Library
+from covey.shared import extras
 from covey.shared.own_code.consent import framework_of
 
 if TYPE_CHECKING:
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
 def load_library(name: str) -> Library:
     """The library of the learner of this name, before there is a task."""
     if framework_of(name):
-        from covey.agent.light.own_loop import BARE
-
-        return BARE
+        return cast(Library, extras.part("light", "own_loop", "task.model").BARE)
     return load_learner(name)
 
 
@@ -29,9 +28,7 @@ def load_learner(name: str) -> Learner:
         from covey.agent.training import torch_learner
 
         return torch_learner.LEARNER
-    from covey.agent.light import numpy_learner
-
-    return numpy_learner.LEARNER
+    return cast(Learner, extras.part("light", "numpy_learner", "--learner numpy").LEARNER)
 
 
 def learner_for(task: Task, rules: OwnersRules) -> Learner:
@@ -41,19 +38,17 @@ def learner_for(task: Task, rules: OwnersRules) -> Learner:
         UserError: the model cannot be imported or made.
         ConsentError: the model is not built in, and the rules do not allow it.
     """
-    from covey.agent.light.loops import loop_of
+    from covey.agent.own_loops import loop_of
 
     loop = loop_of(task, rules.allowed)
     if loop is None:
         return load_learner(rules.learner)
     if framework_of(task.model.name) == "flower":
-        from covey.agent.light.flower import FlowerLearner, FlowerLoop
+        flower = extras.part("light", "flower", "task.model")
 
-        assert isinstance(loop, FlowerLoop)  # noqa: S101 - its name promises one
-        return FlowerLearner(loop)
-    from covey.agent.light.own_loop import LoopLearner
-
-    return LoopLearner(loop)
+        assert isinstance(loop, flower.FlowerLoop)  # noqa: S101 - its name promises one
+        return cast(Learner, flower.FlowerLearner(loop))
+    return cast(Learner, extras.part("light", "own_loop", "task.model").LoopLearner(loop))
 
 
 def new_weights(task: Task, seed: int) -> Vector | None:

@@ -20,6 +20,7 @@ from covey.agent.policy import OwnersRules
 from covey.agent.worker.learners import learner_for, new_weights
 from covey.agent.worker.process import prepared
 from covey.agent.worker.sources import dataset, stated_counts
+from covey.shared import extras
 from covey.shared.errors import DataError, public_text
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.faults import OwnCodeError
@@ -165,9 +166,9 @@ class Participant:
         return self._keys_at(self.secure, work)
 
     def _keys_at(self, place: Path, work: Work) -> SecureDevice | None:
-        from covey.agent.kept.secure_folder import SecureFolder  # which loads cryptography
-
-        return SecureFolder.of_device(place, self.rules.policy.privacy.of_sums(), ahead=self.ahead)
+        folder = extras.part("secure", "secure_folder").SecureFolder
+        demand = self.rules.policy.privacy.of_sums()
+        return cast("SecureDevice", folder.of_device(place, demand, ahead=self.ahead))
 
     def public(self, error: Exception) -> str:
         """The text about an error that may leave the device."""
@@ -247,12 +248,11 @@ class SimulatedParticipant(Participant):
         return simulated_noise(work, self.client)
 
     def _keys_at(self, place: Path, work: Work) -> SecureDevice | None:
-        from covey.agent.kept.secure_folder import SecureFolder
-        from covey.shared.secure.simulated import simulated_identity
-
-        identity = simulated_identity(work.seed, self.client)
+        folder = extras.part("secure", "secure_folder").SecureFolder
+        identity = extras.part("secure", "simulated").simulated_identity(work.seed, self.client)
         demand = self.rules.policy.privacy.of_sums()
-        return SecureFolder(place, identity, demand, simulated=True, ahead=self.ahead)
+        own = folder(place, identity, demand, simulated=True, ahead=self.ahead)
+        return cast("SecureDevice", own)
 
     def public(self, error: Exception) -> str:
         return str(error) if isinstance(error, OwnCodeError) else super().public(error)

@@ -35,8 +35,7 @@ from covey.shared.scenario.base import base_vector, check_size
 from covey.shared.storage.files import obstacle, write_atomically
 from covey.shared.strategies.base import Strategy
 from covey.shared.strategies.client_half import ClientState
-from covey.shared.strategies.phase_names import EVALUATE
-from covey.shared.strategies.secured.phases import MASKED, WORDS
+from covey.shared.strategies.phase_names import EVALUATE, MASKED, WORDS
 from covey.shared.wire.codec import decode_model
 from covey.shared.wire.jobs import (
     BadDisk,

@@ -25,6 +25,7 @@ from covey.agent.data.dataset import (
 )
 from covey.agent.data.partition import SampleSplit, client_dataset, fleet_data
 from covey.agent.data_place import Fingerprint, fingerprint
+from covey.shared import extras
 from covey.shared.own_code.consent import framework_of
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.simulated_agents import Holders, holders_of
@@ -49,9 +50,9 @@ def dataset(
     if isinstance(source, FleetShare):
         return _share(source, task, round_)
     if framework_of(task.model.name) == "flower":
-        from covey.agent.data.client_data import client_data
-
-        return client_data(source.data, task)
+        light = extras.part("light", "client_data", "task.model")
+        own: Dataset = light.client_data(source.data, task)
+        return own
     # data that has changed on the disk is read again
     files = fingerprint(source.data)
     return _local(source.data, source.label, task.model_dump_json(), files, leaves_out=leaves_out)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from covey.agent.light.loops import loop_of
-from covey.agent.light.own_loop import SEEDS, start_of
+from covey.agent.own_loops import loop_of
+from covey.shared import extras
 from covey.shared.models.sketch import seeds_of, starts_of, write_starts
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.consent import NO_CODE, AllowedCode, framework_of
@@ -38,8 +38,9 @@ def _begun(
     check_training(scenario, clients=framework_of(task.model.name) == "flower")
     if task.init is not None or task.base is not None:
         return None
-    begun = [start_of(loop, entropy(seed, "weights") % SEEDS) for seed in seeds]
-    layout = begun[0][1]
+    own_loop = extras.part("light", "own_loop", "task.model")
+    begun = [own_loop.start_of(loop, entropy(seed, "weights") % own_loop.SEEDS) for seed in seeds]
+    layout: Layout = begun[0][1]
     return [layout.vector(arrays) for arrays, _ in begun], layout
 
 

@@ -22,6 +22,7 @@ from covey.agent.learner_choice import TORCH
 from covey.agent.policy import OwnersRules
 from covey.agent.worker.learners import learner_for, load_library
 from covey.agent.worker.process import WorkerOptions, memory_limited, prepared
+from covey.shared import extras
 from covey.shared.errors import DataError, UserError, public_text
 from covey.shared.own_code.consent import AllowedCode, consented, framework_of
 from covey.shared.own_code.faults import own_code
@@ -204,12 +205,11 @@ def _started(job: j.WriteStart) -> j.Nothing:
 
 
 def _performed_together(job: j.PerformTogether, options: WorkerOptions) -> j.Answers:
-    from covey.agent.training.batched import together
+    from covey.agent.training.together import together
 
     def trained(requests: Sequence[Any]) -> Sequence[Any]:
-        from covey.agent.training.batched import batched  # torch, which the learner has loaded
-
-        return batched(requests)
+        answers: Sequence[Any] = extras.part("simulate", "batched").batched(requests)
+        return answers
 
     works = [partial(answer, one, options) for one in job.jobs]
     return j.Answers(answers=together(works, trained))

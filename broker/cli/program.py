@@ -18,7 +18,9 @@ class BrokerCommands(Commands):
         ),
         "expel": CommandEntry("covey.broker.cli.users:expel", "Revoke the credentials of agents"),
         "list": CommandEntry("covey.broker.cli.users:list_users", "List users, and who is online"),
-        "doctor": CommandEntry("covey.broker.cli.examining:doctor", "Check what a broker provides"),
+        "doctor": CommandEntry(
+            "cli.examining:doctor", "Check what a broker provides", extra="doctor"
+        ),
     }
     lab: ClassVar[Entries] = {
         "renew": CommandEntry("covey.broker.cli.users:renew", "Replace the broker's certificate"),

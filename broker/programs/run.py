@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.broker.programs.mosquitto import Mosquitto, find
 from covey.broker.programs.process import until_closed
+from covey.shared import extras
 from covey.shared.errors import UserError
 from covey.shared.programs.child import stop_signals
 from covey.shared.storage import json_text
@@ -60,7 +61,7 @@ async def run(
     async with broker, AsyncExitStack() as stack:
         gateway: WebsocketGateway | None = None
         if websocket_port is not None:
-            from covey.broker.programs.websocket_gateway import WebsocketGateway
+            WebsocketGateway = extras.part("embedded", "websocket_gateway").WebsocketGateway
 
             gateway = await stack.enter_async_context(
                 WebsocketGateway(broker.options, websocket_port, broker.url)
@@ -168,6 +169,5 @@ def available_broker(
         if find() is not None:
             return Mosquitto
         show(FALLBACK)
-    from covey.broker.programs.embedded import EmbeddedBroker
-
-    return EmbeddedBroker
+    embedded_broker: type[EmbeddedBroker] = extras.part("embedded", "embedded").EmbeddedBroker
+    return embedded_broker

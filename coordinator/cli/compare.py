@@ -22,7 +22,6 @@ from rich.console import Console
 from covey.coordinator.cli import run as command
 from covey.coordinator.cli.comparison_files import (
     NONE_KNOWN,
-    PAGE,
     KnownRows,
     finished_rows,
     is_finished,
@@ -54,6 +53,7 @@ from covey.coordinator.compare.verdict import deciding, standings, verdicts
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.record.notices import Notice, Observer
+from covey.coordinator.record.records import PAGE
 from covey.coordinator.report.progress import ProgressBar
 from covey.coordinator.report.tables import none_evaluated
 from covey.coordinator.run.folder import alone_in

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from covey.coordinator.cli.report import SCENARIO, TABLE
 from covey.coordinator.compare.grid import Cell, grid, section, target_of
 from covey.coordinator.compare.rows import (
     ComparisonRow,
@@ -35,10 +36,7 @@ from covey.shared.storage.files import atomic_replace, private_folder, write_ato
 KnownRows = Mapping[str, ComparisonRow]  # of earlier comparisons, by the cell's name
 Identity = tuple[str, float | None]  # the digest of a cell's scenario, and its target
 NONE_KNOWN: KnownRows = MappingProxyType({})
-SCENARIO = "compare.yaml"  # of a comparison's folder: what is compared, from its first cell on
 EXPECTED = "expected a compare.json that `coordinator compare` wrote"
-TABLE = "compare.json"  # its tables, for programs
-PAGE = "report.html"
 
 
 def keep_scenario(scenario: Scenario, out: Path) -> None:

@@ -17,7 +17,7 @@ from covey.coordinator.dashboard import terminal
 from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.dashboard.hub import BrokerWatcher, is_other_run
 from covey.coordinator.dashboard.server import DashboardServer, Send, serving
-from covey.coordinator.deploy.registry import run_folders
+from covey.coordinator.record.records import run_folders
 from covey.shared.cli import BrokerAddresses, broker_option, check_name, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl

@@ -13,7 +13,7 @@ class CoordinatorCommands(Commands):
 
     front: ClassVar[Entries] = {  # they follow the life of a run
         "init": CommandEntry(
-            "covey.coordinator.cli.init:init_command", "Propose a scenario for your own data"
+            "cli.init:init_command", "Propose a scenario for your own data", extra="proposals"
         ),
         "validate": CommandEntry(
             "covey.coordinator.cli.validate:validate",
@@ -21,44 +21,44 @@ class CoordinatorCommands(Commands):
         ),
         "run": CommandEntry("covey.coordinator.cli.run:run_command", "Run a scenario to its end"),
         "compare": CommandEntry(
-            "covey.coordinator.cli.compare:compare_command", "Run several methods, and compare them"
+            "cli.compare:compare_command", "Run several methods, and compare them", extra="compare"
         ),
         "report": CommandEntry(
             "covey.coordinator.cli.report:report_command", "Show the results of finished runs"
         ),
         "status": CommandEntry("covey.coordinator.cli.status:status", "List a run's agents"),
         "doctor": CommandEntry(
-            "covey.coordinator.cli.doctor:doctor", "List what is odd about a fleet"
+            "cli.doctor:doctor", "List what is odd about a fleet", extra="doctor"
         ),
         "dashboard": CommandEntry(
-            "covey.coordinator.cli.dashboard:dashboard", "Show a run in a browser"
+            "cli.dashboard:dashboard", "Show a run in a browser", extra="pages"
         ),
         "stop": CommandEntry("covey.coordinator.cli.control:stop", "Stop the running coordinator"),
         "promote": CommandEntry(
-            "covey.coordinator.cli.promote:promote", "Publish a run's models to the devices"
+            "cli.promote:promote", "Publish a run's models to the devices", extra="in_use"
         ),
         "rollback": CommandEntry(
-            "covey.coordinator.cli.promote:rollback", "Publish what was in use before"
+            "cli.promote:rollback", "Publish what was in use before", extra="in_use"
         ),
         "versions": CommandEntry(
-            "covey.coordinator.cli.versions:versions_command", "List what was published"
+            "cli.versions:versions_command", "List what was published", extra="in_use"
         ),
         "advise": CommandEntry(
-            "covey.coordinator.cli.advise:advise_command", "Find out whether clusters would help"
+            "cli.advise:advise_command", "Find out whether clusters would help", extra="groups"
         ),
         "ls": CommandEntry("covey.coordinator.cli.runs:list_runs", "List the runs in a folder"),
         "prune": CommandEntry("covey.coordinator.cli.runs:prune", "Remove the folders of old runs"),
     }
     lab: ClassVar[Entries] = {
         "aggregate": CommandEntry(
-            "covey.coordinator.cli.aggregate:aggregate", "Add up reports near a broker"
+            "cli.aggregate:aggregate", "Add up reports near a broker", extra="scale"
         ),
-        "audit": CommandEntry("covey.coordinator.cli.audit:audit", "Check a run's audit log"),
+        "audit": CommandEntry("cli.audit:audit", "Check a run's audit log", extra="audit"),
         "base": CommandEntry(
             "covey.coordinator.cli.validate:base", "Print the entry task.base for a file of weights"
         ),
         "export": CommandEntry(
-            "covey.coordinator.cli.export:export", "Write a run's models as programs"
+            "cli.export:export", "Write a run's models as programs", extra="in_use"
         ),
         "forget": CommandEntry(
             "covey.coordinator.cli.control:forget", "Remove an agent from the run"
@@ -76,15 +76,13 @@ class CoordinatorCommands(Commands):
             "covey.coordinator.cli.control:release", "Release an agent from quarantine"
         ),
         "replay": CommandEntry(
-            "covey.coordinator.cli.replay:replay", "Repeat a run with buffered rounds"
+            "cli.replay:replay", "Repeat a run with buffered rounds", extra="simulate"
         ),
         "resume": CommandEntry("covey.coordinator.cli.control:resume", "Continue after a pause"),
         "schema": CommandEntry(
             "covey.coordinator.cli.reference:schema", "Print the JSON schema of a scenario"
         ),
-        "story": CommandEntry(
-            "covey.coordinator.cli.story:story", "Print what happened to one agent"
-        ),
+        "story": CommandEntry("cli.story:story", "Print what happened to one agent", extra="audit"),
     }
 
     def invoke(self, ctx: Any) -> Any:

@@ -42,7 +42,6 @@ from covey.coordinator.deploy.registry import (
     operator,
     outcome_of,
     registry,
-    run_folders,
 )
 from covey.coordinator.deploy.uptake import RetainedFleet, follow, survey
 from covey.coordinator.disk.checkpoint import Checkpoint
@@ -57,7 +56,7 @@ from covey.coordinator.disk.versions import (
 )
 from covey.coordinator.record.audit_check import trail_of_finished
 from covey.coordinator.record.audit_trail import Trail
-from covey.coordinator.record.records import finished
+from covey.coordinator.record.records import finished, run_folders
 from covey.coordinator.run.early_stop import figure_after
 from covey.coordinator.serve.connect import connected, fitted
 from covey.coordinator.serve.placement import Sharded

@@ -10,18 +10,20 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from covey.coordinator.cli import comparison_files
-from covey.coordinator.cli.compare import show
 from covey.coordinator.cli.options import Modes, out
-from covey.coordinator.record.records import finished
+from covey.coordinator.record.records import PAGE, finished
 from covey.coordinator.report.tables import labels, results
 from covey.coordinator.view.printed import json_line, results_table, show_words
+from covey.shared import extras
 from covey.shared.cli import Allow, Json
 from covey.shared.errors import UserError
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.storage import json_text
 from covey.shared.storage.files import write_atomically
+
+SCENARIO = "compare.yaml"  # of a comparison's folder: what is compared, from its first cell on
+TABLE = "compare.json"  # its tables, for programs
 
 
 def report_command(
@@ -97,21 +99,21 @@ def _report_runs(request: ReportRequest, console: Console) -> None:
     show_words(console, results(found, labels(folders, found), modes=request.modes), results_table)
     if request.html is not None:
         _print_place(request.html, console)
-    elif len(folders) == 1:
-        place = folders[0] / comparison_files.PAGE
+    elif len(folders) == 1 and extras.has("pages"):
+        place = folders[0] / PAGE
         _write_unasked(place, console, lambda: _write_runs(folders, found, place, ()))
 
 
 def _write_runs(
     folders: Sequence[Path], found: Sequence[dict[str, Any]], html: Path | None, svg: Sequence[str]
 ) -> None:
-    from covey.coordinator.report.curves import curves
-    from covey.coordinator.report.html_report import page, write_pictures
+    curves = extras.part("pages", "curves", "a page").curves
+    html_report = extras.part("pages", "html_report")
 
     runs = curves(folders, found)
     if html is not None:
-        write_atomically(html, page(runs, folders).encode())
-    write_pictures(runs, svg)
+        write_atomically(html, html_report.page(runs, folders).encode())
+    html_report.write_pictures(runs, svg)
 
 
 def _write_unasked(place: Path, console: Console, write: Callable[[], None]) -> None:
@@ -137,24 +139,25 @@ def is_comparison(folder: Path) -> bool:
     """Whether `coordinator compare` wrote this folder."""
     if (folder / "result.json").exists():
         return False
-    return any(
-        (folder / name).exists() for name in (comparison_files.SCENARIO, comparison_files.TABLE)
-    )
+    return any((folder / name).exists() for name in (SCENARIO, TABLE))
 
 
 def _report_comparison(request: ReportRequest, console: Console) -> None:
     [folder] = request.folders
+    comparison_files = extras.part("compare", "comparison_files", "a comparison")
     scenario = _scenario_of(folder)
-    table = folder / comparison_files.TABLE
+    table = folder / TABLE
     known = comparison_files.known_rows(scenario, [table] if table.exists() else [])
     rows = comparison_files.finished_rows(scenario, folder, known)
-    show(scenario, rows, None if request.as_json else console, modes=request.modes)
+    extras.part("compare", "cli.compare").show(
+        scenario, rows, None if request.as_json else console, modes=request.modes
+    )
     if request.html is not None:
         comparison_files.write_page(scenario, folder, rows, request.html)
         if not request.as_json:
             _print_place(request.html, console)
     elif not request.as_json:
-        place = folder / comparison_files.PAGE
+        place = folder / PAGE
         _write_unasked(
             place, console, lambda: comparison_files.write_page(scenario, folder, rows, place)
         )
@@ -162,10 +165,10 @@ def _report_comparison(request: ReportRequest, console: Console) -> None:
 
 def _scenario_of(folder: Path) -> Scenario:
     """The scenario of a comparison, finished or not."""
-    file = folder / comparison_files.SCENARIO
+    file = folder / SCENARIO
     if file.exists():
         return load(file)
-    table = folder / comparison_files.TABLE
+    table = folder / TABLE
     try:
         return Scenario.model_validate(json_text.loads(table.read_bytes())["scenario"])
     except (ValueError, KeyError, TypeError) as error:

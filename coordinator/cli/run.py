@@ -62,6 +62,7 @@ from covey.coordinator.serve.exclusive import ensure_single_coordinator
 from covey.coordinator.serve.service import Service
 from covey.coordinator.serve.signals import StopSignals
 from covey.coordinator.view.printed import json_line, json_notice, results_table, show_words
+from covey.shared import extras
 from covey.shared.cli import (
     Allow,
     BrokerAddresses,
@@ -149,13 +150,13 @@ def run_command(
     """
     refuse_contradictions(context)
     if track:
-        from covey.coordinator.cli.tracked_run import finish_tracked
-        from covey.coordinator.track.tracking import check_trackers, tracking
+        finish_tracked = extras.part("outlets", "tracked_run", "--track").finish_tracked
+        trackers = extras.part("outlets", "tracking", "--track")
 
-        check_trackers(track)
+        trackers.check_trackers(track)
     metrics_address = None
     if metrics is not None:
-        from covey.coordinator.serve.prometheus import address
+        address = extras.part("outlets", "prometheus", "--metrics").address
 
         metrics_address = address(metrics)
     if not (in_process or embedded):
@@ -181,12 +182,12 @@ def run_command(
     observing = nullcontext(json_notice) if as_json else ProgressBar(out(), loaded.rounds.count)
     following: AbstractContextManager[TrackedObserver | None] = nullcontext()
     if track:
-        following = tracking(track, loaded, options.folder, complain)
+        following = trackers.tracking(track, loaded, options.folder, complain)
     result = None
     with suppress(KeyboardInterrupt), following as tracked, observing as shown:
         observer = shown if tracked is None else tracked.before(shown)
         if in_process:
-            from covey.coordinator.simulate import driver
+            driver = extras.part("simulate", "driver", "--in-process")
 
             result = driver.alone(loaded, options, observer)
         else:
@@ -269,9 +270,11 @@ async def _run(
 ) -> dict[str, Any] | None:
     check_code(scenario, options.allowed)
     if options.aggregators:
-        from covey.coordinator.fold.partial_sums import check_aggregators
+        check_aggregators = extras.part("scale", "partial_sums", "--aggregators").check_aggregators
 
         check_aggregators(scenario)
+    if scenario.fleet is None and scenario.rounds.publish != "never":
+        extras.part("in_use", "finished", f"rounds.publish: {scenario.rounds.publish}")
     urls = addresses(scenario, options)
     if options.cluster and (len(urls) < 2 or scenario.fleet is not None):
         raise UserError(
@@ -319,7 +322,7 @@ async def _run(
         signals.stop = cancel
         is_published = fleet is None and scenario.rounds.publish != "never"
         if reason == "" and is_published and this.round:
-            from covey.coordinator.deploy.finished import publish_finished
+            publish_finished = extras.part("in_use", "finished").publish_finished
 
             await publish_finished(this, link, observer)
     if reason is None:
@@ -451,7 +454,7 @@ def _serve_metrics(stack: AsyncExitStack, options: RunOptions, service: Service)
     """Serve Prometheus metrics, if they were asked for; the client library is imported only then."""
     if options.metrics is None:
         return
-    from covey.coordinator.serve.prometheus import serving
+    serving = extras.part("outlets", "prometheus", "--metrics").serving
 
     stack.enter_context(serving(options.metrics, service))
 

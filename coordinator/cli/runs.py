@@ -13,12 +13,13 @@ import typer
 
 from covey.coordinator.cli.options import out, show_line
 from covey.coordinator.dashboard.folder_reader import FolderReader
-from covey.coordinator.deploy.registry import federations, needed, registry, run_folders
+from covey.coordinator.record.records import run_folders
 from covey.coordinator.report.odd_list import moment
 from covey.coordinator.run.folder import alone_in
 from covey.coordinator.view.printed import json_line, show
 from covey.coordinator.view.state import dashboard_state
 from covey.coordinator.view.table import NONE, Column, Table
+from covey.shared import extras
 from covey.shared.cli import Json
 from covey.shared.errors import UserError
 from covey.shared.numerics.measures import MEASURES, measured
@@ -119,8 +120,7 @@ class RunList:
         Raises UserError if a list of publications is damaged.
         """
         named: dict[Path, list[str]] = {}
-        for federation in sorted(federations(self.folder)):
-            known = registry(self.folder, federation)
+        for known in _published(self.folder):
             folders = {entry.version: entry.folder for entry in known.entries}
             for version in known.names():
                 roles = ", ".join(known.roles(version))
@@ -167,6 +167,14 @@ class RunList:
             changed=seen.updated,
             bytes=_size(folder),
         )
+
+
+def _published(runs: Path) -> list[Any]:
+    """The publications of each federation that has runs in a folder; none where nothing can publish."""
+    if not extras.has("in_use"):
+        return []
+    registry = extras.part("in_use", "registry")
+    return [registry.registry(runs, one) for one in sorted(registry.federations(runs))]
 
 
 def _size(folder: Path) -> int:
@@ -222,8 +230,8 @@ def old(runs: Path, keep: int) -> list[RunLine]:
         keep: how many of the newest runs stay in any case.
     """
     needs: set[Path] = set()
-    for federation in federations(runs):
-        needs |= {entry.folder for entry in needed(registry(runs, federation))}
+    for known in _published(runs):
+        needs |= {entry.folder for entry in extras.part("in_use", "registry").needed(known)}
     own = [line for line in RunList(runs).lines() if "/" not in line.title]
     return [
         line

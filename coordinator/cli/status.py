@@ -17,6 +17,7 @@ from covey.coordinator.record.roster_files import read_roster, roster_file
 from covey.coordinator.report.roster import STYLES, is_left, roster_table, status_lines
 from covey.coordinator.view.devices import device_of, status_in
 from covey.coordinator.view.printed import json_line, show
+from covey.shared import extras
 from covey.shared.cli import BrokerAddresses, Json, check_name, with_connection
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
@@ -76,7 +77,7 @@ def status(
 def _watch(
     folder: Path | None, connection: BrokerAddresses, federation: str, *, as_json: bool
 ) -> None:
-    from covey.coordinator.dashboard import terminal
+    terminal = extras.part("pages", "terminal")
 
     url = None
     if connection.is_named or folder is None:

@@ -41,12 +41,11 @@ def track_afterwards(
 
 def _write_page(folder: Path) -> None:
     """The page that `coordinator report` writes. A run without a page is tracked without it."""
-    from covey.coordinator.cli.comparison_files import PAGE
     from covey.coordinator.report.curves import curves
     from covey.coordinator.report.html_report import page
 
     try:
         runs = curves([folder], [records.finished(folder)])
-        write_atomically(folder / PAGE, page(runs, [folder]).encode())
+        write_atomically(folder / records.PAGE, page(runs, [folder]).encode())
     except (OSError, UserError):
         return

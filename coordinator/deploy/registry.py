@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from covey.coordinator.record.audit_check import OUTCOME, PUBLICATIONS
 from covey.coordinator.record.audit_trail import FILE, Trail
+from covey.coordinator.record.records import run_folders
 from covey.shared.errors import UserError
 from covey.shared.sentences import some
 from covey.shared.storage.audit import parsed
@@ -228,7 +229,6 @@ def operator() -> str:
 
 CHAMPION = "champion"  # the version that all devices should use
 CANDIDATE = "candidate"  # the version that some devices try
-DEPTH = 4  # of the folder of a run within that of all runs: comparison, partition, method, seed
 RESERVED = (CHAMPION, CANDIDATE, "best", "last")
 
 
@@ -430,11 +430,3 @@ def _back_to(stack: list[RegistryEntry], version: Version | None) -> None:
     if any(one.version == version for one in stack):
         while stack[-1].version != version:
             stack.pop()
-
-
-def run_folders(folder: Path) -> list[Path]:
-    """The folders of runs in a folder, by name; a comparison has its runs some folders below."""
-    found: set[Path] = set()
-    for depth in range(1, DEPTH + 1):
-        found.update(path.parent for path in folder.glob("*/" * depth + "scenario.yaml"))
-    return sorted(found)

@@ -19,6 +19,8 @@ from covey.shared.strategies.base import ClientId
 
 Row = dict[str, Any]  # a JSON object: a line of the record, or figures by their names
 
+DEPTH = 4  # of the folder of a run within that of all runs: comparison, partition, method, seed
+PAGE = "report.html"  # in the folder of a run or a comparison
 FILE = "rounds.jsonl"
 RESULT = (
     "name",
@@ -165,3 +167,11 @@ def _damaged(where: str, why: str) -> UserError:
     return UserError(
         f"{where}: {why}; the file was cut short or changed: restore it, or run the scenario again"
     )
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The folders of runs in a folder, by name; a comparison has its runs some folders below."""
+    found: set[Path] = set()
+    for depth in range(1, DEPTH + 1):
+        found.update(path.parent for path in folder.glob("*/" * depth + "scenario.yaml"))
+    return sorted(found)

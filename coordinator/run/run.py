@@ -47,6 +47,7 @@ from covey.coordinator.run.parts import Parts
 from covey.coordinator.run.report_acceptance import taken
 from covey.coordinator.run.run_state import RunState, next_phase
 from covey.coordinator.run.view import RunView
+from covey.shared import extras
 from covey.shared.errors import HONEST_REFUSALS, DecodeError, PublicError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Setup, View
@@ -166,9 +167,9 @@ class Run(RunView):
         sums = spool.sums(number)
         summed: list[ClientId] = []
         if sums:
-            from covey.coordinator.fold.partial_sums import clients_of, restore_sums
+            partial_sums = extras.part("scale", "partial_sums")
 
-            summed = clients_of(sums.values())
+            summed = partial_sums.clients_of(sums.values())
         reported = sorted([*single, *summed])
         if facts.stopped:
             rules = replace(rules, rounds=saved_engine["round"])
@@ -194,7 +195,7 @@ class Run(RunView):
         if step is not None:
             parts.folding = parts.folding_of(number, step.phase)
             if sums:
-                restore_sums(parts.folding, spool, parts.state)
+                partial_sums.restore_sums(parts.folding, spool, parts.state)
         for client in reported:
             parts.members.accept(client, number)
         if parts.privacy is not None and reported:  # the checkpoint may be older than these reports
@@ -309,15 +310,15 @@ class Run(RunView):
 
     def _summed(self, came: SumCame, now: float) -> Effects:
         """What follows from an aggregator's sum, and last what became of it."""
-        from covey.coordinator.run.sum_acceptance import counted, events_of
+        sum_acceptance = extras.part("scale", "sum_acceptance")
 
         try:
-            if not counted(self._parts, came):
+            if not sum_acceptance.counted(self._parts, came):
                 return [SumTaken(counts=False)]
         except DecodeError as error:
             return [SumTaken(counts=False, error=error)]
         effects: Effects = []
-        for event in events_of(self._parts, came):
+        for event in sum_acceptance.events_of(self._parts, came):
             effects += self._told(event, now)
         return [*effects, SumTaken(counts=True)]
 

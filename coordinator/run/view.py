@@ -12,6 +12,7 @@ from covey.coordinator.engine.members import Members, Trouble
 from covey.coordinator.engine.step import Stage, Step
 from covey.coordinator.run.effects import Effect, SendModel, SendOrder
 from covey.coordinator.run.parts import Parts
+from covey.shared import extras
 from covey.shared.numerics.mixture import FleetWeights
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.fleet_statistics import resolved
@@ -256,10 +257,9 @@ class RunView:
 
     def is_summable(self, step: Step) -> bool:
         """Whether the method allows that reports of a step come as sums."""
-        from covey.coordinator.fold.partial_sums import is_summable
-
         keys = self._parts.orders.keys()
-        return is_summable(self.scenario, step, self.state, keys)
+        sums = extras.part("scale", "partial_sums")
+        return bool(sums.is_summable(self.scenario, step, self.state, keys))
 
     @property
     def is_direct(self) -> bool:

@@ -58,6 +58,7 @@ from covey.coordinator.serve.reader import Cleared, Reader, ReadItem, Repeat
 from covey.coordinator.serve.roster import Roster, page_agents
 from covey.coordinator.serve.roster_show import RosterShow
 from covey.coordinator.serve.steady import BEAT_S, SteadyClock
+from covey.shared import extras
 from covey.shared.errors import UserError
 from covey.shared.mqtt import program as shell
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, session_id
@@ -111,9 +112,8 @@ def last_will(topics: Topics) -> Will:
 
 
 def _aggregators(desk: Desk) -> Direct:
-    from covey.coordinator.serve.aggregators import Aggregators
-
-    return Aggregators(desk)
+    found: Direct = extras.part("scale", "aggregators", "--aggregators").Aggregators(desk)
+    return found
 
 
 class Service:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter, ValidationError
 
 from covey.shared.errors import UserError
-from covey.shared.proposal.description import name_parts, why_no_classes
 from covey.shared.proposal.fleet_columns import FleetColumn, spelled_alike
+from covey.shared.scenario.classes import name_parts, why_no_classes
 from covey.shared.scenario.columns import MAX_COLUMNS, ColumnName, is_word
 from covey.shared.sentences import counted, some
 

@@ -6,13 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from covey.shared.proposal.description import (
-    MAX_VALUES,
-    ColumnFacts,
-    DataDescription,
-    Kind,
-    WordFacts,
-)
+from covey.shared.proposal.description import MAX_VALUES, ColumnFacts, DataDescription, Kind
+from covey.shared.scenario.classes import WordFacts
 from covey.shared.sentences import MAX_NAMES, some
 
 LEAST_ONES = 5  # rows of a device in which a column that counts is no accident

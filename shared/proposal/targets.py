@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from covey.shared.errors import UserError
 from covey.shared.proposal.features import is_part_of_time, is_year, key_reason
 from covey.shared.proposal.fleet_columns import FleetColumn
+from covey.shared.scenario.classes import MAX_CLASSES, ROWS_PER_CLASS
 from covey.shared.scenario.columns import LABEL_NAMES
 from covey.shared.sentences import counted, some
 
 RARE = 0.05  # a class with a smaller share of the rows is worth a warning
-MAX_CLASSES = 20  # whole numbers with more different values are amounts, not classes
-ROWS_PER_CLASS = 2  # on average; with fewer, whole numbers are amounts
 
 Classes = int | tuple[str, ...] | None
 
@@ -233,11 +232,6 @@ def classes_of(column: FleetColumn) -> tuple[Classes, str]:
 
 def _too_rare(column: FleetColumn) -> bool:
     return column.distinct * ROWS_PER_CLASS > column.cells
-
-
-def are_amounts(distinct: int, cells: int) -> bool:
-    """Whether whole numbers with this many different values in this many cells are amounts, not classes."""
-    return distinct > MAX_CLASSES or distinct * ROWS_PER_CLASS > cells
 
 
 def _of_numbers(column: FleetColumn) -> tuple[Classes, str]:

@@ -8,10 +8,11 @@ from typing import Any
 
 from covey.shared.errors import UserError
 from covey.shared.proposal.choices import Choice, Proposal, autoencoder, table_model, window_model
-from covey.shared.proposal.description import DataDescription, SeriesFacts, why_no_classes
+from covey.shared.proposal.description import DataDescription, SeriesFacts
 from covey.shared.proposal.features import Features, find_features, is_number, is_year, key_reason
 from covey.shared.proposal.fleet_columns import FleetColumn, fleet_columns, spelled_alike
 from covey.shared.proposal.targets import Target, find_labels, find_target, find_usual
+from covey.shared.scenario.classes import why_no_classes
 from covey.shared.scenario.columns import (
     EVERYTHING_ELSE,
     MAX_SPELLINGS,

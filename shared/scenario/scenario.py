@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from covey.shared import extras
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.numerics.kinship import MIN_CELL
 from covey.shared.privacy.settings import Privacy
@@ -139,6 +140,16 @@ class Scenario(Section):
         return {**data, "evaluation": {"tune_epochs": 0, **evaluation}}
 
     # -- checks across sections ------------------------------------------------------------------------------------
+
+    @model_validator(mode="after")
+    def _check_extras(self) -> Self:
+        for key, extra, is_set in (
+            ("privacy.secure", "secure", self.is_summed),
+            ("compare", "compare", self.compare is not None),
+        ):
+            if is_set and not extras.has(extra):
+                raise ValueError(str(extras.missing(extra, key)))
+        return self
 
     @model_validator(mode="after")
     def _check_rule(self) -> Self:
@@ -320,15 +331,14 @@ class Scenario(Section):
         """The method under secure sums, which plans evaluations too; None without them."""
         if self.privacy is None or self.privacy.secure is None:
             return None
-        from covey.shared.strategies.secured.coordinator import Secured
-        from covey.shared.strategies.secured.figures import FigureSlots
-
-        return Secured(
+        slots = extras.part("secure", "figures").FigureSlots
+        sums: type[Secured] = extras.part("secure", "coordinator").Secured
+        return sums(
             method=self.strategy,
             settings=self.privacy.secure,
             noise=self.privacy.client,
             rounds=self.rounds.count,
-            slots=FigureSlots.of(self.evaluation.for_agents(), self.task.for_agents()),
+            slots=slots.of(self.evaluation.for_agents(), self.task.for_agents()),
             home=partial(shard_of, shards=self.shards),
         )
 

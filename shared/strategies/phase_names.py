@@ -25,6 +25,9 @@ AHEAD = "ahead"
 # phases of a secure sum in which agents exchange messages and do not train
 BOX, JOIN, UNMASK = EXCHANGES = ("secure-box", "secure-join", "secure-unmask")
 
+# vectors of their reports: a message, and the values under a mask
+WORDS, MASKED = "secure", "masked"
+
 # number of an order, whatever its phase: the report has a card too, and the vector of that report
 CARD = "card"
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Union, get_args
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
+from covey.shared import extras
 from covey.shared.errors import CoveyError, UserError
 from covey.shared.own_code import plugins
 from covey.shared.own_code.consent import consent
@@ -28,14 +29,22 @@ class _BuiltIn(Mapping[str, Kind]):
     """The classes of the built-in methods by name. A look-up imports one module, a walk all of them."""
 
     def __getitem__(self, name: str) -> Kind:
+        extra = _extra(name)
+        if extra and not extras.has(extra):
+            raise extras.missing(extra, f"method {name!r}")
         kind: Kind = getattr(import_module(f"covey.shared.strategies.{name}"), METHODS[name])
         return kind
 
     def __iter__(self) -> Iterator[str]:
-        return iter(METHODS)
+        return (name for name in METHODS if not (extra := _extra(name)) or extras.has(extra))
 
     def __len__(self) -> int:
-        return len(METHODS)
+        return len(list(iter(self)))
+
+
+def _extra(name: str) -> str | None:
+    """The extra that has a method; None for one of the core."""
+    return extras.of_module(f"covey.shared.strategies.{name}")
 
 
 BUILT_IN = _BuiltIn()

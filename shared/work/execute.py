@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from covey.shared import extras
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, Noise, noised
@@ -118,7 +119,7 @@ def execute_order(
         if secure is None:
             raise PublicError("secure sums: this agent has no keys for them")
         evaluate = partial(evaluated, strategy, work=work, judging=judging)
-        from covey.shared.strategies.secured.agent import OnDevice
+        OnDevice = extras.part("secure", "secured.agent").OnDevice
 
         worker = OnDevice(strategy, secure, work, models, evaluate)
     elif is_summed(work):

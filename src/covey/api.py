@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy.typing as npt
 
+from covey.shared import extras
 from covey.coordinator.record.notices import Notice, Observer, ignore
 from covey.coordinator.view.milestones import Evaluated, RoundEnded, milestones
 from covey.coordinator.view.table import Table
@@ -97,16 +98,16 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The deciding figure in a sentence, all figures and their chart, as a notebook shows them."""
-        from covey.coordinator.report.curves import curves
-        from covey.coordinator.report.html_report import drawn, figures_by_mode, headline
-        from covey.coordinator.view.svg import document
+        curves = extras.part("pages", "curves").curves
+        html_report = extras.part("pages", "html_report")
+        document = extras.part("pages", "svg").document
 
         [run] = curves([self.folder], [dict(self.summary)])
-        sentence = f"<p>{escape(headline(self.summary, run.measure))}</p>"
+        sentence = f"<p>{escape(html_report.headline(self.summary, run.measure))}</p>"
         charts = [
-            _image(document(picture.drawing), picture.title) for picture in drawn([run])[:1]
+            _image(document(picture.drawing), picture.title) for picture in html_report.drawn([run])[:1]
         ]
-        table = figures_by_mode(self.summary).only(range(4))  # both averages of the first measure
+        table = html_report.figures_by_mode(self.summary).only(range(4))  # both averages of the first measure
         return "".join([sentence, table.html(), *charts])
 
     @property
@@ -333,8 +334,6 @@ def run(
     """
     from covey.coordinator.cli import run as over_a_broker
     from covey.coordinator.run.options import RunOptions
-    from covey.coordinator.simulate import driver
-    from covey.coordinator.track.tracking import check_trackers, tracking
 
     allowed = AllowedCode.parse(allow)
     with _words_of_python(), consented(allowed), own_code():
@@ -345,18 +344,23 @@ def run(
         root = None if data_root is None else Path(data_root)
         brokers = _broker_at(broker)
         options = RunOptions(folder, resume, data_root=root, allowed=allowed, brokers=brokers)
-        check_trackers(track)
+        following: AbstractContextManager[Any] = nullcontext()
+        if track:
+            trackers = extras.part("outlets", "tracking", "track")
+            trackers.check_trackers(track)
+            following = trackers.tracking(track, checked, folder, _warn)
         notify = _notifying(observe or ignore, [*_progress(checked), *callbacks])
 
         def work() -> Any:
-            with tracking(track, checked, folder, _warn) as tracked:
-                observer = tracked.before(notify)
+            with following as tracked:
+                observer = notify if tracked is None else tracked.before(notify)
                 found: dict[str, Any] | None
                 if in_process and broker is None:
+                    driver = extras.part("simulate", "driver", "in_process")
                     found = driver.alone(checked, options, observer)
                 else:
                     found = asyncio.run(over_a_broker.run(checked, options, observer))
-                if found is not None:
+                if found is not None and tracked is not None:
                     tracked.finished(found)
             return found
 
@@ -406,12 +410,11 @@ def compare(
         >>> [row["method"] for row in comparison.methods]
         ['local']
     """
-    from covey.coordinator.cli import compare as command
-    from covey.coordinator.cli import comparison_files
-    from covey.coordinator.compare.grid import Cell
-    from covey.coordinator.compare.rows import summaries
-    from covey.coordinator.compare.tables import tables
-    from covey.coordinator.compare.verdict import deciding, standings, verdicts
+    command = extras.part("compare", "compare")
+    comparison_files = extras.part("compare", "comparison_files")
+    summaries = extras.part("compare", "rows").summaries
+    tables = extras.part("compare", "tables").tables
+    verdict = extras.part("compare", "verdict")
     from covey.coordinator.run.options import RunOptions
 
     allowed = AllowedCode.parse(allow)
@@ -423,12 +426,14 @@ def compare(
         options = RunOptions(folder, data_root=root, allowed=allowed, brokers=brokers)
         without_broker = in_process and broker is None
 
-        def watching(cell: Cell) -> AbstractContextManager[Observer]:
+        def watching(cell: Any) -> AbstractContextManager[Observer]:
             heard = ignore if observe is None else partial(observe, cell.name)
             return nullcontext(_notifying(heard, _progress(cell.scenario, f"{cell.name}: ")))
 
         def work() -> bool:
-            return command.run_cells(checked, options, cells, watching, in_process=without_broker)
+            return bool(
+                command.run_cells(checked, options, cells, watching, in_process=without_broker)
+            )
 
         if not _outside_of_event_loops(work):
             raise UserError(f"{folder}: the comparison was stopped; the same call continues it")
@@ -436,13 +441,13 @@ def compare(
         comparison_files.write_tables(checked, folder, rows)
     cell_rows = [row.to_json() for row in rows]
     found = summaries(checked, rows)
-    alone = deciding(checked, rows)
+    alone = verdict.deciding(checked, rows)
     return Comparison(
         folder,
         cell_rows,
         [_flat(one.to_json()) for one in found],
-        [one.sentence for one in verdicts(checked, rows)],
-        [*tables(checked, found), *standings(checked, rows)] if alone is None else [alone],
+        [one.sentence for one in verdict.verdicts(checked, rows)],
+        [*tables(checked, found), *verdict.standings(checked, rows)] if alone is None else [alone],
     )
 
 

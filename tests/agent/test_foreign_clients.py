@@ -18,8 +18,8 @@ from covey.agent.data.client_data import client_data
 from covey.agent.data.dataset import dataset
 from covey.agent.learner_choice import cannot_train, learner_name
 from covey.agent.light.flower import TypedClient, named, node_config, numpy_client, packed
-from covey.agent.light.loops import loop_of
 from covey.agent.light.own_loop import start_of
+from covey.agent.own_loops import loop_of
 from covey.agent.policy import NO_CODE_RULES
 from covey.agent.worker.learners import learner_for, load_library
 from covey.agent.worker.worker import answer

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from covey.agent.data.dataset import dataset
-from covey.agent.training.batched import ask, batched, is_together, together
+from covey.agent.training.batched import batched
 from covey.agent.training.learner import Nets, TorchLocal
 from covey.agent.training.models import initial
+from covey.agent.training.together import ask, is_together, together
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Training

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.options import BrokerOptions
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Received, Up
@@ -19,7 +18,7 @@ from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, Part, ReportContent, Work
 from covey.shared.wire.topics import Topics
-from tests.brokers import hosted
+from tests.brokers import embedded, hosted
 from tests.processes import Program, free_port, program, until, words
 
 TOPICS = Topics("default")
@@ -28,7 +27,7 @@ RUN = "rogue-run"
 
 def open_broker() -> contextlib.AbstractContextManager[str]:
     """An open embedded broker in a thread, for as long as the block lasts; gives its address."""
-    return hosted(lambda: EmbeddedBroker(BrokerOptions()))
+    return hosted(lambda: embedded(BrokerOptions()))
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ SCENE = scenario(
 def compared(folder: Path, cells: Iterable[Cell]) -> Path:
     """A comparison's folder in which these cells are finished."""
     folder.mkdir()
-    (folder / comparison_files.SCENARIO).write_text(dump(SCENE))
+    (folder / report.SCENARIO).write_text(dump(SCENE))
     for cell in cells:
         own = folder / cell.folder
         own.mkdir(parents=True)
@@ -111,9 +111,9 @@ def test_a_comparison_without_its_scenario_file_is_read_from_its_table(
     folder = tmp_path / "older"
     shutil.copytree(whole, folder)
     comparison_files.write_tables(SCENE, folder, comparison_files.finished_rows(SCENE, folder))
-    (folder / comparison_files.SCENARIO).unlink()
+    (folder / report.SCENARIO).unlink()
     assert "fedclust" in printed(folder)
-    (folder / comparison_files.TABLE).write_text("{}")
+    (folder / report.TABLE).write_text("{}")
     with pytest.raises(UserError, match=r"compare\.json: expected what .coordinator compare."):
         printed(folder)
 

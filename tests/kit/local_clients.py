@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from covey.agent.kept.secure_folder import SecureFolder
 from covey.agent.policy import NO_CODE_RULES, OwnersRules
 from covey.agent.worker.participant import SimulatedParticipant
 from covey.agent.worker.perform import worked
@@ -19,7 +19,6 @@ from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.base import base_vector
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.secure.simulated import simulated_identity
 from covey.shared.strategies.base import ClientId, Setup
 from covey.shared.strategies.client_half import ClientState, Local
 from covey.shared.wire.codec import decode_model
@@ -115,10 +114,13 @@ class LocalClients:
             self.memories[client] = kept
 
 
-def secure_folder(place: Path, scenario: Scenario, client: ClientId) -> SecureFolder | None:
+def secure_folder(place: Path, scenario: Scenario, client: ClientId) -> Any:
     """The folder of a simulated agent's secure sums, if the scenario has them."""
     if scenario.privacy is None or scenario.privacy.secure is None:
         return None
+    from covey.agent.kept.secure_folder import SecureFolder
+    from covey.shared.secure.simulated import simulated_identity
+
     return SecureFolder(place, simulated_identity(scenario.seed, client), simulated=True)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 import yaml
 
-from covey.agent.light.numpy_learner import layout_of_task
+from covey.shared.models.sketch import sketched
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
 
@@ -46,7 +46,9 @@ def start_file(folder: Path, task: Sections, starts: int = 1) -> str:
 
     The same task always gets the same models.
     """
-    layout = layout_of_task(Task.model_validate(task))
+    found = sketched(Task.model_validate(task))
+    assert found is not None, "a model that is built in"
+    _, layout, _ = found
     path = folder / "start.npz"
     drawn = np.random.default_rng(1).normal(0, 0.1, (starts, layout.size)).astype(np.float32)
     np.savez(path, starts=drawn, layout=json.dumps(layout.to_wire()))

@@ -16,12 +16,12 @@ from covey.shared.secure.primitives import hashed
 from covey.shared.strategies.phase_names import AHEAD as AHEAD
 from covey.shared.strategies.phase_names import BOX as BOX
 from covey.shared.strategies.phase_names import JOIN as JOIN
+from covey.shared.strategies.phase_names import MASKED as MASKED
 from covey.shared.strategies.phase_names import TRAIN
 from covey.shared.strategies.phase_names import UNMASK as UNMASK
+from covey.shared.strategies.phase_names import WORDS as WORDS
 from covey.shared.wire.messages import Work, packed
 
-WORDS = "secure"  # the vector of a report that holds a message
-MASKED = "masked"
 HEAD = "head"  # the number of a report with a masked vector: the words of its head
 MOST_WORDS = 1 << 18  # of a message in a report
 LENGTH_BYTES = 4

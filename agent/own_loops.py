@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from covey.agent.own_code import Loop, users_builder
+from covey.shared import extras
 from covey.shared.errors import PublicError, UserError
 from covey.shared.own_code import faults
 from covey.shared.own_code.consent import BUILT_IN_MODELS, AllowedCode, framework_of
@@ -25,13 +26,11 @@ def loop_of(task: Task, allowed: AllowedCode) -> Loop | None:
     builder = users_builder(name, allowed)
     match framework_of(name):
         case "flower":
-            from covey.agent.light.flower import FlowerLoop
-
-            return FlowerLoop(builder, name, task.model.options)
+            flower = extras.part("light", "flower", "task.model")
+            return cast(Loop, flower.FlowerLoop(builder, name, task.model.options))
         case "sklearn":
-            from covey.agent.light.estimators import EstimatorLoop
-
-            return EstimatorLoop(builder, name, task, task.model.options)
+            sklearn = extras.part("light", "estimators", "task.model")
+            return cast(Loop, sklearn.EstimatorLoop(builder, name, task, task.model.options))
     if not all(callable(getattr(builder, part, None)) for part in ("start", "train", "evaluate")):
         return None
     if task.model.adapters is not None:
