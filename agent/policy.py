@@ -308,11 +308,6 @@ class Policy(BaseModel):
         """Whether the owner limits the memory of the training process."""
         return self.max_memory_mb is not None or self.memory_limit_mb is not None
 
-    def of_memory(self) -> Policy:
-        """The limits on memory alone."""
-        limits = {key: getattr(self, key) for key in ("max_memory_mb", "memory_limit_mb")}
-        return UNLIMITED.model_copy(update=limits)
-
     def with_limits(self, limits: Iterable[str]) -> Self:
         """The policy with some keys replaced.
 

@@ -201,17 +201,6 @@ STATUS: Table = {
     "links": _row("connections within a day"),
     "twins": _row("times that another program used its id"),
     "refused": _row("why the coordinator refused its newest report"),
-    "bench": _row("how fast the device trains", Promise.OWNED),
-    "bench.model": _row("that was measured"),
-    "bench.values": _row("of the model"),
-    "bench.samples": _row("number of training samples"),
-    "bench.test_samples": _row("number of test samples"),
-    "bench.batch": _row("samples of a mini-batch"),
-    "bench.threads": _row("of the measurement"),
-    "bench.import_s": _row("duration"),
-    "bench.step_s": _row("duration"),
-    "bench.evaluation_s": _row("duration"),
-    "bench.memory_mb": _row("of the training process"),
 }
 
 

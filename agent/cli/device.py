@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from covey.agent.device.notices import DeviceObserver
     from covey.agent.policy import OwnersRules, Policy
     from covey.shared.mqtt.broker_url import BrokerUrl
-    from covey.shared.wire.jobs import Failure, MeasureWork, WorkMeasured
 
 MOST_INPUT = 1 << 12  # characters of a code
 SECURE = "secure"  # the folder of secure sums in the state of an agent
@@ -417,80 +416,3 @@ def show_policy(*, policy: PolicyOptions, as_json: Json = False) -> None:
     values = effective.model_dump(mode="json")
     for key, field in type(effective).model_fields.items():
         print(f"{key}: {json_text.dumps(values[key])}  # {field.description}")
-
-
-@with_options
-def bench(
-    data: Data,
-    *,
-    policy: PolicyOptions,
-    label: Label = None,
-    scenario: Annotated[
-        Path | None,
-        typer.Option(help="measure the task of this scenario  [default: one that fits the data]"),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="a built-in model, such as lenet5  [default: the task's]")
-    ] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="epochs of a round to expect")] = 1,
-    batch: Annotated[int, typer.Option(min=1, max=1 << 20, help="samples of a mini-batch")] = 10,
-    threads: Threads = None,
-    learner: LearnerOption = None,
-    name: AgentId = None,
-    state: StateFolder = None,
-    federation: Annotated[
-        str,
-        typer.Option(
-            help="whose status has the result, for agents of several", envvar="COVEY_FEDERATION"
-        ),
-    ] = DEFAULT_FEDERATION,
-    as_json: Json = False,
-) -> None:
-    """Measure how long the work of a round takes on this device, for some seconds. Needs no broker.
-
-    With the limits on memory of `agent start` it ends with exit status 2 if the work does not fit, and names a batch that
-    does. The result is kept with the agent's state and travels in the agent's status from its next start on; `coordinator
-    status --json` shows it.
-    """
-    from covey.agent.device import bench_file
-    from covey.agent.device.performing import what_fits
-    from covey.agent.learner_choice import learner_name
-    from covey.agent.policy import TAKES_MORE
-    from covey.shared.wire.documents import Benchmark
-    from covey.shared.wire.jobs import DeviceData, Failure, JobRules, MeasureWork
-
-    agent = name or default_name()
-    check_name("--id", agent)
-    check_name("--federation", federation)
-    rules = policy.effective().of_memory().model_dump(mode="json")
-    job = MeasureWork(
-        source=DeviceData(data=resolve_data(data), label=label),
-        scenario=scenario,
-        model=model,
-        batch=batch,
-        rules=JobRules(policy=rules, learner=learner_name(learner)),
-    )
-    answer = asyncio.run(_first_job(job, threads or default_threads()))
-    if isinstance(answer, Failure):
-        why = answer.in_full
-        if TAKES_MORE not in why:
-            raise UserError(why)
-        advice = asyncio.run(
-            what_fits(lambda one: _first_job(one, threads or default_threads()), job)
-        )
-        raise UserError(f"{why}; {advice}")
-    result = Benchmark.model_validate(answer.fields)
-    file = bench_file.write(state_folder(state, agent, federation), result)
-    if as_json:
-        print(bench_file.as_json(result, epochs))
-        return
-    print(bench_file.as_text(result, epochs))
-    print(f"stored in {file}: the agent's status shows it from its next start")
-
-
-async def _first_job(job: MeasureWork, threads: int) -> WorkMeasured | Failure:
-    """The answer of a new worker process."""
-    from covey.agent.worker.pool import Pool
-
-    async with Pool(1, threads=threads) as pool:
-        return await pool.call(job)

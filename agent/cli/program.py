@@ -29,7 +29,6 @@ class AgentCommands(Commands):
         ),
     }
     lab: ClassVar[Entries] = {
-        "bench": CommandEntry("covey.agent.cli.device:bench", "Measure the work of a round here"),
         "export": CommandEntry("cli.models:export", "Write a model as a program", extra="in_use"),
         "fleet": CommandEntry(
             "covey.agent.cli.simulation:fleet", "Run the agents of a simulated fleet"

@@ -45,7 +45,6 @@ from covey.shared.wire.jobs import (
     BadModel,
     Failure,
     InspectData,
-    MeasureWork,
     Perform,
     Performed,
     TryStep,
@@ -57,11 +56,10 @@ if TYPE_CHECKING:
     from covey.agent.device.keeper import Keeper
 
 
-Trial = TypeVar("Trial", TryStep, MeasureWork)
-Call = Callable[[Trial], Awaitable[object]]
+Call = Callable[[TryStep], Awaitable[object]]
 
 
-async def too_large(call: Call[TryStep], job: TryStep) -> str:
+async def too_large(call: Call, job: TryStep) -> str:
     """Why a job exceeds a limit of the owner, and for memory a smaller batch that fits; empty if the job is within the limits,
     whatever else is wrong: the work itself reports that.
 
@@ -75,7 +73,7 @@ async def too_large(call: Call[TryStep], job: TryStep) -> str:
     return f"{answer.why}; {await what_fits(call, job)}" if TAKES_MORE in answer.why else answer.why
 
 
-async def what_fits(call: Call[Trial], job: Trial) -> str:
+async def what_fits(call: Call, job: TryStep) -> str:
     """What to change where the work of a batch takes too much memory: each half of the batch is tried."""
     advice = "freeze more of the model (task.freeze, task.share), or choose a smaller one"
     batch = job.batch

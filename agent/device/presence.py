@@ -13,13 +13,7 @@ from covey.agent.device.events import Actions, Inspected, Notify, PublishStatus,
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, Reaction
 from covey.shared.mqtt.subscriptions import TopicsRefused
 from covey.shared.programs.timers import earliest
-from covey.shared.wire.documents import (
-    AgentStatus,
-    Benchmark,
-    CoordinatorStatus,
-    ModelInUse,
-    bounded_labels,
-)
+from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, ModelInUse, bounded_labels
 from covey.shared.wire.format import FORMAT, speaks_other
 from covey.shared.wire.roll_call import answer_delay_s
 
@@ -65,22 +59,13 @@ class SessionPresence:
         agent: the agent's id.
         session: a name for this life of the agent; of two lives, the older one sorts first.
         version: the installed version of Covey, for others to read.
-        bench: how fast the device trains; None if it was not measured.
         vitals: of the machine at the start.
     """
 
-    def __init__(
-        self,
-        agent: str,
-        session: str,
-        version: str,
-        bench: Benchmark | None = None,
-        vitals: Vitals = NOT_LOOKED,
-    ) -> None:
+    def __init__(self, agent: str, session: str, version: str, vitals: Vitals = NOT_LOOKED) -> None:
         self.agent = agent
         self._session = session
         self._version = version
-        self._bench = bench
         self.vitals = vitals
         self._links: list[float] = []  # when each connection of the last day began
         self._twins = 0  # times that another program with our id was heard
@@ -150,7 +135,6 @@ class SessionPresence:
             accepted=progress.accepted,
             dropped=progress.dropped,
             model=progress.model,
-            bench=self._bench,
             brief=True,
             certificate=self.vitals.certificate,
             disk_free=self.vitals.disk_free,

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 from covey.agent.conditions import unmet
 from covey.agent.data_place import DataWatch
-from covey.agent.device import bench_file, readings
 from covey.agent.device import events as e
 from covey.agent.device import notices as n
+from covey.agent.device import readings
 from covey.agent.device.identity import Identity
 from covey.agent.device.model_store import MAX_MODEL_BYTES, Bases, ModelStore, ReceivedModels
 from covey.agent.device.outbox import Outbox
@@ -178,7 +178,6 @@ class Agent:
             self.topics,
             session=session or session_id(time.time(), secrets.token_hex(4)),
             version=version(),
-            bench=bench_file.read(identity.state),
             vitals=Vitals(certificate=certificate),
             outboxed=self.outbox.outboxed,
             models=self.store.digests,

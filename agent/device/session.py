@@ -67,13 +67,7 @@ from covey.shared.mqtt.link import Down, Echo, Up
 from covey.shared.mqtt.profiles import Profile
 from covey.shared.mqtt.subscriptions import TopicsRefused
 from covey.shared.programs.timers import earliest
-from covey.shared.wire.documents import (
-    JUDGING,
-    AgentStatus,
-    Benchmark,
-    CoordinatorStatus,
-    ModelInUse,
-)
+from covey.shared.wire.documents import JUDGING, AgentStatus, CoordinatorStatus, ModelInUse
 from covey.shared.wire.framing import MAX_TEXT
 from covey.shared.wire.messages import OrderMessage, SharedWork
 from covey.shared.wire.topics import Topics
@@ -98,7 +92,6 @@ class Session:
         models: digests of the models that are on disk at the start.
         model_in_use: that the device uses itself at the start; None for none.
         deployments: what the device does about models that are published for use; None if it keeps none.
-        bench: how fast the device trains; None if it was not measured.
         vitals: of the machine at the start.
         rules: what a coordinator may ask of this device.
         seed: of the random delays that spread the load of many agents.
@@ -118,7 +111,6 @@ class Session:
         models: Sequence[bytes] = (),
         model_in_use: ModelInUse | None = None,
         deployments: Deployments | None = None,
-        bench: Benchmark | None = None,
         vitals: Vitals = NOT_LOOKED,
         rules: OwnersRules = DEFAULT_RULES,
         seed: int = 0,
@@ -129,7 +121,7 @@ class Session:
         self._topics = topics
         self._rules = rules
         self._tasks = TasksOfDay(rules.policy)
-        self._presence = SessionPresence(agent, session, version, bench, vitals)
+        self._presence = SessionPresence(agent, session, version, vitals)
         self._fetching = Fetching(topics, models)
         self._briefs = Briefs(topics)
         self._delivery = Delivery(outboxed or Outboxed(), jitter)

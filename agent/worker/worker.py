@@ -12,9 +12,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
@@ -110,8 +108,6 @@ def _done(job: j.WorkerJob[Any], options: WorkerOptions) -> object:
         case j.FindDevice():
             rules = OwnersRules.of_job(job.rules)
             return j.DeviceFound(kind=rules.device(job.wanted, load_library(rules.learner).device))
-        case j.MeasureWork():
-            return _measured(job, options.threads)
     raise TypeError(f"{type(job).__name__} is no job of a worker")
 
 
@@ -180,8 +176,8 @@ def _problem(why: str, error: Exception) -> j.DataSummary:
 
 def _tried(job: j.TryStep, threads: int) -> j.Nothing:
     """Train one step and evaluate, within the owner's limits on memory. Nothing is kept of the model."""
-    from covey.agent.worker.bench import one_step
     from covey.agent.worker.sources import dataset
+    from covey.agent.worker.trial_step import one_step
     from covey.shared.strategies.base import Training
 
     task, rules = Task.model_validate(job.task), OwnersRules.of_job(job.rules)
@@ -237,31 +233,6 @@ def _adopted(job: j.AdoptModel, threads: int) -> j.Adopted | j.BadModel:
     except DamagedModel as error:
         return j.BadModel(digest=error.digest)
     return j.Adopted(kept=kept)
-
-
-def _measured(job: j.MeasureWork, threads: int) -> j.WorkMeasured:
-    """The fields of a `Benchmark`. The import of the learner is measured, too, so this is the process's first job."""
-    rules = OwnersRules.of_job(job.rules)
-    began = time.perf_counter()
-    prepared(rules, threads)
-    import_s = time.perf_counter() - began
-
-    from covey.agent.worker.bench import measure, peak_memory_mb, task_of
-    from covey.shared.strategies.base import Training
-
-    data, label = job.source.data, job.source.label
-    task = task_of(data, label, job.scenario, job.model)
-    with memory_limited(rules, threads):
-        figures = measure(data, label, task, Training(batch=job.batch), rules)
-    return j.WorkMeasured(
-        fields={
-            **asdict(figures),
-            "batch": job.batch,
-            "threads": threads,
-            "import_s": import_s,
-            "memory_mb": peak_memory_mb(),
-        }
-    )
 
 
 if __name__ == "__main__":

@@ -369,8 +369,6 @@ class Roster:
                 row[resting[agent].kind] = resting[agent].words
             if status.model is not None:  # that the device uses itself
                 row["model"] = status.model.model_dump(mode="json")
-            if status.bench is not None:  # of `agent lab bench`; most devices have none
-                row["bench"] = status.bench.model_dump(mode="json")
             rows[agent] = row
         return rows
 

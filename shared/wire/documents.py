@@ -14,16 +14,7 @@ from pydantic import AfterValidator, Field
 
 from covey.shared.sentences import printable
 from covey.shared.wire.format import FORMAT
-from covey.shared.wire.framing import (
-    IGNORES_UNKNOWN,
-    Count,
-    Document,
-    Message,
-    Name,
-    Numbers,
-    Sparse,
-    Text,
-)
+from covey.shared.wire.framing import IGNORES_UNKNOWN, Count, Document, Name, Numbers, Sparse, Text
 from covey.shared.wire.roll_call import MAX_SPREAD_S, ROLL_SPREAD_S
 
 MAX_ROSTER_PAGES = 1 << 12
@@ -76,28 +67,8 @@ class ModelInUse(Sparse):
     uses: Annotated[str, Field(max_length=MAX_USES), AfterValidator(printable)] = ""
 
 
-Seconds = Annotated[float, Field(ge=0, le=1e6)]
-
-
-class Benchmark(Message):
-    """How fast a device trains, as `agent lab bench` measured it there, for people."""
-
-    model_config = IGNORES_UNKNOWN
-
-    model: ShortText
-    values: Count  # parameters and buffers of the model
-    samples: Count  # of the training part
-    test_samples: Count
-    batch: Annotated[int, Field(ge=1, le=1 << 20)]
-    threads: Annotated[int, Field(ge=1, le=1 << 12)]
-    import_s: Seconds  # of torch, in a new process
-    step_s: Seconds  # one step of SGD
-    evaluation_s: Seconds  # the outputs for the whole test part
-    memory_mb: Count  # the largest resident memory of the training process
-
-
 OPTIONAL_OF_STATUS = (
-    "brief", "model", "bench", "certificate", "disk_free", "clock", "links", "twins", "refused"
+    "brief", "model", "certificate", "disk_free", "clock", "links", "twins", "refused"
 )  # fmt: skip
 
 
@@ -136,7 +107,6 @@ class AgentStatus(Sparse, Document):
     # messages that this agent has refused, by reason
     dropped: Annotated[dict[Text, Count], Field(max_length=64)] = Field(default_factory=dict)
     model: ModelInUse | None = None  # None if the device keeps none
-    bench: Benchmark | None = None  # None if the device was not measured
     brief: bool = False  # whether orders may have a `brief`
     # of the device, for people; times in seconds since 1970. A last will has the certificate too
     certificate: float | None = None  # when the first one ends that its connection needs

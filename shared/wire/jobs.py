@@ -169,13 +169,6 @@ class DeviceFound:
 
 
 @_travels
-class WorkMeasured:
-    """How long the work takes here."""
-
-    fields: dict[str, Any]  # of a `Benchmark`
-
-
-@_travels
 class Answers:
     """Those to several jobs, in their order."""
 
@@ -283,17 +276,6 @@ class FindDevice(WorkerJob[DeviceFound]):
     """Check which kind of device the work would be done on."""
 
     wanted: DeviceWish
-    rules: JobRules = field(default_factory=JobRules)
-
-
-@_travels
-class MeasureWork(WorkerJob[WorkMeasured]):
-    """Measure how long the work takes here; the first job of a new process."""
-
-    source: DeviceData
-    batch: int
-    scenario: Path | None = None
-    model: str | None = None
     rules: JobRules = field(default_factory=JobRules)
 
 

@@ -21,7 +21,7 @@ from covey.agent.policy import OwnersRules, Policy, PrivacyDemand
 from covey.agent.worker.worker import answer
 from covey.shared.disclosures import cleared_status
 from covey.shared.scenario.task import Task
-from covey.shared.wire.documents import AgentStatus, Benchmark, CoordinatorStatus, ModelInUse
+from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, ModelInUse
 from covey.shared.wire.jobs import DataSummary, DeviceData, InspectData
 from tests.attacks.test_what_leaves import DATA, NOISY, VALUES, Device
 
@@ -243,13 +243,9 @@ def test_without_a_demand_these_keys_of_a_task_change_what_a_status_counts(tmp_p
     assert counting == {"drop_unlabelled"}
 
 
-def test_a_status_has_nothing_of_the_models_and_measurements_of_a_device_with_a_demand() -> None:
-    bench = Benchmark(
-        model="mlp", values=9, samples=7, test_samples=2, batch=4, threads=1,
-        import_s=1, step_s=1, evaluation_s=1, memory_mb=9,
-    )  # fmt: skip
+def test_a_status_has_nothing_of_the_models_of_a_device_with_a_demand() -> None:
     progress = replace(STARTED, model=ModelInUse(run="r"))
-    full = SessionPresence("a1", "s1", "1.0", bench).status(progress)
+    full = SessionPresence("a1", "s1", "1.0").status(progress)
     empty = SessionPresence("a1", "s1", "1.0").status(STARTED)
     for policy in map(Policy.model_validate, demands()):
         assert cleared_status(full, policy.promises) == empty

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from covey.agent.device import bench_file
 from covey.agent.device.outbox import Outbox
 from covey.agent.kept.model_dir import ModelDir
 from covey.agent.kept.secure_folder import SecureFolder
@@ -23,23 +22,10 @@ from covey.shared.errors import UserError, os_errors_as_user_errors
 from covey.shared.storage import files
 from covey.shared.storage.files import obstacle, private_folder, sync, write_private
 from covey.shared.storage.journal import Journal
-from covey.shared.wire.documents import Benchmark
 from covey.shared.wire.parts import FileSink
 from tests.kit.others import NOBODY, is_root, masked, read_by_others
 from tests.processes import ROOT
 
-BENCHMARK = Benchmark(
-    model="mlp",
-    values=1,
-    samples=1,
-    test_samples=1,
-    batch=1,
-    threads=1,
-    import_s=1.0,
-    step_s=1.0,
-    evaluation_s=1.0,
-    memory_mb=1,
-)
 needs_root = pytest.mark.skipif(not is_root, reason="only root may become another user")
 
 
@@ -222,13 +208,12 @@ def test_a_file_of_parts_names_itself(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("mask", [0, 0o022, 0o077])
-@pytest.mark.parametrize("first", ["keys", "bench", "credentials", "outbox", "models", "a person"])
+@pytest.mark.parametrize("first", ["keys", "credentials", "outbox", "models", "a person"])
 def test_no_folder_of_a_device_can_be_read_by_others(tmp_path: Path, mask: int, first: str) -> None:
     state, kept = tmp_path / "state", tmp_path / "models"
     makers: dict[str, Callable[[], object]] = {
         "a person": lambda: list(map(os.mkdir, (state, kept))),
         "keys": lambda: SecureFolder.signing_key(state / "secure"),
-        "bench": lambda: bench_file.write(state, BENCHMARK),
         "credentials": lambda: SecureFolder.take_entry(state / "secure", b"entry", b"fleet"),
         "models": lambda: ModelDir(kept),
         "outbox": lambda: Outbox(state).close(),
