@@ -220,7 +220,9 @@ def run_command(
         show_odd(out(), read_odd(result.get("odd", ())))
         show_line(f"models, records and the result are in {options.folder}")
     # figures that their owners keep are no failure of the run; a comparison cannot do without
-    if not result.get("kept_back") and (problem := none_evaluated(result)):
+    if (result.get("failure") or not result.get("kept_back")) and (
+        problem := none_evaluated(result)
+    ):
         raise failed(problem)
 
 

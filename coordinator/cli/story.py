@@ -139,7 +139,8 @@ def _about(event: str, fields: Fields) -> str:
             return f"Its report was set aside at the fold: {fields['why']}"
         case "quarantine":
             steps = fields["refused"]
-            return f"Quarantined after refused reports in {steps} steps: {fields['why']}"
+            after = f" after refused reports in {steps} steps" if steps else ""
+            return f"Quarantined{after}: {fields['why']}"
         case "resting":
             return f"Not invited for some rounds, because it is {fields['kind']}, {fields['why']}."
         case "release":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from covey.shared.strategies.base import ClientId, Phase, View
 
@@ -112,7 +112,9 @@ class Planned:
 
 @dataclass(frozen=True)
 class Folded:
-    """The reports of the closed step are in the state."""
+    """The reports of the closed step are in the state, which has found that some clients lie, each for a reason."""
+
+    accused: Mapping[ClientId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -192,8 +192,8 @@ class RoundEngine:
                 return self._forget(event, client, now)
             case events.Planned(phase, sizes):
                 return self._planned(phase, sizes, now)
-            case events.Folded():
-                return self._folded(now)
+            case events.Folded(accused):
+                return [*self._accused(accused), *self._folded(now)]
             case events.Tick():
                 return self._tick(now)
             case events.LinkLost():
@@ -523,6 +523,14 @@ class RoundEngine:
         if step is not None and self.stage is Stage.OPEN and step.owes_report(client):
             step.has_failed(client)
         return self._blame(client, why, number) + self._settle(now)
+
+    def _accused(self, accused: Mapping[ClientId, str]) -> Actions:
+        """These clients are not invited any more, however often they were refused."""
+        barred = sorted(accused.keys() & self.members.known - self.members.barred)
+        for client in barred:
+            self.members.bar(client, accused[client])
+        refused = {client: self.members.of(client).refused or NEVER_REFUSED for client in barred}
+        return [events.Quarantined(one, refused[one][0], accused[one]) for one in barred]
 
     def _number_of(self, client: ClientId) -> int:
         """The number of the order or step that a refused report of the agent belongs to."""

@@ -124,8 +124,9 @@ class ProgressBar:
                     f"a report of {agent} was set aside, the round is folded without it: {why}"
                 )
             case notices.AgentQuarantined(agent=agent, refused=refused, why=why):
+                after = f" after {refused} refused reports" if refused else ""
                 self._warn(
-                    f"{agent} is in quarantine after {refused} refused reports: {why}. "
+                    f"{agent} is in quarantine{after}: {why}. "
                     f"To invite it again: coordinator lab release {agent}"
                 )
             case notices.AgentRests(agent=agent, kind=kind, why=why):

@@ -398,7 +398,9 @@ def _modes_with_divergence(result: Result) -> list[str]:
 
 
 def none_evaluated(result: Result) -> str:
-    """The sentence about a run without a single figure; empty if any agent was evaluated."""
+    """The sentence about a run that came to nothing, or has not a single figure; empty if any agent was evaluated."""
+    if result.get("failure"):
+        return str(result["failure"])
     if _figures(result, "server").get("agents"):
         return ""
     return (

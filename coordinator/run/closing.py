@@ -98,7 +98,7 @@ def _folded(parts: Parts, folded: FoldedStep, reports: Reports, answer: Answer) 
     parts.orders.forget_models()
     parts.members.settle()
 
-    answer(events.Folded())
+    answer(events.Folded(parts.strategy.accused(parts.state)))
     line = parts.recorded(record)
     recorder.keep_sketches(folded.step, parts.state, reports, parts.setup.layout.size)
     if folded.step.phase.is_evaluation:

@@ -97,6 +97,7 @@ class RunResult:
     worse_than_none: Sequence[
         ClientId
     ] = ()  # agents where the constant is better than the served model
+    failure: str = ""  # why the run came to nothing, and what to do next
     odd: Sequence[Figures] = ()  # what `coordinator doctor` lists at the end of the run
 
     def to_json(self) -> dict[str, Any]:
@@ -114,6 +115,7 @@ class RunResult:
             "uses",
             "fleet",
             "worse_than_none",
+            "failure",
             "odd",
         ):
             if not document[key]:
@@ -188,6 +190,7 @@ def result_of(run: RunView, truth: Truth | None, odd: Sequence[Odd] | None = Non
             if DELIVERED in modes
         },
         worse_than_none=worse_than_none(run)[0],
+        failure=strategy.failure(run.state),
         fleet=None if run.fleet is None else asdict(run.fleet),
         odd=[one.to_json() for one in odd],
     )

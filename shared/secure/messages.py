@@ -103,8 +103,8 @@ class Member(Row):
 
 
 class Introduction(Packed):
-    """What an agent shows before a sum: its entry, its box, what its order starts from, and the list of expelled entries that
-    it knows."""
+    """What an agent shows before a sum: its entry, its box, what its order starts from, the list of expelled entries that it
+    knows, and the fewest members that its owner requires."""
 
     max_bytes: ClassVar[int] = 1 << 20
 
@@ -112,6 +112,7 @@ class Introduction(Packed):
     box: Box
     start: Hash
     expelled: bytes
+    least: Count = 0
 
 
 class Terms(Packed):

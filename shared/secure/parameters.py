@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 LARGEST_GROUP = 512
 USUAL_GROUP = 128
@@ -89,10 +90,10 @@ def group_of(
     return group
 
 
-def groups(agents: Sequence[str], largest: int = USUAL_GROUP) -> list[list[str]]:
-    """Agents in random order, cut into as few groups as possible, whose sizes differ by at most one."""
-    count = -(-len(agents) // largest)
-    return [sorted(agents[i::count]) for i in range(count)]
+def groups(agents: Sequence[str], count: int) -> list[list[str]]:
+    """Agents in their order, cut into groups whose sizes differ by at most one."""
+    ends = [len(agents) * number // count for number in range(count + 1)]
+    return [list(agents[start:end]) for start, end in pairwise(ends)]
 
 
 @dataclass(frozen=True)

@@ -470,6 +470,14 @@ class Strategy(BaseModel, Generic[S]):
         """
         return ""
 
+    def accused(self, state: S) -> Mapping[ClientId, str]:
+        """Clients that the newest fold has found to lie, and why: they go into quarantine."""
+        return {}
+
+    def failure(self, state: S) -> str:
+        """Why a run that ends in this state has come to nothing, and what to do next; empty if it has not."""
+        return ""
+
     def shown(self, state: S) -> Shown:
         """What records, figures and pages show of a state."""
         return Shown()

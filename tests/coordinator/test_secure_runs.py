@@ -18,6 +18,7 @@ from covey.shared.strategies.client_half import COUNTED
 from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.strategies.secured import coordinator as secured
 from covey.shared.strategies.secured import phases
+from covey.shared.strategies.secured.grouping import Grouping
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.kit import small_run
@@ -122,12 +123,20 @@ def test_members_that_fail_in_a_phase_are_missing_from_its_sum_alone(
     assert len(sums(tmp_path)[0][0]["reported"]) == members
 
 
+@pytest.fixture
+def one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All who are free are one group, however few."""
+    monkeypatch.setattr(Grouping, "_blocks", lambda _, clients: [sorted(clients)])
+
+
+@pytest.mark.usefixtures("one_group")
 def test_a_model_whose_sum_was_answered_and_passed_over_is_summed_with_those_who_are_free(
     tmp_path: Path,
 ) -> None:
     """Before: four answers of the second round bound these agents to its eight members, and no further round had a sum."""
     late = {("train", number): 1 for number in range(2, 6)}
-    run_with(tmp_path, {("secure-unmask", 1): 4, **late}, 3, scene(rounds={"count": 4}))
+    this = scene(secure={"least": 3}, rounds={"count": 4})
+    run_with(tmp_path, {("secure-unmask", 1): 4, **late}, 3, this)
     assert [end[0] for end in ends(tmp_path)] == [
         "sum",
         "passed over: 4 members answered, 5 must",
@@ -138,12 +147,13 @@ def test_a_model_whose_sum_was_answered_and_passed_over_is_summed_with_those_who
     assert found[3] == [f"agent-{i}" for i in range(1, 8)]
 
 
+@pytest.mark.usefixtures("one_group")
 def test_where_all_are_bound_the_newest_members_are_summed_again_once_all_are_there(
     tmp_path: Path,
 ) -> None:
     """The four of the third round, of whom two have answered: five are bound otherwise, and none of them is asked."""
     fail = {("secure-unmask", 1): 4, ("secure-unmask", 2): 2, ("train", 3): 1}
-    this = scene(rounds={"count": 5})
+    this = scene(secure={"least": 3}, rounds={"count": 5})
     run_with(tmp_path, fail, 3, this)
     found = [(one["end"], len(one["reported"])) for [one] in sums(tmp_path)]
     assert found == [("sum", 8), ("passed over", 8), ("passed over", 4), ("sum", 4), ("sum", 8)]

@@ -27,6 +27,7 @@ from tests.kit.local_clients import LocalClients
 from tests.kit.small_run import samples_of, scenario
 
 SECURE = {"clip": 10.0, "cap": 100, "colluders": 0.2}
+WHOLE = {"least": 5}  # of eight: they are one group
 # of methods whose defaults need what sums do not have
 OPTIONS: dict[str, dict[str, Any]] = {
     "ifca": {"shared_trunk": False},
@@ -36,7 +37,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def scene(method: str = "fedavg", **sections: Any) -> Any:
-    privacy = {"secure": {**SECURE, **sections.pop("secure", {})}}
+    asked = sections.pop("secure", {})
+    whole = WHOLE if method in ("fedavg", "feddane") and "group" not in asked else {}
+    privacy = {"secure": {**SECURE, **whole, **asked}}
     rounds = {"participation": 1.0, "count": 2, **sections.pop("rounds", {})}
     return scenario(method, privacy=privacy, rounds=rounds, **sections)
 

@@ -78,11 +78,11 @@ def test_a_larger_threshold_may_be_given_and_a_smaller_one_is_raised() -> None:
 
 def test_groups_differ_by_at_most_one_member_and_hold_all() -> None:
     agents = [f"a{number:03}" for number in range(260)]
-    cut = groups(agents, 128)
+    cut = groups(agents, 3)
     assert sorted(len(group) for group in cut) == [86, 87, 87]
     assert sorted(agent for group in cut for agent in group) == agents
-    assert groups(agents[:5]) == [agents[:5]]
-    assert groups([]) == []
+    assert groups(agents[:5], 1) == [agents[:5]]
+    assert groups([], 1) == [[]]
 
 
 @pytest.mark.parametrize(

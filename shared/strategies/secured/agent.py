@@ -228,7 +228,11 @@ def _perform_box(device: SecureDevice, begun: OrderStart) -> Report:
     assert isinstance(shown, at.ShowBox)  # noqa: S101 - it shows a box and nothing else
     box = shown.box
     content = Introduction(
-        entry=device.agent.entry, box=box, start=begun.digest, expelled=step.state.expelled
+        entry=device.agent.entry,
+        box=box,
+        start=begun.digest,
+        expelled=step.state.expelled,
+        least=device.agent.policy.least,
     ).to_bytes()
     return Report({WORDS: words_of(content)}, examples=1)
 

@@ -25,6 +25,7 @@ from covey.shared.secure.integers import OutOfRangeError, Total, add_masks, tota
 from covey.shared.secure.messages import MOST_LISTS, Introduction, Member, ReportHead
 from covey.shared.secure.parameters import FEWEST, Group
 from covey.shared.secure.primitives import hashed
+from covey.shared.sentences import counted, some
 from covey.shared.strategies.base import (
     CAP,
     EVALUATE,
@@ -125,6 +126,27 @@ class Secured(Strategy[SealedState[Any]]):
 
     def stop_reason(self, state: State) -> str:
         return self.method.stop_reason(state.inner)
+
+    def accused(self, state: State) -> Mapping[ClientId, str]:
+        return state.progress.named
+
+    def failure(self, state: State) -> str:
+        progress = state.progress
+        if progress.summed or not progress.round:
+            return ""
+        what = f"no sum of updates was opened in {counted(progress.round, 'round')}: the models are those of the start. "
+        if not progress.suspicion.lost:
+            return what + (
+                "Too few agents joined, reported or answered; `coordinator lab story AGENT` has their reasons. Agents that "
+                "have answered for these models in another run need the same members again, or another seed"
+            )
+        suspects = sorted(progress.suspicion.suspects)
+        least = min(len(one) for one in progress.suspicion.lost)
+        return what + (
+            f"In each group an agent lied, so that no sum shows which one ({some(suspects)}). Set "
+            f"privacy.secure.group below {least}, and another seed: a group of honest agents moves the models, and the others "
+            "are tested"
+        )
 
     def serve(self, state: State, client: ClientId) -> Order:
         return self.method.serve(state.inner, client)
@@ -340,6 +362,7 @@ class Secured(Strategy[SealedState[Any]]):
         """Draw groups among those whose boxes came, and make their terms."""
         members: dict[ClientId, Member] = {}
         starts: dict[ClientId, bytes] = {}
+        demands: dict[ClientId, int] = {}
         federation = ""
         lists: set[bytes] = set()  # the coordinator cannot know which of them is true
         for client, report in reports:
@@ -351,6 +374,7 @@ class Secured(Strategy[SealedState[Any]]):
                 federation = shown.entry.federation
                 members[client] = Member.of(shown.entry, shown.box)
                 starts[client] = shown.start
+                demands[client] = shown.least
                 lists |= {shown.expelled} if shown.expelled and len(lists) < MOST_LISTS else set()
         progress = state.progress
         own = self._phase(state)
@@ -358,27 +382,27 @@ class Secured(Strategy[SealedState[Any]]):
         for client in sorted(members.keys() - set(progress.blamed)):
             if terms := self._terms(state, own, client):
                 alike.setdefault((starts[client], terms), []).append(client)
+        grouping = replace(self.grouping, demands=demands)
         drawn = [
             chosen
             for (_, terms), of_kind in alike.items()
-            for chosen in self.grouping.drawn(members, of_kind, terms[0].key, progress)
+            for chosen in grouping.drawn(of_kind, terms[0].key, progress)
         ]
         # the same models again: agents let nobody compare sums of other members
         again = progress.figures.groups if progress.evaluates and progress.figures else ()
         if again:
-            drawn = [list(group) for group in again if set(group) <= set(chain(*drawn))]
+            here = set(chain(*(chosen for chosen, _ in drawn)))
+            drawn = [(list(group), len(group)) for group in again if set(group) <= here]
         if progress.stage != BOX:  # the attempt before lacked members
             progress = replace(progress, voids=progress.voids + 1)
         if not progress.honest:  # no group of this round has made a vector yet
-            sizes = filter(None, (self.grouping.size(len(chosen), 0) for chosen in drawn))
+            sizes = filter(None, (grouping.size(len(one), 0, least) for one, least in drawn))
             progress = replace(progress, honest=min((one.honest for one in sizes), default=0))
         begun: list[GroupSum] = []
-        bound = () if progress.evaluates else progress.standing.values()
-        for chosen in drawn:
-            if group := self.grouping.size(len(chosen), progress.honest):
-                # who has answered for these models, here or in another run, joins the same members alone, all of them
-                is_same = any(sorted(chosen) == sorted(one["members"]) for one in bound)
-                if again or is_same or progress.voids == 1:
+        for chosen, least in drawn:
+            if group := grouping.size(len(chosen), progress.honest, least):
+                # who has answered for these models in another run joins the same members alone, all of them
+                if progress.voids == 1:
                     group = replace(group, least=len(chosen))
                 shown_by = [members[client] for client in chosen]
                 known = {
@@ -395,7 +419,9 @@ class Secured(Strategy[SealedState[Any]]):
         if not begun or progress.voids >= MOST_VOIDS:
             ended = GroupSum("", (), 0).ended("void", "too few agents for a sum")
             return self._void(state, state.progress, [ended])
-        return replace(state, progress=replace(progress, stage="join", sums=begun, ends=None))
+        return replace(
+            state, progress=replace(progress, stage="join", sums=begun, ends=None, named={})
+        )
 
     def _terms_of_sum(
         self,
@@ -504,13 +530,12 @@ class Secured(Strategy[SealedState[Any]]):
             if own.ends_round:
                 inner = self.method.fold(inner, own, SecureSums(), [])
             shown = () if progress.sums else progress.ends or ()  # or by the phase before
-            kept = Progress(
-                round=progress.round + 1, blamed=progress.blamed, standing=progress.standing
-            )
-            return SealedState(inner, replace(kept, ends=shown))
+            return SealedState(inner, progress.after(round=progress.round + 1, ends=shown))
         spans = _spans(own.sizes)
         sums, ends, closed = SecureSums(), [], []
         came: list[ClientId] = []
+        good: list[Sequence[ClientId]] = []  # reporters of sums
+        lost: list[Sequence[ClientId]] = []
         found: dict[str, Total] = {}  # figures by cluster
         blamed, standing = set(progress.blamed), dict(progress.standing)
         summed = set()  # clusters
@@ -523,7 +548,8 @@ class Secured(Strategy[SealedState[Any]]):
             group, end = collected.kept(), collected.state.end
             blamed |= set(group.blamed)
             closed.append(group)
-            if answered := [group.members[place - 1] for place in collected.state.answers]:
+            answered = {group.members[place - 1] for place in collected.state.answers}
+            if answered := answered | (set(before.reported) & by_client.keys()):
                 known = standing.get(group.cluster, {}).get("bound", ())
                 now_bound = sorted({*known, *answered})
                 standing[group.cluster] = {"bound": now_bound, "members": list(group.reported)}
@@ -540,7 +566,8 @@ class Secured(Strategy[SealedState[Any]]):
                     self.slots.fleet(total.values, total.reported)
             except OutOfRangeError as error:
                 closed[-1] = replace(group, end=str(error))
-                ends.append(group.ended("passed over", str(error)))
+                ends.append(group.ended("passed over", f"{error}: one of the members lied"))
+                lost.append(group.reported)
                 continue
             if progress.evaluates:
                 before_it = found.get(group.cluster)
@@ -552,6 +579,7 @@ class Secured(Strategy[SealedState[Any]]):
                 part = replace(total, values=total.values[spans[term.vector]])
                 sums.add(term.key, start, part, scale)
             came += group.reported
+            good.append(group.reported)
             summed.add(group.cluster)
             figures = {
                 "weight": total.weight,
@@ -563,6 +591,12 @@ class Secured(Strategy[SealedState[Any]]):
         if progress.evaluates:
             ended["groups"] = [list(one.reported) for one in closed if one.end == "sum"]
             return self._evaluated(state, progress, found, **ended)
+        suspicion = progress.suspicion.after(good, lost)
+        ended["named"] = {
+            liar: f"{count} sums with it were out of range, and all others in one of them were in good ones"
+            for liar, count in suspicion.named.items()
+        }
+        ended["suspicion"] = suspicion.without(ended["named"])
         # its further phases are other work for those in the sum; who is bound by an earlier one stays so until the model moves
         earlier = {} if own.ends_round else progress.standing
         standing = {
@@ -574,7 +608,8 @@ class Secured(Strategy[SealedState[Any]]):
         # the coordinator does not know what a single report weighs: shares of it count by unit of weight
         alike = [(client, Report({}, examples=1)) for client in sorted(came)]
         after = self.method.fold(state.inner, own, sums, alike)
-        return SealedState(after, Progress(round=progress.round + own.ends_round, **ended))
+        ended |= {"round": progress.round + own.ends_round, "summed": progress.summed + bool(came)}
+        return SealedState(after, progress.after(**ended))
 
     def _evaluated(
         self,
@@ -586,7 +621,7 @@ class Secured(Strategy[SealedState[Any]]):
     ) -> State:
         """The state after an evaluation with these sums, by cluster; without any it has the figures of the same models, if
         these were evaluated before."""
-        after = Progress(round=progress.round, standing=progress.standing, **ended)
+        after = progress.after(**ended)
         if not sums:
             return replace(
                 state, progress=replace(after, figures=progress.figures or SummedFigures())

@@ -15,6 +15,7 @@ from covey.shared.secure import coordinator as co
 from covey.shared.strategies.base import ClientId
 from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.secured.phases import BOX, WORDS, bytes_of, words_of
+from covey.shared.strategies.secured.suspicion import Suspicion
 
 S = TypeVar("S")
 
@@ -61,6 +62,11 @@ class Progress:
     # by cluster, of sums that were answered and passed over while its model stood still: "bound", who answered, and answers
     # for the same members alone; "members", whose reports were in the newest one
     standing: Mapping[str, Mapping[str, Sequence[ClientId]]] = field(default_factory=dict)
+    suspicion: Suspicion = field(default_factory=Suspicion)
+    named: Mapping[ClientId, str] = field(
+        default_factory=dict
+    )  # by the newest fold, as liars, and why
+    summed: int = 0  # rounds that had a sum
     honest: int = 0  # the number that this round's scale of integers was made for; 0: not known yet
     sums: Sequence[GroupSum] = ()
     ends: Sequence[Mapping[str, Any]] | None = None  # of the sums of the phase that was folded last
@@ -73,6 +79,13 @@ class Progress:
         object.__setattr__(self, "sums", sums)
         if isinstance(self.figures, Mapping):
             object.__setattr__(self, "figures", SummedFigures(**self.figures))
+        if isinstance(self.suspicion, Mapping):
+            object.__setattr__(self, "suspicion", Suspicion(**self.suspicion))
+
+    def after(self, **changes: Any) -> Progress:
+        """What lasts beyond the phases of a sum, with these changes."""
+        names = ("round", "blamed", "standing", "suspicion", "summed")
+        return Progress(**{**{name: getattr(self, name) for name in names}, **changes})
 
     def without(self, client: ClientId) -> Progress:
         """This without an agent. An open sum is made of its messages too, and ends with its round."""
@@ -89,7 +102,9 @@ class Progress:
         if figures is not None:
             groups = [[one for one in group if one != client] for group in figures.groups]
             figures = replace(figures, groups=groups)
-        return replace(self, blamed=blamed, standing=standing, figures=figures, ends=None)
+        suspicion = self.suspicion.without([client])
+        known = replace(self, blamed=blamed, standing=standing, figures=figures)
+        return replace(known, suspicion=suspicion, ends=None)
 
     @property
     def open(self) -> list[GroupSum]:
