@@ -53,7 +53,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +76,7 @@ from covey.shared.strategies.facts import ClientId as ClientId
 from covey.shared.strategies.facts import Facts as Facts
 from covey.shared.strategies.facts import PrivacyFacet as PrivacyFacet
 from covey.shared.strategies.facts import Sealed as Sealed
+from covey.shared.strategies.facts import Serves as Serves
 from covey.shared.strategies.facts import Trainings as Trainings
 from covey.shared.strategies.phase_names import ENTRY as ENTRY
 from covey.shared.strategies.phase_names import EVALUATE as EVALUATE
@@ -302,12 +303,13 @@ class Strategy(BaseModel, Generic[S]):
         ...     name: Literal["patient"] = "patient"
         ...     rounds: int = Field(3, ge=1, description="Rounds to wait.")
         >>> Patient(rounds=5).model_dump()
-        {'name': 'patient', 'rounds': 5}
+        {'server': None, 'name': 'patient', 'rounds': 5}
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     facts: ClassVar[Facts] = Facts()  # what others must know of the method
+    serves: ClassVar[Serves] = "first"  # what `personal` makes of an order
     summary: ClassVar[str] = ""  # one line for `coordinator lab methods`
     source: ClassVar[str] = ""  # paper, year
 
@@ -325,8 +327,17 @@ class Strategy(BaseModel, Generic[S]):
     )
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Without means of models there is no key `server`: what is annotated as of the class is no field."""
+        """Without means of models there is no key `server`: what is annotated as of the class is no field.
+
+        Raises:
+            TypeError: the class has a `personal` of its own and does not say what it serves.
+        """
         super().__init_subclass__(**options)
+        if "personal" in vars(cls) and "serves" not in vars(cls):
+            raise TypeError(
+                f"{cls.__name__} decides what an agent uses: write next to `personal` what that is, "
+                f"serves: ClassVar[Serves] = one of {', '.join(get_args(Serves))}"
+            )
         if isinstance(cls.facts, Facts) and not cls.facts.makes_means:
             cls.__annotations__ = {**vars(cls).get("__annotations__", {}), "server": ClassVar[None]}
             cls.server = None

@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
+from covey.shared.strategies.base import Serves
 from covey.shared.strategies.bases.single import AveragedOnly
 from covey.shared.strategies.client_half import (
     ClientState,
@@ -53,6 +54,8 @@ class Ditto(AveragedOnly):
         v_i = client_state.get(OWN, w_t)
         correction = GradientCorrection(w_t, self.lam)
         return report, {**client_state, OWN: local.train(v_i, Drill(correction, at_home=True)).end}
+
+    serves: ClassVar[Serves] = "own"
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         model = client_state.get(OWN, job.models[0])

@@ -19,6 +19,9 @@ from covey.shared.strategies.phase_names import EVALUATE, TRAIN
 ClientId = str
 MOST_COMPARED = 8  # models that a device compares in the clear, in one order under secure sums
 Routes = Literal["nothing", "assigned", "chosen"]
+
+# What an agent uses: the first model of its order, one of these that its data chooses, or something that it keeps or makes.
+Serves = Literal["first", "chosen", "own"]
 # under secure sums, of an agent alone: what it is clustered by, how averages serve it, or which models serve it in a round
 Shows = Literal["signature", "vote", "choice"]
 OrderNumbers = Mapping[str, Mapping[str, Expected]]  # by phase: names of numbers, and their form

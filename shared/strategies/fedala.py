@@ -21,7 +21,7 @@ from pydantic import Field
 from covey.shared.numerics.split import last_modules
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Facts, Sealed
+from covey.shared.strategies.base import Facts, Sealed, Serves
 from covey.shared.strategies.bases.single import PlainSingle
 from covey.shared.strategies.client_half import (
     LAST_MODEL,
@@ -57,6 +57,8 @@ class FedAla(PlainSingle):
             client_state = {**client_state, WEIGHTS: weights}
         result = local.train(start)
         return trained_report(result, local), {**client_state, LAST_MODEL: result.end}
+
+    serves: ClassVar[Serves] = "own"
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         w = job.models[0]

@@ -33,6 +33,7 @@ from covey.shared.strategies.base import (
     PrivacyFacet,
     Reports,
     Sealed,
+    Serves,
     Settings,
     Setup,
     Sums,
@@ -115,6 +116,8 @@ class FedDbe(SingleModel[DbeState]):
         own = debias.own if result.own is None else result.own
         last = with_own(result.end, own, job.layout)
         return trained_report(result, local), {**client_state, OWN: own, LAST_MODEL: last}
+
+    serves: ClassVar[Serves] = "own"
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         w = job.models[0]

@@ -33,6 +33,7 @@ from covey.shared.strategies.base import (
     Phase,
     Reports,
     Sealed,
+    Serves,
     Settings,
     Setup,
     Shares,
@@ -182,6 +183,8 @@ class FedEm(Strategy[FedEmState]):
 
     def serve(self, state: FedEmState, client: ClientId) -> Order:
         return Order(models=tuple(str(k) for k in range(self.n_clusters)))
+
+    serves: ClassVar[Serves] = "own"
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         pi = self._weights(client_state, len(job.models))

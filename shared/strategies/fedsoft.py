@@ -40,6 +40,7 @@ from covey.shared.strategies.base import (
     Order,
     Phase,
     Reports,
+    Serves,
     Settings,
     Setup,
     Shares,
@@ -244,6 +245,8 @@ class FedSoft(Strategy[FedSoftState]):
         if client in state.importance:
             key = f"{OWN}{client}"
         return Order(models=(key,), cluster=cluster)
+
+    serves: ClassVar[Serves] = "own"
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         if LAST_MODEL in client_state:

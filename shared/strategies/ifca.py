@@ -45,6 +45,7 @@ from covey.shared.strategies.base import (
     PrivacyFacet,
     Reports,
     Sealed,
+    Serves,
     Settings,
     Setup,
     Shown,
@@ -314,6 +315,8 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
             return report, client_state
         base = None if self.shared_trunk else best  # a whole model was not sent
         return trained_report(local.train(model), local, numbers, base=base), client_state
+
+    serves: ClassVar[Serves] = "chosen"
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         models = self._hypotheses(job)

@@ -25,6 +25,7 @@ from covey.shared.strategies.base import (
     Phase,
     PrivacyFacet,
     Reports,
+    Serves,
     Settings,
     Setup,
     Shown,
@@ -107,6 +108,8 @@ class LocalOnly(Strategy[LocalState]):
 
     def serve(self, state: LocalState, client: ClientId) -> Order:
         return Order() if client in state.trained else Order(models=(START,))
+
+    serves: ClassVar[Serves] = "own"
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         if LAST_MODEL in client_state:

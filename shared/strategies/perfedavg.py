@@ -33,6 +33,7 @@ from covey.shared.strategies.base import (
     Phase,
     Reports,
     Sealed,
+    Serves,
     Settings,
     Setup,
     Sums,
@@ -119,6 +120,8 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
         self, state: PerFedAvgState, phase: Phase, sums: Sums, reports: Reports
     ) -> PerFedAvgState:
         return replace(state, model=sums.mean(KEY, otherwise=state.model), round=state.round + 1)
+
+    serves: ClassVar[Serves] = "own"
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         model = job.models[0]

@@ -7,10 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from covey.shared.numerics.vectors import Layout, Tensor, Vector
-from covey.shared.strategies.base import EVALUATE, TRAIN, Strategy, Training
+from covey.shared.numerics.vectors import Vector
+from covey.shared.strategies.base import EVALUATE, TRAIN, Strategy
 from covey.shared.strategies.client_half import LAST_MODEL, ClientState, Job, Mixture
 from covey.shared.strategies.part_local import PartLocal, of_whole
 from covey.shared.wire.messages import OrderMessage, Work
@@ -23,29 +21,8 @@ from covey.shared.work.order_settings import settings_of, task_of
 
 
 def serves_own(strategy: Strategy[Any], models: int) -> bool:
-    """Whether an agent is served by more than one of the models of its order: one that it keeps, or one that its data chooses.
-
-    The method is asked: its `personal` gets this many models, and neither data nor memory.
-    """
-    nothing: Any = None
-    layout = Layout((Tensor("w", (1,)),), 1)
-    vectors = tuple(np.zeros(1, np.float32) for _ in range(models))
-    job = Job(
-        phase=EVALUATE,
-        round=1,
-        client="",
-        seed=0,
-        models=vectors,
-        numbers={},
-        cluster=0,
-        layout=layout,
-        training=Training(),
-    )
-    try:
-        [(_, served)] = strategy.personal(job, nothing, nothing)
-    except Exception:  # it looks at more
-        return True
-    return all(served is not one for one in vectors)
+    """Whether an agent is served by more than one model of an order that has this number of them: one that it keeps, or that its data chooses."""
+    return strategy.serves == "own" or (strategy.serves == "chosen" and models != 1)
 
 
 MESSAGES = 2  # of a secure sum, which follow the models of an order to evaluate

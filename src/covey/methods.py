@@ -46,6 +46,7 @@ from covey.shared.strategies.client_half import Report as Report
 from covey.shared.strategies.base import Reports as Reports
 from covey.shared.strategies.training import Schedule as Schedule
 from covey.shared.strategies.base import Sealed as Sealed
+from covey.shared.strategies.base import Serves as Serves
 from covey.shared.strategies.server import Server as Server
 from covey.shared.strategies.base import Settings as Settings
 from covey.shared.strategies.base import Setup as Setup

@@ -26,6 +26,7 @@ from covey.shared.strategies.base import (
     Order,
     Phase,
     Reports,
+    Serves,
     Shown,
     Strategy,
     Sums,
@@ -150,6 +151,8 @@ class ManyModels(Strategy[H], Generic[H]):
             return Order(models=(str(cluster),), cluster=cluster)
         every_key = tuple(str(k) for k in range(len(state.models)))
         return Order(models=every_key or (START,))
+
+    serves: ClassVar[Serves] = "chosen"
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         best = 0
