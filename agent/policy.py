@@ -570,6 +570,10 @@ class OwnersRules:
                 f"at most {policy.max_model_values} are allowed"
             )
 
+    def hides_failures(self, work: Work) -> bool:
+        """Whether noise or sums are demanded, by the owner or by the order, so that a failure must not depend on the data."""
+        return bool(work.privacy) or self.policy.demands
+
     def check_epochs(self, epochs: int, where: str = "epochs") -> None:
         """Raises PolicyError if the policy allows fewer epochs."""
         most = self.policy.max_epochs

@@ -82,9 +82,11 @@ REPORT: Table = {
     "steps": _row("steps of SGD", *_SINGLE),
     "loss": _row("mean loss of training", *_SINGLE),
     "numbers": _row("see the tables of numbers"),
-    "seconds": _row("duration of the work"),
+    "seconds": _row("duration of the work", *_SINGLE, Promise.OWNED),
     "vectors": _row("see the table of vectors"),
-    "failure": _row("why there is no result; quotes no data"),
+    "failure": _row(
+        "why there is no result; quotes no data, and is of the order alone where sums or noise are demanded"
+    ),
     "client_state": _row("whether the agent's memory was whole"),
     "device": _row("what computed it"),
 }

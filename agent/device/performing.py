@@ -206,6 +206,9 @@ class Performer:
         except TimeoutError:
             rule = "policy of this device: max_seconds"
             answer = Failure(why=f"{rule}: the work took longer than {limit_s:g} s")
+        assert order.work is not None  # noqa: S101 - only work is performed
+        if isinstance(answer, Failure) and self._rules.hides_failures(order.work):
+            answer = await self._work(order, lost=answer.in_full)
         if isinstance(answer, Performed):
             await self._before_report(order)
         return Done(order, answer)
@@ -295,15 +298,20 @@ class Performer:
         finally:
             self._is_free.set()
 
-    async def _work(self, order: OrderMessage) -> Performed | BadModel | Failure:
-        """The worker's answer to an order. If its memory is damaged, the work begins again without it."""
+    async def _work(self, order: OrderMessage, lost: str = "") -> Performed | BadModel | Failure:
+        """The worker's answer to an order. If its memory is damaged, the work begins again without it.
+
+        Args:
+            order: with work.
+            lost: why the data have no part in it; empty: they have.
+        """
         weight = self._samples
         if is_exchange(order):
             weight = FIRST  # others wait for these messages
         else:
             await self._is_free.wait()
         while True:
-            answer = await self._call(self._job(order), weight=weight)
+            answer = await self._call(replace(self._job(order), lost=lost), weight=weight)
             match answer:
                 case BadMemory():
                     self._observer(Damaged(self._outbox.set_memory_aside()))

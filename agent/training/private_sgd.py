@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from covey.agent.kept.privacy_account import DeviceAccount
+from covey.agent.policy import PolicyError
 from covey.shared.errors import PublicError, install
 from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise
 from covey.shared.scenario.adapters import B
@@ -137,7 +138,7 @@ class PrivateSgd:
         if account.epsilon is not None:
             spent = epsilon_of(ledger, account.delta)
             if spent > account.epsilon * TOLERANCE:
-                raise PublicError(
+                raise PolicyError(
                     f"policy of this device: privacy.local_epsilon: this training would bring epsilon to {spent:.2f} over all "
                     f"runs, at most {account.epsilon:g} is allowed"
                 )
@@ -151,7 +152,7 @@ class PrivateSgd:
             after = epsilon_of(self._with(planned * raised, steps), delta)
             if after <= target * TOLERANCE:
                 return planned * raised
-        raise PublicError(
+        raise PolicyError(
             f"privacy.local: even with {RAISED[-1]:g} times the planned noise, the trainings that are left would bring "
             f"epsilon to {after:.2f}, the target is {target:g}; the agent trains no more in this run"
         )
@@ -167,7 +168,7 @@ class PrivateSgd:
 
     def sample(self) -> SampleIndices:
         """SampleIndices of a Poisson sample: each example with the sampling rate, independently. May be empty."""
-        return np.flatnonzero(self._noise.uniform(self._examples) < self.rate)
+        return self._noise.chosen(self._examples, self.rate)
 
     def gradients(
         self,
@@ -190,6 +191,7 @@ class PrivateSgd:
                 loss(self._module(inputs)).backward()  # type: ignore[no-untyped-call]
             for parameter, mask in zip(self._parameters, fixed or (), strict=bool(fixed)):
                 parameter.grad_sample.masked_fill_(mask, 0)  # type: ignore[attr-defined]
+            _drop_not_finite([parameter.grad_sample for parameter in self._parameters])  # type: ignore[attr-defined]
             optimizer.clip_and_accumulate()
             sums = [parameter.summed_grad for parameter in self._parameters]  # type: ignore[attr-defined]
         else:
@@ -205,6 +207,15 @@ class PrivateSgd:
         """Standard normal float32 numbers of a tensor's shape, on its device."""
         drawn = self._noise.normal(like.numel()).astype(np.float32)
         return torch.from_numpy(drawn).to(like.device).view_as(like)
+
+
+def _drop_not_finite(gradients: Sequence[Tensor]) -> None:
+    """Let samples count as zero whose gradient (B, ...) is not finite: clipping would make NaN of the whole sum, and so tell
+    without noise that there is such a sample."""
+    finite = torch.stack([one.flatten(1).isfinite().all(dim=1) for one in gradients]).all(dim=0)
+    if not finite.all():
+        for one in gradients:
+            one[~finite] = 0
 
 
 def _opacus() -> Any:
@@ -303,7 +314,7 @@ def _multiplier_for(target: float, delta: float, rate: float, steps: int) -> flo
                 epsilon_tolerance=target / 1000,
             )
     except ValueError:
-        raise PublicError(
+        raise PolicyError(
             f"privacy.local.target_epsilon {target:g} cannot be reached with any noise; raise it"
         ) from None
     return float(found)

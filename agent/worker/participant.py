@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
@@ -16,10 +16,12 @@ from covey.agent.data.dataset import Dataset, folds, hold_back
 from covey.agent.data.survey import DataSurvey
 from covey.agent.data.trees import trees_for
 from covey.agent.kept.privacy_account import DeviceAccount
+from covey.agent.own_loops import loop_of
 from covey.agent.policy import OwnersRules
 from covey.agent.worker.learners import learner_for, new_weights
 from covey.agent.worker.process import prepared
 from covey.agent.worker.sources import dataset, stated_counts
+from covey.agent.worker.without_data import ROWS, Blank, NoiseAlone, WithoutData
 from covey.shared import extras
 from covey.shared.errors import DataError, public_text
 from covey.shared.numerics.vectors import Layout, Vector
@@ -29,7 +31,7 @@ from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.strategies.base import HOLD_BACK, ClientId
 from covey.shared.strategies.client_half import ClientState, DataSplit, Fold, Local
 from covey.shared.strategies.phase_names import EVALUATE, EXCHANGES, MOMENTS, TRAIN, VOTE
-from covey.shared.wire.jobs import DataSource, FleetShare, Perform
+from covey.shared.wire.jobs import DataSource, DeviceData, FleetShare, Perform
 from covey.shared.wire.messages import Work
 from covey.shared.work.at_hand import PRIVACY_LEDGER, AtHand, shuffle, simulated_noise
 from covey.shared.work.judge import has_judge
@@ -115,7 +117,7 @@ class Participant:
     """
 
     client: ClientId
-    source: DataSource
+    source: DataSource | Blank
     rules: OwnersRules
     threads: int = 1
     account: Path | None = None
@@ -147,7 +149,7 @@ class Participant:
 
     def stated_samples(self, work: Work) -> int | None:
         """The number of training samples that a report states; None: that of the learner."""
-        if not self.rules.policy.demands or isinstance(self.source, FleetShare):
+        if not self.rules.policy.demands or not isinstance(self.source, DeviceData):
             return None
         return stated_counts(self.source, task_of(work))[0]
 
@@ -234,6 +236,28 @@ class Participant:
             work.evaluation["deliver"].get("budget_s") if self.hurries else None,
             partial(new_weights, task_of(work), work.seed),
         )
+
+    def without_data(
+        self, work: Work, layout: Layout, memory: ClientState, *, rows: int = 0
+    ) -> AtHand:
+        """For an order that is tried before the data are read, or done without them: see `without_data`.
+
+        Args:
+            work: of the order.
+            layout: of its models.
+            memory: of the agent.
+            rows: of the data; 0: the order is tried.
+
+        Raises:
+            PublicError, UserError: the order cannot be done, whatever the data.
+        """
+        noise = NoiseAlone.secret() if rows else Noise.secret()
+        nobody = replace(self, source=Blank(rows or ROWS), account=None)
+        found = nobody.at_hand(work, layout, memory if rows else {}, noise)
+        if work.phase in EXCHANGES:
+            return found
+        is_ours = loop_of(task_of(work), self.rules.allowed) is None
+        return AtHand(cast(Local, WithoutData(found.local, tries=is_ours and not rows)))
 
 
 class SimulatedParticipant(Participant):

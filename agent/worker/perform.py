@@ -26,8 +26,9 @@ from covey.agent.worker.memory_file import (
 )
 from covey.agent.worker.participant import Participant, is_named_by_digest
 from covey.agent.worker.process import memory_limited
+from covey.agent.worker.without_data import ROWS
 from covey.shared.disclosures import NUMBERS_OF_EVALUATION, Promise, cleared
-from covey.shared.errors import CoveyError
+from covey.shared.errors import CoveyError, PublicError
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.consent import framework_of
 from covey.shared.own_code.faults import own_code
@@ -57,7 +58,8 @@ from covey.shared.wire.messages import (
     digest,
     is_base,
 )
-from covey.shared.work.execute import execute_order
+from covey.shared.work.at_hand import PRIVACY_LEDGER, AtHand
+from covey.shared.work.execute import execute_order, try_order
 from covey.shared.work.judge import forgotten, has_judge, is_last
 from covey.shared.work.label_prior import asks_for_prior
 from covey.shared.work.order_settings import layout_of, settings_of
@@ -141,7 +143,15 @@ def _with_memory_saved(
             memory: ClientState = {}
             if job.memory is not None:
                 memory = load_memory(job.memory, job.memory_digest)
-            done = worked(order, models, memory, who, keep=job.keep, client_state=job.client_state)
+            done = worked(
+                order,
+                models,
+                memory,
+                who,
+                keep=job.keep,
+                client_state=job.client_state,
+                lost=job.lost,
+            )
             if done.memory is memory:
                 return done
             seal = save_memory(job.memory_out, done.memory, durable=job.durable)
@@ -163,8 +173,11 @@ def worked(
     *,
     keep: KeepPlace | None = None,
     client_state: str = "whole",
+    lost: str = "",
 ) -> Worked:
     """Do the work of an order with these models and this memory.
+
+    If noise or a sum is demanded, no report depends on what goes wrong once the data are read (`without_data`).
 
     Args:
         order: which `who` accepts.
@@ -173,6 +186,7 @@ def worked(
         who: does it.
         keep: where a model for the device's own use goes; None: none is kept.
         client_state: what became of the memory, for the report.
+        lost: why the work cannot be done with the data; empty: it can.
 
     Raises:
         PolicyError: the method has not the noise that this device demands.
@@ -182,29 +196,47 @@ def worked(
     strategy, _ = settings_of(work)
     promises = _promises(who, work, strategy)
     _check_noise(who, work, strategy, promises)
-    noise = who.noise(work)
-    at_hand = who.at_hand(work, layout_of(work), memory, noise)
-    content, new = execute_order(
-        order,
-        models,
-        at_hand,
-        memory,
-        client=who.client,
-        clock=who.clock,
-        noise=noise,
-        secure=who.keys(work),
-    )
-    learner = who.rules.learner
-    kind = getattr(at_hand.local, "device", "cpu")  # which the training may have changed
-    device = device_name(kind, platform.machine(), framework_of(learner) or learner)
-    about: dict[str, Any] = {"client_state": client_state, "device": device}
-    stated = who.stated_samples(work)
-    if stated is not None and content.vectors.keys().isdisjoint((MASKED, WORDS)):
-        about["examples"] = stated
-    content = content.model_copy(update=about)
-    content = cleared(content, work.phase, promises)
+    noise, layout, stated = who.noise(work), layout_of(work), who.stated_samples(work)
+
+    def done(at_hand: AtHand) -> tuple[ReportContent, ClientState]:
+        content, new = execute_order(
+            order,
+            models,
+            at_hand,
+            memory,
+            client=who.client,
+            clock=who.clock,
+            noise=noise,
+            secure=who.keys(work),
+        )
+        kind = getattr(at_hand.local, "device", "cpu")  # which the training may have changed
+        learner = who.rules.learner
+        device = device_name(kind, platform.machine(), framework_of(learner) or learner)
+        about: dict[str, Any] = {"client_state": client_state, "device": device}
+        if stated is not None and content.vectors.keys().isdisjoint((MASKED, WORDS)):
+            about["examples"] = stated
+        return cleared(content.model_copy(update=about), work.phase, promises), new
+
+    hides = who.rules.hides_failures(work) and not who.ahead
+    if hides:
+        try_order(order, models, who.without_data(work, layout, memory), memory, client=who.client)
+    failed, at_hand = "", None
+    try:
+        if lost:
+            raise PublicError(lost)
+        at_hand = who.at_hand(work, layout, memory, noise)
+        content, new = done(at_hand)
+    except Exception as error:
+        if not hides or _is_no_secret(error):
+            raise
+        failed = f"{explained(error)}; the report does not depend on it"
+        rows = stated or getattr(at_hand and at_hand.local, "examples", 0)
+        at_hand = who.without_data(work, layout, memory, rows=rows or ROWS)
+        content, new = done(at_hand)
+        ledger = new.get(PRIVACY_LEDGER)  # the noise is spent
+        new = memory if ledger is None else {**memory, PRIVACY_LEDGER: ledger}
     kept: ModelJudgement | Failure | None = None
-    if keep is not None:
+    if keep is not None and not failed:
         judged = new if has_judge(work) else memory
         try:
             kept = keep_of_order(order, models, at_hand, judged, who, place=keep)
@@ -215,7 +247,15 @@ def worked(
     if has_judge(work) and is_last(work):
         new = forgotten(new)
     frozen_once = getattr(at_hand.local, "frozen_once", 0)
-    return Worked(content=content, memory=new, kept=kept, frozen_once=frozen_once)
+    return Worked(content=content, memory=new, kept=kept, frozen_once=frozen_once, failed=failed)
+
+
+def _is_no_secret(error: Exception) -> bool:
+    """Whether the owner's rules or the disk stopped the work, which no cell of the data does."""
+    of_disk = isinstance(error, OSError) and obstacle(error, Path())
+    return bool(of_disk) or isinstance(
+        error, PolicyError | MemoryDamaged | ResultDoesNotFit | DiskBroken
+    )
 
 
 def _work_of(order: OrderMessage) -> Work:

@@ -25,6 +25,7 @@ from covey.agent.data.dataset import (
 )
 from covey.agent.data.partition import SampleSplit, client_dataset, fleet_data
 from covey.agent.data_place import Fingerprint, fingerprint
+from covey.agent.worker.without_data import Blank
 from covey.shared import extras
 from covey.shared.own_code.consent import framework_of
 from covey.shared.scenario.load import load_without_files
@@ -37,7 +38,7 @@ ShareKey = tuple[int, str]  # agent, task
 
 
 def dataset(
-    source: DataSource, task: Task, round_: int = 0, *, leaves_out: bool = False
+    source: DataSource | Blank, task: Task, round_: int = 0, *, leaves_out: bool = False
 ) -> Dataset:
     """The data of an agent in the form of the task, with a test part. Raises DataError if it does not fit.
 
@@ -51,8 +52,10 @@ def dataset(
         return _share(source, task, round_)
     if framework_of(task.model.name) == "flower":
         light = extras.part("light", "client_data", "task.model")
-        own: Dataset = light.client_data(source.data, task)
+        own: Dataset = light.client_data("" if isinstance(source, Blank) else source.data, task)
         return own
+    if isinstance(source, Blank):
+        return source.dataset(task)
     # data that has changed on the disk is read again
     files = fingerprint(source.data)
     return _local(source.data, source.label, task.model_dump_json(), files, leaves_out=leaves_out)

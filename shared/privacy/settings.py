@@ -73,6 +73,10 @@ class Noise:
         """Numbers in [0, 1), float64 (count,)."""
         return (self._bits(count) >> UNUSED_BITS).astype(np.float64) * UNIT
 
+    def chosen(self, count: int, rate: float) -> npt.NDArray[np.int64]:
+        """Which of `count` samples a step uses: each with this probability, independently. May be empty."""
+        return np.flatnonzero(self.uniform(count) < rate)
+
     def normal(self, count: int) -> Float64:
         """Standard normal numbers, float64 (count,)."""
         result = np.empty(count, np.float64)

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from covey.shared.errors import PublicError
 from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.split import Mask, Split
 from covey.shared.numerics.vectors import Layout, Vector
@@ -247,6 +248,15 @@ class Report:
     # For a vector that may travel as a difference: the index in `job.models` of the model that the
     # difference is taken from. Compression loses less of a difference.
     bases: Mapping[str, int] = field(default_factory=dict)
+
+
+def check_finite(report: Report, client: ClientId) -> None:
+    """Raise PublicError for a vector with NaN or infinity."""
+    for name, vector in sorted(report.vectors.items()):
+        if not np.isfinite(vector).all():
+            raise PublicError(
+                f"{client}: the training diverged: {name!r} is not finite; lower training.lr"
+            )
 
 
 def trained_report(

@@ -229,6 +229,7 @@ class Perform(WorkerJob[OrderAnswer]):
     account: Path | None = None  # of the privacy that the device has spent
     secure: Path | None = None  # the folder of its secure sums
     ahead: bool = False  # the work is for a masked report, and waits in that folder
+    lost: str = ""  # why an earlier worker could not do it with the data; empty: none has tried
     keep: KeepPlace | None = None  # the order's model goes there
     rules: JobRules = field(default_factory=JobRules)
 

@@ -31,11 +31,12 @@ from covey.shared.strategies.client_half import (
     Report,
     TrainingResult,
     Works,
+    check_finite,
 )
 from covey.shared.strategies.part_local import PartLocal
 from covey.shared.strategies.phase_names import EXCHANGES, MOMENTS, OF_THE_RUN
 from covey.shared.wire.codec import Codec, encode
-from covey.shared.wire.messages import Encoded, OrderMessage, ReportContent, Work
+from covey.shared.wire.messages import INITIAL, Encoded, OrderMessage, ReportContent, Work
 from covey.shared.work.at_hand import (
     ERROR_FEEDBACK,
     PRIVACY_LEDGER,
@@ -50,6 +51,9 @@ from covey.shared.work.order_settings import check_order, settings_of
 
 if TYPE_CHECKING:
     from covey.shared.strategies.secured.agent import SecureDevice
+
+
+MESSAGES = 2  # of a sum, after the models of the order of a masked report
 
 
 @runtime_checkable
@@ -151,6 +155,39 @@ def execute_order(
     if unsent:
         state = {**state, **unsent}
     return content, state
+
+
+def try_order(
+    order: OrderMessage,
+    models: Sequence[Vector],
+    at_hand: AtHand,
+    client_state: ClientState,
+    *,
+    client: str,
+) -> None:
+    """Do the work of an order without its sums, and forget what comes of it. Arguments and errors are those of `execute_order`.
+
+    An order in which messages are exchanged needs no data.
+    """
+    work = order.work
+    if work is None or work.phase in EXCHANGES:
+        return
+    strategy, _ = settings_of(work)
+    privacy = dict(work.privacy or {})
+    sealed = strategy.facts.sealed
+    is_masked = privacy.pop("secure", None) and work.sizes and work.phase != MOMENTS
+    if is_masked and not (sealed and work.phase in sealed.clear):
+        own = sum(ref.key not in INITIAL for ref in work.models)
+        if own < MESSAGES:
+            return  # the sum refuses it
+        told = slice(own - MESSAGES, own)
+        refs, models = list(work.models), list(models)
+        del refs[told], models[told]
+        work = work.model_copy(update={"models": refs})
+    sizes = {} if work.phase == EVALUATE else work.sizes
+    plain_work = work.model_copy(update={"privacy": privacy or None, "sizes": sizes})
+    without_sums = order.model_copy(update={"work": plain_work})
+    execute_order(without_sums, models, at_hand, client_state, client=client)
 
 
 def _run_phase(
@@ -305,11 +342,8 @@ def _encode_vectors(
     codec = Codec.from_wire(work.codec)
     vectors: dict[str, Encoded] = {}
     unsent: dict[str, Vector] = {}
+    check_finite(report, job.client)
     for name, vector in sorted(report.vectors.items()):
-        if not np.isfinite(vector).all():
-            raise PublicError(
-                f"{job.client}: the training diverged: {name!r} is not finite; lower training.lr"
-            )
         key = ERROR_FEEDBACK + name
         base, base_digest = _base_of(report, name, job, work)
         vectors[name], left = encode(

@@ -72,6 +72,11 @@ class Device:
 
     def report(self, model: Any = None, own: Any = None, **work: Any) -> ReportContent:
         """What leaves the device after an order with this model, and with first values of what it keeps."""
+        answer(self.job(model, own, **work))
+        return ReportContent.from_bytes((self.folder / "report").read_bytes(), verified=True)
+
+    def job(self, model: Any = None, own: Any = None, **work: Any) -> Perform:
+        """The worker's job of that order."""
         folder = self.folder
         vector = np.zeros(VALUES, np.float32) if model is None else np.asarray(model, np.float32)
         named = {"0": vector} if own is None else {"0": vector, "own": own}
@@ -84,7 +89,7 @@ class Device:
         training = {"epochs": 1, "batch": 10_000, "lr": 0.05}
         asked = {"layout": LAYOUT, "models": refs, "training": training, **work}
         asked["task"] = Task.model_validate(work.get("task", TASK)).for_agents()
-        job = Perform(
+        return Perform(
             order=order(**asked).to_bytes(),
             models=list(files.values()),
             memory=self.memory,
@@ -97,8 +102,6 @@ class Device:
             account=folder / "privacy.json",
             rules=self._rules.for_job(),
         )
-        answer(job)
-        return ReportContent.from_bytes((folder / "report").read_bytes(), verified=True)
 
     def _file(self, vector: Any, layout: Layout) -> Path:
         rng = np.random.default_rng(0)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from covey.agent.policy import NO_CODE_RULES, OwnersRules
 from covey.agent.worker.participant import SimulatedParticipant
 from covey.agent.worker.perform import worked
+from covey.agent.worker.without_data import WithoutData
 from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.run.folder import IN_PROCESS, Origin
@@ -47,6 +48,9 @@ class Client(SimulatedParticipant):
 
     def at_hand(self, *_: object) -> AtHand:
         return self.given
+
+    def without_data(self, *_: object, rows: int = 0) -> AtHand:
+        return AtHand(cast(Local, WithoutData(self.given.local, tries=False)))
 
     def public(self, error: Exception) -> str:
         if not isinstance(error, UserError):

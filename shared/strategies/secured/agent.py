@@ -26,6 +26,7 @@ from covey.shared.strategies.client_half import (
     Local,
     Report,
     Works,
+    check_finite,
 )
 from covey.shared.strategies.facts import MOST_COMPARED, Shows
 from covey.shared.strategies.secured import clear, phases
@@ -109,8 +110,8 @@ class OnDevice:
     ) -> None:
         self._method = method
         self._evaluates = EVALUATE in (work.phase, work.numbers.get(AHEAD))
-        slots = FigureSlots.of(work.evaluation, work.task)
-        self._worker: Works = Measuring(evaluate, slots) if self._evaluates else method
+        self._slots = FigureSlots.of(work.evaluation, work.task)
+        self._worker: Works = Measuring(evaluate, self._slots) if self._evaluates else method
         self._device = device
         self._work = work
         self._models = models
@@ -141,7 +142,9 @@ class OnDevice:
             case phases.BOX:
                 return _perform_box(device, self._start(job, messages=0)), client_state
             case phases.JOIN:
-                return _perform_join(job, device, self._start(job, messages=1)), client_state
+                begun = self._start(job, messages=1)
+                slots = self._slots if self._evaluates else None
+                return _perform_join(job, device, begun, slots), client_state
             case phases.UNMASK:
                 _check_messages(job, 1)
                 sent = _taken(device, device.agent.unmask(device.state(), bytes_of(job.models[0])))
@@ -250,6 +253,7 @@ def _worked(
     again, of the vector that is there and with what that training left."""
     name = _name_of_work(start, local, before)
     report, after = method.work(job, local, before)
+    check_finite(report, job.client)
     arrays: dict[str, npt.NDArray[Any]] = {"examples": np.array(report.examples)}
     arrays |= {f"vector {name}": vector for name, vector in report.vectors.items()}
     arrays |= {f"base {name}": np.array(index) for name, index in report.bases.items()}
@@ -292,9 +296,15 @@ def _made(
     return report, {**{name: before[name] for name in those("same ")}, **those("state ")}
 
 
-def _perform_join(job: Job, device: SecureDevice, begun: OrderStart) -> Report:
+def _perform_join(
+    job: Job, device: SecureDevice, begun: OrderStart, slots: FigureSlots | None
+) -> Report:
+    """Join a sum, of figures where there are slots."""
     terms = job.models[-1]
-    for content in filter(None, Terms.from_bytes(bytes_of(terms)).expelled):
+    offered = Terms.from_bytes(bytes_of(terms))
+    if slots is not None and offered.scale.unit * slots.longest > offered.clip:
+        raise PublicError("secure sums: the terms have too few levels for figures")
+    for content in filter(None, offered.expelled):
         newer = device.agent.new_expelled(device.state(), content)
         if newer.syncs:  # else it is an old one, or not signed by the fleet key
             device.save(newer.state)
@@ -337,8 +347,6 @@ def _perform_work(
         update = _update_of(report, models, terms)
         if FIGURES in report.vectors:
             update *= terms.scale.unit
-            if np.linalg.norm(update) > terms.clip:
-                raise PublicError("secure sums: the terms have too few levels for figures")
         norm = float(np.linalg.norm(update))
         if MODEL in report.vectors and norm > terms.clip:
             base = models[report.bases[MODEL]].astype(np.float64)

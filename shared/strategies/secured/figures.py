@@ -77,6 +77,11 @@ class FigureSlots:
             len(self.modes) * len(self.columns) + self.judges * (2 * len(CANDIDATES) + 2)
         )
 
+    @property
+    def longest(self) -> float:
+        """The norm that no vector of an agent exceeds."""
+        return ((1 << BITS) - 1) * math.sqrt(self.length)
+
     def vector(self, numbers: Mapping[str, Mapping[str, Any]], train_samples: int) -> Vector:
         """What an agent adds, (length,): integers below 2**16.
 
