@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak methods pilot
+.PHONY: help run test quick docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak methods mutants night pilot
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -44,6 +44,12 @@ lies: $(READY) ## every method among liars: every kind of lie that a report can 
 
 methods: $(READY) ## rules that the suite tries with a method of each kind, with every method
 	COVEY_METHODS=all $(BIN)/python -m pytest -n 2 $$(grep -l of_each_kind -r tests --include='test_*.py')
+
+mutants: $(READY) ## faults of one line, each planted in a copy of the tree: its test must see it
+	$(BIN)/python -m tests.mutants
+
+night: ## all that the suite tries a sample of, one after another, hours: methods, lies, simulate, fuzz, chaos, mutants
+	@$(MAKE) --no-print-directory -j 1 -k methods lies simulate fuzz chaos mutants
 
 SEEDS ?= 1000
 BASE ?= 1

@@ -169,7 +169,7 @@ def kind_of(method: str) -> tuple[object, ...]:
 def of_each_kind(rule: str, methods: Iterable[str] = METHODS) -> list[str]:
     """A method of each kind, another one for each rule; with COVEY_METHODS=all, as every night, all of them.
 
-    Rules that a method could break by itself are tried with every method. This is for those that its kind decides.
+    What a method could break by itself is in its own file, which sees of planted faults all that a matrix of methods sees.
 
     Args:
         rule: a word about the test, from which the choice follows.

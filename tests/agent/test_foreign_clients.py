@@ -190,7 +190,10 @@ def test_foreign_training_learns_in_the_methods_that_are_named_for_it(
 @pytest.mark.parametrize(
     ("model", "method"),
     [
-        *((FLOWER, method) for method in sorted({*BUILT_IN} - {*OF_CLIENTS})),
+        *(
+            (FLOWER, method)
+            for method in of_each_kind("fewer", sorted({*BUILT_IN} - {*OF_CLIENTS}))
+        ),
         *((SKLEARN, method) for method in of_each_kind("more", sorted({*BUILT_IN} - {*OF_LOOPS}))),
     ],
 )
@@ -220,7 +223,7 @@ def test_each_seed_of_a_run_is_a_training_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("model", "named_for"), [(FLOWER, OF_CLIENTS), (SKLEARN, OF_LOOPS)])
-@pytest.mark.parametrize("method", BUILT_IN)
+@pytest.mark.parametrize("method", of_each_kind("at start", BUILT_IN))
 def test_any_other_method_is_refused_at_start_with_those_that_work(
     method: str, model: str, named_for: tuple[str, ...]
 ) -> None:

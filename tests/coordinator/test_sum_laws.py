@@ -29,7 +29,7 @@ from covey.shared.strategies.reading import folded, is_whole
 from covey.shared.strategies.registry import BUILT_IN
 from tests.drive import Run, fingerprint
 from tests.kit.small_run import clients, scenario, setup
-from tests.methods import METHODS
+from tests.methods import METHODS, of_each_kind
 
 Reports = Sequence[tuple[ClientId, Report]]
 Make = Callable[[Folding, Spool, Any, Reports], None]
@@ -110,7 +110,7 @@ def in_orders(reports: Reports) -> list[Reports]:
 
 
 @pytest.mark.parametrize("make", [on_arrival, merged, from_the_spool])
-@pytest.mark.parametrize("method", AVERAGING)
+@pytest.mark.parametrize("method", of_each_kind("makers", AVERAGING))
 def test_every_maker_gives_the_bytes_of_a_fold_of_all_reports_at_once(
     method: str, make: Make, tmp_path: Path
 ) -> None:
@@ -125,7 +125,7 @@ def test_every_maker_gives_the_bytes_of_a_fold_of_all_reports_at_once(
 
 
 @pytest.mark.parametrize("make", [on_arrival, from_the_spool])
-@pytest.mark.parametrize("method", AVERAGING)
+@pytest.mark.parametrize("method", of_each_kind("whole orders", AVERAGING))
 def test_a_fold_sees_the_vectors_of_whole_orders_alone(
     method: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +153,7 @@ def takes_rules(method: str) -> bool:
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed_mean", "geometric_median"])
-@pytest.mark.parametrize("method", [name for name in AVERAGING if takes_rules(name)])
+@pytest.mark.parametrize("method", of_each_kind("rules", filter(takes_rules, AVERAGING)))
 def test_a_rule_gives_the_same_bytes_in_any_order_of_arrival(
     method: str, rule: str, tmp_path: Path
 ) -> None:
@@ -170,7 +170,7 @@ def is_private(method: str) -> bool:
     return scenario(method).strategy.privacy.routes is not None
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if is_private(name)])
+@pytest.mark.parametrize("method", of_each_kind("noise", filter(is_private, METHODS)))
 def test_noise_is_the_same_in_any_order_of_arrival_and_another_in_the_next_step(
     method: str, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from covey.shared.strategies.phase_names import SIGNATURE
 from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.strategies.secured.coordinator import Secured
 from tests.kit.small_run import scenario
+from tests.methods import of_each_kind
 
 SEALED = [name for name, kind in BUILT_IN.items() if kind.facts.sealed is not None]
 
@@ -34,7 +35,7 @@ def test_facts_that_contradict_each_other_are_refused(facts: dict[str, Any], why
         Facts(**facts)
 
 
-@pytest.mark.parametrize("method", SEALED)
+@pytest.mark.parametrize("method", of_each_kind("facts", SEALED))
 def test_under_secure_sums_every_fact_is_that_of_the_method(method: str) -> None:
     scene = scenario(method)
     sums = scene.model_copy(update={"privacy": scenario("fedavg", privacy=SUMS).privacy}).sums

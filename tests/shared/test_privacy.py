@@ -23,7 +23,7 @@ from covey.shared.privacy.settings import (
     noised_count,
 )
 from tests.kit.small_run import scenario
-from tests.methods import METHODS
+from tests.methods import of_each_kind
 
 CLIENT = {"client": {"clip": 1.0, "noise_multiplier": 1.0}}
 SIGNED = {**CLIENT, "signatures": {"clip": 1.0, "noise_multiplier": 0.5}}
@@ -115,7 +115,7 @@ def test_a_noised_count_costs_as_much_as_the_account_records() -> None:
         assert combined_multiplier(multiplier) == pytest.approx(both**-0.5)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", of_each_kind("client noise"))
 def test_client_level_privacy_is_kept_or_refused_with_a_reason(method: str) -> None:
     options = PRIVATE_OPTIONS.get(method, {})
     signed = method in ("fedclust", "pacfl", "fesem")
@@ -129,7 +129,7 @@ def test_client_level_privacy_is_kept_or_refused_with_a_reason(method: str) -> N
             scenario(method, privacy=CLIENT, strategy=options)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", of_each_kind("example noise"))
 def test_example_level_privacy_is_kept_or_refused_with_a_reason(method: str) -> None:
     local = {"local": {"noise_multiplier": 1.0}}
     if method in LOCALLY:

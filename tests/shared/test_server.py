@@ -24,6 +24,7 @@ from covey.shared.strategies.sums import ExactSums
 from tests.bowl import flat
 from tests.kit.small_fleet import over_the_wire
 from tests.kit.small_run import fingerprint, in_process, scenario
+from tests.methods import of_each_kind
 
 registry: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
 REFUSE: dict[str, dict[str, Any]] = {
@@ -139,7 +140,7 @@ def test_methods_without_a_mean_of_models_refuse_the_server(case: str) -> None:
         registry.validate_python(options)
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", of_each_kind("server", BUILT_IN))
 def test_methods_that_never_make_a_mean_of_models_have_no_server(name: str) -> None:
     kind = BUILT_IN[name]
     makes_means = kind.facts.makes_means

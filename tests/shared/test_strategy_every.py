@@ -1,4 +1,4 @@
-"""Rules that every method keeps. A method joins by its line in the registry; tests/methods.py has options to try."""
+"""Rules that every method keeps; by day a method of each kind is tried. A method joins by its line in the registry; tests/methods.py has options to try."""
 
 import json
 from collections.abc import Callable
@@ -13,14 +13,22 @@ from covey.shared.strategies.registry import BUILT_IN, AnyStrategy
 from tests.bowl import Softmax, normed_client, perceptron_client, softmax_client
 from tests.drive import Run, fingerprint, leaves
 from tests.kit.traces import fill, traces
-from tests.methods import LAYERED, METHODS, NORMED, OPTIONS
+from tests.methods import LAYERED, METHODS, NORMED, OPTIONS, of_each_kind
 
 registry: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
 MEMBERS: tuple[type[Strategy[Any]], ...] = tuple(BUILT_IN.values())
 NAMES = list(BUILT_IN)
 ROUNDS = 4  # in the last of them a newcomer answers that was asked before
 CASES = [{"name": name, **options} for name in NAMES for options in OPTIONS.get(name, [{}])]
-every = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
+
+
+def every(rule: str) -> pytest.MarkDecorator:
+    """The cases of a method of each kind, of every one at night."""
+    names = of_each_kind(rule, NAMES)
+    cases = [case for case in CASES if case["name"] in names]
+    return pytest.mark.parametrize(
+        "case", cases, ids=lambda case: "-".join(map(str, case.values()))
+    )
 
 
 def fleet(name: str = "fedavg") -> dict[str, Softmax]:
@@ -67,7 +75,7 @@ def played(case: dict[str, Any]) -> tuple[Run, list[Any]]:
     return _played[key]
 
 
-@every
+@every("order")
 def test_the_order_of_arrival_does_not_change_a_byte(case: dict[str, Any]) -> None:
     first, other = played(case)[0], a_run(case, shuffle=1).rounds(ROUNDS)
     assert fingerprint(other.state) == fingerprint(first.state)
@@ -76,7 +84,7 @@ def test_the_order_of_arrival_does_not_change_a_byte(case: dict[str, Any]) -> No
     )
 
 
-@every
+@every("seed")
 def test_another_seed_makes_another_run(case: dict[str, Any]) -> None:
     runs = [a_run(case, seed=seed).rounds(2) for seed in (5, 6)]
     ends = [
@@ -86,7 +94,7 @@ def test_another_seed_makes_another_run(case: dict[str, Any]) -> None:
     assert ends[0] != ends[1]
 
 
-@every
+@every("loss")
 def test_a_run_lowers_every_agents_loss(case: dict[str, Any]) -> None:
     end = a_run(case, participation=1.0).rounds(ROUNDS)
     for client in ("c0", "c3", "c5"):
@@ -96,7 +104,7 @@ def test_a_run_lowers_every_agents_loss(case: dict[str, Any]) -> None:
         assert loss < end.locals[client].loss(end.setup.starts[0])
 
 
-@every
+@every("checkpoint")
 def test_a_checkpoint_can_hold_a_state_and_json_its_notes_and_orders(case: dict[str, Any]) -> None:
     run, states = played(case)
     for state in states:
@@ -128,7 +136,7 @@ def each_cluster_of_an_assignment_has_a_model(end: Run) -> None:
         assert set(assignment) == set(end.locals)  # c1, c6 and c7 came late and are in
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", of_each_kind("forgotten", NAMES))
 def test_nothing_of_a_forgotten_client_is_kept_and_it_comes_back_as_a_newcomer(name: str) -> None:
     [options, *_] = OPTIONS.get(name, [{}])
     run = a_run({"name": name, **options}, participation=1.0).rounds(2)
@@ -141,14 +149,14 @@ def test_nothing_of_a_forgotten_client_is_kept_and_it_comes_back_as_a_newcomer(n
     assert not others or "c3" in run.strategy.assignment(run.state)
 
 
-@every
+@every("traces")
 def test_no_field_of_any_state_names_an_agent_that_was_forgotten(case: dict[str, Any]) -> None:
     run = a_run(case)
     fill(run.state, "c3")
     assert traces(run.strategy.forget(run.state, "c3"), "c3") == set()
 
 
-@every
+@every("served")
 def test_every_agent_can_be_served_before_anything_happened(case: dict[str, Any]) -> None:
     run = a_run(case)
     assert all(
@@ -156,7 +164,7 @@ def test_every_agent_can_be_served_before_anything_happened(case: dict[str, Any]
     )
 
 
-@every
+@every("settings")
 def test_settings_survive_the_wire(case: dict[str, Any]) -> None:
     strategy = registry.validate_python(case)
     assert (
@@ -172,7 +180,7 @@ def test_every_option_and_every_method_has_a_description(member: type[Strategy[A
     assert all(info.description for name, info in member.model_fields.items() if name != "name")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", of_each_kind("unknown", NAMES))
 def test_an_unknown_option_is_refused_by_name(name: str) -> None:
     with pytest.raises(ValidationError, match="colour"):
         registry.validate_python({"name": name, "colour": "blue"})
