@@ -138,7 +138,7 @@ MUTANTS = (
     Mutant(
         "sum of other work",
         "coordinator/run/sum_acceptance.py",
-        "if report.work != parts.orders.work_of(client, number, parts.state).digest:",
+        "if report.work != parts.orders.asked_for(client, number, parts.state):",
         "if False:",
         "tests/coordinator/test_partial_sums.py::test_a_sum_with_a_report_of_other_work_counts_nothing",
     ),

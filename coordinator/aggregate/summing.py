@@ -250,8 +250,7 @@ class Summing:
         content_digest: bytes,
     ) -> None:
         """Add a checked report up. Raises ValueError where the fold needs the report itself."""
-        terms = self._terms(step, client, report)
-        norms = self._norms(step, client, report)
+        terms, norms = self._seen(step, client, report)
         for term in terms:
             self._sums.add(term.key, term.part(report.vectors), term.weight)
         summed = SummedReport(
@@ -271,23 +270,23 @@ class Summing:
         self._counted.add(client)
         self._answered.add(client)
 
-    def _terms(self, step: OpenStep, client: ClientId, report: Report) -> Terms:
-        phase = step.phase
+    def _seen(
+        self, step: OpenStep, client: ClientId, report: Report
+    ) -> tuple[Terms, dict[str, float]]:
+        """The report's terms, and how far its vectors lie from their models, where the scenario limits that."""
+        phase, state = step.phase, step.state
         if not phase.sizes:
-            return ()
+            return (), {}
         strategy = step.scenario.method
-        if is_whole(strategy, step.state, phase, client):
+        order = strategy.order(state, phase, client)
+        if is_whole(strategy, order):
             raise ValueError("the fold compares single reports")
-        return strategy.terms(step.state, phase, client, report)
-
-    def _norms(self, step: OpenStep, client: ClientId, report: Report) -> dict[str, float]:
-        """How far the report's vectors lie from their models, where the scenario limits that."""
-        phase = step.phase
+        terms = strategy.terms(state, phase, client, report)
         if not limits.are_measured(step.scenario, phase):
-            return {}
+            return terms, {}
         assert self._distances is not None  # noqa: S101 - a step is open
-        steps = self._distances.of(step.state, phase, client, report=report)
-        return {one.name: one.norm for one in steps}
+        steps = self._distances.of(state, phase, client, report=report, order=order, terms=terms)
+        return terms, {one.name: one.norm for one in steps}
 
     def _touch(self, now: float) -> None:
         if self._first_at is None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from covey.coordinator.engine.members import Members
 from covey.coordinator.engine.rules import RoundRules
-from covey.shared.strategies.base import ClientId, Expected, Phase
+from covey.shared.strategies.base import ClientId, Expected, Order, Phase, Strategy
 
 USUAL_TIMES = (
     10.0  # the median duration, without another report: then a step with its quorum closes
@@ -73,6 +73,28 @@ class Spare:
         return None
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What an agent is asked for: made once with its order, and the same until the step is over.
+
+    It is made again by a restarted coordinator, and where the method forgets an agent.
+    """
+
+    order: Order  # as the method made it
+    work: bytes  # the digest of the work that the agent got
+
+
+AllAsked = Mapping[ClientId, Asked]
+
+
+def order_of(
+    strategy: Strategy[Any], state: Any, phase: Phase, client: ClientId, asked: AllAsked
+) -> Order:
+    """The method's order for an agent: the one that it got, or the same made again."""
+    known = asked.get(client)
+    return strategy.order(state, phase, client) if known is None else known.order
+
+
 @dataclass
 class Step:
     """Who was invited, who answered, and when the step must end. Times are those of the engine, in seconds.
@@ -98,6 +120,7 @@ class Step:
     adapted_s: float | None = None  # the limit that adapts to durations; None: that of the rules
     was_resumed: bool = False  # a restart came while it was open
     took: dict[ClientId, float] = field(default_factory=dict)  # from invitation to report
+    asked: dict[ClientId, Asked] = field(default_factory=dict)  # with the orders of this process
     suspects: frozenset[ClientId] = frozenset()  # whose work always came to nothing
     awaited: set[ClientId] = field(default_factory=set)  # the rest of the cohort, if present
     free: Spare = field(init=False)  # those of `spare` who may be invited
@@ -179,7 +202,8 @@ class Step:
         return {client: why for client, why in self.failed.items() if why}
 
     def has_failed(self, client: ClientId, why: str = "") -> None:
-        """The agent cannot do the work, for this reason, or its report was refused."""
+        """The agent cannot do the work, for this reason, or its report was refused. What it is asked for may change."""
+        self.asked.pop(client, None)
         self.failed[client] = why or self.failed.get(client, "")
         self.awaited.discard(client)
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from covey.coordinator.checks import check_vector
 from covey.coordinator.disk.spool import Spool, SpooledVectors
 from covey.coordinator.engine.members import Members
+from covey.coordinator.engine.step import AllAsked, order_of
 from covey.coordinator.fold import limits
 from covey.coordinator.fold.means import Means, means_of
 from covey.coordinator.fold.stale_reports import Began, fresh
@@ -31,9 +32,9 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.own_code.faults import said
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
-from covey.shared.strategies.base import ClientId, Phase, Reports, Strategy, Sums
+from covey.shared.strategies.base import ClientId, Order, Phase, Reports, Strategy, Sums
 from covey.shared.strategies.client_half import Report
-from covey.shared.strategies.reading import fold, is_whole, sums_of
+from covey.shared.strategies.reading import Orders, fold, is_whole, sums_of
 from covey.shared.strategies.sums import ExactSums, Terms, fair_terms
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class _Arrived:
     """A report that is in the sums."""
 
     report: Report  # its vectors are in the spool, or only an aggregator has seen them
+    own: Terms | None  # as the method made them; None: perhaps it would make others now
     terms: Terms  # as they were added
     steps: Sequence[limits.ReportedVector]
     is_whole: bool  # the fold needs the vectors too
@@ -109,7 +111,8 @@ class Folding:
         scenario: of the run.
         spool: has every report that is added.
         number: of the step.
-        phase: of the step.
+        phase: of the step, as it was planned.
+        asked: the orders that the agents got from this process.
         newcomers: agents that came after the last round.
         members: the agents, of whom some were drawn by a training round.
         usual: the usual norm of a step in the run so far, by name of the vector.
@@ -124,6 +127,7 @@ class Folding:
         number: int,
         phase: Phase,
         *,
+        asked: AllAsked | None = None,
         newcomers: Collection[ClientId] = (),
         members: Members | None = None,
         usual: Mapping[str, float] | None = None,
@@ -132,6 +136,8 @@ class Folding:
     ) -> None:
         self.number = number
         self.phase = phase
+        self._invited = phase  # the same with those who were invited, at the close
+        self._asked = {} if asked is None else asked
         self.scenario = scenario
         self.is_direct = False  # takes no sums of aggregators
         self.settled: list[bytes] = []  # digests of aggregators' messages that were dealt with
@@ -169,10 +175,8 @@ class Folding:
             self.give_up()
             return
         try:
-            terms = self._terms(client, report, state)
-            steps = self._steps_of_one(client, report, state, terms)
-            whole = self._has_vectors and is_whole(self._strategy, state, self.phase, client)
-            self._count(terms, report.vectors)
+            arrived = self._seen(client, report, state)
+            self._count(arrived.terms, report.vectors)
         except (OSError, MemoryError):
             raise
         except Exception:
@@ -180,7 +184,7 @@ class Folding:
             return
         sizes = {name: vector.size for name, vector in report.vectors.items()}
         spooled = SpooledVectors(self._spool, self.number, client, sizes)
-        self._arrived[client] = _Arrived(replace(report, vectors=spooled), terms, steps, whole)
+        self._arrived[client] = replace(arrived, report=replace(report, vectors=spooled))
 
     def add_sum(
         self,
@@ -205,11 +209,9 @@ class Folding:
             raise DecodeError("partial sum", f"step {self.number} is folded from single reports")
         arrived: dict[ClientId, _Arrived] = {}
         for client, report in reports:
-            if self._has_vectors and is_whole(self._strategy, state, self.phase, client):
+            arrived[client] = self._seen(client, report, state, norms[client])
+            if arrived[client].is_whole:
                 raise DecodeError("partial sum", f"the fold needs the report of {client} itself")
-            terms = self._terms(client, report, state)
-            steps = self._steps_of_one(client, report, state, terms, norms[client])
-            arrived[client] = _Arrived(report, terms, steps, is_whole=False)
         check_sums([one.terms for one in arrived.values()], self.phase.sizes, sums)
         self._sums.merge(sums)
         self._arrived |= arrived
@@ -224,6 +226,16 @@ class Folding:
         except (OSError, ValueError, KeyError):
             self.give_up()
 
+    def forget(self, client: ClientId) -> None:
+        """The method forgets an agent, whose report does not count any more."""
+        self.remove(client)
+        self.is_direct = True  # an aggregator's sum may have its report
+        self._terms_may_differ()
+
+    def _terms_may_differ(self) -> None:
+        """The method's state or the cohort has changed since reports came: it is asked for their terms again."""
+        self._arrived = {one: replace(came, own=None) for one, came in self._arrived.items()}
+
     def give_up(self) -> None:
         """Leave the step to the spool."""
         self._is_added_up = False
@@ -236,24 +248,33 @@ class Folding:
         self.is_direct = True
         self.give_up()
 
+    def _seen(
+        self, client: ClientId, report: Report, state: Any, norms: Mapping[str, float] | None = None
+    ) -> _Arrived:
+        """A report with all that the sums and the limits need of it; `norms` as for `Distances.of`."""
+        terms = self._terms(client, report, state)
+        steps: Sequence[limits.ReportedVector] = ()
+        whole = False
+        if self._has_vectors:
+            order = self._order(client, state)
+            whole = is_whole(self._strategy, order)
+            if self._measures:
+                steps = self._distances.of(
+                    state, self.phase, client, report=report, order=order, terms=terms, norms=norms
+                )
+        return _Arrived(report, own=terms, terms=terms, steps=steps, is_whole=whole)
+
     def _terms(self, client: ClientId, report: Report, state: Any) -> Terms:
         if not self._has_vectors:
             return ()
         return self._strategy.terms(state, self.phase, client, report)
 
-    def _steps_of_one(
-        self,
-        client: ClientId,
-        report: Report,
-        state: Any,
-        terms: Terms,
-        norms: Mapping[str, float] | None = None,
-    ) -> list[limits.ReportedVector]:
-        if not self._measures:
-            return []
-        return self._distances.of(
-            state, self.phase, client, report=report, norms=norms, terms=terms
-        )
+    def _order(self, client: ClientId, state: Any) -> Order:
+        return order_of(self._strategy, state, self.phase, client, self._asked)
+
+    def _orders(self, reports: Reports, state: Any) -> Orders:
+        """What these reports answer."""
+        return {client: self._order(client, state) for client, _ in reports}
 
     def _count(self, terms: Terms, vectors: Mapping[str, Vector]) -> None:
         for term in terms:
@@ -283,7 +304,10 @@ class Folding:
         Raises:
             OSError, MemoryError: no report is to blame.
         """
-        self.phase = phase
+        self._invited = phase
+        if self.phase.cohort != phase.cohort and isinstance(self.phase.cohort, tuple):
+            self.phase = phase  # it names its cohort
+            self._terms_may_differ()
         verdict = self._close_sums(reporters, state) if self._is_added_up else None
         if verdict is not None:
             return verdict
@@ -350,7 +374,8 @@ class Folding:
         if not self._measures:
             return []
         try:
-            return limits.steps_of(self._strategy, state, self.phase, reports)
+            orders = self._orders(reports, state)
+            return limits.steps_of(self._strategy, state, self.phase, reports, orders)
         except (OSError, MemoryError):
             raise
         except Exception:
@@ -391,7 +416,13 @@ class Folding:
                 return self._evaluated(fair, state)
         sums, seen = make(fair, state)
         after = fold(
-            self._strategy, state, self.phase, sums=sums, reports=seen, parameters=self._parameters
+            self._strategy,
+            state,
+            self._invited,
+            sums=sums,
+            reports=seen,
+            orders=self._orders(seen, state),
+            parameters=self._parameters,
         )
         limits.check_sound(self._strategy, after)
         if self.phase.name == phase_names.EVALUATE:  # masked
@@ -434,7 +465,8 @@ class Folding:
     def _sums_of(self, reports: Reports, state: Any) -> tuple[Sums, Reports]:
         """The sums of these reports, made now, and the reports as the fold may see them."""
         if self._settings.clips:
-            steps = limits.steps_of(self._strategy, state, self.phase, reports)
+            orders = self._orders(reports, state)
+            steps = limits.steps_of(self._strategy, state, self.phase, reports, orders)
             reports = limits.clip(self._strategy, state, reports, steps, self._settings)
         average = self._settings.average
         if self._privacy is not None:
@@ -450,11 +482,9 @@ class Folding:
         for client in sorted(self._arrived.keys() - dict(reports).keys()):
             self.remove(client)
         average = self._settings.average
-        claimed = [self._terms(client, report, state) for client, report in reports]
+        claimed = [self._own_terms(client, report, state) for client, report in reports]
         for (client, _), terms in zip(reports, fair_terms(claimed, average.share), strict=True):
-            arrived = self._arrived.get(client)
-            if arrived is None:
-                raise ValueError(f"the report of {client} is not in the sums")
+            arrived = self._arrived[client]
             if terms == arrived.terms:
                 continue
             vectors = dict(arrived.report.vectors)
@@ -462,6 +492,17 @@ class Folding:
             self._count(terms, vectors)
             self._arrived[client] = replace(arrived, terms=terms)
         return ExactSums(self._sums, average), reports
+
+    def _own_terms(self, client: ClientId, report: Report, state: Any) -> Terms:
+        """The method's terms of a report: those that it made as the report came, unless its claims were capped since."""
+        arrived = self._arrived.get(client)
+        if arrived is None:
+            raise ValueError(f"the report of {client} is not in the sums")
+        then = arrived.report
+        is_capped = (report.examples, report.steps) != (then.examples, then.steps)
+        if is_capped or arrived.own is None:
+            return self._terms(client, report, state)
+        return arrived.own
 
 
 def check_sums(reports: Sequence[Terms], sizes: Mapping[str, int], sums: Accumulator) -> None:

@@ -30,9 +30,9 @@ from covey.shared.own_code.faults import said
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
-from covey.shared.strategies.base import ClientId, Phase, Reports, Strategy
+from covey.shared.strategies.base import ClientId, Order, Phase, Reports, Strategy
 from covey.shared.strategies.client_half import Report
-from covey.shared.strategies.reading import bases_of
+from covey.shared.strategies.reading import Orders, bases_of
 from covey.shared.strategies.sums import Terms
 
 ClientReport = tuple[ClientId, Report]
@@ -111,8 +111,9 @@ class Distances:
         client: ClientId,
         *,
         report: Report,
+        order: Order,
+        terms: Terms,
         norms: Norms | None = None,
-        terms: Terms | None = None,
     ) -> list[ReportedVector]:
         """The steps of one report.
 
@@ -121,14 +122,15 @@ class Distances:
             phase: of the report.
             client: who sent it.
             report: with its vectors, or with `norms`.
+            order: that it answers.
+            terms: of the report.
             norms: the distances by name, of a report whose vectors another process has compared.
-            terms: of the report, where they are known.
 
         Raises:
             DecodeError: ("partial sum") that process compared others than those that this phase averages.
         """
         steps: list[ReportedVector] = []
-        bases = bases_of(self._strategy, state, phase, client=client, report=report, terms=terms)
+        bases = bases_of(self._strategy, order, terms)
         for name in report.vectors:
             key = bases.get(name)
             if key is None:
@@ -154,15 +156,17 @@ class Distances:
 
 
 def steps_of(
-    strategy: AnyStrategy, state: Any, phase: Phase, reports: Reports
+    strategy: AnyStrategy, state: Any, phase: Phase, reports: Reports, orders: Orders
 ) -> list[ReportedVector]:
-    """The steps of all these reports."""
+    """The steps of all these reports, which answer these orders."""
     distances = Distances(strategy)
-    return [
-        step
-        for client, report in reports
-        for step in distances.of(state, phase, client, report=report)
-    ]
+    steps: list[ReportedVector] = []
+    for client, report in reports:
+        terms = strategy.terms(state, phase, client, report)
+        steps += distances.of(
+            state, phase, client, report=report, order=orders[client], terms=terms
+        )
+    return steps
 
 
 def _base_model(strategy: AnyStrategy, state: Any, key: str) -> Vector | None:

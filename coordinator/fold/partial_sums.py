@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from covey.coordinator.checks import checked_numbers
 from covey.coordinator.disk.spool import Circumstances, Spool, SummedReport, SummedVectors
-from covey.coordinator.engine.step import Step
+from covey.coordinator.engine.step import Step, order_of
 from covey.coordinator.fold.folding import Folding
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.numerics.accumulator import Accumulator
@@ -73,7 +73,11 @@ def is_summable(scenario: Scenario, step: Step, state: Any, keys: Sequence[str])
         return False  # the aggregator would need the models of all agents
     if not phase.sizes:
         return True
-    return not any(is_whole(scenario.method, state, phase, client) for client in step.cohort)
+    method = scenario.method
+    return not any(
+        is_whole(method, order_of(method, state, phase, client, step.asked))
+        for client in step.cohort
+    )
 
 
 def count_sum(folding: Folding, spool: Spool, partial: PartialSum, state: Any) -> None:

@@ -63,7 +63,8 @@ def started_from(
     """The key of the model that the agent began with: the only one of its order (`keys`), or the one that it chose."""
     if len(keys) == 1:
         return keys[0]
-    chosen = bases_of(strategy, state, phase, client=client, report=report).get(MODEL)
+    order = strategy.order(state, phase, client)
+    chosen = bases_of(strategy, order, strategy.terms(state, phase, client, report)).get(MODEL)
     return chosen if chosen in keys else None
 
 

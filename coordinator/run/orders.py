@@ -13,7 +13,7 @@ from typing import Any
 
 from covey.coordinator.engine.members import MAX_FAILURE_CHARS
 from covey.coordinator.engine.rounds import RoundEngine
-from covey.coordinator.engine.step import Stage, Step
+from covey.coordinator.engine.step import Asked, Stage, Step
 from covey.coordinator.record.store import Store
 from covey.coordinator.run.effects import DropModel, SendModel, SendOrder
 from covey.coordinator.run.own_orders import OwnOrders, version_key
@@ -177,15 +177,16 @@ class OrderBook:
         order = self._engine.pace.orders.get(client)
         return order is None or order.step in self.own.works
 
-    def work_of(self, client: ClientId, number: int, state: Any) -> Work:
-        """The work of an own order, whether it is open or its report waits, or of the open step that invited the agent."""
+    def asked_for(self, client: ClientId, number: int, state: Any) -> bytes:
+        """The digest of the work of an own order, whether it is open or its report waits, or of the open step that invited the agent."""
         work = self.own.works.get(number)
         if work is not None:
-            return work
+            return work.digest
         step = self._engine.step
         assert step is not None  # noqa: S101 - the engine refuses reports of any other
         assert step.number == number  # noqa: S101
-        return self._work(client, step, state)
+        asked = step.asked.get(client)
+        return self._work(client, step, state).digest if asked is None else asked.work
 
     def orders_of(self, clients: Iterable[ClientId], state: Any) -> list[SendOrder]:
         """The orders of these agents."""
@@ -272,15 +273,17 @@ class OrderBook:
         if step.number != self._step:
             self._works.clear()
             self._step = step.number
-        order = self._strategy_order(client, step.phase, state)
+        asked = step.asked.get(client)
+        own = self._own_order(client, step.phase, state) if asked is None else asked.order
+        order = self._as_sent(client, step.phase, own)
         addressed = (order.models, order.cluster)
-        known = self._works.get(addressed)
-        if known is not None and known.numbers == order.numbers:
-            return known
-        work = self._new_work(order, step, state)
-        if len(self._works) >= MAX_WORKS:
-            self._works.clear()
-        self._works[addressed] = work
+        work = self._works.get(addressed)
+        if work is None or work.numbers != order.numbers:
+            work = self._new_work(order, step, state)
+            if len(self._works) >= MAX_WORKS:
+                self._works.clear()
+            self._works[addressed] = work
+        step.asked[client] = Asked(own, work.digest)
         return work
 
     def _brief(self, work: Work, step: int) -> BriefWork:
@@ -339,13 +342,15 @@ class OrderBook:
             return self._scenario.tuning
         return self._scenario.training.in_round(self._engine.round, self._scenario.rounds.count)
 
-    def _strategy_order(self, client: ClientId, phase: Phase, state: Any) -> Order:
+    def _own_order(self, client: ClientId, phase: Phase, state: Any) -> Order:
         if phase.name == MOMENTS:
             return Order()
         if phase.name == EVALUATE and not phase.sizes:
-            order = self._strategy.serve(state, client)
-        else:
-            order = self._strategy.order(state, phase, client)
+            return self._strategy.serve(state, client)
+        return self._strategy.order(state, phase, client)
+
+    def _as_sent(self, client: ClientId, phase: Phase, order: Order) -> Order:
+        """The method's order with what the run adds: for the judge, and what does not travel."""
         if EVALUATE in (phase.name, order.numbers.get(AHEAD)):
             order = replace(order, numbers={**order.numbers, **self._for_the_judge()})
         member = self._members.get(client)
@@ -393,7 +398,7 @@ class OrderBook:
 
     def make(self, client: ClientId, number: int, phase: Phase, state: Any) -> None:
         """Make an order of the agent's own, on the newest models."""
-        order = self._strategy_order(client, phase, state)
+        order = self._as_sent(client, phase, self._own_order(client, phase, state))
         models = [self._version(key, number, state).ref for key in order.models]
         kind = (phase.name, order.models, order.cluster)
         work = self._newest.get(kind)

@@ -68,6 +68,7 @@ class Parts:
             self.store.reports,
             number,
             phase,
+            asked=None if self.engine.step is None else self.engine.step.asked,
             newcomers=self.engine.rules.newcomers,
             members=self.members,
             usual=self.facts.usual,

@@ -41,15 +41,14 @@ def taken(
     if why:  # the engine refuses it again, and remembers it for the agent's story
         store.audit.blame("ignored", client, why)
         return reported
-    work = parts.orders.work_of(client, number, parts.state)
-    if report.work != work.digest:
+    if report.work != parts.orders.asked_for(client, number, parts.state):
         raise DecodeError(
             "other work", f"the report came from other work than step {number} asks for"
         )
     is_own = engine.pace.is_at_work(client, number)
     phase = parts.own_phase(client) if is_own else parts.open_folding.phase
-    if phase.name != work.phase:
-        raise DecodeError("other phase", f"report of phase {work.phase}, now due is {phase.name}")
+    if is_own and phase.name != (asked := parts.orders.own.works[number].phase):
+        raise DecodeError("other phase", f"report of phase {asked}, now due is {phase.name}")
     checked = read_report(
         report,
         phase,

@@ -483,10 +483,11 @@ class Run(RunView):
             one for one in self._parts.facts.odd if client not in one["devices"]
         ]
         if self._parts.folding is not None:
-            self._parts.folding.remove(client)
-            self._parts.folding.is_direct = True  # an aggregator's sum may have its report
+            self._parts.folding.forget(client)
         step = self._parts.engine.step
         own_steps = () if step is None else (step.number,)
+        if step is not None:
+            step.asked.clear()
         reports = self._parts.store.reports
         for number in {*own_steps, *reports.kept}:
             reports.discard(number, client)

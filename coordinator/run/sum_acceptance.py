@@ -94,6 +94,6 @@ def _check(parts: Parts, folding: Folding, partial: PartialSum, origin: Aggregat
             raise DecodeError(WRONG, why)
         if not origin.lives(client):
             raise DecodeError("other broker", f"{client} lives on another broker")
-        if report.work != parts.orders.work_of(client, number, parts.state).digest:
+        if report.work != parts.orders.asked_for(client, number, parts.state):
             raise DecodeError(WRONG, f"the report of {client} came from other work")
         check_examples(report, origin.samples(client))

@@ -412,7 +412,7 @@ class Strategy(BaseModel, Generic[S]):
 
         Args:
             state: the state that the phase was planned in.
-            phase: the phase; its cohort holds the ids of those who were invited, if it names any.
+            phase: as it was planned; where it names its cohort, with the ids of those who were invited.
             client: who sent the report.
             report: what counts.
         """

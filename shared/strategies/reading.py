@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.strategies.base import GRADIENT, MODEL, ClientId, Phase, Reports, Strategy
+from covey.shared.strategies.base import GRADIENT, MODEL, ClientId, Order, Phase, Reports, Strategy
 from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.server import Moving, Served
 from covey.shared.strategies.sums import Sums, SumsAtHand, Terms
@@ -14,31 +15,23 @@ from covey.shared.strategies.sums import Sums, SumsAtHand, Terms
 S = TypeVar("S")
 
 
-def is_whole(strategy: Strategy[Any], state: Any, phase: Phase, client: ClientId) -> bool:
-    """Whether the fold gets the vectors of this client's report; known before the report comes."""
-    return strategy.facts.individual or strategy.order(state, phase, client).whole
+Orders = Mapping[ClientId, Order]
 
 
-def bases_of(
-    strategy: Strategy[Any],
-    state: Any,
-    phase: Phase,
-    *,
-    client: ClientId,
-    report: Report,
-    terms: Terms | None = None,
-) -> dict[str, str]:
+def is_whole(strategy: Strategy[Any], order: Order) -> bool:
+    """Whether the fold gets the vectors of the report that answers this order."""
+    return strategy.facts.individual or order.whole
+
+
+def bases_of(strategy: Strategy[Any], order: Order, terms: Terms) -> dict[str, str]:
     """The key of the model that each vector started from, by the vector's name; "" for a gradient.
 
     Clipping shortens the difference between the two. A model that is no difference to any model of its order has the key
-    "" too. Vectors that are only compared with others have none. `terms` are the report's, where they are known.
+    "" too. Vectors that are only compared with others have none. `terms` are those of the report that answers the order.
     """
-    if terms is None:
-        terms = strategy.terms(state, phase, client, report)
     bases = {term.vector: term.started_from for term in terms}
-    if is_whole(strategy, state, phase, client):
-        keys = strategy.order(state, phase, client).models
-        usual = {MODEL: keys[0] if keys else "", GRADIENT: ""}
+    if is_whole(strategy, order):
+        usual = {MODEL: order.models[0] if order.models else "", GRADIENT: ""}
         bases = {**usual, **bases}
     return bases
 
@@ -53,13 +46,13 @@ def sums_of(
     return sums
 
 
-def without_vectors(
-    strategy: Strategy[Any], state: Any, phase: Phase, reports: Reports
+def _without_vectors(
+    strategy: Strategy[Any], reports: Reports, orders: Orders
 ) -> list[tuple[ClientId, Report]]:
     """The reports as a fold gets them: with vectors only where it needs them."""
     return [
         (client, report)
-        if is_whole(strategy, state, phase, client)
+        if is_whole(strategy, orders[client])
         else (client, replace(report, vectors={}))
         for client, report in reports
     ]
@@ -72,6 +65,7 @@ def fold(
     *,
     sums: Sums,
     reports: Reports,
+    orders: Orders,
     parameters: int | None = None,
 ) -> S:
     """The strategy's state after a phase, whose models the server's optimiser has moved.
@@ -82,9 +76,10 @@ def fold(
         phase: with the ids of those who were invited.
         sums: of all reports.
         reports: of the phase; those with vectors that the fold does not need may have them.
+        orders: that they answer.
         parameters: P, the values at the front of a model that are trained; None: all of them.
     """
-    known = without_vectors(strategy, state, phase, reports)
+    known = _without_vectors(strategy, reports, orders)
     server = strategy.server
     if server is None or server.takes_the_mean:
         return strategy.fold(state, phase, sums, known)
@@ -107,5 +102,12 @@ def folded(
     parameters: int | None = None,
 ) -> S:
     """The strategy's state after a phase whose reports are all at hand."""
-    sums = sums_of(strategy, state, phase, reports, average)
-    return fold(strategy, state, phase, sums=sums, reports=reports, parameters=parameters)
+    return fold(
+        strategy,
+        state,
+        phase,
+        sums=sums_of(strategy, state, phase, reports, average),
+        reports=reports,
+        orders={client: strategy.order(state, phase, client) for client, _ in reports},
+        parameters=parameters,
+    )

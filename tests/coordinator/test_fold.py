@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 
 from covey.coordinator.disk.spool import Spool
 from covey.coordinator.engine.events import Forget
-from covey.coordinator.fold import folding as folding_module
 from covey.coordinator.fold import limits
 from covey.coordinator.fold.folding import Folding, Missing, Sound, check_sums
 from covey.coordinator.record.notices import ReportSetAside
@@ -22,13 +22,13 @@ from covey.coordinator.run.effects import Announce
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.scenario.aggregation import Aggregation, MaxSamples
-from covey.shared.strategies.base import MODEL, ClientId, Phase
+from covey.shared.strategies.base import MODEL, ClientId, Order, Phase
 from covey.shared.strategies.bases.single import Single
 from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.reading import folded
 from covey.shared.strategies.registry import BUILT_IN
-from covey.shared.strategies.sums import Term
+from covey.shared.strategies.sums import Term, Terms
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import ReportContent
 from tests.coordinator.test_recovery import half_reported, report_of
@@ -202,6 +202,49 @@ def test_a_report_that_is_accepted_a_second_time_is_folded_from_the_spool(
     assert read == ["agent-0"]
 
 
+def weighs(monkeypatch: pytest.MonkeyPatch, weight: Callable[[Phase, ClientId], float]) -> None:
+    """Let reports weigh something else than their examples."""
+
+    def terms(_: Any, state: Any, phase: Phase, client: ClientId, report: Report) -> Terms:
+        return (Term("0", weight(phase, client)),)
+
+    monkeypatch.setattr(FedAvg, "terms", terms)
+
+
+def test_terms_are_asked_for_again_once_the_method_has_forgotten_an_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool, weights = new_spool(tmp_path), {"agent-1": 1.0}
+    weighs(monkeypatch, lambda phase, client: weights.get(client, 2.0))
+    folding = new_folding(spool)
+    for value, client in enumerate(agents(3)):
+        report = Report({MODEL: np.full(SIZE, value, np.float32)}, 1)
+        accept(folding, spool, client, report)
+    folding.forget("agent-0")
+    spool.discard(1, "agent-0")
+    weights["agent-1"] = 6.0
+    assert closed(folding, agents(3)[1:]) == in_one_batch(spool, agents(3)[1:])
+
+
+def test_terms_follow_a_cohort_that_is_not_the_one_which_their_phase_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned, invited = (replace(TRAIN, cohort=tuple(agents(count))) for count in (3, 2))
+    weighs(monkeypatch, lambda phase, client: len(phase.cohort) + float(client == "agent-0"))
+    spool = new_spool(tmp_path)
+    folding = Folding(scenario("fedavg", aggregation=PLAIN.model_dump()), spool, 1, planned)
+    reports = [
+        (client, Report({MODEL: np.full(SIZE, value, np.float32)}, 1))
+        for value, client in enumerate(agents(2))
+    ]
+    for client, report in reports:
+        accept(folding, spool, client, report)
+    verdict = folding.close(agents(2), invited, STATE)
+    assert isinstance(verdict, Sound)
+    expected = folded(FedAvg(), STATE, invited, reports=reports)
+    assert verdict.outcome.state.model.tobytes() == expected.model.tobytes()
+
+
 def test_a_report_that_is_gone_when_it_should_be_taken_out_leaves_the_step_to_the_spool(
     tmp_path: Path, read: list[ClientId]
 ) -> None:
@@ -219,7 +262,12 @@ def test_a_report_whose_vectors_are_lost_and_in_the_sums_comes_again_and_counts_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its order was whole, and it has terms too: it cannot be taken out of the sums."""
-    monkeypatch.setattr(folding_module, "is_whole", lambda *place: place[-1] == "agent-0")
+    order = FedAvg.order
+
+    def whole_for_one(self: FedAvg, state: Any, phase: Phase, client: ClientId) -> Order:
+        return replace(order(self, state, phase, client), whole=client == "agent-0")
+
+    monkeypatch.setattr(FedAvg, "order", whole_for_one)
     spool = new_spool(tmp_path)
     folding = new_folding(spool)
     report = Report({MODEL: np.ones(SIZE, np.float32)}, 1)

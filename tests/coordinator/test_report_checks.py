@@ -143,7 +143,7 @@ def empty(run: Run, client: ClientId, step: int) -> dict[str, Any]:
         "seconds": 0.0,
         "vectors": {},
     }
-    work = inside(run).orders.work_of(client, step, run.state).digest
+    work = inside(run).orders.asked_for(client, step, run.state)
     return {"run": run.id, "step": step, "work": work, "client": client, **nothing}
 
 

@@ -64,7 +64,7 @@ def merged(folding: Folding, spool: Spool, state: Any, reports: Reports) -> None
     phase = folding.phase
     shards: list[list[tuple[ClientId, Report]]] = [[], []]
     for place, (client, report) in enumerate(reports):
-        if place % 3 == 0 or is_whole(strategy, state, phase, client):
+        if place % 3 == 0 or is_whole(strategy, strategy.order(state, phase, client)):
             spool.keep(STEP, client, report, seconds=0.0)
             folding.add(client, report, state)
         else:
@@ -75,7 +75,8 @@ def merged(folding: Folding, spool: Spool, state: Any, reports: Reports) -> None
         for client, report in shard:
             for term in strategy.terms(state, phase, client, report) if phase.sizes else ():
                 sums.add(term.key, term.part(report.vectors), term.weight)
-            steps = limits.steps_of(strategy, state, phase, [(client, report)])
+            orders = {client: strategy.order(state, phase, client)}
+            steps = limits.steps_of(strategy, state, phase, [(client, report)], orders)
             norms[client] = {step.name: step.norm for step in steps}
         bare = [(c, replace(r, vectors=SummedVectors(phase.sizes))) for c, r in shard]
         folding.add_sum(bare, norms, Accumulator.from_bytes(sums.to_bytes()), state)
@@ -144,7 +145,10 @@ def test_a_fold_sees_the_vectors_of_whole_orders_alone(
     for number, (state, phase, reports) in enumerate(folds):
         seen.clear()
         state_after(tmp_path / str(number), scene, make, state, phase, reports)
-        whole = {c: is_whole(strategy, state, phase, c) and bool(r.vectors) for c, r in reports}
+        whole = {
+            c: is_whole(strategy, strategy.order(state, phase, c)) and bool(r.vectors)
+            for c, r in reports
+        }
         assert seen == whole, phase.name
 
 
@@ -196,6 +200,11 @@ def test_most_phases_are_summed_by_aggregators_and_not_read_again() -> None:
         for state, phase, reports in folds_of(method):
             if phase.sizes:
                 shares.append(
-                    np.mean([not is_whole(strategy, state, phase, c) for c, _ in reports])
+                    np.mean(
+                        [
+                            not is_whole(strategy, strategy.order(state, phase, c))
+                            for c, _ in reports
+                        ]
+                    )
                 )
     assert np.mean(shares) > 0.8

@@ -44,7 +44,7 @@ from covey.shared.strategies.secured import coordinator as secured
 from covey.shared.strategies.secured.phases import bytes_of
 from covey.shared.strategies.secured.progress import GroupSum
 from covey.shared.wire.documents import CoordinatorStatus
-from covey.shared.wire.messages import OrderMessage, ReportContent, Work
+from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.kit.inside import inside
 from tests.simulator.plan import EVENTS
 
@@ -213,7 +213,7 @@ class Judge:
     def made(self, digest: bytes, content: bytes, order: OrderMessage) -> None:
         """An agent has made a report."""
         assert order.work is not None
-        self._works.setdefault(digest.hex(), set()).add(_text(order.work))
+        self._works.setdefault(digest.hex(), set()).add(order.work.digest.hex())
         self._contents[digest.hex()] = content
 
     def ordered(self, life: str, folder: Path, client: ClientId, order: OrderMessage) -> None:
@@ -365,7 +365,13 @@ class Judge:
     def _accepted(
         self, run: Run, lineage: Lineage, client: ClientId, step: int, report: str
     ) -> None:
-        asked = _text(inside(run).orders.work_of(client, step, run.state))
+        before = {} if run.step is None else run.step.asked
+        known = before.pop(client, None)
+        asked = inside(run).orders.asked_for(client, step, run.state).hex()
+        self._expect(
+            known is None or known.work.hex() == asked,
+            f"what {client} is asked for in step {step} has changed since its order",
+        )
         self._expect(
             asked in self._works[report],
             f"a report of {client} counts for other work than it came from: step {step}",
@@ -466,11 +472,6 @@ def rounds_ended(folder: Path) -> list[int]:
     """The rounds that the record of a run has as ended, in its order."""
     rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     return [row["round"] for row in rows if row.get("event") == "phase" and row["ends_round"]]
-
-
-def _text(work: Work) -> str:
-    """Everything that the work of an order depends on."""
-    return repr(sorted(work.model_dump().items()))
 
 
 def _manifest(folder: Path) -> str:
