@@ -75,7 +75,7 @@ class Spare:
 
 @dataclass(frozen=True)
 class Asked:
-    """What an agent is asked for: made once with its order, and the same until the step is over.
+    """An agent's task in the open step: made once with its order, and the same until the step is over.
 
     It is made again by a restarted coordinator, and where the method forgets an agent.
     """
@@ -202,7 +202,7 @@ class Step:
         return {client: why for client, why in self.failed.items() if why}
 
     def has_failed(self, client: ClientId, why: str = "") -> None:
-        """The agent cannot do the work, for this reason, or its report was refused. What it is asked for may change."""
+        """The agent cannot do the work, for this reason, or its report was refused. Its task may change."""
         self.asked.pop(client, None)
         self.failed[client] = why or self.failed.get(client, "")
         self.awaited.discard(client)

@@ -1,4 +1,4 @@
-"""What an agent is asked for is made once, with its order: its report is compared with that, and nothing is made again."""
+"""The task of an agent is made once, with its order: a report is compared with that, and nothing is made again."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_coordinator_that_was_killed_makes_again_what_agents_are_asked_for(
         )
 
 
-def test_an_agent_whose_work_has_failed_is_asked_anew(tmp_path: Path) -> None:
+def test_the_task_of_an_agent_whose_work_has_failed_is_made_again(tmp_path: Path) -> None:
     """Perhaps the values that it keeps are lost: it would be asked with initial ones."""
     run = begun(tmp_path, scenario("fedrep", rounds={"participation": 1.0}))
     run.members.of("agent-0").owns = 0
