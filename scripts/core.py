@@ -4,7 +4,8 @@
 
 `extras.toml` lists what belongs to which extra; without `--without` all of them go. In the copy run
 
-1. the tests of the core: those that neither import nor name a module of an extra, themselves or by way of the kits;
+1. the tests of the core: those that neither import nor name a module of an extra, themselves or by way of the kits, and are
+   not marked to be about all extras;
 2. a fleet over Mosquitto with FedAvg, FeSEM and FedClust, where agents drop out and the coordinator of the last run is killed
    and resumed. The whole tree does the same, and the models of both must have the same bytes.
 """
@@ -119,11 +120,12 @@ def arrows(root: Path) -> dict[str, dict[str, set[str]]]:
 
 
 def extras_of_tests(root: Path) -> dict[str, set[str]]:
-    """The extras that each file of tests imports or names: a test itself, and what it imports of other tests."""
+    """The extras that each file of tests or benchmarks imports or names: itself, and what it imports of others."""
     owners = owners_of(parts_of(root))
     files = {
         module_of(file): file
-        for file in (p.relative_to(root).as_posix() for p in sorted((root / "tests").rglob("*.py")))
+        for folder in ("tests", "benchmarks")
+        for file in (p.relative_to(root).as_posix() for p in sorted((root / folder).rglob("*.py")))
     }
 
     @cache
@@ -191,7 +193,8 @@ def environment(root: Path) -> dict[str, str]:
 
 def run_tests(copy: Path, files: Sequence[str]) -> None:
     """Run files of tests in the copy. Raises CalledProcessError if one fails."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not whole"]
+    command += files
     subprocess.run(command, cwd=copy, env=environment(copy), check=True)
 
 
@@ -269,13 +272,14 @@ def main() -> None:
     parser.add_argument("--no-tests", action="store_true", help="only the fleet")
     parser.add_argument("--no-fleet", action="store_true", help="only the tests")
     options = parser.parse_args()
-    gone = options.without or sorted(set(parts_of(ROOT).values()) - {"core"})
+    extras = sorted(set(parts_of(ROOT).values()) - {"core"})
+    gone = options.without or extras
     with tempfile.TemporaryDirectory(prefix="covey-core-") as folder:
         copy = Path(folder, "tree")
         left_out = copied(ROOT, copy, gone)
         print(f"{left_out} files left out: {', '.join(gone)}", flush=True)
         if not options.no_tests:
-            files = files_of_tests(ROOT, gone)
+            files = files_of_tests(ROOT, extras)
             print(f"{len(files)} files of tests are the core's", flush=True)
             if not files:
                 raise SystemExit("no test is the core's: every one needs an extra")

@@ -145,9 +145,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "kin": {},
 }
 
-# every method is tried: those without an entry with their defaults
+# every method that is there is tried: those without an entry with their defaults
 METHODS: dict[str, dict[str, Any]] = {
-    **SMALL,
+    **{name: options for name, options in SMALL.items() if options.get("name", name) in BUILT_IN},
     **{name: {} for name in BUILT_IN if name not in SMALL},
 }
 
@@ -169,7 +169,7 @@ def kind_of(method: str) -> tuple[object, ...]:
 def of_each_kind(rule: str, methods: Iterable[str] = METHODS) -> list[str]:
     """A method of each kind, another one for each rule; with COVEY_METHODS=all, as every night, all of them.
 
-    What a method could break by itself is in its own file, which sees of planted faults all that a matrix of methods sees.
+    A method has a file of its own for what it could break by itself, which sees all planted faults that a matrix of methods sees.
 
     Args:
         rule: a word about the test, from which the choice follows.

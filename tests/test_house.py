@@ -18,7 +18,7 @@ import pytest
 from covey.shared.extras import PARTS
 from scripts import core
 from scripts.core import arrows, owners_of
-from scripts.size import parts_of
+from scripts.size import limits_of, lines_of_parts, parts_of
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("agent", "broker", "coordinator", "shared")
@@ -435,6 +435,17 @@ def test_the_core_asks_extras_for_modules_that_they_have() -> None:
     owners = owners_of(parts_of(ROOT))
     asked = {name: extra for extra, names in PARTS.items() for name in names}
     assert asked == {name: owners.get(name) for name in asked}
+
+
+def test_no_part_is_larger_than_its_number() -> None:
+    lines, limits = lines_of_parts(ROOT), limits_of(ROOT)
+    assert lines.keys() == limits.keys()
+    larger = [
+        f"{part}: {count} code lines, {count - limits[part]} more than size.toml allows"
+        for part, count in lines.items()
+        if count > limits[part]
+    ]
+    assert not larger, "; ".join(larger)
 
 
 EXTRA = "covey.agent.sums.noise"

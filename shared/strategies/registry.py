@@ -38,8 +38,11 @@ class _BuiltIn(Mapping[str, Kind]):
     def __iter__(self) -> Iterator[str]:
         return (name for name in METHODS if not (extra := _extra(name)) or extras.has(extra))
 
+    def __contains__(self, name: object) -> bool:
+        return any(name == one for one in self)
+
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return sum(1 for _ in self)
 
 
 def _extra(name: str) -> str | None:

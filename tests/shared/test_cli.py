@@ -200,6 +200,7 @@ def helps(command: Any) -> Iterator[str]:
         yield from helps(one)
 
 
+@pytest.mark.whole
 @PROGRAMS
 def test_no_help_names_a_type_as_python_does(app: typer.Typer) -> None:
     found = list(helps(get_command(app)))

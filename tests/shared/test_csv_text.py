@@ -67,6 +67,7 @@ def test_names_of_columns_are_words_too() -> None:
     assert csv_text.dumps([{"=1+1": 1}]) == "'=1+1\n1\n"
 
 
+@pytest.mark.whole
 def test_every_table_that_leaves_covey_is_written_here() -> None:
     """`agent serve` writes one that it reads itself."""
     writers = {

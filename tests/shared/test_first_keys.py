@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from pydantic import BaseModel
 
 from covey.shared.scenario.introspection import ANY_METHOD, fields, sections_in
@@ -40,6 +41,7 @@ def test_few_keys_come_first() -> None:
     assert 60 <= len(front) <= 80, len(front)
 
 
+@pytest.mark.whole
 def test_the_reference_divides_each_section_as_its_fields_are_marked() -> None:
     command = [sys.executable, "scripts/docs_reference.py", "scenario"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

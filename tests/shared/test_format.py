@@ -71,6 +71,7 @@ def schema() -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
+@pytest.mark.whole
 def test_what_messages_and_files_mean_changes_only_with_the_format_number() -> None:
     found = (FORMAT, schema())
     assert found == SCHEMA, (

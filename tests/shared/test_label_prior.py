@@ -86,6 +86,7 @@ def test_the_setting_needs_no_quotes_in_a_scenario(word: str, tmp_path: Path) ->
     assert load(tmp_path / "s.yaml").task.label_prior == word
 
 
+@pytest.mark.whole
 def test_the_setting_decides_and_with_auto_the_method_does() -> None:
     plain, adjusted = trained("off"), trained("on")
     assert not np.array_equal(plain, adjusted)

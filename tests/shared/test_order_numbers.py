@@ -125,6 +125,7 @@ def test_a_setting_that_is_written_in_another_way_is_refused_by_name(
     assert where in refused(ORDER.model_copy(update=told))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("value", [2, 0, True, 1.0, "1", [1]])
 def test_a_request_has_one_value(value: Any) -> None:
     order = work(ref("0"), strategy={"name": "kin"}, numbers={"watch": value})

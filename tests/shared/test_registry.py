@@ -33,11 +33,13 @@ def names_of(kind: type[Strategy[Any]]) -> tuple[str, ...]:
     return get_args(kind.model_fields["name"].annotation)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", METHODS)
 def test_the_name_of_a_method_is_that_of_its_class(name: str) -> None:
     assert BUILT_IN[name].model_fields["name"].default == name
 
 
+@pytest.mark.whole
 def test_each_name_that_a_class_accepts_chooses_it() -> None:
     names = {name: kind for kind in BUILT_IN.values() for name in names_of(kind)}
     assert set(names) == {*METHODS, *SECOND_NAMES}

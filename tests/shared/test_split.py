@@ -159,6 +159,7 @@ def test_what_is_kept_is_part_of_the_task() -> None:
     assert kept.task.digest != scenes("fedavg").task.digest
 
 
+@pytest.mark.whole
 def test_a_compared_method_can_have_parts_of_its_own() -> None:
     methods = [{"name": "fedavg"}, {"label": "fedper", "name": "fedavg", "split": {"keep": ["fc"]}}]
     scenes = Scenes.of("parts", VECTORS)

@@ -186,6 +186,7 @@ def test_an_unknown_option_is_refused_by_name(name: str) -> None:
         registry.validate_python({"name": name, "colour": "blue"})
 
 
+@pytest.mark.whole
 def test_options_are_tried_for_methods_of_the_registry_only() -> None:
     assert set(OPTIONS) <= set(NAMES)
     assert {options.get("name", name) for name, options in METHODS.items()} == set(NAMES)
