@@ -11,12 +11,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, Protocol
 
-import numpy as np
-
 from covey.shared.candidate_names import CANDIDATES, DELIVERED, GAIN, USES, WEIGHTS
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.measures import derived
-from covey.shared.numerics.vectors import Vector, blocks
+from covey.shared.numerics.vectors import Measured, Peaks, Vector
 from covey.shared.privacy.settings import LOCAL
 from covey.shared.scenario.columns import is_word
 from covey.shared.scenario.fleet_statistics import QUANTILE_LEVELS, asked_statistics
@@ -26,7 +24,7 @@ from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import LARGEST, Expected, Phase
 from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.expected import is_list, is_number
-from covey.shared.wire.codec import decode
+from covey.shared.wire.codec import measured
 from covey.shared.wire.messages import ReportContent
 
 # of a vector: its square is still a float32, so training on it need not end in infinity
@@ -85,11 +83,14 @@ def read_report(
     sizes = phase.sizes
     if content.vectors.keys() != sizes.keys():
         raise DecodeError("wrong vectors", f"{sorted(content.vectors)}, expected {sorted(sizes)}")
-    vectors: dict[str, Vector] = {}
-    for name, encoded in content.vectors.items():
-        vectors[name] = decode(encoded, length=sizes[name], bases=base)
-    for name, vector in vectors.items():
-        check_vector(name, vector)
+    vectors = Measured(
+        {
+            name: measured(encoded, length=sizes[name], bases=base)
+            for name, encoded in content.vectors.items()
+        }
+    )
+    for name, found in vectors.peaks.items():
+        check_peaks(name, found)
     numbers = checked_numbers(phase, content, scenario)
     check_examples(content, train_samples)
     return Report(
@@ -140,10 +141,9 @@ def _those_of(numbers: Numbers, names: Iterable[str]) -> Kept:
     return {name: numbers[name] for name in names if name in numbers}
 
 
-def check_vector(name: str, vector: Vector) -> None:
+def check_peaks(name: str, found: Peaks) -> None:
     """Raises DecodeError("implausible values") where a value is too large for any model or gradient to be trained on."""
-    for span in blocks(vector.size):
-        largest = float(np.max(np.abs(vector[span]), initial=0.0))
+    for largest in found:
         if largest > LARGEST_VALUE:
             expected = f"at most {LARGEST_VALUE:g} is expected"
             raise DecodeError("implausible values", f"{name} holds {largest:.3g}; {expected}")

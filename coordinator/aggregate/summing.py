@@ -32,7 +32,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase
 from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.reading import is_whole
-from covey.shared.strategies.sums import Terms
+from covey.shared.strategies.sums import Terms, count
 from covey.shared.wire.aggregates import (
     AggregatorOrder,
     AggregatorTask,
@@ -251,8 +251,7 @@ class Summing:
     ) -> None:
         """Add a checked report up. Raises ValueError where the fold needs the report itself."""
         terms, norms = self._seen(step, client, report)
-        for term in terms:
-            self._sums.add(term.key, term.part(report.vectors), term.weight)
+        count(self._sums, terms, report.vectors)
         summed = SummedReport(
             client=client,
             digest=content_digest,

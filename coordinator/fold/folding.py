@@ -17,7 +17,7 @@ from fractions import Fraction
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from covey.coordinator.checks import check_vector
+from covey.coordinator.checks import check_peaks
 from covey.coordinator.disk.spool import Spool, SpooledVectors
 from covey.coordinator.engine.members import Members
 from covey.coordinator.engine.step import AllAsked, order_of
@@ -28,14 +28,14 @@ from covey.shared.candidate_names import DELIVERED, GAIN, REPORTED, USES, WEIGHT
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.mixture import FleetWeights
-from covey.shared.numerics.vectors import Vector
+from covey.shared.numerics.vectors import Vector, peaks
 from covey.shared.own_code.faults import said
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Order, Phase, Reports, Strategy, Sums
 from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.reading import Orders, fold, is_whole, sums_of
-from covey.shared.strategies.sums import ExactSums, Terms, fair_terms
+from covey.shared.strategies.sums import ExactSums, Terms, count, fair_terms
 
 if TYPE_CHECKING:
     from covey.coordinator.fold.private_sums import PrivateSums
@@ -176,7 +176,7 @@ class Folding:
             return
         try:
             arrived = self._seen(client, report, state)
-            self._count(arrived.terms, report.vectors)
+            count(self._sums, arrived.terms, report.vectors)
         except (OSError, MemoryError):
             raise
         except Exception:
@@ -275,10 +275,6 @@ class Folding:
     def _orders(self, reports: Reports, state: Any) -> Orders:
         """What these reports answer."""
         return {client: self._order(client, state) for client, _ in reports}
-
-    def _count(self, terms: Terms, vectors: Mapping[str, Vector]) -> None:
-        for term in terms:
-            self._sums.add(term.key, term.part(vectors), term.weight)
 
     def _uncount(self, terms: Terms, vectors: Mapping[str, Vector]) -> None:
         for term in terms:
@@ -489,7 +485,7 @@ class Folding:
                 continue
             vectors = dict(arrived.report.vectors)
             self._uncount(arrived.terms, vectors)
-            self._count(terms, vectors)
+            count(self._sums, terms, vectors)
             self._arrived[client] = replace(arrived, terms=terms)
         return ExactSums(self._sums, average), reports
 
@@ -529,7 +525,7 @@ def check_sums(reports: Sequence[Terms], sizes: Mapping[str, int], sums: Accumul
                 "partial sum", f"the sum of {key} is not one of the {number} reports with it"
             )
         if weights[key] > 0:
-            check_vector(key, sums.mean(key))
+            check_peaks(key, peaks(sums.mean(key)))
 
 
 def _rows_by_mode(numbers: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from covey.coordinator.checks import LARGEST_VALUE
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.averages import (
@@ -25,7 +23,7 @@ from covey.shared.numerics.averages import (
     most_samples,
     step_norm,
 )
-from covey.shared.numerics.vectors import Vector, blocks
+from covey.shared.numerics.vectors import Vector, peaks
 from covey.shared.own_code.faults import said
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.scenario.scenario import Scenario
@@ -337,8 +335,7 @@ def _failure(fold: Fold, reports: Reports) -> str | None:
 def check_sound(strategy: AnyStrategy, state: Any) -> None:
     """Raises UnsoundFoldError where a cluster's model or a number of the state is not finite or absurdly large."""
     for k, model in enumerate(strategy.clusters(state)):
-        for span in blocks(model.size):
-            largest = float(np.max(np.abs(model[span]), initial=0.0))
+        for largest in peaks(model):
             if not largest <= LARGEST_VALUE:
                 raise UnsoundFoldError(f"the model of cluster {k} would hold {largest:.3g}")
     _check_numbers(state, "")

@@ -15,7 +15,7 @@ import numpy as np
 
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.exact_sum import ExactMean, ExactSum, Sum
-from covey.shared.numerics.vectors import MAX_VALUES, Vector
+from covey.shared.numerics.vectors import MAX_VALUES, Peaks, Vector
 
 FORM = 1  # of the bytes
 MAX_KEY_CHARS = 200
@@ -82,13 +82,14 @@ class Accumulator:
         """The length of the vectors under a key. Raises ValueError where nothing is counted under it."""
         return self._mean(key).size
 
-    def add(self, key: str, vector: Vector, weight: float) -> None:
+    def add(self, key: str, vector: Vector, weight: float, known: Peaks | None = None) -> None:
         """Count a vector.
 
         Args:
             key: the name of the mean.
             vector: (d,) float32; it is not kept.
             weight: >= 0.
+            known: the vector's peaks; None: they are looked for.
 
         Raises:
             ValueError: the length differs from that of other vectors under this key, the weight is negative,
@@ -97,7 +98,7 @@ class Accumulator:
         mean = self._means.get(key)
         if mean is None:
             mean = ExactMean(vector.size)
-        mean.add(vector, weight)
+        mean.add(vector, weight, known)
         self._means[key] = mean
 
     def subtract(self, key: str, vector: Vector, weight: float) -> None:

@@ -19,7 +19,8 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.numerics.vectors import Vector, blocks, release
+from covey.shared.numerics.vectors import BLOCK as SECTION
+from covey.shared.numerics.vectors import Peaks, Vector, blocks, peaks, release
 
 Sum = npt.NDArray[np.float64]
 Pairs = Sequence[tuple[Vector, float]]
@@ -35,14 +36,13 @@ LARGEST = 2.0**900  # of a term; float64 still holds the coarser grids
 TERMS_BETWEEN_CARRIES = 1 << 11
 
 BLOCK = 1 << 14  # coordinates that are split at a time: they fit into a core's cache
-SECTION = 1 << 18  # coordinates of a term that share their grids
 
 
 class ExactSum:
     """The sum of weight * vector, exact after one rounding of each term to a fixed grid.
 
     Two sums of the same terms are equal to the byte, whatever the order of `add`, `subtract` and `merge`. The grids
-    of a term are chosen for each section of 2^18 coordinates, from the largest value in it.
+    of a term are chosen for each section of 2^18 coordinates, from the peak of its values.
 
     Args:
         size: d, the length of the vectors.
@@ -71,13 +71,14 @@ class ExactSum:
             grid.fill(0.0)
         self._terms = 0
 
-    def add(self, vector: Vector, weight: float) -> None:
+    def add(self, vector: Vector, weight: float, known: Peaks | None = None) -> None:
         """Add weight * vector.
 
         Args:
             vector: (d,) float32.
             weight: any finite number. The product with a value is rounded to float64 first, which
                 changes nothing for whole numbers below 2^29.
+            known: the vector's peaks; None: they are looked for.
 
         Raises:
             ValueError: the vector has another length, or a product is not finite or absurdly large.
@@ -87,7 +88,7 @@ class ExactSum:
         if vector.shape != expected:
             raise ValueError(f"vector has shape {vector.shape}, expected {expected}")
         sections = list(blocks(self._size, SECTION))
-        grids = [_grids_of(vector[section], weight) for section in sections]
+        grids = [_grids_of(one, weight) for one in (peaks(vector) if known is None else known)]
         memory = _working_memory(self._size)
         for section, exponents in zip(sections, grids, strict=True):
             for span in _blocks_of(section):
@@ -240,14 +241,14 @@ class ExactMean:
     def __repr__(self) -> str:
         return f"ExactMean(count={self.count}, weight={float(self.weight):g})"
 
-    def add(self, vector: Vector, weight: float) -> None:
-        """Count a vector (d,) with this weight >= 0.
+    def add(self, vector: Vector, weight: float, known: Peaks | None = None) -> None:
+        """Count a vector (d,) with this weight >= 0; `known` as for `ExactSum.add`.
 
         Raises:
             ValueError: the vector has another length, the weight is negative, or a product is not finite.
         """
         _check_weight(weight)
-        self.total.add(vector, weight)
+        self.total.add(vector, weight, known)
         self.weight += Fraction(weight)
         self.count += 1
 
@@ -348,7 +349,7 @@ def _sum_in_sections(
     memory = _working_memory(first.size)
     total = ExactSum(0)
     for section in blocks(first.size, SECTION):
-        grids = [_grids_of(vector[section], coefficient) for vector, coefficient in pairs]
+        grids = [_grids_of(peaks(vector[section])[0], coefficient) for vector, coefficient in pairs]
         for span in _blocks_of(section):
             width = span.stop - span.start
             if width != total.size:
@@ -411,25 +412,17 @@ def _positive(total: Fraction, count: int) -> float:
     return weight
 
 
-def _grids_of(values: Vector, weight: float) -> list[int]:
-    """The grids of weight * values, coarsest first; none where all products are zero.
+def _grids_of(peak: float, weight: float) -> list[int]:
+    """The grids of weight * values that have this peak, coarsest first; none where all products are zero.
 
     Raises ValueError where a product is not finite or absurdly large.
     """
-    largest = _largest(values) * abs(weight)
-    release(values)
+    largest = peak * abs(weight)
     if not largest < LARGEST:
         raise ValueError(f"cannot add a term as large as {largest}")
     if largest == 0:
         return []
     return _exponents(largest)
-
-
-def _largest(vector: Vector) -> float:
-    """The largest absolute value; NaN where there is one."""
-    if vector.size == 0:
-        return 0.0
-    return max(float(vector.max()), -float(vector.min()))
 
 
 def _exponents(largest: float) -> list[int]:

@@ -206,6 +206,27 @@ def release(*arrays: npt.NDArray[Any]) -> None:
             mapped.madvise(mmap.MADV_DONTNEED)
 
 
+Peaks = list[float]  # the largest absolute value of each block of a vector
+
+
+def peaks(vector: Vector) -> Peaks:
+    """The largest absolute value of each block of `BLOCK` values, in one pass; NaN where there is one."""
+    found: Peaks = []
+    for span in blocks(vector.size):
+        values = vector[span]
+        found.append(max(float(values.max()), -float(values.min())))
+        release(vector)
+    return found
+
+
+class Measured(dict[str, Vector]):
+    """Vectors by name of which one pass has found the peaks."""
+
+    def __init__(self, vectors: Mapping[str, tuple[Vector, Peaks]]) -> None:
+        super().__init__({name: vector for name, (vector, _) in vectors.items()})
+        self.peaks = {name: found for name, (_, found) in vectors.items()}
+
+
 def widened(vector: Vector, span: slice) -> npt.NDArray[np.float64]:
     """A block of a vector in float64."""
     return vector[span].astype(np.float64)

@@ -15,7 +15,7 @@ from typing import Protocol
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.averages import MEAN, Average, fair_weights
 from covey.shared.numerics.exact_sum import Sum, weighted_moved, weighted_sum
-from covey.shared.numerics.vectors import Vector
+from covey.shared.numerics.vectors import Measured, Vector
 
 # usual names of a report's vectors
 MODEL = "model"
@@ -55,6 +55,18 @@ class Term:
 
 
 Terms = tuple[Term, ...]  # of one report; none for a report that does not count
+
+
+def count(sums: Accumulator, terms: Terms, vectors: Mapping[str, Vector]) -> None:
+    """Add a report up, whose vectors may be measured."""
+    for term in terms:
+        part = term.part(vectors)
+        known = None
+        if isinstance(vectors, Measured) and part is vectors[term.vector]:
+            known = vectors.peaks[term.vector]
+        sums.add(term.key, part, term.weight, known)
+
+
 Pairs = list[tuple[Vector, float]]  # (vector, weight) under one key
 
 

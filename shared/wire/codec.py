@@ -25,11 +25,11 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from covey.shared.errors import DecodeError
-from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.numerics.vectors import Layout, Peaks, Vector, peaks
 from covey.shared.wire import number_formats
 from covey.shared.wire.largest import Difference, largest
 from covey.shared.wire.messages import Encoded, ModelContent
-from covey.shared.wire.number_formats import FLOAT32, UINT32, finite, is_finite
+from covey.shared.wire.number_formats import FLOAT32, UINT32, are_finite, finite
 
 Name = Literal["float32", "float16", "bfloat16", "int8", "topk"]
 Bases = Callable[[bytes], Vector]
@@ -141,7 +141,13 @@ def encode(
 
 
 def decode(encoded: Encoded, *, length: int, bases: Bases | None = None) -> Vector:
-    """The vector that `encode` got, as far as the codec keeps it.
+    """The vector that `encode` got, as far as the codec keeps it: see `measured`."""
+    values, _ = measured(encoded, length=length, bases=bases)
+    return values
+
+
+def measured(encoded: Encoded, *, length: int, bases: Bases | None = None) -> tuple[Vector, Peaks]:
+    """The vector that `encode` got, as far as the codec keeps it, and its peaks.
 
     Args:
         encoded: from the network.
@@ -164,9 +170,10 @@ def decode(encoded: Encoded, *, length: int, bases: Bases | None = None) -> Vect
     reader = _READERS[encoded.codec]
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found below
         values = reader(encoded, base)
-    if not is_finite(values):
+    found = peaks(values)
+    if not are_finite(found):
         raise DecodeError("not finite", f"codec {encoded.codec}")
-    return values
+    return values, found
 
 
 def _check_length(seen: int, length: int) -> None:

@@ -6,6 +6,7 @@ checked while it is there. `codec` adds what else travels with these bytes, and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.numerics.vectors import Vector, blocks
+from covey.shared.numerics.vectors import Peaks, Vector, blocks, peaks
 
 IN_CACHE = (
     1 << 17
@@ -86,18 +87,14 @@ Writer = Callable[[Array], None]
 
 def finite(values: Vector) -> Vector:
     """The values (d,) themselves. Raises ValueError unless all are finite."""
-    if not is_finite(values):
+    if not are_finite(peaks(values)):
         raise ValueError("the vector holds NaN or infinity")
     return values
 
 
-def is_finite(values: Vector) -> bool:
-    """Whether all values (d,) are finite, block by block: the result of `isfinite` takes memory too."""
-    for span in blocks(values.size, IN_CACHE):
-        finite_ones = np.isfinite(values[span])
-        if not finite_ones.all():
-            return False
-    return True
+def are_finite(found: Peaks) -> bool:
+    """Whether all values of the vector with these peaks are finite."""
+    return all(map(math.isfinite, found))
 
 
 def to_float16(values: Vector) -> bytes:

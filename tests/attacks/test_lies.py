@@ -166,7 +166,7 @@ def test_a_model_that_is_not_finite_is_no_model(tmp_path: Path, monkeypatch: Any
         "fedavg", rounds={"count": 1, "participation": 1.0}, aggregation={"refuse_beyond": None}
     )
     run, people = joined(tmp_path, scene)
-    monkeypatch.setattr("covey.coordinator.checks.check_vector", lambda name, vector: None)
+    monkeypatch.setattr("covey.coordinator.checks.check_peaks", lambda name, found: None)
     effects: list[Effect] = []
     for order in asked(run):
         report = honest(run, people, order)

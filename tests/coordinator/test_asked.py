@@ -6,12 +6,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from covey.coordinator.engine.events import Failed, Joined
 from covey.shared.strategies.base import ClientId, Phase
 from covey.shared.strategies.registry import BUILT_IN
-from tests.coordinator.test_recovery import half_reported, resumed
+from covey.shared.wire import codec
+from tests.coordinator.test_recovery import half_reported, report_of, resumed
 from tests.kit.inside import inside
 from tests.kit.small_run import begun, clients, in_process, scenario
 from tests.methods import METHODS, of_each_kind
@@ -102,3 +104,27 @@ def test_the_task_of_an_agent_whose_work_has_failed_is_made_again(tmp_path: Path
     after = {client: orders.asked_for(client, number, run.state) for client in clients()}
     assert {client for client in before if before[client] != after[client]} == {"agent-0"}
     assert after["agent-0"] == after["agent-1"]
+
+
+class Watched(np.ndarray[Any, Any]):
+    """Counts the values that are read block by block."""
+
+    read = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        part = self.view(np.ndarray)[place]
+        Watched.read += part.size
+        return part
+
+
+def test_three_passes_go_over_the_vector_of_a_report_that_is_measured_compared_and_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, orders = half_reported(tmp_path)
+    reader = codec._READERS["float32"]
+    monkeypatch.setitem(codec._READERS, "float32", lambda *of: reader(*of).view(Watched))
+    content = report_of(run, "agent-7", orders["agent-7"])
+    monkeypatch.setattr(Watched, "read", 0)
+    run.accept("agent-7", content, 1.0)
+    assert run.step is not None
+    assert Watched.read == 3 * run.step.phase.sizes["model"]
