@@ -47,7 +47,7 @@ def errors(epochs: int, batch: int, lr: float) -> dict[str, Any]:
     def trained(self: Any, start: Any, *how: Any, **more: Any) -> Any:
         done = train(self, start, *how, **more)
         if who[0] == VICTIM:
-            true.setdefault(len(moves), done.end.astype(float) - start)
+            true[len(moves)] = done.end.astype(float) - start
         return done
 
     def folded(self: Any, state: Any, *what: Any) -> Any:

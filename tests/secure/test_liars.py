@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import covey.shared.strategies.secured.agent as on_device
@@ -45,6 +45,7 @@ def test_one_liar_is_named_within_a_few_rounds_more_than_the_logarithm(count: in
     st.sampled_from([0.0, 0.1, 0.3]),
     st.integers(0, 10**6),
 )
+@example(8, 2, 0.0, 7)  # an agent that is with both in turn
 def test_innocent_agents_are_never_named(count: int, liars: int, gone: float, seed: int) -> None:
     agents = fleet(count)
     lying = random.Random(seed).sample(agents, liars)  # noqa: S311

@@ -402,7 +402,7 @@ class Secured(Strategy[SealedState[Any]]):
         for chosen, least in drawn:
             if group := grouping.size(len(chosen), progress.honest, least):
                 # who has answered for these models in another run joins the same members alone, all of them
-                if progress.voids == 1:
+                if progress.voids == 1 and (progress.evaluates or not progress.summed):
                     group = replace(group, least=len(chosen))
                 shown_by = [members[client] for client in chosen]
                 known = {
