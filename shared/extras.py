@@ -72,11 +72,7 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "covey.agent.light.numpy_learner",
             "covey.agent.light.own_loop",
         ),
-        "simulate": (
-            "covey.agent.training.batched",
-            "covey.coordinator.cli.replay",
-            "covey.coordinator.simulate.driver",
-        ),
+        "simulate": ("covey.agent.training.batched", "covey.coordinator.simulate.driver"),
         "audit": ("covey.coordinator.cli.audit", "covey.coordinator.cli.story"),
         "outlets": (
             "covey.coordinator.cli.tracked_run",

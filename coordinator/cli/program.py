@@ -75,9 +75,6 @@ class CoordinatorCommands(Commands):
         "release": CommandEntry(
             "covey.coordinator.cli.control:release", "Release an agent from quarantine"
         ),
-        "replay": CommandEntry(
-            "cli.replay:replay", "Repeat a run with buffered rounds", extra="simulate"
-        ),
         "resume": CommandEntry("covey.coordinator.cli.control:resume", "Continue after a pause"),
         "schema": CommandEntry(
             "covey.coordinator.cli.reference:schema", "Print the JSON schema of a scenario"

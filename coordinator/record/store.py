@@ -1,4 +1,4 @@
-"""Everything that a run keeps on its disk, behind one door: reports, checkpoint, record, audit log, arrivals.
+"""Everything that a run keeps on its disk, behind one door: reports, checkpoint, record, audit log.
 
 A run writes into files at once, and all of it survives a power cut when `commit` returns: with one wait for the disk for
 all that came together. Nothing that follows from it may leave the process before.
@@ -21,10 +21,8 @@ from covey.coordinator.disk.versions import BEST, ModelVersion, save_version
 from covey.coordinator.record import records
 from covey.coordinator.record.audit_trail import FILE as AUDIT_FILE
 from covey.coordinator.record.audit_trail import Trail, head_of
-from covey.coordinator.record.event_log import Arrival, arrivals_journal
 from covey.coordinator.record.notices import Record
 from covey.shared.storage.files import write_atomically
-from covey.shared.storage.journal import Journal
 
 if TYPE_CHECKING:
     from covey.coordinator.record.sketches import ModelSketches
@@ -46,7 +44,6 @@ class Ends:
     """How far the files that grow belong to a checkpoint: a resume cuts off what follows."""
 
     lines: int = 0  # of rounds.jsonl
-    events: int = 0  # of arrivals.jsonl; 0 for synchronous rounds, which have no such file
     audit: Json = field(default_factory=dict)  # the newest line of the audit log: sequence, hash
 
     @classmethod
@@ -55,7 +52,7 @@ class Ends:
         return cls(**{key: value for key, value in saved.items() if key in ENDS})
 
     def to_json(self) -> Json:
-        return {key: value for key, value in vars(self).items() if key != "events" or value}
+        return dict(vars(self))
 
 
 ENDS = {one.name for one in fields(Ends)}
@@ -68,18 +65,11 @@ class Store:
         folder: of the run.
         run: its name.
         ends: of the files that grow, as the checkpoint has them.
-        arrivals: whether a file has everything that happened, so that the run can be replayed.
         audit_key: of the audit log.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        run: str,
-        ends: Ends | None = None,
-        *,
-        arrivals: bool = False,
-        audit_key: bytes | None = None,
+        self, folder: Path, run: str, ends: Ends | None = None, *, audit_key: bytes | None = None
     ) -> None:
         ends = ends or Ends()
         self.folder = folder
@@ -88,9 +78,6 @@ class Store:
         self.checkpoint = Checkpoint(folder / "checkpoint", room)
         self.audit = Trail(folder, run, key=audit_key, head=head_of(ends.audit))
         self.rounds = records.round_lines(folder, ends.lines, room)
-        self._arrivals: Journal[Arrival] | None = None
-        if arrivals:
-            self._arrivals = arrivals_journal(folder, ends.events, room)
         self._is_due = False  # a checkpoint: something has changed that must be in the next one
         self._steps_over: list[int] = []  # leave the spool once the checkpoint has their end
         self._useless: list[Path] = []  # files that the next checkpoint does not need
@@ -127,11 +114,6 @@ class Store:
         """A line of the record."""
         self.rounds.add(record)
 
-    def happened(self, arrival: Arrival) -> None:
-        """A line of the arrivals, where they are kept."""
-        if self._arrivals is not None:
-            self._arrivals.add(arrival)
-
     def sketches(self, found: ModelSketches, step: int) -> None:
         """For pictures of a fold. They come before its checkpoint, so that a kill leaves none out."""
         self.room.write(lambda: found.save(self.folder, step))
@@ -163,8 +145,6 @@ class Store:
             self._save(run)
 
     def _save(self, run: Saved) -> None:
-        if self._arrivals is not None:
-            self._arrivals.flush()
         self.room.write(self.audit.sync)
         saved = run.snapshot()
         saved["run"] |= self._ends().to_json()
@@ -182,5 +162,4 @@ class Store:
         self._useless.clear()
 
     def _ends(self) -> Ends:
-        events = 0 if self._arrivals is None else self._arrivals.count
-        return Ends(self.rounds.count, events, asdict(self.audit.head))
+        return Ends(self.rounds.count, asdict(self.audit.head))

@@ -39,7 +39,7 @@ class OwnOrders:
     def keep(self, number: int, work: Work, message: OrderMessage) -> None:
         """A new order is in its file after this."""
         self.works[number] = work
-        self._store.order_file(_file_of(self._folder, number), message.to_bytes())
+        self._store.order_file(file_of(self._folder, number), message.to_bytes())
 
     def keep_version(self, send: SendModel, content: bytes) -> None:
         """A model that a new order names is in its file after this."""
@@ -50,7 +50,7 @@ class OwnOrders:
         """Forget orders that are over, and versions that are neither `present` nor named by an order."""
         for number in self.works.keys() - needed:
             del self.works[number]
-            self._store.useless(_file_of(self._folder, number))
+            self._store.useless(file_of(self._folder, number))
         named = {send.ref.key for send in present}
         named.update(ref.key for work in self.works.values() for ref in work.models)
         dropped: list[DropModel] = []
@@ -107,7 +107,7 @@ def lost_orders(folder: Path, pace: Pace, spool: Spool) -> set[int]:
 def _saved_order(folder: Path, number: int) -> OrderMessage | None:
     """The order that a file has; None if the order or a model that it names is missing or damaged."""
     try:
-        order = OrderMessage.from_bytes(_file_of(folder, number).read_bytes())
+        order = OrderMessage.from_bytes(file_of(folder, number).read_bytes())
     except (OSError, DecodeError):
         return None
     if order.work is None or not all(_is_whole(folder, ref) for ref in order.work.models):
@@ -115,7 +115,8 @@ def _saved_order(folder: Path, number: int) -> OrderMessage | None:
     return order
 
 
-def _file_of(folder: Path, number: int) -> Path:
+def file_of(folder: Path, number: int) -> Path:
+    """The file of an order for one agent."""
     return folder / f"{PREFIX}{number}"
 
 

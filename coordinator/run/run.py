@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,6 @@ from covey.coordinator.engine.pace import Pace
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.record import notices
-from covey.coordinator.record.event_log import Arrival, Restarted
 from covey.coordinator.record.store import Ends, Store
 from covey.coordinator.run import early_stop
 from covey.coordinator.run.closing import close
@@ -96,7 +95,7 @@ class Run(RunView):
     ) -> Self:
         """A new run in an empty folder, from nothing or from a finished run."""
         Store.cleared(folder)
-        store = Store(folder, run, arrivals=rules.is_buffered, audit_key=audit_key)
+        store = Store(folder, run, audit_key=audit_key)
         engine = RoundEngine(rules, now)
         # without a broker an evaluation takes no time
         facts = RunState(run, trains_on=rules.is_buffered and run != IN_PROCESS)
@@ -126,8 +125,6 @@ class Run(RunView):
         rules: RoundRules,
         now: float,
         audit_key: bytes | None = None,
-        lost: Collection[int] = (),
-        only: Collection[ClientId] | None = None,
     ) -> tuple[Self, Effects]:
         """The run as its checkpoint has it, and what follows at once.
 
@@ -138,8 +135,6 @@ class Run(RunView):
             rules: of its rounds.
             now: the time.
             audit_key: of the audit log.
-            lost: buffered rounds: orders whose reports count as lost, besides those that are not to be found.
-            only: agents whose reports of the open step count; None: all whose reports are there.
         """
         checkpoint = Checkpoint(folder / "checkpoint")
         fresh = scenario.method.init(setup)
@@ -153,16 +148,8 @@ class Run(RunView):
         facts.incarnation = max(facts.incarnation + 1, int(1000 * time.time()))
         open_step = saved_engine["step"]
         number = 0 if open_step is None else open_step["number"]
-        store = Store(
-            folder,
-            facts.run,
-            Ends.from_json(saved["run"]),
-            arrivals=rules.is_buffered,
-            audit_key=audit_key,
-        )
+        store = Store(folder, facts.run, Ends.from_json(saved["run"]), audit_key=audit_key)
         spool = store.reports
-        for client in () if only is None else set(spool.who(number)) - set(only):
-            spool.discard(number, client)
         single = spool.sound(number)
         sums = spool.sums(number)
         summed: list[ClientId] = []
@@ -173,19 +160,18 @@ class Run(RunView):
         reported = sorted([*single, *summed])
         if facts.stopped:
             rules = replace(rules, rounds=saved_engine["round"])
-        without = set(lost)
+        lost: set[int] = set()
         if rules.is_buffered:
-            without |= lost_orders(
+            lost = lost_orders(
                 folder / "outgoing", Pace.from_json(saved_engine["stream"], ()), spool
             )
         engine, actions = RoundEngine.restore(
-            rules, saved_engine, reported, now, without, run=saved["run"]
+            rules, saved_engine, reported, now, lost, run=saved["run"]
         )
         parts = Parts(
             folder=folder, scenario=scenario, setup=setup, engine=engine, facts=facts, store=store
         )
         this = cls(parts)
-        store.happened(Arrival(now, Restarted(number, tuple(reported), tuple(sorted(without)))))
         parts.orders.restore()
         parts.keep_waiting()
         parts.recorder.note_resume(reported)
@@ -210,11 +196,6 @@ class Run(RunView):
         effects += this._perform_all(actions, now)
         store.commit(parts)
         return this, effects
-
-    def train_on(self) -> None:
-        """In buffered rounds, give orders during evaluations too, from the start of the run."""
-        self._parts.facts.trains_on = True
-        self._parts.engine.pace.trains_on = True
 
     def simulate(self, *, evaluates_busy: bool) -> None:
         """Agents are simulated and can train again: nothing waits for the disk.
@@ -270,7 +251,6 @@ class Run(RunView):
 
     def _engine_handles(self, event: events.Event, now: float) -> Effects:
         """What an event of the roster, the clock or the operator leads to."""
-        self._parts.store.happened(Arrival(now, event))
         is_at_work = (
             isinstance(event, events.Reported | events.Failed | events.VoteRefused)
             and event.client in self._parts.engine.pace.orders

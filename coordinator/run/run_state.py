@@ -69,7 +69,7 @@ class RunState:
     # The virtual time of a simulation with durations (s); None without.
     clock: float | None = None
 
-    # Buffered rounds: whether agents get orders during an evaluation. It holds for the whole run, and for its replay.
+    # Buffered rounds: whether agents get orders during an evaluation. It holds for the whole run.
     trains_on: bool = False
 
     # Devices whose data differs, as their sums before the first round have shown: see `Odd.to_json`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -15,23 +15,11 @@ import pytest
 from covey.coordinator.disk import spool
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.report_file import ReportFile
-from covey.coordinator.engine.events import Joined, Reported
-from covey.coordinator.record.event_log import Arrival, Restarted, arrivals_of
-from covey.coordinator.record.records import MIXED
 from covey.coordinator.run.effects import SendOrder
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.orders import OrderBook
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.replay import (
-    Replay,
-    check_new,
-    compared,
-    learner_of_run,
-    replayable,
-)
-from covey.coordinator.simulate.virtual_clock import GivenUpError
-from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase
 from covey.shared.wire.jobs import Perform
@@ -40,6 +28,7 @@ from tests.kit import small_run
 from tests.kit.inside import inside
 from tests.kit.local_clients import LocalClients
 from tests.kit.memory_broker import MemoryBroker
+from tests.kit.replay import Arrivals, Replay, Restarted, noted
 from tests.kit.small_fleet import Fleet, Numpy
 from tests.kit.small_run import fingerprint
 
@@ -83,19 +72,22 @@ def started(folder: Path, scene: Scenario) -> Run:
     return small_run.begun(folder, scene, now=now)
 
 
-def replayed(folder: Path, of: Run, arrivals: Sequence[Arrival] | None = None) -> Run:
-    scene = of.scenario
-    local_for = small_run.local_for(people())
-    run = small_run.begun(folder, scene, name=IN_PROCESS)
-    lines = arrivals_of(of.folder) if arrivals is None else arrivals
+@pytest.fixture
+def arrivals() -> Iterator[Arrivals]:
+    with noted() as found:
+        yield found
+
+
+def replayed(folder: Path, of: Run, arrivals: Arrivals) -> Run:
+    run = small_run.begun(folder, of.scenario, name=IN_PROCESS)
     samples = {client: (local.examples, local.examples) for client, local in people().items()}
-    run.train_on()
-    return Replay(run, LocalClients(local_for), evaluates_busy=False).play(samples, lines)
+    clients = LocalClients(small_run.local_for(people()))
+    return Replay(run, clients).play(samples, arrivals[of.folder])
 
 
 @pytest.mark.parametrize("method", ["fedavg", "kin"])
 def test_slow_agents_hold_no_other_up_and_the_replay_has_the_same_bytes(
-    tmp_path: Path, method: str
+    tmp_path: Path, arrivals: Arrivals, method: str
 ) -> None:
     scene = scenario(method)
 
@@ -119,10 +111,12 @@ def test_slow_agents_hold_no_other_up_and_the_replay_has_the_same_bytes(
     versions = [topic for topic in retained if "." in topic]
     assert versions
     assert len(versions) <= AGENTS + 2  # versions that no order names are cleared
-    assert fingerprint(replayed(tmp_path / "replay", run)) == fingerprint(run)
+    assert fingerprint(replayed(tmp_path / "replay", run, arrivals)) == fingerprint(run)
 
 
-def test_the_evaluation_of_the_slowest_is_not_waited_for(tmp_path: Path) -> None:
+def test_the_evaluation_of_the_slowest_is_not_waited_for(
+    tmp_path: Path, arrivals: Arrivals
+) -> None:
     """The slowest agent takes five seconds for its order and then for its evaluation; the others train meanwhile."""
     scene = scenario("fedavg", evaluation={"every": 2})
 
@@ -139,7 +133,7 @@ def test_the_evaluation_of_the_slowest_is_not_waited_for(tmp_path: Path) -> None
     slowest = worked.index(("agent-3", first))
     meanwhile = [step for _, step in worked[:slowest] if step > first]
     assert meanwhile
-    assert fingerprint(replayed(tmp_path / "replay", run)) == fingerprint(run)
+    assert fingerprint(replayed(tmp_path / "replay", run, arrivals)) == fingerprint(run)
 
 
 class Watched(OrderBook):
@@ -168,7 +162,7 @@ class Watched(OrderBook):
 
 @pytest.mark.parametrize("lr", [None, 0.05])
 def test_orders_are_brief_while_brokers_retain_what_they_leave_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lr: float | None
+    tmp_path: Path, arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch, lr: float | None
 ) -> None:
     """If evaluations train at another rate, orders of rounds that are published meanwhile are whole."""
     tune = {} if lr is None else {"lr": lr}
@@ -192,7 +186,7 @@ def test_orders_are_brief_while_brokers_retain_what_they_leave_out(
     assert bool(orders.outdated) == bool(tune)
     assert len(whole_ones) < len(orders.made) / 2
     assert all(send.order.work is not None for send in orders.outdated)
-    assert fingerprint(replayed(tmp_path / "replay", run)) == fingerprint(run)
+    assert fingerprint(replayed(tmp_path / "replay", run, arrivals)) == fingerprint(run)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +195,7 @@ def test_orders_are_brief_while_brokers_retain_what_they_leave_out(
     ids=["between folds", "during an evaluation", "with the reports that waited lost"],
 )
 def test_a_coordinator_that_is_restarted_over_a_broker_can_be_replayed(
-    tmp_path: Path, every: int, is_lost: bool
+    tmp_path: Path, arrivals: Arrivals, every: int, is_lost: bool
 ) -> None:
     scene = scenario("fedavg", evaluation={"every": every})
     folder = tmp_path / "run"
@@ -225,10 +219,10 @@ def test_a_coordinator_that_is_restarted_over_a_broker_can_be_replayed(
             return await fleet.serve(run)
 
     run = clock.run(whole())
-    restarts = [a.event for a in arrivals_of(folder) if isinstance(a.event, Restarted)]
+    restarts = [a.event for a in arrivals[folder] if isinstance(a.event, Restarted)]
     assert [bool(restart.lost) for restart in restarts] == [is_lost]
     assert run.round == 8
-    assert fingerprint(replayed(tmp_path / "replay", run)) == fingerprint(run)
+    assert fingerprint(replayed(tmp_path / "replay", run, arrivals)) == fingerprint(run)
 
 
 def test_reports_are_synced_before_a_checkpoint_that_counts_them(
@@ -265,61 +259,6 @@ def test_another_order_of_arrivals_gives_another_model(tmp_path: Path) -> None:
     slower = small_run.buffered("fedavg", fleet={"durations": {"median_s": 1.0, "sigma": 0.5}})
     other = small_run.in_process(tmp_path / "other", slower)
     assert fingerprint(run) != fingerprint(other)
-
-
-def test_a_record_that_ends_early_cannot_be_replayed(tmp_path: Path) -> None:
-    scene = scenario("fedavg")
-    run = small_run.begun(tmp_path / "run", scene)
-    with pytest.raises(GivenUpError, match="ends after round 0"):
-        replayed(tmp_path / "replay", run, [Arrival(0.0, Joined("agent-0"))])
-
-
-def test_a_damaged_record_is_refused_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"only runs with rounds\.mode buffered"):
-        arrivals_of(tmp_path)
-    record = tmp_path / "arrivals.jsonl"
-    record.write_text('{"at": 1.0, "event": "Reported", "client": "a", "step": 3}\n{"at": 2.0}\n')
-    with pytest.raises(UserError, match=r"arrivals.jsonl, line 2: not a recorded event"):
-        arrivals_of(tmp_path)
-    record.write_text('{"at": 1.0, "event": "Reported", "client": "a", "step": 3}\n')
-    assert arrivals_of(tmp_path) == [Arrival(1.0, Reported("a", 3))]
-
-
-def test_models_that_differ_are_named(tmp_path: Path) -> None:
-    for folder, content in (("run", b"1"), ("replay", b"2")):
-        models = tmp_path / folder
-        models.mkdir()
-        (models / "cluster-0.safetensors").write_bytes(b"same")
-        (models / "cluster-1.safetensors").write_bytes(content)
-    (tmp_path / "run" / "cluster-2.safetensors").write_bytes(b"missing")
-    names, different = compared(tmp_path / "run", tmp_path / "replay")
-    assert len(names) == 3
-    assert different == ("cluster-1.safetensors", "cluster-2.safetensors")
-
-
-def test_a_run_on_devices_cannot_be_replayed(tmp_path: Path) -> None:
-    scene = scenario("fedavg").model_copy(update={"fleet": None})
-    with pytest.raises(UserError, match="the data of this run is on its devices"):
-        replayable(tmp_path, scene)
-
-
-def test_a_second_replay_in_one_folder_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "result.json").touch()
-    with pytest.raises(UserError, match="choose another with --out, or remove it yourself"):
-        check_new(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("device", "learner"), [("cpu", "torch"), ("cpu (numpy)", "numpy"), ("cpu aarch64", "torch")]
-)
-def test_a_replay_trains_with_what_the_run_trained_with(device: str, learner: str) -> None:
-    assert learner_of_run({"devices": {"a": device, "b": device}}) == learner
-
-
-@pytest.mark.parametrize("other", ["cpu (numpy)", MIXED])
-def test_a_run_of_several_learners_cannot_be_replayed(other: str) -> None:
-    with pytest.raises(UserError, match="several kinds of devices"):
-        learner_of_run({"devices": {"a": "cpu", "b": other}})
 
 
 def test_a_report_that_is_damaged_while_it_waits_in_a_buffer_is_asked_for_again(

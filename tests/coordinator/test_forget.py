@@ -55,7 +55,6 @@ KEPT = {
 HISTORY = {
     "audit.jsonl": "a chain: it states what happened",
     "rounds.jsonl": "a line for each round: it states who took part",
-    "arrivals.jsonl": "the order of events, for a replay",
 }
 PRIVATE = {"client": {"clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-5}}
 

@@ -33,7 +33,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "a0130e30a367f968",
+    "553975d3c2a22ddb",
 )  # the format number, and the digest of the fields that it stands for
 
 

@@ -23,7 +23,6 @@ from covey.agent.device.service import Agent
 from covey.agent.kept.secure_folder import SecureFolder
 from covey.coordinator.aggregate.service import AggregatorService
 from covey.coordinator.aggregate.service import last_will as aggregator_will
-from covey.coordinator.record.event_log import arrivals_of
 from covey.coordinator.record.notices import Notice
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import IN_PROCESS
@@ -32,7 +31,6 @@ from covey.coordinator.run.run import Run
 from covey.coordinator.run.view import RunView
 from covey.coordinator.serve.service import Service, last_will
 from covey.coordinator.serve.sharded_link import ShardedLink
-from covey.coordinator.simulate.replay import Replay
 from covey.shared.errors import UserError
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.secure.agent import AgentState
@@ -47,6 +45,7 @@ from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 from tests.bowl import Trainer
 from tests.kit.inside import inside
 from tests.kit.local_clients import Client, LocalClients
+from tests.kit.replay import Arrival, Arrivals, Replay, noted
 from tests.kit.small_fleet import Numpy, share_of
 from tests.kit.small_run import clients, fingerprint, in_process, local_for, setup
 from tests.simulator.disk import Disk, Disks, State
@@ -595,7 +594,7 @@ class World:
 
     # -- the end -----------------------------------------------------------------------------------
 
-    def compare(self, run: Run) -> None:
+    def compare(self, run: Run, arrivals: Arrivals) -> None:
         """Compare the end of the run with that of a calm one, where the same agents took part."""
         ended = rounds_ended(run.folder)
         if ended != list(range(len(ended))):
@@ -607,7 +606,9 @@ class World:
         if inside(run).engine.rules.is_buffered:
             if self.judge.has_unreadable:
                 return  # the record does not name reports that a fold could not read
-            if fingerprint(run) != fingerprint(replayed(self._base / "replay", run)):
+            if fingerprint(run) != fingerprint(
+                replayed(self._base / "replay", run, arrivals[run.folder])
+            ):
                 raise BrokenError("the bytes are not those of the replay")
             return
         these, calm_ones = (
@@ -671,16 +672,14 @@ def calm(method: str, pace: Pace, secure: bool) -> list[tuple[Folded, str]]:
         return [(one, models[one.step]) for one in rounds_of(Path(folder))]
 
 
-def replayed(folder: Path, run: Run) -> Run:
+def replayed(folder: Path, run: Run, arrivals: Sequence[Arrival]) -> Run:
     people = clients(run.scenario.rounds.start_agents or AGENTS, run.scenario)
     scene = run.scenario
     again = Run.start(
         folder, scene, setup(scene), rules=inside(run).engine.rules, run=IN_PROCESS, now=0.0
     )
-    again.train_on()
     samples = {client: (local.examples, local.examples) for client, local in people.items()}
-    replay = Replay(again, LocalClients(local_for(people)), evaluates_busy=False)
-    return replay.play(samples, arrivals_of(run.folder))
+    return Replay(again, LocalClients(local_for(people))).play(samples, arrivals)
 
 
 def _unless_dead(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -704,9 +703,9 @@ def play(plan: Plan) -> History:
 
         async def program() -> None:
             world = World(Path(folder), plan, history, loop)
-            with world.disks.watched(), world.sums.watched():
+            with world.disks.watched(), world.sums.watched(), noted() as arrivals:
                 run = await world.whole()
-            world.compare(run)
+            world.compare(run, arrivals)
 
         try:
             runner.run(program())
