@@ -60,8 +60,9 @@ night: ## all that the suite tries a sample of, one after another, hours: method
 
 SEEDS ?= 1000
 BASE ?= 1
-simulate: $(READY) ## whole fleets with drawn faults on a virtual clock, SEEDS=1000 of them from BASE=1 on
+simulate: $(READY) ## whole fleets with drawn faults on a virtual clock, SEEDS=1000 of them from BASE=1 on, and as many whose coordinator lies
 	$(BIN)/python -m tests.simulator --seeds $(SEEDS) --first $(BASE)
+	$(BIN)/python -m tests.simulator --lying --seeds $(SEEDS) --first $(BASE)
 
 fuzz: $(READY) ## a million hostile inputs to everything that reads bytes
 	$(BIN)/python -m pytest -n 2 --timeout 0 --hypothesis-profile night --hypothesis-seed $(BASE) tests/fuzz/test_fuzz.py

@@ -50,10 +50,14 @@ REVOKED_IN = ("agent", "broker")
 # path -> phrases that it may use
 EXCEPTIONS: dict[str, set[str]] = {
     "tests/test_words.py": set(AVOIDED),  # quotes them as examples
-    # to tell a lie is the usual word for what these agents do
+    # to tell a lie is the usual word for what these agents and coordinators do
     "tests/attacks/lies.py": {TOLD},
     "tests/attacks/test_lies.py": {TOLD},
     "tests/attacks/test_lies_processes.py": {TOLD},
+    "tests/simulator/__main__.py": {TOLD},
+    "tests/simulator/lies.py": {TOLD},
+    "tests/simulator/lying_plan.py": {TOLD},
+    "tests/simulator/lying_world.py": {TOLD},
 }
 
 QUOTATION = re.compile(r"``?[^`]*``?|(?<!\w)\"[^\"]*\"|(?<!\w)'[^']*'(?!\w)|“[^”]*”")

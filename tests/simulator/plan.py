@@ -88,6 +88,11 @@ class Plan:
     faults: tuple[Fault, ...]
     secure: bool = False  # under secure sums, of all agents
 
+    def __str__(self) -> str:
+        aggregators = "with aggregators" if self.aggregators else "without aggregators"
+        title = f"{self.method}, {self.pace}, {self.shards} brokers {aggregators}"
+        return "\n  ".join([title, *map(str, self.faults)])
+
     @property
     def agents(self) -> int:
         return self.scene.rounds.start_agents or AGENTS

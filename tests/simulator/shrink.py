@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from tests.simulator.plan import Plan
-
-Fails = Callable[[Plan], bool]
+from collections.abc import Callable, Iterable
+from typing import Protocol, Self, TypeVar
 
 
-def shrunk(plan: Plan, fails: Fails, plays: int = 60) -> Plan:
+class Shrinkable(Protocol):
+    """A plan that knows simpler ones."""
+
+    def simpler(self) -> Iterable[Self]: ...
+    def to_json(self) -> str: ...
+
+
+P = TypeVar("P", bound=Shrinkable)
+
+
+def shrunk(plan: P, fails: Callable[[P], bool], plays: int = 60) -> P:
     """Take away and simplify, one step after another, as long as the plan fails.
 
     Args:
