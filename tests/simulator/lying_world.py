@@ -221,7 +221,6 @@ class Liar(Devices):
         self.broken: list[str] = []  # promises
         self.at_work: ClientId = ""
         self._told: dict[tuple[ClientId, int], Work] = {}  # by step
-        self._believed: dict[tuple[ClientId, int], Work] = {}
         self._bent: dict[tuple[Any, ...], Work] = {}  # by the honest work and the lies
         self._first: dict[str, Any] = {}  # models by key
         self._newest: Integers | None = None
@@ -229,7 +228,6 @@ class Liar(Devices):
     def begins(self) -> None:
         """A run begins: its steps have the numbers of the one before."""
         self._told.clear()
-        self._believed.clear()
         self.asked, self.open = 0, self.sums
 
     # what is asked
@@ -306,9 +304,6 @@ class Liar(Devices):
             if known is None:
                 known = self._bent[name] = self._lied(work, telling)
             self._told[client, step.number] = known
-            # reports are taken as if they were of the honest work
-            believed = self._believed[client, step.number] = Work(**fields_of(work))
-            vars(believed)["digest"] = known.digest
         return known
 
     def _lied(self, work: Work, telling: Sequence[tuple[Lie, random.Random]]) -> Work:
@@ -398,7 +393,6 @@ class Liar(Devices):
     def at_large(self) -> Iterator[None]:
         """The code of the coordinator is the liar's."""
         liar, ended, work = self, GroupSum.ended, OrderBook._work
-        work_of = OrderBook.work_of
         boxes, terms = secured.Secured._boxes, secured.Secured._terms_of_sum
         of_key, save = secured.Secured.model, SecureFolder.save_vector
 
@@ -406,10 +400,6 @@ class Liar(Devices):
             if step.phase.name == BOX:
                 liar.open = liar.sums
             return liar.work(client, step, work(own, client, step, state))
-
-        def believed(own: OrderBook, client: ClientId, number: int, state: Any) -> Work:
-            work = work_of(own, client, number, state)
-            return liar._believed.get((client, number), work)
 
         def begun(own: Any, state: Any, reports: Any) -> Any:
             chosen = liar.members(reports)
@@ -440,7 +430,6 @@ class Liar(Devices):
 
         patches: list[Any] = [
             patch.object(OrderBook, "_work", of_step),
-            patch.object(OrderBook, "work_of", believed),
             patch.object(
                 orders, "model_of", lambda o, t, key, u: liar.model(key, model_of(o, t, key, u))
             ),
