@@ -33,6 +33,7 @@ from tests.kit.secure_run import SECURE, Failing, begun, ended, ends, rows, scen
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy, over_the_wire
 from tests.kit.small_run import fingerprint, in_process, scenario
 
+FEW = {"least": 3}  # of four agents
 HABITS = {"duplicate": 0.3, "reorder": 0.3, "drop_session": 0.01}
 
 
@@ -64,7 +65,7 @@ def test_boxes_and_joins_are_exchanged_while_agents_train(tmp_path: Path) -> Non
         "rounds": {"count": 1, "participation": 1.0, "start_agents": 4},
         "evaluation": {"deliver": "served"},
     }
-    masked = clock.run(seconds(scene(**sections, name="masked")), within_s=1e4)
+    masked = clock.run(seconds(scene(secure=FEW, **sections, name="masked")), within_s=1e4)
     plain = clock.run(seconds(scenario("fedavg", **sections, name="plain")), within_s=1e4)
     # an evaluation has as many exchanges of messages as a round
     assert masked - plain < 2 * 4 * delay_s
@@ -82,7 +83,7 @@ def test_training_ahead_takes_no_longer_than_the_device_allows(tmp_path: Path) -
                     ended.append(asyncio.get_running_loop().time())
 
     async def whole() -> None:
-        this = scene(rounds={"count": 1, "start_agents": 4})
+        this = scene(secure=FEW, rounds={"count": 1, "start_agents": 4})
         people = small_run.clients(4, this)
         patient = small_run.rules(this, **PATIENT)
         fleet = Fleet(tmp_path, this, patient, MemoryBroker(), people)
@@ -92,8 +93,7 @@ def test_training_ahead_takes_no_longer_than_the_device_allows(tmp_path: Path) -
         async with fleet:
             await fleet.serve()
 
-    with pytest.raises(TimeoutError):
-        clock.run(whole(), within_s=17.0)
+    clock.run(whole(), within_s=60.0)  # what was cut off is done without the data
     # they began after ten seconds, in which the data was inspected
     assert [round(at) for at in ended[:4]] == [15] * 4
 

@@ -15,7 +15,8 @@ from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.run.folder import IN_PROCESS, Origin
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.virtual_clock import Driver, Work
+from covey.coordinator.simulate.virtual_clock import Driver
+from covey.coordinator.simulate.virtual_clock import Work as Timed
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.base import base_vector
@@ -24,7 +25,7 @@ from covey.shared.strategies.base import ClientId, Setup
 from covey.shared.strategies.client_half import ClientState, Local
 from covey.shared.wire.codec import decode_model
 from covey.shared.wire.jobs import DataSource, DeviceData
-from covey.shared.wire.messages import OrderMessage, ReportContent, is_base
+from covey.shared.wire.messages import OrderMessage, ReportContent, Work, is_base
 from covey.shared.work.at_hand import AtHand
 from tests.kit.inside import inside
 
@@ -51,6 +52,10 @@ class Client(SimulatedParticipant):
 
     def without_data(self, *_: object, rows: int = 0) -> AtHand:
         return AtHand(cast(Local, WithoutData(self.given.local, tries=False)))
+
+    def stated_samples(self, work: Work) -> int | None:
+        """That of the data at hand, which no file has."""
+        return None
 
     def public(self, error: Exception) -> str:
         if not isinstance(error, UserError):
@@ -89,7 +94,7 @@ class LocalClients:
         self.memories: dict[ClientId, ClientState] = {}
         self._kept: dict[ClientId, ClientState] = {}  # that came with the newest report
 
-    def compute(self, run: Run, work: Work) -> None:
+    def compute(self, run: Run, work: Timed) -> None:
         """Nothing before a report is due."""
 
     def report(self, run: Run, client: ClientId, order: OrderMessage) -> bytes:
