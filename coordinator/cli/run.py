@@ -202,6 +202,9 @@ def run_command(
         if not options.folder.exists():
             raise stopped("nothing was started yet")
         raise stopped(f"to continue: {resume_command(sys.argv[1:])}")
+    # figures that their owners keep are no failure of the run; a comparison cannot do without
+    of_run = result.get("failure") or not result.get("kept_back")
+    problem = none_evaluated(result) if of_run else ""
     if as_json:
         json_line({"event": "result", **result})
     else:
@@ -217,12 +220,11 @@ def run_command(
                 show_line(remark)
         if missing := unevaluated(result):
             show_line(missing)
-        show_odd(out(), read_odd(result.get("odd", ())))
+        odd = read_odd(result.get("odd", ()))
+        if odd or not problem:
+            show_odd(out(), odd)
         show_line(f"models, records and the result are in {options.folder}")
-    # figures that their owners keep are no failure of the run; a comparison cannot do without
-    if (result.get("failure") or not result.get("kept_back")) and (
-        problem := none_evaluated(result)
-    ):
+    if problem:
         raise failed(problem)
 
 

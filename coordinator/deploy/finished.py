@@ -24,8 +24,7 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
 
     A run that is resumed after its end leaves the devices alone: an operator may have chosen another version since.
     """
-    wish = run.scenario.rounds.publish
-    if wish == "never":
+    if (wish := run.scenario.rounds.publish) == "never":
         return
     try:
         if any(one.act == "publish" for one in publications(run.folder)):
@@ -33,6 +32,8 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
         version = _version(run, best=wish == "best")
         if not version.models:  # they never left the devices
             return
+        if why := run.strategy.failure(run.state):
+            raise UserError(why)
         if version.round == run.round and (why := withheld(*worse_than_none(run))):
             raise UserError(
                 f"{why}; `coordinator promote {run.folder} --force` publishes them all the same"
@@ -51,12 +52,11 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
         figure = early_stop.figure_after(
             run.scenario, run.history, run.members.evaluation, version.round, run.round
         )
-        serial = published.serial
         before = published.before.all_devices
         line = Publication(
             act="publish",
             round=version.round,
-            serial=serial,
+            serial=published.serial,
             run=version.run,
             federation=run.scenario.federation,
             who=operator(),
@@ -68,7 +68,7 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
     except UserError as error:
         observer(ModelsNotPublished(str(error)))
         return
-    observer(ModelsPublished(name, version.round, len(version.models), serial))
+    observer(ModelsPublished(name, version.round, len(version.models), published.serial))
 
 
 def withheld(worse: Sequence[ClientId], compared: int) -> str:

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from covey.coordinator.cli import run as command
 from covey.coordinator.cli.program import app
 from covey.coordinator.cli.run import resume_command
+from covey.coordinator.doctor.examine import NOTHING_ODD
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.record.notices import Observer
 from covey.coordinator.run.folder import prepare, prepared
@@ -332,6 +333,19 @@ def test_a_run_without_evaluated_agents_does_not_end_well(
     assert "error: no agent was evaluated" in result.stderr
     assert "agent-0 could not do its work 3 times, last in round 2" in result.stdout
     assert typed(*line, "--json").exit_code == 1
+
+
+def test_a_run_whose_rounds_were_all_passed_over_ends_with_the_reason(tmp_path: Path) -> None:
+    fleet = {
+        "rounds": {"count": 2, "participation": 1.0},
+        "fleet": {"agents": 4, "data": "digits", "workers": 1},
+    }
+    secure = {"privacy": {"secure": {"clip": 1.0, "least": 5}}, "compare": None}
+    path = written(tmp_path, {**DIGITS, **fleet, **secure})
+    result = typed("run", path, "--in-process", "--out", tmp_path / "out")
+    assert result.exit_code == 1, result.output
+    assert "error: no sum of updates was opened in 2 rounds" in result.stderr
+    assert NOTHING_ODD not in result.stdout
 
 
 def test_a_port_that_does_not_exist_is_refused_before_a_dashboard_begins(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from covey.coordinator.record.notices import ModelsNotPublished
 from covey.coordinator.run.result import worse_than_none, write_all, write_models
 from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError
+from covey.shared.strategies.base import Strategy
 from tests.kit import small_run
 
 
@@ -55,6 +56,15 @@ def test_models_that_are_worse_than_none_on_most_devices_are_withheld(
     assert "--force" in notice.why
     with pytest.raises(UserError, match=r"worse than none on 5 of 8 devices.*--force overrides"):
         check_worth(tmp_path / "run", run.version({}))
+
+
+def test_a_run_that_came_to_nothing_publishes_no_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Strategy, "failure", lambda *_: "no sum was opened")
+    told: list[Any] = []
+    asyncio.run(publish_finished(finished(tmp_path / "run", 0), object(), told.append))  # type: ignore[arg-type]
+    assert told == [ModelsNotPublished("no sum was opened")]
 
 
 def test_a_device_whose_served_model_diverged_counts_as_worse(tmp_path: Path) -> None:
