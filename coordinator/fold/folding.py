@@ -34,7 +34,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Order, Phase, Reports, Strategy, Sums
 from covey.shared.strategies.client_half import Report
-from covey.shared.strategies.reading import Orders, fold, is_whole, sums_of
+from covey.shared.strategies.reading import fold, is_whole, sums_of
 from covey.shared.strategies.sums import ExactSums, Terms, count, fair_terms
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class _Arrived:
     """A report that is in the sums."""
 
     report: Report  # its vectors are in the spool, or only an aggregator has seen them
-    own: Terms | None  # as the method made them; None: perhaps it would make others now
+    own: Terms  # as the method made them
     terms: Terms  # as they were added
     steps: Sequence[limits.ReportedVector]
     is_whole: bool  # the fold needs the vectors too
@@ -138,6 +138,7 @@ class Folding:
         self.phase = phase
         self._invited = phase  # the same with those who were invited, at the close
         self._asked = {} if asked is None else asked
+        self._has_changed = False  # the method's state or the cohort, since reports came
         self.scenario = scenario
         self.is_direct = False  # takes no sums of aggregators
         self.settled: list[bytes] = []  # digests of aggregators' messages that were dealt with
@@ -230,11 +231,7 @@ class Folding:
         """The method forgets an agent, whose report does not count any more."""
         self.remove(client)
         self.is_direct = True  # an aggregator's sum may have its report
-        self._terms_may_differ()
-
-    def _terms_may_differ(self) -> None:
-        """The method's state or the cohort has changed since reports came: it is asked for their terms again."""
-        self._arrived = {one: replace(came, own=None) for one, came in self._arrived.items()}
+        self._has_changed = True
 
     def give_up(self) -> None:
         """Leave the step to the spool."""
@@ -254,15 +251,13 @@ class Folding:
         """A report with all that the sums and the limits need of it; `norms` as for `Distances.of`."""
         terms = self._terms(client, report, state)
         steps: Sequence[limits.ReportedVector] = ()
-        whole = False
-        if self._has_vectors:
-            order = self._order(client, state)
-            whole = is_whole(self._strategy, order)
-            if self._measures:
-                steps = self._distances.of(
-                    state, self.phase, client, report=report, order=order, terms=terms, norms=norms
-                )
-        return _Arrived(report, own=terms, terms=terms, steps=steps, is_whole=whole)
+        order = self._order(client, state) if self._has_vectors else Order()
+        if self._measures:
+            steps = self._distances.of(
+                state, self.phase, client, report=report, order=order, terms=terms, norms=norms
+            )
+        whole = self._has_vectors and is_whole(self._strategy, order)
+        return _Arrived(report, terms, terms, steps, whole)
 
     def _terms(self, client: ClientId, report: Report, state: Any) -> Terms:
         if not self._has_vectors:
@@ -271,10 +266,6 @@ class Folding:
 
     def _order(self, client: ClientId, state: Any) -> Order:
         return order_of(self._strategy, state, self.phase, client, self._asked)
-
-    def _orders(self, reports: Reports, state: Any) -> Orders:
-        """What these reports answer."""
-        return {client: self._order(client, state) for client, _ in reports}
 
     def _uncount(self, terms: Terms, vectors: Mapping[str, Vector]) -> None:
         for term in terms:
@@ -303,7 +294,7 @@ class Folding:
         self._invited = phase
         if self.phase.cohort != phase.cohort and isinstance(self.phase.cohort, tuple):
             self.phase = phase  # it names its cohort
-            self._terms_may_differ()
+            self._has_changed = True
         verdict = self._close_sums(reporters, state) if self._is_added_up else None
         if verdict is not None:
             return verdict
@@ -314,7 +305,12 @@ class Folding:
             (client, fresh(self.scenario, state, client, report, (began or {}).get(client)))
             for client, report in found
         ]
-        steps = self._steps_of(reports, state)
+        try:
+            steps = self._steps_of(reports, state) if self._measures else []
+        except (OSError, MemoryError):
+            raise
+        except Exception:
+            steps = []  # the fold fails as well, and finds who is to blame
         refused = self._refused(steps)
         if refused is not None:
             return refused
@@ -366,16 +362,15 @@ class Folding:
             return None
 
     def _steps_of(self, reports: Reports, state: Any) -> list[limits.ReportedVector]:
-        """How far the reports moved. Where this cannot be computed, the fold fails as well and finds who is to blame."""
-        if not self._measures:
-            return []
-        try:
-            orders = self._orders(reports, state)
-            return limits.steps_of(self._strategy, state, self.phase, reports, orders)
-        except (OSError, MemoryError):
-            raise
-        except Exception:
-            return []
+        """How far the reports moved."""
+        phase, steps = self.phase, list[limits.ReportedVector]()
+        for client, report in reports:
+            terms = self._terms(client, report, state)
+            order = self._order(client, state)
+            steps += self._distances.of(
+                state, phase, client, report=report, order=order, terms=terms
+            )
+        return steps
 
     def _refused(self, steps: Sequence[limits.ReportedVector]) -> Missing | Guilty | None:
         """What follows from steps that no training makes; None where there are none."""
@@ -417,7 +412,7 @@ class Folding:
             self._invited,
             sums=sums,
             reports=seen,
-            orders=self._orders(seen, state),
+            orders={client: self._order(client, state) for client, _ in seen},
             parameters=self._parameters,
         )
         limits.check_sound(self._strategy, after)
@@ -461,8 +456,7 @@ class Folding:
     def _sums_of(self, reports: Reports, state: Any) -> tuple[Sums, Reports]:
         """The sums of these reports, made now, and the reports as the fold may see them."""
         if self._settings.clips:
-            orders = self._orders(reports, state)
-            steps = limits.steps_of(self._strategy, state, self.phase, reports, orders)
+            steps = self._steps_of(reports, state)
             reports = limits.clip(self._strategy, state, reports, steps, self._settings)
         average = self._settings.average
         if self._privacy is not None:
@@ -496,9 +490,8 @@ class Folding:
             raise ValueError(f"the report of {client} is not in the sums")
         then = arrived.report
         is_capped = (report.examples, report.steps) != (then.examples, then.steps)
-        if is_capped or arrived.own is None:
-            return self._terms(client, report, state)
-        return arrived.own
+        again = is_capped or self._has_changed
+        return self._terms(client, report, state) if again else arrived.own
 
 
 def check_sums(reports: Sequence[Terms], sizes: Mapping[str, int], sums: Accumulator) -> None:

@@ -30,7 +30,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Order, Phase, Reports, Strategy
 from covey.shared.strategies.client_half import Report
-from covey.shared.strategies.reading import Orders, bases_of
+from covey.shared.strategies.reading import bases_of
 from covey.shared.strategies.sums import Terms
 
 ClientReport = tuple[ClientId, Report]
@@ -66,13 +66,8 @@ Norms = Mapping[str, float]  # usual norms by vector name
 def capped(reports: Reports, settings: Aggregation) -> list[ClientReport]:
     """The reports with claims of examples and steps no larger than the cohort's cap."""
     cap = settings.max_samples
-    claimed_examples: list[int] = []
-    claimed_steps: list[int] = []
-    for _, report in reports:
-        claimed_examples.append(report.examples)
-        claimed_steps.append(report.steps)
-    most_examples = most_samples(claimed_examples, cap.times_median)
-    most_steps = most_samples(claimed_steps, cap.times_median)
+    most_examples = most_samples([report.examples for _, report in reports], cap.times_median)
+    most_steps = most_samples([report.steps for _, report in reports], cap.times_median)
     result: list[ClientReport] = []
     for client, report in reports:
         examples = min(report.examples, most_examples or report.examples)
@@ -133,7 +128,7 @@ class Distances:
             key = bases.get(name)
             if key is None:
                 continue
-            base = _base_model(self._strategy, state, key)
+            base = self._strategy.model(state, key) if key else None  # a gradient has none
             if norms is None:
                 vector = report.vectors[name]
                 if base is not None and base.size != vector.size:
@@ -153,38 +148,12 @@ class Distances:
         return steps
 
 
-def steps_of(
-    strategy: AnyStrategy, state: Any, phase: Phase, reports: Reports, orders: Orders
-) -> list[ReportedVector]:
-    """The steps of all these reports, which answer these orders."""
-    distances = Distances(strategy)
-    steps: list[ReportedVector] = []
-    for client, report in reports:
-        terms = strategy.terms(state, phase, client, report)
-        steps += distances.of(
-            state, phase, client, report=report, order=orders[client], terms=terms
-        )
-    return steps
-
-
-def _base_model(strategy: AnyStrategy, state: Any, key: str) -> Vector | None:
-    """The model that a vector is compared with; a gradient has none."""
-    if not key:
-        return None
-    return strategy.model(state, key)
-
-
 def usual_steps(steps: Steps) -> dict[str, float]:
     """The lower median of the steps' norms by vector name, where enough reports make one."""
-    norms: dict[str, list[float]] = {}
+    norms: dict[str, Lengths] = defaultdict(list)
     for step in steps:
-        of_vector = norms.setdefault(step.name, [])
-        of_vector.append(step.norm)
-    usual: dict[str, float] = {}
-    for name, of_vector in norms.items():
-        if len(of_vector) >= MIN_REPORTS:
-            usual[name] = lower_median(of_vector)
-    return usual
+        norms[step.name].append(step.norm)
+    return {name: lower_median(own) for name, own in norms.items() if len(own) >= MIN_REPORTS}
 
 
 def too_far(steps: Steps, settings: Aggregation, earlier: Norms | None = None) -> Reasons:
@@ -219,11 +188,8 @@ class _UsualSteps:
         self._norms: dict[str, Lengths] = defaultdict(list)  # of all steps, by vector name
         self._near: dict[Place, Lengths] = defaultdict(list)  # of those from one model
         for step in steps:
-            norm = step.norm
-            name = step.name
-            of_vector = self._norms[name]
-            of_vector.append(norm)
-            self._near[name, step.key].append(norm)
+            self._norms[step.name].append(step.norm)
+            self._near[step.name, step.key].append(step.norm)
         self._medians: dict[Place, float] = {}  # of those asked for so far
 
     def of(self, step: ReportedVector) -> float:
@@ -266,7 +232,7 @@ def clip(
             limit = _longest(step, usual_norms, settings)
             if limit is None:
                 continue
-            base = _base_model(strategy, state, step.key)
+            base = strategy.model(state, step.key) if step.key else None
             vectors[name] = clipped(vectors[name], base, limit, step.norm)
         clipped_report = replace(report, vectors=vectors)
         result.append((client, clipped_report))
@@ -370,21 +336,15 @@ def _check_numbers(value: Any, where: str) -> None:
 def fair_figures(evaluation: Mapping[ClientId, Figures], settings: Aggregation) -> FairFigures:
     """Test figures by agent and mode, with numbers of samples capped like examples: they weigh the averages."""
     cap = settings.max_samples
-    claims: dict[str, list[int]] = {}  # numbers of samples by mode
+    claims: dict[str, list[int]] = defaultdict(list)  # numbers of samples by mode
     for figures in evaluation.values():
         for mode, row in figures.items():
-            claims_of_mode = claims.setdefault(mode, [])
-            claims_of_mode.append(row["n"])
-    limits: dict[str, int | None] = {}
-    for mode, amounts in claims.items():
-        limits[mode] = most_samples(amounts, cap.times_median)
-    result: FairFigures = {}
-    for client, figures in evaluation.items():
-        fair = dict(figures)
-        for mode, row in figures.items():
-            fair[mode] = _fair_row(row, limits[mode])
-        result[client] = fair
-    return result
+            claims[mode].append(row["n"])
+    most = {mode: most_samples(amounts, cap.times_median) for mode, amounts in claims.items()}
+    return {
+        client: {mode: _fair_row(row, most[mode]) for mode, row in figures.items()}
+        for client, figures in evaluation.items()
+    }
 
 
 def _fair_row(row: Figures, most: int | None) -> Figures:

@@ -288,12 +288,7 @@ class PrivateSums:
         if not self._strategy.facts.signatures:
             return reports
         known = self._strategy.assignment(state)
-        members: list[ClientReport] = []
-        for entry in reports:
-            client, _ = entry
-            if client in known:
-                members.append(entry)
-        return members
+        return [(client, report) for client, report in reports if client in known]
 
     def _assigned(
         self, state: Any, phase: Phase, reports: Reports, settings: ClientPrivacy, step: int

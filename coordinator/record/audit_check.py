@@ -20,6 +20,7 @@ from covey.shared.storage.audit import (
     TRUNCATED,
     Head,
     algorithm,
+    canonical,
     hash_of,
     is_keyed,
     parsed,
@@ -140,11 +141,10 @@ class _Check:
         before = self.head or Head(0, NO_HASH)
         if self.head is None:
             self._begin(record)
-        expected = before.sequence + 1
-        if record["sequence"] != expected:
+        if record["sequence"] != (expected := before.sequence + 1):
             return f"it has number {record['sequence']}, expected {expected}: lines are missing or moved"
         bare = {name: value for name, value in record.items() if name != "hash"}
-        computed = hash_of(bare, self.key).encode()
+        computed = hash_of(canonical(bare), self.key).encode()
         if not hmac.compare_digest(computed, record["hash"].encode(errors="replace")):
             fault = "its hash does not match its content: the line was changed"
             if self.key is not None:

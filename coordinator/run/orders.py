@@ -6,7 +6,7 @@ with the learning rate, as at an evaluation with settings of its own: an older o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -188,10 +188,6 @@ class OrderBook:
         asked = step.asked.get(client)
         return self._work(client, step, state).digest if asked is None else asked.work
 
-    def orders_of(self, clients: Iterable[ClientId], state: Any) -> list[SendOrder]:
-        """The orders of these agents."""
-        return [self.order_of(client, state) for client in clients]
-
     def models_of(self, orders: Sequence[SendOrder]) -> list[SendModel]:
         """The models that these orders name, each once."""
         works = [send.work for send in orders]
@@ -279,7 +275,8 @@ class OrderBook:
         addressed = (order.models, order.cluster)
         work = self._works.get(addressed)
         if work is None or work.numbers != order.numbers:
-            work = self._new_work(order, step, state)
+            models = [self._model(key, step.number, state).ref for key in order.models]
+            work = self._work_with(step.phase, order, models)
             if len(self._works) >= MAX_WORKS:
                 self._works.clear()
             self._works[addressed] = work
@@ -300,21 +297,12 @@ class OrderBook:
         self._room.write(lambda: replace_quickly(path, content))
         return SendModel(ref=self._ref(SETTINGS, content), path=path, about=step, values=0)
 
-    def _new_work(self, order: Order, step: Step, state: Any) -> Work:
-        models: list[ModelRef] = []
-        for key in order.models:
-            models.append(self._model(key, step.number, state).ref)
-        return self._work_with(step.phase, order, models)
-
     def _work_with(self, phase: Phase, order: Order, models: list[ModelRef]) -> Work:
         """The work of a phase for an agent whose order the strategy has made."""
         scenario = self._scenario
         wire = scenario.wire
         codec = Codec(wire.codec, wire.delta, keep=wire.keep)
         training = self._training(phase)
-        numbers = dict(order.numbers)
-        if CARD in numbers:
-            numbers[CARD] = scenario.min_cell
         privacy = None
         if scenario.privacy is not None:
             privacy = scenario.privacy.for_agents(scenario.rounds.count)
@@ -328,7 +316,7 @@ class OrderBook:
             layout=self._setup.whole.to_wire(),
             scaling=self._facts.scaling,
             models=models,
-            numbers=numbers,
+            numbers=dict(order.numbers),
             cluster=order.cluster,
             sizes=dict(phase.sizes),
             codec=codec.to_wire(),
@@ -351,6 +339,8 @@ class OrderBook:
 
     def _as_sent(self, client: ClientId, phase: Phase, order: Order) -> Order:
         """The method's order with what the run adds: for the judge, and what does not travel."""
+        if CARD in order.numbers:
+            order = replace(order, numbers={**order.numbers, CARD: self._scenario.min_cell})
         if EVALUATE in (phase.name, order.numbers.get(AHEAD)):
             order = replace(order, numbers={**order.numbers, **self._for_the_judge()})
         member = self._members.get(client)

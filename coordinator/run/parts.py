@@ -92,7 +92,7 @@ class Parts:
 
     def orders_of(self, clients: Iterable[ClientId]) -> list[SendOrder]:
         """What these agents should do now."""
-        return self.orders.orders_of(clients, self.state)
+        return [self.orders.order_of(client, self.state) for client in clients]
 
     def recorded(self, record: Record) -> Announce:
         """Write a line of the record and show it."""

@@ -24,6 +24,7 @@ MAX_EXPONENT = 1074
 MAX_COUNT = 1 << 53  # vectors in a mean
 MAX_REASON = 200  # characters
 LITTLE_ENDIAN = np.dtype("<f8")
+NOTHING = ExactMean(0)  # what is under a key that no vector has
 
 Entry = dict[str, Any]  # a mean on the wire: its key, size, count, weight and grids
 
@@ -59,24 +60,15 @@ class Accumulator:
 
     def count(self, key: str) -> int:
         """The number of vectors under a key."""
-        mean = self._means.get(key)
-        if mean is None:
-            return 0
-        return mean.count
+        return self._means.get(key, NOTHING).count
 
     def weight(self, key: str) -> float:
         """The sum of the weights under a key."""
-        mean = self._means.get(key)
-        if mean is None:
-            return 0.0
-        return float(mean.weight)
+        return float(self.exact_weight(key))
 
     def exact_weight(self, key: str) -> Fraction:
         """The sum of the weights under a key, without rounding."""
-        mean = self._means.get(key)
-        if mean is None:
-            return Fraction(0)
-        return mean.weight
+        return self._means.get(key, NOTHING).weight
 
     def size(self, key: str) -> int:
         """The length of the vectors under a key. Raises ValueError where nothing is counted under it."""

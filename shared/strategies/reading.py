@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.strategies.base import GRADIENT, MODEL, ClientId, Order, Phase, Reports, Strategy
-from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.server import Moving, Served
 from covey.shared.strategies.sums import Sums, SumsAtHand, Terms
 
@@ -46,18 +45,6 @@ def sums_of(
     return sums
 
 
-def _without_vectors(
-    strategy: Strategy[Any], reports: Reports, orders: Orders
-) -> list[tuple[ClientId, Report]]:
-    """The reports as a fold gets them: with vectors only where it needs them."""
-    return [
-        (client, report)
-        if is_whole(strategy, orders[client])
-        else (client, replace(report, vectors={}))
-        for client, report in reports
-    ]
-
-
 def fold(
     strategy: Strategy[S],
     state: S,
@@ -79,7 +66,10 @@ def fold(
         orders: that they answer.
         parameters: P, the values at the front of a model that are trained; None: all of them.
     """
-    known = _without_vectors(strategy, reports, orders)
+    known = [
+        (client, report if is_whole(strategy, orders[client]) else replace(report, vectors={}))
+        for client, report in reports
+    ]
     server = strategy.server
     if server is None or server.takes_the_mean:
         return strategy.fold(state, phase, sums, known)

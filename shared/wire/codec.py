@@ -29,7 +29,7 @@ from covey.shared.numerics.vectors import Layout, Peaks, Vector, peaks
 from covey.shared.wire import number_formats
 from covey.shared.wire.largest import Difference, largest
 from covey.shared.wire.messages import Encoded, ModelContent
-from covey.shared.wire.number_formats import FLOAT32, UINT32, are_finite, finite
+from covey.shared.wire.number_formats import FLOAT32, UINT32, finite
 
 Name = Literal["float32", "float16", "bfloat16", "int8", "topk"]
 Bases = Callable[[bytes], Vector]
@@ -171,7 +171,7 @@ def measured(encoded: Encoded, *, length: int, bases: Bases | None = None) -> tu
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found below
         values = reader(encoded, base)
     found = peaks(values)
-    if not are_finite(found):
+    if not all(map(math.isfinite, found)):
         raise DecodeError("not finite", f"codec {encoded.codec}")
     return values, found
 

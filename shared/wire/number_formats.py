@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.numerics.vectors import Peaks, Vector, blocks, peaks
+from covey.shared.numerics.vectors import Vector, blocks, peaks
 
 IN_CACHE = (
     1 << 17
@@ -87,14 +87,9 @@ Writer = Callable[[Array], None]
 
 def finite(values: Vector) -> Vector:
     """The values (d,) themselves. Raises ValueError unless all are finite."""
-    if not are_finite(peaks(values)):
+    if not all(map(math.isfinite, peaks(values))):
         raise ValueError("the vector holds NaN or infinity")
     return values
-
-
-def are_finite(found: Peaks) -> bool:
-    """Whether all values of the vector with these peaks are finite."""
-    return all(map(math.isfinite, found))
 
 
 def to_float16(values: Vector) -> bytes:

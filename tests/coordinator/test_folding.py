@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from covey.coordinator.fold.limits import (
+    Distances,
     ReportedVector,
     UnsoundFoldError,
     capped,
@@ -16,7 +17,6 @@ from covey.coordinator.fold.limits import (
     clip,
     fair_figures,
     guilty,
-    steps_of,
     too_far,
     usual_steps,
 )
@@ -57,8 +57,12 @@ def test_claims_of_samples_and_steps_are_capped_and_honest_reports_are_the_same_
 
 
 def steps_from(reports: Reports) -> list[ReportedVector]:
-    orders = {client: FEDAVG.order(STATE, TRAIN, client) for client, _ in reports}
-    return steps_of(FEDAVG, STATE, TRAIN, reports, orders)
+    distances, steps = Distances(FEDAVG), list[ReportedVector]()
+    for client, report in reports:
+        order = FEDAVG.order(STATE, TRAIN, client)
+        terms = FEDAVG.terms(STATE, TRAIN, client, report)
+        steps += distances.of(STATE, TRAIN, client, report=report, order=order, terms=terms)
+    return steps
 
 
 def test_a_step_many_times_as_long_as_the_others_and_the_model_is_refused() -> None:

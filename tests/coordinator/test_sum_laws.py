@@ -73,10 +73,13 @@ def merged(folding: Folding, spool: Spool, state: Any, reports: Reports) -> None
         sums = Accumulator()
         norms = {}
         for client, report in shard:
-            for term in strategy.terms(state, phase, client, report) if phase.sizes else ():
+            order = strategy.order(state, phase, client)
+            terms = strategy.terms(state, phase, client, report) if phase.sizes else ()
+            for term in terms:
                 sums.add(term.key, term.part(report.vectors), term.weight)
-            orders = {client: strategy.order(state, phase, client)}
-            steps = limits.steps_of(strategy, state, phase, [(client, report)], orders)
+            steps = limits.Distances(strategy).of(
+                state, phase, client, report=report, order=order, terms=terms
+            )
             norms[client] = {step.name: step.norm for step in steps}
         bare = [(c, replace(r, vectors=SummedVectors(phase.sizes))) for c, r in shard]
         folding.add_sum(bare, norms, Accumulator.from_bytes(sums.to_bytes()), state)

@@ -99,7 +99,7 @@ def forged(line: bytes, previous: str | None = None) -> bytes:
     record["fields"]["agent"] = "somebody-else"
     record["previous"] = previous if previous is not None else record["previous"]
     del record["hash"]
-    record["hash"] = audit.hash_of(record, None)
+    record["hash"] = audit.hash_of(audit.canonical(record), None)
     return audit.canonical(record) + b"\n"
 
 
