@@ -15,13 +15,13 @@ from covey.coordinator.run.orders import OrderBook
 from covey.coordinator.simulate.virtual_clock import GivenUpError
 from covey.shared.scenario.task import Task
 from covey.shared.secure.messages import Introduction
-from covey.shared.strategies.base import Order, Phase
+from covey.shared.strategies.base import Order, Phase, Term
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.feddane import FedDane
 from covey.shared.strategies.fedem import FedEm
 from covey.shared.strategies.secured.coordinator import Secured
 from covey.shared.strategies.secured.phases import AHEAD, BOX, WORDS, bytes_of, words_of
-from tests.secure.live import TASK, Devices, made, sums
+from tests.secure.live import LAYOUT, TASK, Devices, made, sums
 
 VICTIM = "a3"
 
@@ -35,7 +35,9 @@ def tell_others(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
         if client == VICTIM or step.phase.name == "evaluate":
             return work
         told = {name: getattr(work, name) for name in type(work).model_fields}
-        return type(work)(**{**told, **changes})
+        lie = type(work)(**{**told, **changes})
+        step.asked[client] = replace(step.asked[client], work=lie.digest)
+        return lie
 
     monkeypatch.setattr(OrderBook, "_work", lied)
 
@@ -142,6 +144,33 @@ def test_one_of_several_models_that_is_another_one_does_not_hide_the_others(
     found = sums(made(devices, "run-2", strategy=two))
     assert not [one for one in found if one["end"] == "sum"]
     assert any("from the same models, with other members" in why for why in devices.failures)
+
+
+def test_terms_with_a_vector_that_no_work_makes_are_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = Secured._terms_of_sum
+    strange = {"vectors": {"strange": LAYOUT.size}}
+    monkeypatch.setattr(
+        Secured,
+        "_terms_of_sum",
+        lambda *known, **more: honest(*known, **more).model_copy(update=strange),
+    )
+    devices = Devices(tmp_path)
+    assert not [one for one in sums(made(devices, "run")) if one["end"] == "sum"]
+    assert any("makes the vector 'strange'" in failure for failure in devices.failures)
+
+
+def test_an_order_of_a_sum_without_a_model_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = FedAvg.order
+    monkeypatch.setattr(FedAvg, "order", lambda *known: replace(honest(*known), models=()))
+    monkeypatch.setattr(FedAvg, "terms", lambda *known: (Term("0", 1.0, "model", base=""),))
+    devices = Devices(tmp_path)
+    with contextlib.suppress(GivenUpError):
+        made(devices, "run")
+    assert any("no model that other agents have too" in failure for failure in devices.failures)
 
 
 @pytest.mark.parametrize("phase", [BOX, "train", "evaluate"])

@@ -196,8 +196,8 @@ class OnDevice:
         assert self._method.facts.sealed is not None  # noqa: S101 - it refuses otherwise
         _check_messages(job, messages)
         own = len(job.models)
-        if self._evaluates and own == messages:  # no lock could tell a second sum of its figures
-            raise PublicError("secure sums: an evaluation of a model that this agent alone has")
+        if own == messages:  # no lock could tell a second sum of it
+            raise PublicError("secure sums: the order has no model that other agents have too")
         # an agent that joins a sum keeps what it began with; the other phases compare the digest alone
         secret = self._device.agent.identity.secret if job.phase == phases.JOIN else b""
         begins = None if self._evaluates else self._method.facts.sealed.begins
@@ -372,7 +372,12 @@ def _perform_work(
 
 
 def _update_of(report: Report, models: Sequence[Vector], terms: Terms) -> npt.NDArray[np.float64]:
-    """What the vectors of a report add to the models that they started from, one after the other."""
+    """What the vectors of a report add to the models that they started from, one after the other.
+
+    Raises PublicError for terms with a vector that this work does not make.
+    """
+    if strange := terms.vectors.keys() - report.vectors.keys():
+        raise PublicError(f"secure sums: no work of this order makes the vector {min(strange)!r}")
     parts = []
     for name in terms.vectors:
         vector = report.vectors[name].astype(np.float64)
