@@ -167,3 +167,8 @@ def test_who_demands_more_is_in_a_group_of_that_many_and_nobody_can_keep_all_in_
 
 def test_under_noise_there_is_one_group_because_each_bears_all_of_it() -> None:
     assert drawn(dict.fromkeys(fleet(20), 3), ClientPrivacy()) == [(20, 3)]
+
+
+def test_an_agent_that_is_forgotten_is_in_no_suspicion() -> None:
+    known = Suspicion([["a1", "a2"], ["a3", "a4"]], ["a1", "a3"])
+    assert known.without(["a1"]) == Suspicion([["a3", "a4"]], ["a3"])

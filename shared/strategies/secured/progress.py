@@ -98,12 +98,12 @@ class Progress:
             for cluster, known in self.standing.items()
         }
         blamed = [one for one in self.blamed if one != client]
-        figures = self.figures
-        if figures is not None:
+        named = {one: why for one, why in self.named.items() if one != client}
+        if (figures := self.figures) is not None:
             groups = [[one for one in group if one != client] for group in figures.groups]
             figures = replace(figures, groups=groups)
         suspicion = self.suspicion.without([client])
-        known = replace(self, blamed=blamed, standing=standing, figures=figures)
+        known = replace(self, blamed=blamed, standing=standing, figures=figures, named=named)
         return replace(known, suspicion=suspicion, ends=None)
 
     @property

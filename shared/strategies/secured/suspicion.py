@@ -47,7 +47,7 @@ class Suspicion:
         """This without the sums that these agents explain."""
         gone = set(clients)
         lost = [one for one in self.lost if not gone & set(one)]
-        return Suspicion(lost, self.cleared if lost else ())
+        return Suspicion(lost, sorted({*self.cleared} - gone) if lost else ())
 
     @property
     def named(self) -> dict[ClientId, int]:
