@@ -99,6 +99,11 @@ def _show_address(broker: Broker, gateway: WebsocketGateway | None, *, as_json: 
     if gateway is not None:
         places += f" and {gateway.url}"
     print(f"{broker.name} listens at {places} (Ctrl-C stops it)", flush=True)
+    if not broker.options.rules:
+        print(
+            "it is open: any program that reaches it can read every model, update and report, and give agents orders",
+            flush=True,
+        )
 
 
 def _files(broker: Broker) -> list[Path]:

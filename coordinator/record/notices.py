@@ -222,6 +222,16 @@ class AgentExcluded(Notice):
     why: str
 
 
+@dataclass(frozen=True)
+class AgentLeft(Notice):
+    """An agent floods the coordinator, which does not read its topics for a while."""
+
+    event: ClassVar[str] = "left"
+
+    agent: ClientId
+    why: str
+
+
 # -- about the service -------------------------------------------------------------------------------
 
 

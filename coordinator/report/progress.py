@@ -113,6 +113,8 @@ class ProgressBar:
     def _about_agent(self, notice: notices.Notice) -> None:
         """Remarks about one agent, or about its report."""
         match notice:
+            case notices.AgentLeft(agent=agent, why=why):
+                self._warn(f"{agent}: {why}")
             case notices.AgentExcluded(agent=agent, why=why):
                 self._once(f"{agent} is excluded: {why}")
             case notices.WorkFailed(agent=agent, why=why):

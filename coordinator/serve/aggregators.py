@@ -28,7 +28,7 @@ from covey.coordinator.serve.desk import Desk, apart, happen, orders_of
 from covey.coordinator.serve.direct import AggregatorItem, Direct
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Received
-from covey.shared.mqtt.program import Publish, Show, Subscribe, Unsubscribe
+from covey.shared.mqtt.program import Publish, Show
 from covey.shared.programs.timers import earliest
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.aggregates import (
@@ -373,9 +373,7 @@ class Aggregators(Direct):
         if site.is_direct == site.is_subscribed:
             return
         site.is_subscribed = site.is_direct
-        filters = [self._topics.every_report]
-        change = Subscribe(filters, shard) if site.is_direct else Unsubscribe(filters, shard)
-        self._desk.effects.append(change)
+        self._desk.effects += self._desk.hearing.reports(shard, wanted=site.is_direct)
 
     def _publish_task(self, shard: int, site: _Site, step: Step) -> ModelRef:
         """Publish the task of a step, unless this broker retains it."""

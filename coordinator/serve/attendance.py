@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from covey.coordinator.engine.events import Joined, Left, LinkBack, LinkLost
 from covey.coordinator.record.notices import (
     AgentExcluded,
+    AgentLeft,
     LinkDown,
     LinkUp,
     Notice,
@@ -18,6 +19,7 @@ from covey.coordinator.run.effects import Effect, SendModel, SendOrder
 from covey.coordinator.serve import publisher
 from covey.coordinator.serve.desk import STATUS, Desk, apart, happen, orders_of
 from covey.coordinator.serve.direct import Direct
+from covey.coordinator.serve.hearing import AWAY_S
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.mqtt.program import Show, Subscribe
 from covey.shared.wire.documents import AgentStatus
@@ -60,6 +62,16 @@ def unreachable(desk: Desk, agents: Sequence[str], now: float) -> list[Effect]:
     desk.show.changed(now)
     left = desk.roster.unreachable(agents)
     return _handle_together(desk, left, [], now)
+
+
+def left(desk: Desk, agent: str, now: float) -> list[Effect]:
+    """Effects of the fact that an agent is not heard because it floods: it counts as offline until it is heard again."""
+    why = f"it sent far more than it could need, and is not heard for {AWAY_S:g} s"
+    desk.run.audit.blame("left", agent, why)
+    observe_peer(desk, AgentLeft(agent, why), now)
+    desk.intake.drop_statuses(agent)
+    desk.intake.roll_at = now  # others may have been missed in the flood
+    return unreachable(desk, [agent], now)
 
 
 def observe_peer(desk: Desk, notice: Notice, now: float) -> None:
@@ -156,6 +168,7 @@ class Connections:
             topics.coordinator_status,
             *self._aggregators.connected(shard, now),
         ]
+        desk.hearing.connected(shard, filters)
         desk.effects.append(Subscribe(filters, shard))
         effects: list[Effect] = []
         if is_first:

@@ -12,6 +12,7 @@ from covey.coordinator.run.effects import SendOrder
 from covey.coordinator.run.happenings import Happening
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.elsewhere import Elsewhere
+from covey.coordinator.serve.hearing import Hearing
 from covey.coordinator.serve.intake import Intake
 from covey.coordinator.serve.own_status import OwnStatus
 from covey.coordinator.serve.placement import Placement, SilentShards
@@ -43,6 +44,7 @@ class Desk:
     placement: Placement  # on which broker each agent lives
     silent: SilentShards  # agents of brokers that were lost
     intake: Intake  # what agents send
+    hearing: Hearing  # whose topics are read
     own_status: OwnStatus
     show: RosterShow
     elsewhere: Elsewhere

@@ -25,7 +25,6 @@ from covey.shared.wire.parts import Assembler, MemorySink, Sink
 
 MAX_AGENTS = 100_000
 MAX_REPORTS = 2  # whole reports of one agent that wait to be accepted
-RATE_LINES = 1000  # of this many messages beyond the limits, one is named in the audit log
 # first and longest wait before agents are asked again that are missing, or whose statuses were dropped
 ROLL_AGAIN_S = (5.0, 60.0)
 FRAME_BYTES = 4096  # of a message with a part, at most, without the part's data
@@ -112,16 +111,16 @@ class Intake:
         if self._is_unknown(agent):
             if rates.stranger(size, now):
                 return self._read(agent, payload, retained, shard)
-            self._drop(agent, "too many statuses of unknown agents")
             self._ask_soon(now)
-            return None
+            raise DecodeError("rate", "too many statuses of unknown agents")
         late = self._late
         if rates.status(agent, now):
             late.pop(agent, None)
             return self._read(agent, payload, retained, shard)
-        if agent in late:
-            self._drop(agent, "too many statuses; only the newest is kept")
+        is_one_more = agent in late
         late[agent] = (payload, retained, shard)
+        if is_one_more:
+            raise DecodeError("rate", "too many statuses; only the newest is kept")
         return None
 
     def _is_unknown(self, agent: str) -> bool:
@@ -131,7 +130,8 @@ class Intake:
         their retained statuses come as well. If they counted as unknown, many would be dropped.
         """
         members = self._run.members
-        return agent not in members.listed and agent not in members.known
+        is_new = agent not in members.listed and agent not in members.known
+        return is_new and agent not in self._statuses  # which it is judged by soon
 
     def _read(self, agent: str, payload: bytes, retained: bool, shard: int) -> StatusQueued | None:
         status = AgentStatus.from_bytes(payload)
@@ -193,6 +193,11 @@ class Intake:
         """The statuses of an agent that wait, in their order; they wait no longer."""
         return list(self._statuses.pop(agent, {}).values())
 
+    def drop_statuses(self, agent: str) -> None:
+        """The statuses of an agent that wait are not read any more."""
+        self._statuses.pop(agent, None)
+        self._late.pop(agent, None)
+
     def call_roll_again(self) -> None:
         """The roll is called now. If it has to be called again, the next call comes after twice the time."""
         _, longest_s = ROLL_AGAIN_S
@@ -229,8 +234,7 @@ class Intake:
         parts.largest_bytes = largest
         is_within = self._rates.part(agent, size, largest, now)
         if not is_within:
-            self._drop(agent, "too many parts of reports")
-            return None
+            raise DecodeError("rate", "too many parts of reports")
         part = Part.from_bytes(payload)
         if self._may_come_again(agent, part):
             parts.forget(agent, part.digest)
@@ -291,14 +295,10 @@ class Intake:
         self._parts.drop(agent)
         self._rates.forget(agent)
         self._reports.pop(agent, None)
-        self._statuses.pop(agent, None)
-        self._late.pop(agent, None)
+        self.drop_statuses(agent)
         self._refused.pop(agent, None)
         self._placement.forget(agent)
 
-    def _drop(self, agent: str, why: str) -> None:
-        """Count a message beyond the limits: quickly, for there are many of them, and rarely in the audit log."""
-        roster = self._roster
-        if roster.refusals["rate"] % RATE_LINES == 0:
-            self._run.audit.blame("refuse", agent, f"rate: {why}")
-        roster.refuse("rate", agent)
+    def floods(self, agent: str, size: int, now: float) -> bool:
+        """Whether an agent floods us; its message of this many bytes was dropped."""
+        return self._rates.floods(agent, size, now)

@@ -18,6 +18,10 @@ MIB = 2.0**20
 STATUSES = (20.0, 40.0)  # of one agent
 UNKNOWN_STATUSES = (500.0, 10_000.0)  # of all agents together that the roster does not know
 UNKNOWN_BYTES = (2.0 * MIB, 16.0 * MIB)
+# of one agent, beyond its limits or refused; a long one counts as several. Then its topics are left
+FLOOD = (20.0, 200.0)
+LONG_BYTES = 1 << 16
+MAX_SENDERS = 10_000  # names of which this is known, apart from those of the run
 REFILL_S = 4.0  # from empty to full, for parts
 MIN_PARTS = 64  # at once, however small the reports are
 MAX_PART_BYTES = 8 << 20  # bytes that the protocol allows
@@ -43,6 +47,7 @@ class _OfAgent:
 
     statuses: Bucket
     parts: _Limits
+    beyond: Bucket  # messages that were dropped
 
 
 class Rates:
@@ -84,12 +89,22 @@ class Rates:
         _resize(own.content, content_bytes)
         return own.take(size, now)
 
+    def floods(self, agent: str, size: int, now: float) -> bool:
+        """Whether one more message of this agent, of this many bytes, was dropped than an honest agent could cause."""
+        if agent not in self._agents and len(self._agents) >= MAX_SENDERS:
+            return False
+        own = self._of(agent, now)
+        # one that repeats a report of many parts is honest
+        share = MIN_PARTS / max(own.parts.messages.burst, MIN_PARTS)
+        return not own.beyond.take((1 + size / LONG_BYTES) * share, now)
+
     def _of(self, agent: str, now: float) -> _OfAgent:
         own = self._agents.get(agent)
         if own is None:
             # `part` gives those for parts their sizes
             parts = _Limits(Bucket(1, 1, at=now), Bucket(1, 1, at=now))
-            own = self._agents[agent] = _OfAgent(Bucket(*STATUSES, at=now), parts)
+            statuses, beyond = Bucket(*STATUSES, at=now), Bucket(*FLOOD, at=now)
+            own = self._agents[agent] = _OfAgent(statuses, parts, beyond)
         return own
 
     def __len__(self) -> int:

@@ -10,6 +10,7 @@ from typing import Protocol
 from covey.coordinator.record.notices import DiskRemark
 from covey.coordinator.serve.desk import STATUS, Desk
 from covey.coordinator.serve.direct import AggregatorItem, Direct
+from covey.coordinator.serve.hearing import Flooding
 from covey.coordinator.serve.intake import Arrived, StatusQueued
 from covey.coordinator.serve.publisher import packet_bytes
 from covey.shared.errors import DecodeError
@@ -22,6 +23,7 @@ from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic
 
 log = logging.getLogger(__name__)
 
+RATE_LINES = 1000  # of this many messages beyond the limits, one is named in the audit log
 FULL_NOTICE_S = 60.0  # between two notices that the disk is full
 
 
@@ -39,7 +41,18 @@ class Cleared:
     shard: int = 0
 
 
-ReadItem = Up | Down | Echo | Arrived | StatusQueued | AggregatorItem | Control | Repeat | Cleared
+ReadItem = (
+    Up
+    | Down
+    | Echo
+    | Arrived
+    | StatusQueued
+    | AggregatorItem
+    | Control
+    | Repeat
+    | Cleared
+    | Flooding
+)
 
 
 class GiveWay(Protocol):
@@ -74,8 +87,7 @@ class Reader:
         try:
             item = self._understand(incoming, now)
         except DecodeError as error:
-            self._refuse(error, incoming)
-            return []
+            return self._refuse(error, incoming, now)
         except OSError as error:
             if not obstacle(error, self._desk.run.folder):
                 raise
@@ -103,6 +115,8 @@ class Reader:
             return None
         desk.run.count_wire("up", packet_bytes(message.topic, payload))
         match topic:
+            case AgentTopic(agent) if desk.hearing.has_left(agent, message.shard):
+                return None
             case AgentTopic(_, "status") if not payload:  # the topic was cleared
                 return None
             case AgentTopic(agent, "status"):
@@ -140,15 +154,20 @@ class Reader:
                 self._give_way(status.name, stale=False)
         return None
 
-    def _refuse(self, error: DecodeError, message: Received) -> None:
-        agent = None
+    def _refuse(self, error: DecodeError, message: Received, now: float) -> list[ReadItem | Effect]:
+        """Count a message, of those beyond the limits few in the audit log, and leave the topics of an agent that floods."""
+        desk, agent = self._desk, None
         with contextlib.suppress(DecodeError):
-            topic = self._desk.topics.parse(message.topic)
+            topic = desk.topics.parse(message.topic)
             if isinstance(topic, AgentTopic):
                 agent = topic.agent
-        self._desk.roster.refuse(error.reason, agent)
-        self._desk.run.audit.blame("refuse", agent, str(error))
+        if error.reason != "rate" or desk.roster.refusals["rate"] % RATE_LINES == 0:
+            desk.run.audit.blame("refuse", agent, str(error))
+        desk.roster.refuse(error.reason, agent)
         log.debug("refused a message: %s", error)
+        if agent is None or not desk.intake.floods(agent, len(message.payload), now):
+            return []
+        return [*desk.hearing.leave(agent, message.shard, now)]
 
     def _drop_for_want_of_room(self, error: OSError, now: float) -> list[ReadItem | Effect]:
         """Drop a part of a report, because the disk cannot take it: its agent sends the report again until it is accepted."""

@@ -50,6 +50,7 @@ from covey.coordinator.serve.desk import COMPANY, LOOKED, ORDERS, STATUS, Desk, 
 from covey.coordinator.serve.direct import AggregatorItem, Direct
 from covey.coordinator.serve.elsewhere import EVERY_STATUS, LOOK_S, Elsewhere
 from covey.coordinator.serve.exclusive import already_running, continued_elsewhere
+from covey.coordinator.serve.hearing import Flooding, Hearing
 from covey.coordinator.serve.intake import Arrived, Intake, StatusQueued
 from covey.coordinator.serve.own_status import OwnStatus, State
 from covey.coordinator.serve.placement import Placement, Sharded, SilentShards, shards_of
@@ -153,6 +154,7 @@ class Service:
             placement=placement,
             silent=SilentShards(self.scenario.rounds.timing.rollcall_s),
             intake=Intake(run, roster, placement),
+            hearing=Hearing(topics, run.members),
             own_status=OwnStatus(run, len(self._shards), topics, own_session),
             show=RosterShow(run, topics, roster),
             elsewhere=Elsewhere(self.scenario.federation),
@@ -292,6 +294,7 @@ class Service:
             self._waiting.gives_up_at,
             desk.timers.next,
             desk.intake.wake_at,
+            desk.hearing.wake_at,
             desk.silent.wake_at,
             self.aggregators.wake_at,
         )
@@ -425,6 +428,8 @@ class Service:
                     self.run.audit.blame("delivery", "broker", why)
             case AggregatorItem():
                 return self.aggregators.take(item, now)
+            case Flooding(agent):
+                return attendance.left(desk, agent, now)
             case Repeat(shard):
                 return self._connections.retained_again(shard)
             case Cleared(shard):
@@ -496,6 +501,7 @@ class Service:
         desk, timers = self.desk, self.desk.timers
         desk.intake.tidy(now)
         effects: list[Effect] = []
+        desk.effects += desk.hearing.back(now)
         late = desk.intake.read_late(now)
         if late:
             effects += attendance.take(desk, late, now)

@@ -10,6 +10,7 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
 from covey.shared.wire.documents import AgentStatus
+from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.topics import Topics
 
 TOPICS = Topics("default")
@@ -41,10 +42,30 @@ def stranger(number: int) -> tuple[str, bytes]:
     return TOPICS.status(name), status.to_bytes()
 
 
+def garbage(number: int) -> tuple[str, bytes]:
+    """Garbage on the topic of reports of an agent that takes part, as large as a part may be."""
+    return TOPICS.report("agent-0"), b"x" * 400_000
+
+
+def first_parts(number: int) -> tuple[str, bytes]:
+    """The first parts of reports that are never continued."""
+    content = str(number).encode()
+    part = Part(digest=digest(content), index=0, count=2, size=2000, about=2, data=content)
+    return TOPICS.report("agent-0"), part.to_bytes()
+
+
+def aside(number: int) -> tuple[str, bytes]:
+    """Messages that nobody reads: a flood of the machine alone."""
+    return f"{TOPICS.base}/nowhere", small(number)[1]
+
+
 KINDS: dict[str, Callable[[int], tuple[str, bytes]]] = {
     "big": big,
     "small": small,
     "stranger": stranger,
+    "garbage": garbage,
+    "first_parts": first_parts,
+    "aside": aside,
 }
 
 

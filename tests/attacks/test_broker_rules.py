@@ -144,3 +144,12 @@ def test_an_open_broker_beyond_loopback_warns_of_the_consequences(
         said = process.stderr.read()
     assert ("accepts anyone who can reach" in said) is warned
     assert ("broker init" in said) is warned
+
+
+def test_an_open_broker_names_what_anyone_on_it_can_read() -> None:
+    command = [sys.executable, "-m", "covey.broker.cli", "up", "--port", "0", "--embedded"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline() + process.stdout.readline()
+        process.terminate()
+    assert "can read every model, update and report" in said

@@ -57,6 +57,7 @@ EXAMPLES: list[tuple[Notice, str]] = [
     (notices.ReportRefused("a", "bad"), '{"event": "refused", "agent": "a", "why": "bad"}'),
     (notices.ReportDamaged("a file"), '{"event": "damaged", "why": "a file"}'),
     (notices.AgentExcluded("a", "odd"), '{"event": "problem", "agent": "a", "why": "odd"}'),
+    (notices.AgentLeft("a", "odd"), '{"event": "left", "agent": "a", "why": "odd"}'),
     (
         notices.BrokerReady("yours", "mqtt://x", ""),
         '{"event": "broker", "broker": "yours", "url": "mqtt://x", "note": ""}',

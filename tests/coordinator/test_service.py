@@ -221,16 +221,16 @@ def test_the_newest_of_too_many_statuses_is_read_and_the_rest_are_counted(tmp_pa
     async def flood(fleet: Fleet) -> None:
         await asyncio.sleep(1.0)
         async with fleet.broker.link("flood") as link:
-            for i in range(500):
+            for i in range(200):
                 status = AgentStatus(agent="flood", session="s", online=True, serial=i, samples=i)
                 await link.publish(TOPICS.status("flood"), status.to_bytes())
 
     fleet = Fleet(tmp_path, scenario("fedavg"))
     played(fleet, flood)
     roster = fleet.serving.roster.rows({})
-    assert roster["flood"]["samples"] == 499, "the newest status is the one that counts"
-    assert fleet.serving.roster.refusals["rate"] > 400
-    assert roster["flood"]["refusals"]["rate"] > 400
+    assert roster["flood"]["samples"] == 199, "the newest status is the one that counts"
+    assert fleet.serving.roster.refusals["rate"] > 100
+    assert roster["flood"]["refusals"]["rate"] > 100
     assert all(roster[client]["refusals"] == {} for client in clients()), "nobody else is limited"
 
 
