@@ -22,6 +22,7 @@ from covey.shared.secure.integers import Integers, to_integers
 from covey.shared.secure.parameters import Scale
 from covey.shared.strategies.secured.grouping import Grouping
 from covey.shared.strategies.secured.progress import Progress
+from covey.shared.strategies.secured.suspicion import Suspicion
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.secure.liars import fleet, play
 from tests.secure.live import Devices, made, record, run_of, sums
