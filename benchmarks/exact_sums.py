@@ -39,7 +39,6 @@ from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.exact_sum import ExactMean, ExactSum, weighted_mean
 from covey.shared.numerics.vectors import Layout, Tensor, Vector, mean
 from covey.shared.scenario.scenario import Scenario
-from tests.kit.inside import inside
 from tests.kit.parrot import Parrot
 from tests.kit.small_run import rules
 
@@ -195,9 +194,9 @@ def close(mode: str, number: int, folder: Path) -> dict[str, Any]:
     run = Run.start(
         folder, scene, setup, rules=rules(scene, start_agents=number), run="r1", now=0.0
     )
-    inside(run).store.durable = False
+    run.store.durable = False
     if mode == "spool":
-        inside(run).open_folding.give_up()
+        run.open_folding.give_up()
     effects: list[Effect] = []
     for place in range(number):
         client = f"agent-{place:05d}"

@@ -14,7 +14,6 @@ from covey.coordinator.run.result import write_models
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.shared.scenario.load import load
-from tests.kit.inside import inside
 from tests.processes import model_bytes
 
 
@@ -30,7 +29,7 @@ def undisturbed_models(folder: Path, agents: int, out: Path) -> dict[str, bytes]
     run = Run.start(
         out, scenario, started(folder, scenario), rules=rules_of(scenario), run="reference", now=0.0
     )
-    inside(run).store.durable = False
+    run.store.durable = False
     waiting: deque[SendOrder] = deque()
     for number in range(agents):
         name = agent_name(number)
@@ -38,7 +37,7 @@ def undisturbed_models(folder: Path, agents: int, out: Path) -> dict[str, bytes]
         waiting += _orders(run.handle(Joined(name), 0.0))
     while waiting:
         send = waiting.popleft()
-        step = run.step
+        step = run.engine.step
         if step is None or send.order.step != step.number:
             continue  # the order is out of date
         waiting += _orders(run.accept(send.client, report_of(send.order, send.client), 0.0))

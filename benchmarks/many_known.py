@@ -31,7 +31,6 @@ from covey.shared.mqtt.link import Received
 from covey.shared.mqtt.program import TOGETHER
 from covey.shared.strategies.base import Phase
 from covey.shared.wire.documents import AgentStatus
-from tests.kit.inside import inside
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_run import judged, rules, setup
 
@@ -91,8 +90,8 @@ async def measure(agents: int, folder: Path) -> dict[str, Any]:
             show._message(page[1]).to_bytes()
 
         def a_checkpoint() -> None:
-            inside(run).store.changed()
-            inside(run).store.commit(inside(run))
+            run.store.changed()
+            run.store.commit(run)
 
         return {
             "kb_per_known_agent": round(grown / agents / 1e3, 2),

@@ -40,7 +40,6 @@ from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.work.at_hand import AtHand
 from covey.shared.work.candidates import BeforeHome, at_home, judged, made
 from covey.shared.work.use import model_for_use
-from tests.kit.inside import inside
 from tests.kit.local_clients import decode_named
 
 OUT = Path(__file__).parent / "results" / "mixture.json"
@@ -71,7 +70,7 @@ class Agents(Voters):
     def _judge(self, run: Run, client: ClientId, order: OrderMessage) -> None:
         assert order.work is not None
         models = [
-            decode_named(ref.key, inside(run).orders.content_of(ref.key), run.setup.whole)
+            decode_named(ref.key, run.orders.content_of(ref.key), run.setup.whole)
             for ref in order.work.models
         ]
         data, task = self.datasets[client], self.scene.task

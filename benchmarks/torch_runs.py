@@ -32,7 +32,6 @@ from covey.shared.strategies.base import ClientId, Setup, Training
 from covey.shared.wire.codec import Codec, decode, decode_model, encode
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.work.at_hand import shuffle
-from tests.kit.inside import inside
 from tests.kit.local_clients import HeldBackFor, LocalClients
 
 TIMES = 10.0  # how far a bent step goes, in lengths of the honest one
@@ -177,7 +176,7 @@ def bent(honest: Vector, base: Vector, attack: str, draw: np.random.Generator) -
 def models_of(run: Run, order: OrderMessage) -> list[Vector]:
     """The models that an order names."""
     assert order.work is not None
-    contents = (inside(run).orders.content_of(ref.key) for ref in order.work.models)
+    contents = (run.orders.content_of(ref.key) for ref in order.work.models)
     return [decode_model(content, run.setup.whole) for content in contents]
 
 

@@ -99,8 +99,10 @@ ONLY = {
     "marshal": [],
     "shelve": [],
 }
-# modules that are for one room: whatever else reads or changes a run does so through `RunView` and by events
+# modules that are for one room
 OWN = {"covey.coordinator.run.parts": "coordinator/run/*.py"}
+# who sets what a run consists of: everyone else reads it, and gives the run events
+RUN = ["coordinator/run/*.py", "coordinator/record/store.py"]
 PURE = [
     "agent/device/session.py",
     "agent/device/presence.py",
@@ -284,6 +286,8 @@ def broken(file: str, tree: ast.AST) -> list[str]:
     for name, room in OWN.items():
         if any(module.startswith(name) for module in modules) and not matches(file, [room]):
             wrong.append(f"{name} is for {room} alone")
+    if not matches(file, RUN):
+        wrong += [f"a run is changed without an event, line {line}" for line in meddles(tree)]
     strange = {"tests", "a relative name"}
     if file not in BY_NAME:
         strange.add("a name of its own")
@@ -294,6 +298,21 @@ def broken(file: str, tree: ast.AST) -> list[str]:
         ]
     wrong += [f"{name} is imported" for name in sorted(packages & strange)]
     return wrong + [f"line {line}: {call}" for line, call in unsafe(tree)]
+
+
+def meddles(tree: ast.AST) -> Iterator[int]:
+    """The lines that set something of a run, or give its engine an event past it."""
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.Attribute(value=of, ctx=ast.Store() | ast.Del())
+                | ast.Subscript(value=of, ctx=ast.Store() | ast.Del())
+            ):
+                names = dotted(of).split(".")
+                if {"run", "_run"}.intersection(names) and names[-1] != "room":  # it is of the disk
+                    yield node.lineno
+            case ast.Call() if dotted(node.func).endswith("run.engine.handle"):
+                yield node.lineno
 
 
 def unsafe(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -366,6 +385,9 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         ("shared/numerics/x.py", "from covey.shared.wire import codec", "shared/numerics imports wire"),
         ("shared/wire/x.py", "from covey.shared.privacy import noise", "shared/wire imports privacy"),
         ("coordinator/serve/x.py", "from covey.coordinator.run.parts import Parts", "covey.coordinator.run.parts is for"),
+        ("coordinator/serve/x.py", "self._run.engine.stage = Stage.DONE", "a run is changed without an event"),
+        ("coordinator/serve/x.py", "run.traffic['up'] += 1", "a run is changed without an event"),
+        ("coordinator/serve/x.py", "desk.run.engine.handle(event, now)", "a run is changed without an event"),
         ("coordinator/run/x.py", "from ..agent import session", "a relative name is imported"),
         (
             "agent/learning.py",

@@ -325,7 +325,7 @@ async def _run(
         reason = await _serve(service, first, fleet, options.folder)
         signals.stop = cancel
         is_published = fleet is None and scenario.rounds.publish != "never"
-        if reason == "" and is_published and this.round:
+        if reason == "" and is_published and this.engine.round:
             publish_finished = extras.part("in_use", "finished").publish_finished
 
             await publish_finished(this, link, observer)
@@ -333,7 +333,7 @@ async def _run(
         return None
     if reason:
         others = "; ".join(f"{one.who}: {one.what}" for one in service.odd[:MAX_CAUSES])
-        text = f"the run was given up after round {this.round}: {reason}"
+        text = f"the run was given up after round {this.engine.round}: {reason}"
         raise RunGivenUpError(f"{text}; odd: {others}" if others else text)
     return finish(this, service.odd)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from covey.coordinator.deploy.publish import publish
 from covey.coordinator.deploy.registry import Publication, note, operator, publications
-from covey.coordinator.disk.versions import BEST, ModelVersion, best_version, is_kept
+from covey.coordinator.disk.versions import BEST, best_version, is_kept
 from covey.coordinator.record.notices import ModelsNotPublished, ModelsPublished, Observer
 from covey.coordinator.run import early_stop
 from covey.coordinator.run.result import worse_than_none
@@ -29,12 +29,13 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
     try:
         if any(one.act == "publish" for one in publications(run.folder)):
             return
-        version = _version(run, best=wish == "best")
+        is_best = wish == "best" and is_kept(run.folder, BEST)
+        version = best_version(run.folder) if is_best else run.version({})
         if not version.models:  # they never left the devices
             return
         if why := run.strategy.failure(run.state):
             raise UserError(why)
-        if version.round == run.round and (why := withheld(*worse_than_none(run))):
+        if version.round == run.engine.round and (why := withheld(*worse_than_none(run))):
             raise UserError(
                 f"{why}; `coordinator promote {run.folder} --force` publishes them all the same"
             )
@@ -46,11 +47,13 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
             origin="run",
             part_bytes=run.scenario.wire.part_bytes,
             tune=run.scenario.tuning_at_home,
-            judge=of_deployment(run.scenario.evaluation, run.fleet, is_open=run.scenario.is_open),
+            judge=of_deployment(
+                run.scenario.evaluation, run.facts.fleet, is_open=run.scenario.is_open
+            ),
             name=name,
         )
         figure = early_stop.figure_after(
-            run.scenario, run.history, run.members.evaluation, version.round, run.round
+            run.scenario, run.facts.history, run.members.evaluation, version.round, run.engine.round
         )
         before = published.before.all_devices
         line = Publication(
@@ -80,9 +83,3 @@ def withheld(worse: Sequence[ClientId], compared: int) -> str:
         f"training rows is better on {some(worse)}. Look at these devices' data: scale and unit of the target, constants, "
         "missing cells"
     )
-
-
-def _version(run: Run, *, best: bool) -> ModelVersion:
-    if best and is_kept(run.folder, BEST):
-        return best_version(run.folder)
-    return run.version({})

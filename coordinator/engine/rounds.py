@@ -363,13 +363,13 @@ class RoundEngine:
         return there >= self.rules.start_agents
 
     @property
-    def waits_for(self) -> str | None:
-        """Why no phase opens, in words; None while one is open or nothing is missing."""
+    def waits_for(self) -> str:
+        """Why no phase opens, in words; empty while one is open or nothing is missing."""
         if self.stage is Stage.STREAMING and not self.paused:
             is_alone = not self.pace.orders and not self.members.trusted
-            return "no agent is online" if is_alone else None
+            return "no agent is online" if is_alone else ""
         if not self._may_plan():
-            return None
+            return ""
         rules = self.rules
         there = len(self.members.trusted)
         apart = len(self.present) - there
@@ -382,7 +382,7 @@ class RoundEngine:
             return f"{there} of {rules.start_agents} agents are online{others}"
         if self._not_before is not None:  # a plan found too few of them, or an attempt was void
             return "agents that the next phase needs are away or do not report"
-        return None
+        return ""
 
     def _planned(self, phase: Phase | None, sizes: Mapping[int, int] | None, now: float) -> Actions:
         if self.stage is not Stage.PLANNING:

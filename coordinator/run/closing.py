@@ -16,7 +16,6 @@ from covey.coordinator.record.recorder import FoldedStep
 from covey.coordinator.run import early_stop
 from covey.coordinator.run.effects import Announce, Effect
 from covey.coordinator.run.parts import Parts
-from covey.coordinator.run.view import RunView
 from covey.shared.strategies.base import ClientId, Reports
 
 Answer = Callable[[events.Event], None]  # lets the engine know what came of a closed step
@@ -112,7 +111,7 @@ def _keep_best(parts: Parts) -> None:
     figure = early_stop.best_figure(parts.scenario, parts.facts.history, parts.engine.round)
     if figure is None:
         return
-    version = RunView(parts).version(figure)
+    version = parts.version(figure)
     if version.models:  # they never leave the devices in some methods
         parts.store.best(version)
 

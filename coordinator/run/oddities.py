@@ -10,11 +10,11 @@ from covey.coordinator.doctor.devices import excluded, reports_of
 from covey.coordinator.doctor.examine import Facts, examine
 from covey.coordinator.doctor.odd import Odd, read_odd
 from covey.coordinator.fold.means import by_mode
-from covey.coordinator.run.view import RunView
+from covey.coordinator.run.run import Run
 from covey.shared.candidate_names import DELIVERED, USES
 
 
-def of_reports(run: RunView) -> Facts:
+def of_reports(run: Run) -> Facts:
     """The newest evaluation of each agent, and what the sums of its data have shown. Under secure sums there is neither."""
     evaluation = {agent: by_mode(numbers) for agent, numbers in run.members.evaluation.items()}
     weights = {
@@ -22,10 +22,10 @@ def of_reports(run: RunView) -> Facts:
         for agent, modes in evaluation.items()
         if USES in modes.get(DELIVERED, {})
     }
-    return Facts(evaluation=evaluation, weights=weights, known=read_odd(run.odd))
+    return Facts(evaluation=evaluation, weights=weights, known=read_odd(run.facts.odd))
 
 
-def at_the_end(run: RunView, left_out: Mapping[str, str]) -> list[Odd]:
+def at_the_end(run: Run, left_out: Mapping[str, str]) -> list[Odd]:
     """The list of a run whose agents have no statuses.
 
     Args:

@@ -1,7 +1,4 @@
-"""All that a run consists of, for the modules of this room alone.
-
-Everyone else reads a run through its `RunView`, and changes it by events.
-"""
+"""All that a run consists of. Its own modules alone change it; everyone else reads it, and gives the run events."""
 
 from __future__ import annotations
 
@@ -12,27 +9,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covey.coordinator.checks import MAX_OTHER_BYTES, largest_report_of
 from covey.coordinator.disk.spool import Circumstances
+from covey.coordinator.disk.versions import ModelVersion
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.fold.folding import Folding, FoldOutcome
 from covey.coordinator.record import records
 from covey.coordinator.record.notices import Record
 from covey.coordinator.record.recorder import Recorder
 from covey.coordinator.record.store import Store
-from covey.coordinator.run.effects import Announce, SendOrder
+from covey.coordinator.run.effects import Announce, Effect, SendOrder
 from covey.coordinator.run.orders import OrderBook
 from covey.coordinator.run.run_state import RunState, note_outcome
+from covey.shared.numerics.vectors import Vector
+from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Reports, Setup, View
+from covey.shared.strategies.part_local import whole_models
 from covey.shared.strategies.phase_names import EVALUATE, MOMENTS
 
 if TYPE_CHECKING:
     from covey.coordinator.fold.private_sums import PrivateSums
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Parts:
-    """What the modules of a run share, and its checkpoint."""
+    """What the modules of a run share, its models and orders, and its checkpoint."""
 
     folder: Path
     scenario: Scenario
@@ -54,6 +56,44 @@ class Parts:
         self.traffic: Counter[str] = Counter(facts.traffic)  # totals of values and bytes
         self._began = time.monotonic()  # of this session
         engine.pace.trains_on = facts.trains_on
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} in {self.folder}: {self.engine!r}>"
+
+    @property
+    def id(self) -> str:
+        """Names the run towards agents; never changes."""
+        return self.facts.run
+
+    @property
+    def assignment(self) -> Mapping[ClientId, int]:
+        """The cluster of each agent; empty for a method without an assignment."""
+        return self.strategy.assignment(self.state)
+
+    @property
+    def models(self) -> tuple[Vector, ...]:
+        """The models (d,), one per cluster; empty where they never leave the devices."""
+        return whole_models(self.strategy, self.state, self.setup)
+
+    @property
+    def task_of_models(self) -> dict[str, Any]:
+        """The task that the models solve, with the statistics that the fleet found and the tensors that devices keep."""
+        task = resolved(self.scenario.task, self.facts.scaling).for_agents()
+        split = self.setup.split
+        kept = [] if split is None else [tensor.name for tensor in split.tensors("keep")]
+        return {**task, "keep": kept} if kept else task
+
+    def version(self, figure: Mapping[str, Any]) -> ModelVersion:
+        """The models as they are now; `figure` is that of their evaluation, or empty."""
+        return ModelVersion(
+            run=self.id,
+            round=self.engine.round,
+            task=self.task_of_models,
+            layout=self.setup.whole,
+            models=self.models,
+            assignment=dict(self.assignment),
+            figure=figure,
+        )
 
     @property
     def open_folding(self) -> Folding:
@@ -90,9 +130,32 @@ class Parts:
         samples = self.members.of(client).samples
         return None if samples is None else max(samples[0], 1)  # one counts where it is hidden
 
+    def order_of(self, client: ClientId) -> SendOrder:
+        """What this agent should do now."""
+        return self.orders.order_of(client, self.state)
+
     def orders_of(self, clients: Iterable[ClientId]) -> list[SendOrder]:
         """What these agents should do now."""
         return [self.orders.order_of(client, self.state) for client in clients]
+
+    def desired(self) -> list[Effect]:
+        """All that should be retained at the broker now: models first, then the order of each agent."""
+        orders = self.orders_of(sorted(self.engine.known))
+        return [*self.orders.models_of(orders), *orders]
+
+    @property
+    def largest_report(self) -> int:
+        """Bytes that no report of the open step can exceed, in any codec."""
+        step = self.engine.step
+        return MAX_OTHER_BYTES if step is None else largest_report_of(step.phase)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the coordinator turned out to need the reports of the newest step themselves, and not sums of them."""
+        folding = self.folding
+        return folding is not None and (
+            folding.is_direct or folding.phase.name in self.direct_phases
+        )
 
     def recorded(self, record: Record) -> Announce:
         """Write a line of the record and show it."""

@@ -17,7 +17,7 @@ from covey.coordinator.doctor.odd import Odd
 from covey.coordinator.fold.means import KEPT_MODES, averages, by_mode, last_of_undrawn
 from covey.coordinator.record.records import counted, mbit_per_agent, one_device, sizes
 from covey.coordinator.run.oddities import at_the_end
-from covey.coordinator.run.view import RunView
+from covey.coordinator.run.run import Run
 from covey.shared.candidate_names import DELIVERED, USES
 from covey.shared.numerics import metrics
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
@@ -40,7 +40,7 @@ FIGURES: tuple[str, ...] = (
 )  # columns of the table of agents
 
 
-def per_agent(run: RunView) -> dict[ClientId, Figures]:
+def per_agent(run: Run) -> dict[ClientId, Figures]:
     """Every agent's figures by mode, E-best where it was tracked."""
     figures: dict[ClientId, Figures] = {}
     for client, numbers in sorted(run.members.evaluation.items()):
@@ -123,7 +123,7 @@ class RunResult:
         return document
 
 
-def result_of(run: RunView, truth: Truth | None, odd: Sequence[Odd] | None = None) -> RunResult:
+def result_of(run: Run, truth: Truth | None, odd: Sequence[Odd] | None = None) -> RunResult:
     """The summary of a run.
 
     Args:
@@ -135,8 +135,8 @@ def result_of(run: RunView, truth: Truth | None, odd: Sequence[Odd] | None = Non
         odd = at_the_end(run, {})
     scenario = run.scenario
     strategy = run.strategy
-    late = run.newcomers
-    federated = run.known - late
+    late = run.engine.rules.newcomers
+    federated = run.engine.known - late
     trained = run.members.trained
     never_trained = federated - trained.keys()
     assignment = dict(sorted(run.assignment.items()))
@@ -151,8 +151,8 @@ def result_of(run: RunView, truth: Truth | None, odd: Sequence[Odd] | None = Non
         name=scenario.name,
         method=strategy.name,
         seed=scenario.seed,
-        rounds=run.round,
-        stopped=run.stopped or None,
+        rounds=run.engine.round,
+        stopped=run.facts.stopped or None,
         agents=federation_size,
         clusters=_number_of_clusters(run, assignment),
         cluster_sizes=sizes(assignment),
@@ -172,8 +172,8 @@ def result_of(run: RunView, truth: Truth | None, odd: Sequence[Odd] | None = Non
         devices=counted(devices),
         versions=versions(),
         notes=dict(strategy.shown(run.state).notes),
-        privacy=run.spent,
-        origin=run.origin or None,
+        privacy=None if run.privacy is None else run.privacy.spent(),
+        origin=run.facts.origin or None,
         unevaluated=_unevaluated(run, federated),
         kept_back=[
             client
@@ -191,12 +191,12 @@ def result_of(run: RunView, truth: Truth | None, odd: Sequence[Odd] | None = Non
         },
         worse_than_none=worse_than_none(run)[0],
         failure=strategy.failure(run.state),
-        fleet=None if run.fleet is None else asdict(run.fleet),
+        fleet=None if run.facts.fleet is None else asdict(run.facts.fleet),
         odd=[one.to_json() for one in odd],
     )
 
 
-def worse_than_none(run: RunView) -> tuple[list[ClientId], int]:
+def worse_than_none(run: Run) -> tuple[list[ClientId], int]:
     """The agents where the constant is better than the served model, by their test rows; and how many have both figures."""
     measure = run.scenario.task.main_measure
     worse, compared = [], 0
@@ -211,7 +211,7 @@ def worse_than_none(run: RunView) -> tuple[list[ClientId], int]:
     return worse, compared
 
 
-def _number_of_clusters(run: RunView, assignment: Mapping[ClientId, int]) -> int:
+def _number_of_clusters(run: Run, assignment: Mapping[ClientId, int]) -> int:
     """The clusters that have agents; of a method without an assignment, all its models."""
     occupied = set(assignment.values())
     if occupied:
@@ -219,14 +219,14 @@ def _number_of_clusters(run: RunView, assignment: Mapping[ClientId, int]) -> int
     return len(run.strategy.clusters(run.state))
 
 
-def _unevaluated(run: RunView, federated: Set[ClientId]) -> list[ClientId]:
+def _unevaluated(run: Run, federated: Set[ClientId]) -> list[ClientId]:
     """The agents that never reported an evaluation."""
     return sorted(federated - run.members.evaluation.keys())
 
 
-def _stale(run: RunView, federated: Set[ClientId]) -> dict[ClientId, int]:
+def _stale(run: Run, federated: Set[ClientId]) -> dict[ClientId, int]:
     """The agents whose newest figures are not of the last evaluation, with the rounds that were over when they were."""
-    newest = run.evaluated
+    newest = run.facts.evaluated
     evaluated_in = run.members.by_agent(lambda one: one.evaluated_in)
     return {
         client: rounds
@@ -235,12 +235,12 @@ def _stale(run: RunView, federated: Set[ClientId]) -> dict[ClientId, int]:
     }
 
 
-def _accuracy(run: RunView) -> dict[str, Any]:
+def _accuracy(run: Run) -> dict[str, Any]:
     """Averages over the federation by mode; E-last once more for those that were drawn, and for the others."""
     if run.scenario.sums is not None:
         found = run.scenario.sums.figures(run.state)
         return {} if found is None else dict(found.modes)
-    late = run.newcomers
+    late = run.engine.rules.newcomers
     trained = run.members.trained
     weight = run.scenario.evaluation.weight
     share = run.scenario.aggregation.max_samples.share
@@ -261,9 +261,9 @@ def _accuracy(run: RunView) -> dict[str, Any]:
     return accuracy
 
 
-def _newcomers(run: RunView) -> dict[str, Any]:
+def _newcomers(run: Run) -> dict[str, Any]:
     """Averages over the agents that came after the last round, and who they are."""
-    late = run.newcomers
+    late = run.engine.rules.newcomers
     weight = run.scenario.evaluation.weight
     share = run.scenario.aggregation.max_samples.share
     train = _train_samples(run)
@@ -272,7 +272,7 @@ def _newcomers(run: RunView) -> dict[str, Any]:
     return {"agents": sorted(figures), "accuracy": accuracy}
 
 
-def _train_samples(run: RunView) -> dict[ClientId, int]:
+def _train_samples(run: Run) -> dict[ClientId, int]:
     return {client: train for client, (train, _) in run.members.samples.items()}
 
 
@@ -311,7 +311,7 @@ def _bytes(traffic: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def write_models(run: RunView) -> None:
+def write_models(run: Run) -> None:
     """Leave each cluster's model in the run's folder, and in each file the task that it was trained for.
 
     That task has the statistics that the fleet found in place of the keys that asked for them.
@@ -325,10 +325,7 @@ def write_models(run: RunView) -> None:
 
 
 def write_all(
-    run: RunView,
-    truth: Truth | None,
-    partition: str | None = None,
-    odd: Sequence[Odd] | None = None,
+    run: Run, truth: Truth | None, partition: str | None = None, odd: Sequence[Odd] | None = None
 ) -> dict[str, Any]:
     """Leave the table of agents and the result in the run's folder; returns the result as its file has it. Models: `write_models`.
 
@@ -342,7 +339,7 @@ def write_all(
     return document
 
 
-def _write_table(path: Path, run: RunView, truth: Truth | None) -> None:
+def _write_table(path: Path, run: Run, truth: Truth | None) -> None:
     from pyarrow import Table, parquet
 
     clusters = run.assignment
@@ -351,7 +348,7 @@ def _write_table(path: Path, run: RunView, truth: Truth | None) -> None:
     if run.scenario.task.classes is None:
         kept += SHOWN_OF_REGRESSION
     rows: list[dict[str, Any]] = []
-    for client in sorted(run.known):
+    for client in sorted(run.engine.known):
         member = run.members[client]
         train, test = member.samples or UNKNOWN_SAMPLES
         row: dict[str, Any] = {

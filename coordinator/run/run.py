@@ -45,7 +45,6 @@ from covey.coordinator.run.own_orders import lost_orders
 from covey.coordinator.run.parts import Parts
 from covey.coordinator.run.report_acceptance import taken
 from covey.coordinator.run.run_state import RunState, next_phase
-from covey.coordinator.run.view import RunView
 from covey.shared import extras
 from covey.shared.errors import HONEST_REFUSALS, DecodeError, PublicError
 from covey.shared.scenario.scenario import Scenario
@@ -70,13 +69,13 @@ def _private_sums(
     return private_sums(folder, scenario, scenario.privacy, ledger, resumed=resumed)
 
 
-class Run(RunView):
+class Run(Parts):
     """One run in one folder. Not thread-safe: one caller at a time."""
 
-    def __init__(self, parts: Parts) -> None:
-        super().__init__(parts)
-        self.audit = parts.store.audit  # takes what others have to say of peers, too
-        self.room = parts.store.room  # on the run's disk
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.audit = self.store.audit  # takes what others have to say of peers, too
+        self.room = self.store.room  # on the run's disk
         # the engine's decisions that are not performed yet
         self._decisions: deque[events.Action] = deque()
 
@@ -99,20 +98,19 @@ class Run(RunView):
         engine = RoundEngine(rules, now)
         # without a broker an evaluation takes no time
         facts = RunState(run, trains_on=rules.is_buffered and run != IN_PROCESS)
-        parts = Parts(
+        this = cls(
             folder=folder, scenario=scenario, setup=setup, engine=engine, facts=facts, store=store
         )
-        this = cls(parts)
         if origin is None:
-            parts.state = parts.strategy.init(setup)
+            this.state = this.strategy.init(setup)
         else:
-            parts.state = origin.state(scenario, setup)
+            this.state = origin.state(scenario, setup)
             facts.scaling = origin.scaling
             facts.origin = origin.to_json()
-        parts.recorder.note_start()
-        parts.privacy = _private_sums(folder, scenario, facts.ledger, resumed=False)
+        this.recorder.note_start()
+        this.privacy = _private_sums(folder, scenario, facts.ledger, resumed=False)
         store.changed()
-        store.commit(parts)
+        store.commit(this)
         return this
 
     @classmethod
@@ -168,33 +166,32 @@ class Run(RunView):
         engine, actions = RoundEngine.restore(
             rules, saved_engine, reported, now, lost, run=saved["run"]
         )
-        parts = Parts(
+        this = cls(
             folder=folder, scenario=scenario, setup=setup, engine=engine, facts=facts, store=store
         )
-        this = cls(parts)
-        parts.orders.restore()
-        parts.keep_waiting()
-        parts.recorder.note_resume(reported)
-        parts.state = store.checkpoint.state(fresh)
+        this.orders.restore()
+        this.keep_waiting()
+        this.recorder.note_resume(reported)
+        this.state = store.checkpoint.state(fresh)
         step = engine.step
-        parts.privacy = _private_sums(folder, scenario, facts.ledger, resumed=True)
+        this.privacy = _private_sums(folder, scenario, facts.ledger, resumed=True)
         if step is not None:
-            parts.folding = parts.folding_of(number, step.phase)
+            this.folding = this.folding_of(number, step.phase)
             if sums:
-                partial_sums.restore_sums(parts.folding, spool, parts.state)
+                partial_sums.restore_sums(this.folding, spool, this.state)
         for client in reported:
-            parts.members.accept(client, number)
-        if parts.privacy is not None and reported:  # the checkpoint may be older than these reports
+            this.members.accept(client, number)
+        if this.privacy is not None and reported:  # the checkpoint may be older than these reports
             name = open_step["phase"]["name"]
             for client, report in spool.reports(number, reported):
-                parts.privacy.enter(name, number, client, report)
+                this.privacy.enter(name, number, client, report)
         store.changed()
-        store.commit(parts)  # with a higher incarnation, before anything is decided
+        store.commit(this)  # with a higher incarnation, before anything is decided
         effects: Effects = [Announce(notices.ReportDamaged(why)) for why in spool.damaged]
         if store.rounds.lost:
-            effects.append(parts.recorded(notices.LinesLost(store.rounds.lost)))
+            effects.append(this.recorded(notices.LinesLost(store.rounds.lost)))
         effects += this._perform_all(actions, now)
-        store.commit(parts)
+        store.commit(this)
         return this, effects
 
     def simulate(self, *, evaluates_busy: bool) -> None:
@@ -202,20 +199,20 @@ class Run(RunView):
 
         `evaluates_busy`: an evaluation takes no time, and asks agents that are at work on an order of their own, too.
         """
-        self._parts.store.durable = False
-        self._parts.orders.evaluates_busy = evaluates_busy
+        self.store.durable = False
+        self.orders.evaluates_busy = evaluates_busy
 
     def clock_shows(self, now: float) -> None:
         """The virtual time of a simulation (s)."""
-        self._parts.facts.clock = now
+        self.facts.clock = now
 
     def count_wire(self, way: Literal["down", "up"], size: int) -> None:
         """Count an MQTT packet, by its bytes."""
-        self._parts.traffic[f"wire_{way}"] += size
+        self.traffic[f"wire_{way}"] += size
 
     def new_sink(self, size: int) -> FileSink:
         """A file on the run's disk that takes a content of this size in bytes."""
-        return self._parts.store.reports.new_sink(size)
+        return self.store.reports.new_sink(size)
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -231,7 +228,7 @@ class Run(RunView):
         be too much.
         """
         found = [self._decided(one, now) for one in happenings]
-        self._parts.store.commit(self._parts)
+        self.store.commit(self)
         return found
 
     def _decided(self, happening: Happening, now: float) -> Effects:
@@ -242,10 +239,10 @@ class Run(RunView):
                 return self._summed(happening, now)
             case events.Failed() | Refused():
                 return self._told(happening, now)
-            case events.Reported(client, step) if self.refusal(client, step):
+            case events.Reported(client, step) if self.engine.refusal(client, step):
                 return self._told(happening, now)
             case GivenUp(why):
-                self._parts.engine.give_up()
+                self.engine.give_up()
                 return self._finish(why)
         return self._engine_handles(happening, now)
 
@@ -253,20 +250,20 @@ class Run(RunView):
         """What an event of the roster, the clock or the operator leads to."""
         is_at_work = (
             isinstance(event, events.Reported | events.Failed | events.VoteRefused)
-            and event.client in self._parts.engine.pace.orders
+            and event.client in self.engine.pace.orders
         )
         # reports of a step of all agents are safe in the spool; also a kill does not end a pause
         if is_at_work or isinstance(event, events.Paused | events.Resumed):
-            self._parts.store.changed()
-        effects = self._perform_all(self._parts.engine.handle(event, now), now)
+            self.store.changed()
+        effects = self._perform_all(self.engine.handle(event, now), now)
         if isinstance(event, events.Joined):
             effects += self._whole_order(event.client)
         return effects
 
     def _whole_order(self, client: ClientId) -> Effects:
         """An agent that is back may have lost what its brief order shares with others, and the brokers may have it no more."""
-        order = self._parts.engine.pace.orders.get(client)
-        if order is None or not self._parts.orders.is_outdated(order.step):
+        order = self.engine.pace.orders.get(client)
+        if order is None or not self.orders.is_outdated(order.step):
             return []
         return [self.order_of(client)]
 
@@ -275,7 +272,7 @@ class Run(RunView):
         client = came.client
         try:
             # no name for the content: `taken` drops the last reference to it
-            event = taken(self._parts, client, came.content(), came.digest)
+            event = taken(self, client, came.content(), came.digest)
         except DecodeError as error:
             self.audit.blame("refuse", client, str(error))
             effects = self._told(Refused(client, error), now)
@@ -284,8 +281,8 @@ class Run(RunView):
 
     def accept(self, client: ClientId, content: bytes, now: float) -> Effects:
         """What follows from a report. Raises DecodeError for one that must be dropped."""
-        effects = self._told(taken(self._parts, client, content), now)
-        self._parts.store.commit(self._parts)
+        effects = self._told(taken(self, client, content), now)
+        self.store.commit(self)
         return effects
 
     def _summed(self, came: SumCame, now: float) -> Effects:
@@ -293,12 +290,12 @@ class Run(RunView):
         sum_acceptance = extras.part("scale", "sum_acceptance")
 
         try:
-            if not sum_acceptance.counted(self._parts, came):
+            if not sum_acceptance.counted(self, came):
                 return [SumTaken(counts=False)]
         except DecodeError as error:
             return [SumTaken(counts=False, error=error)]
         effects: Effects = []
-        for event in sum_acceptance.events_of(self._parts, came):
+        for event in sum_acceptance.events_of(self, came):
             effects += self._told(event, now)
         return [*effects, SumTaken(counts=True)]
 
@@ -307,7 +304,7 @@ class Run(RunView):
         match event:
             case events.ReportedTogether(clients):
                 effects = self._engine_handles(event, now)
-                return [*effects, *self._parts.orders_of(clients)]
+                return [*effects, *self.orders_of(clients)]
             case events.Failed():
                 return self._failed(event, now)
             case Refused(client, error):
@@ -319,14 +316,12 @@ class Run(RunView):
     def _failed(self, failed: events.Failed, now: float) -> Effects:
         """An agent reports that it could not do its work."""
         client, step, why = failed.client, failed.step, failed.why
-        self._parts.store.audit.blame("failed", client, f"step {step}: {why}")
+        self.store.audit.blame("failed", client, f"step {step}: {why}")
         # perhaps the values that it keeps are lost: the next order brings initial ones
         member = self.members.of(client)
         member.owns = None
         # people count from one; after the last round agents are evaluated
-        member.count_failure(
-            min(self._parts.engine.round + 1, self._parts.engine.rules.rounds), why
-        )
+        member.count_failure(min(self.engine.round + 1, self.engine.rules.rounds), why)
         effects = self._engine_handles(failed, now)
         return [*effects, Announce(notices.WorkFailed(client, step, why)), self.order_of(client)]
 
@@ -357,22 +352,22 @@ class Run(RunView):
             effects += self._perform(decision, now)
             # these change nothing of the run by themselves
             if not isinstance(decision, events.PlanPhase | events.Ask | events.Ignored):
-                self._parts.store.changed()
+                self.store.changed()
         return effects
 
     def _answer(self, event: events.Event, now: float) -> None:
         """Let the engine know what came of its decision; what it decides then is performed next."""
-        self._decisions.extend(self._parts.engine.handle(event, now))
+        self._decisions.extend(self.engine.handle(event, now))
 
     def _perform(self, action: events.Action, now: float) -> Effects:
         match action:
             case events.PlanPhase(view):
                 effects = self._plan(view, now)
             case events.Close():
-                effects = close(self._parts, action, partial(self._answer, now=now))
+                effects = close(self, action, partial(self._answer, now=now))
             case events.Open(step, phase=phase, cohort=cohort):
-                self._parts.folding = self._parts.folding_of(step, phase)
-                self._parts.recorder.step_opened()
+                self.folding = self.folding_of(step, phase)
+                self.recorder.step_opened()
                 effects = self._invite(cohort)
             case events.Invite(_, client):
                 effects = self._invite([client])
@@ -400,10 +395,8 @@ class Run(RunView):
         """Answer with the next phase, or with None where the run is over."""
         stopped = self._stop_early(view.round, view.rounds)
         if stopped:
-            view = self._parts.engine.end_rounds()
-        phase = next_phase(
-            self.scenario, self.state, self._parts.facts, engine=self._parts.engine, view=view
-        )
+            view = self.engine.end_rounds()
+        phase = next_phase(self.scenario, self.state, self.facts, engine=self.engine, view=view)
         known = self.strategy.facts.planned.union(OF_THE_RUN, EXCHANGES)
         if phase is not None and phase.name not in known:
             raise PublicError(
@@ -415,7 +408,7 @@ class Run(RunView):
 
     def _buffer_sizes(self, phase: Phase | None) -> Mapping[int, int] | None:
         """The agents of each cluster, if the phase is a round that takes place in buffers."""
-        if not self._parts.engine.rules.is_buffered or phase is None or phase.name != TRAIN:
+        if not self.engine.rules.is_buffered or phase is None or phase.name != TRAIN:
             return None
         if not self.strategy.buffer.is_ready(self.state):
             return None
@@ -424,81 +417,72 @@ class Run(RunView):
     def _give(self, give: events.Give) -> Effects:
         """Make orders of single agents; the checkpoint knows them before they are sent."""
         for client, number in give.orders:
-            self._parts.orders.make(client, number, self._parts.own_phase(client), self.state)
-        orders = self._parts.orders_of([client for client, _ in give.orders])
-        models = self.models_of(orders)
+            self.orders.make(client, number, self.own_phase(client), self.state)
+        orders = self.orders_of([client for client, _ in give.orders])
+        models = self.orders.models_of(orders)
         self._count_down(orders)
-        self._parts.store.note("give", round=self._parts.engine.round, orders=dict(give.orders))
-        dropped = self._parts.orders.tidy()
+        self.store.note("give", round=self.engine.round, orders=dict(give.orders))
+        dropped = self.orders.tidy()
         return [*dropped, *models, *orders]
 
     def _quarantined(self, action: events.Quarantined) -> Effects:
         client, refused, why = action.client, action.refused, action.why
-        self._parts.store.note("quarantine", agent=client, refused=refused, why=why)
-        line = self._parts.recorded(
-            notices.AgentQuarantined(client, refused, why, self._parts.engine.round)
-        )
+        self.store.note("quarantine", agent=client, refused=refused, why=why)
+        line = self.recorded(notices.AgentQuarantined(client, refused, why, self.engine.round))
         return [line, self.order_of(client)]
 
     def _rested(self, action: events.Rested) -> Effects:
-        self._parts.store.note("resting", agent=action.client, kind=action.kind, why=action.why)
+        self.store.note("resting", agent=action.client, kind=action.kind, why=action.why)
         notice = notices.AgentRests(
-            action.client,
-            action.kind,
-            action.times,
-            action.until,
-            action.why,
-            self._parts.engine.round,
+            action.client, action.kind, action.times, action.until, action.why, self.engine.round
         )
-        return [self._parts.recorded(notice)]
+        return [self.recorded(notice)]
 
     def _released(self, client: ClientId) -> Effects:
-        self._parts.store.note("release", agent=client)
-        line = self._parts.recorded(notices.AgentReleased(client, self._parts.engine.round))
+        self.store.note("release", agent=client)
+        line = self.recorded(notices.AgentReleased(client, self.engine.round))
         return [line, self.order_of(client)]
 
     def _forgotten(self, client: ClientId) -> Effects:
         """The engine has forgotten the agent: no report, model or list of the run has it any more."""
-        self._parts.facts.odd = [
-            one for one in self._parts.facts.odd if client not in one["devices"]
-        ]
-        if self._parts.folding is not None:
-            self._parts.folding.forget(client)
-        step = self._parts.engine.step
+        self.facts.odd = [one for one in self.facts.odd if client not in one["devices"]]
+        if self.folding is not None:
+            self.folding.forget(client)
+        step = self.engine.step
         own_steps = () if step is None else (step.number,)
         if step is not None:
             step.asked.clear()
-        reports = self._parts.store.reports
+        reports = self.store.reports
         for number in {*own_steps, *reports.kept}:
             reports.discard(number, client)
-        self._parts.state = self.strategy.forget(self.state, client)
-        self._parts.orders.forget_clusters()
-        self._parts.store.note("forget", agent=client)
-        return [self._parts.recorded(notices.AgentForgotten(client, self._parts.engine.round))]
+        self.state = self.strategy.forget(self.state, client)
+        self.orders.forget_clusters()
+        self.store.note("forget", agent=client)
+        return [self.recorded(notices.AgentForgotten(client, self.engine.round))]
 
     def _finish(self, why: str) -> Effects:
-        self._parts.store.note("finish", round=self._parts.engine.round, why=why)
-        return [*self._parts.orders_of(sorted(self.known)), RunOver(why)]
+        self.store.note("finish", round=self.engine.round, why=why)
+        return [*self.orders_of(sorted(self.engine.known)), RunOver(why)]
 
     def _stop_early(self, done: int, rounds: int) -> Effects:
         """The line that gives the method's reason to need no more rounds; empty where it needs more."""
         if done >= rounds:
             return []
         why = self.strategy.stop_reason(self.state) or early_stop.reason(
-            self.scenario, self._parts.facts.history
+            self.scenario, self.facts.history
         )
         if not why:
             return []
-        self._parts.facts.stopped = why
-        self._parts.store.note("stopped", round=done, why=why)
-        return [self._parts.recorded(notices.RoundsStopped(done, rounds, why))]
+        self.facts.stopped = why
+        self.store.note("stopped", round=done, why=why)
+        return [self.recorded(notices.RoundsStopped(done, rounds, why))]
 
     def _invite(self, cohort: Sequence[ClientId]) -> Effects:
         """Orders for these agents and the models that they name; the checkpoint knows the step before they are sent."""
-        orders = self._parts.orders_of(cohort)
-        models = self.models_of(orders)
+        orders = self.orders_of(cohort)
+        models = self.orders.models_of(orders)
         self._count_down(orders)
-        self._parts.recorder.note_orders(cohort, self._parts.orders.digests())
+        self.recorder.note_orders(cohort, self.orders.digests())
         return [*models, *orders]
 
     def _count_down(self, orders: Sequence[SendOrder]) -> None:
@@ -507,20 +491,20 @@ class Run(RunView):
             work = send.work
             if work is None:
                 continue
-            values, size = self._parts.orders.volume(work)
-            self._parts.traffic["down_vectors"] += values
-            self._parts.traffic["down_models"] += size
+            values, size = self.orders.volume(work)
+            self.traffic["down_vectors"] += values
+            self.traffic["down_models"] += size
             if EVALUATE in (work.phase, work.numbers.get(AHEAD)):  # papers do not count it
-                self._parts.traffic["evaluation_vectors"] += values
-                self._parts.traffic["evaluation_models"] += size
+                self.traffic["evaluation_vectors"] += values
+                self.traffic["evaluation_models"] += size
 
     def _void(self, void: events.Void) -> Effects:
         """Forget the reports of a step that came to nothing."""
-        step, why, round_ = void.step, void.why, self._parts.engine.round
-        self._parts.count_up(step, self._parts.store.reports.who(step))
-        self._parts.store.note("void", round=round_, step=step, why=why)
+        step, why, round_ = void.step, void.why, self.engine.round
+        self.count_up(step, self.store.reports.who(step))
+        self.store.note("void", round=round_, step=step, why=why)
         self.members.settle()
-        self._parts.folding = None
-        self._parts.store.step_over(step)
-        line = self._parts.recorded(notices.RoundVoid(round_, step, why))
-        return [line, *self._parts.orders_of(void.cohort)]
+        self.folding = None
+        self.store.step_over(step)
+        line = self.recorded(notices.RoundVoid(round_, step, why))
+        return [line, *self.orders_of(void.cohort)]

@@ -18,7 +18,7 @@ from covey.shared.wire.parts import taken
 
 def expects_many(run: Run) -> bool:
     """Whether very many reports of the open step are awaited. Then the next ones come before long."""
-    step = run.step
+    step = run.engine.step
     return step is not None and len(step.awaited) > TOGETHER
 
 

@@ -170,14 +170,14 @@ class Aggregators(Direct):
     @property
     def _largest_sum(self) -> int:
         """Bytes that no message of an aggregator can exceed in the open step."""
-        step = self._run.step
+        step = self._run.engine.step
         if step is None:
             return MAX_OTHER_BYTES
         values = sum(abs(size) for size in step.phase.sizes.values())
         # every cluster may have a mean of each vector
         models = 1 + len(self._run.strategy.clusters(self._run.state))
         sums = BYTES_PER_SUMMED_VALUE * values * models
-        return MAX_OTHER_BYTES + sums + (BYTES_PER_SUMMED_REPORT * len(self._run.known))
+        return MAX_OTHER_BYTES + sums + (BYTES_PER_SUMMED_REPORT * len(self._run.engine.known))
 
     def take(self, item: AggregatorItem, now: float) -> list[Effect]:
         """What follows from an item."""
@@ -198,7 +198,7 @@ class Aggregators(Direct):
         """Hand a message of an aggregator to the run."""
         site = self._sites[shard]
         run = self._run
-        step = run.step
+        step = run.engine.step
         is_late = step is None or site.step != step.number or site.is_direct
         if is_late:
             return []
@@ -306,7 +306,7 @@ class Aggregators(Direct):
         self._task = None
 
     def _open_step(self) -> Step | None:
-        return self._run.step if self._run.stage is Stage.OPEN else None
+        return self._run.engine.step if self._run.engine.stage is Stage.OPEN else None
 
     def _prepare(self, shard: int, site: _Site, step: Step, now: float) -> list[Effect]:
         if not site.session and now < site.decide_at:
@@ -330,7 +330,7 @@ class Aggregators(Direct):
         run = self._run
         number, is_summable = self._summable
         if number != step.number:
-            is_summable = run.is_summable(step)
+            is_summable = partial_sums.is_summable(run.scenario, step, run.state, run.orders.keys())
             self._summable = (step.number, is_summable)
         return is_summable and not run.is_direct
 
@@ -347,7 +347,8 @@ class Aggregators(Direct):
 
     def _publish(self, shard: int, site: _Site, step: Step) -> None:
         """The order of one aggregator, where it has changed, and the subscription that fits it."""
-        settled = self._run.settled
+        folding = self._run.folding
+        settled = () if folding is None else folding.settled
         facts = OrderFacts(step.number, site.is_direct, len(step.cohort), len(settled))
         if facts == site.order:
             return
@@ -405,7 +406,7 @@ class Aggregators(Direct):
     def _task_of(self, step: Step) -> bytes:
         run = self._run
         phase = asdict(step.phase)
-        manifest, arrays = run.state_for_terms()
+        manifest, arrays = run.store.checkpoint.exported(run.strategy.for_terms(run.state))
         task = AggregatorTask(
             run=run.id,
             step=step.number,
@@ -414,7 +415,7 @@ class Aggregators(Direct):
             state=manifest,
             arrays=arrays,
             layout=run.setup.whole.to_wire(),
-            bases=run.bases(),
+            bases=run.orders.bases() if run.scenario.wire.delta else {},
         )
         return task.to_bytes()
 

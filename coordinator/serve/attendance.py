@@ -84,12 +84,12 @@ def _handle_together(
     desk: Desk, events: Sequence[Joined | Left], moved: Sequence[str], now: float
 ) -> list[Effect]:
     """What follows from agents that come and go; those who come for the first time, or to another broker, get an order."""
-    known = desk.run.known
+    known = desk.run.engine.known
     new = {event.client for event in events} - known
     effects = happen(desk, *events, now=now)
     effects += orders_of(desk, sorted(new & known))
     for order in orders_of(desk, [one for one in moved if one in known and one not in new]):
-        models = desk.run.models_of([order])
+        models = desk.run.orders.models_of([order])
         # other brokers do not have the models that are for this agent alone
         effects += [model for model in models if model.ref.key.startswith("@")]
         effects.append(order)

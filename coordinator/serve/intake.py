@@ -226,7 +226,7 @@ class Intake:
             raise DecodeError("too long", f"a part of {size} bytes")
         run = self._run
         parts = self._parts
-        if agent not in run.known:
+        if agent not in run.engine.known:
             raise DecodeError("unknown sender", f"{agent} takes no part in this run")
         if not self._placement.lives(agent, shard):
             raise DecodeError("other broker", f"{agent} lives on another broker")
@@ -258,7 +258,7 @@ class Intake:
             self._parts.has_finished(agent, part.digest)
             and not self._reports[agent]
             and self._refused.get(agent) != part.digest
-            and not self._run.refusal(agent, part.about)
+            and not self._run.engine.refusal(agent, part.about)
         )
 
     def _new_sink(self, sender: str, part: Part) -> Sink:

@@ -6,7 +6,7 @@ import contextlib
 from typing import Literal
 
 from covey.coordinator.engine.step import Stage
-from covey.coordinator.run.view import RunView
+from covey.coordinator.run.run import Run
 from covey.shared.mqtt.link import Will
 from covey.shared.mqtt.program import Effect, Publish
 from covey.shared.programs.version import version
@@ -29,7 +29,7 @@ class OwnStatus:
         session: identifies this start of the coordinator.
     """
 
-    def __init__(self, run: RunView, shards: int, topics: Topics, session: str) -> None:
+    def __init__(self, run: Run, shards: int, topics: Topics, session: str) -> None:
         self._run = run
         self._topics = topics
         self._session = session
@@ -45,15 +45,15 @@ class OwnStatus:
     @property
     def state(self) -> State:
         """The run's state, in a word."""
-        return "paused" if self._run.paused else _STATES[self._run.stage]
+        return "paused" if self._run.engine.paused else _STATES[self._run.engine.stage]
 
     @property
     def phase(self) -> str:
         """The name of the open phase; empty if none is open."""
-        step = self._run.step
+        step = self._run.engine.step
         if step is not None:
             return step.phase.name
-        if self._run.stage is Stage.STREAMING:
+        if self._run.engine.stage is Stage.STREAMING:
             return TRAIN
         return ""
 
@@ -95,7 +95,7 @@ class OwnStatus:
     def store(self, *, stopped: bool = False) -> None:
         """Write the status to the run's folder, for people and their dashboards, where it has changed."""
         run = self._run
-        shown = (self.state, run.number, run.round, stopped)
+        shown = (self.state, run.engine.number, run.engine.round, stopped)
         if shown == self._stored:
             return
         self._stored = shown
@@ -113,19 +113,19 @@ class OwnStatus:
             version=version(),
             epoch=epoch,
             run=run.id,
-            incarnation=run.incarnation,
+            incarnation=run.facts.incarnation,
             name=scenario.name,
-            round=run.round,
+            round=run.engine.round,
             rounds=scenario.rounds.count,
             phase=self.phase,
-            step=run.number,
+            step=run.engine.number,
             state="stopped" if stopped or self.given_up else self.state,
             given_up=self.given_up,
             task=task.for_agents(),
             task_digest=task.digest,
             batch=scenario.training.batch,
             delivery=scenario.wire.delivery,
-            spread_s=spread_s(run.expected),
+            spread_s=spread_s(run.engine.expected),
         )
 
 

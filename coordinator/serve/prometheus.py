@@ -43,12 +43,12 @@ class PrometheusCollector(Collector):
             "state": service.state,
         }
         yield self._metric("covey_run", "1; what runs and what it is doing", [(about, 1)])
-        yield self._one("covey_rounds_done", "rounds folded", run.round)
+        yield self._one("covey_rounds_done", "rounds folded", run.engine.round)
         yield self._one("covey_rounds", "rounds of the run", service.scenario.rounds.count)
         yield self._one(
-            "covey_void_attempts", "attempts in a row at the present phase", run.attempt
+            "covey_void_attempts", "attempts in a row at the present phase", run.engine.attempt
         )
-        step = run.step
+        step = run.engine.step
         of_step = {}
         if step is not None:
             of_step = {
@@ -63,7 +63,7 @@ class PrometheusCollector(Collector):
             "takes_part": sum(entry.here for entry in entries),
             "stays_out": sum(entry.status.problem is not None for entry in entries),
             "in_quarantine": len(run.members.barred),
-            "known": len(run.known),
+            "known": len(run.engine.known),
         }
         yield self._by("covey_agents", "agents", "what", agents)
         phase = service.last_phase

@@ -55,7 +55,7 @@ def _not_taken(client: str, taken: bool) -> NotTaken | None:
 def _current(desk: Desk, send: SendOrder) -> SendOrder:
     """The order, made again if it shares a content that is not the newest: brokers retain that one alone."""
     brief = send.order.brief
-    newest = desk.run.shared
+    newest = desk.run.orders.shared
     if brief is None or newest is None or brief.shared.digest == newest.ref.digest:
         return send
     [order] = orders_of(desk, [send.client])
@@ -64,7 +64,7 @@ def _current(desk: Desk, send: SendOrder) -> SendOrder:
 
 def _share(desk: Desk, sends: Sequence[SendOrder]) -> None:
     """Publish what these orders share, unless that is retained since the link came up."""
-    shared = desk.run.shared
+    shared = desk.run.orders.shared
     if shared is None or shared.ref.digest == desk.shared:
         return
     if any(send.order.brief is not None for send in sends):
@@ -149,7 +149,7 @@ def clear(desk: Desk, agent: str) -> None:
     """Take back the orders, models and reports that are retained for an agent that is gone for good."""
     topics = desk.topics
     own_model = topics.model(f"@{agent}")
-    parts = range(desk.run.parts_of_own_model(agent))
+    parts = range(desk.run.orders.parts_of_own_model(agent))
     _clear(desk, [topics.order(agent), topics.report(agent), topics.deployment_share(agent)])
     _clear(desk, [f"{own_model}/{part}" for part in parts])
 

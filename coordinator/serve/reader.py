@@ -141,9 +141,9 @@ class Reader:
         if not status.online:
             return Repeat(message.shard)
         mine = self._desk.run
-        if status.run == mine.id and status.incarnation != mine.incarnation:
+        if status.run == mine.id and status.incarnation != mine.facts.incarnation:
             # agents follow the newer one alone; whatever becomes of it, our state is the older one
-            if status.incarnation > mine.incarnation:
+            if status.incarnation > mine.facts.incarnation:
                 self._give_way(status.name, stale=True)
                 return None
             return Repeat(message.shard)

@@ -118,7 +118,7 @@ class RosterShow:
         self._look_for_odd()
         pages = self._roster.pages
         pages.touch_first()
-        if self._run.stage is Stage.DONE:  # no agent is busy any more
+        if self._run.engine.stage is Stage.DONE:  # no agent is busy any more
             pages.touch_all(self._roster.members.listed)
         pages.take_changes()
         effects: list[Effect] = []
@@ -130,7 +130,7 @@ class RosterShow:
         """Find the agents whose rows have changed because of the run."""
         run = self._run
         pages = self._roster.pages
-        resting = run.resting
+        resting = run.engine.resting
         apart = {
             agent: (run.members[agent].quarantine, resting.get(agent))
             for agent in run.members.barred | resting.keys()
@@ -150,11 +150,11 @@ class RosterShow:
 
     def odd(self) -> list[Odd]:
         """The list of all that is odd about the fleet now."""
-        statuses, rows = self._roster.trouble(self._run.resting)
+        statuses, rows = self._roster.trouble(self._run.engine.resting)
         free = None
         with contextlib.suppress(OSError):  # the folder was moved away, or its disk is gone
             free = shutil.disk_usage(self._run.folder).free
-        waits = self._run.waits_for if self._is_waiting else ""
+        waits = self._run.engine.waits_for if self._is_waiting else ""
         seen = Seen(
             time.time(),
             statuses,
@@ -176,7 +176,7 @@ class RosterShow:
     def _message(self, agents: Sequence[ClientId], odd: Sequence[Odd] = ()) -> RosterMessage:
         run = self._run
         rows = self._roster.rows(
-            run.assignment, run.resting, over=run.stage is Stage.DONE, agents=agents
+            run.assignment, run.engine.resting, over=run.engine.stage is Stage.DONE, agents=agents
         )
         # our own rows need no check, which would take longer than all the rest
         return RosterMessage.model_construct(

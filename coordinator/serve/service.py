@@ -287,7 +287,7 @@ class Service:
     def wake_at(self) -> float | None:
         desk = self.desk
         at = earliest(
-            self.run.wake_at,
+            self.run.engine.wake_at,
             desk.show.due,
             desk.duplicate_ids.announce_at,
             self._waiting.due,
@@ -347,7 +347,7 @@ class Service:
     def _show_waiting(self, now: float) -> None:
         """Show why the run waits once it has waited for a while, when the reason changes, and from time to time."""
         desk = self.desk
-        why = self.run.waits_for
+        why = self.run.engine.waits_for
         desk.intake.missing(bool(why) and bool(self._connections.served), now)
         if why:
             hint = self.roster.exclusions() or self.roster.departures() or self._queues()
@@ -368,7 +368,7 @@ class Service:
 
     def _queues(self) -> str:
         """Which limits of a broker may be in the way, where many agents are missing although they were asked again."""
-        if not self.desk.intake.asked_again or self.run.expected <= SHORT_QUEUE:
+        if not self.desk.intake.asked_again or self.run.engine.expected <= SHORT_QUEUE:
             return ""
         return (
             "they were asked again; if more are online, the broker drops their answers: its queue for one client must be "
@@ -466,7 +466,7 @@ class Service:
         for effect in first:
             if isinstance(effect, Announce):
                 self.desk.effects.append(Show(effect.notice))
-        if not over and self.run.paused:
+        if not over and self.run.engine.paused:
             # it was paused when it was stopped; without this it would not show why nothing happens
             self._show_control("pause")
         return list(over)

@@ -88,7 +88,7 @@ def _run(
     try:
         Driver(run, clients, observer).complete(at_hand.people, first)
     except GivenUpError as error:
-        raise UserError(f"the run was given up after round {run.round}: {error}") from None
+        raise UserError(f"the run was given up after round {run.engine.round}: {error}") from None
     finally:
         clients.close()
     return finish(run, at_the_end(run, at_hand.left_out))

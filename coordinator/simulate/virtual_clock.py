@@ -75,12 +75,12 @@ class Driver(Generic[C]):
         self.observer = observer
         fleet = run.scenario.fleet
         self._durations = None if fleet is None else fleet.durations
-        self._shows_clock = self._durations is not None or run.is_buffered
+        self._shows_clock = self._durations is not None or run.engine.rules.is_buffered
         self._arrivals: list[Arrival] = []  # a heap of reports that are due, the next one first
         self._orders: dict[tuple[ClientId, int], OrderMessage] = {}  # theirs, by agent and step
         self._computed: set[tuple[ClientId, int]] = set()  # those whose report is computed
         self._idle = 0  # ticks in a row after which nothing had happened
-        self._advance(run.clock or 0.0)
+        self._advance(run.facts.clock or 0.0)
         run.simulate(evaluates_busy=True)
 
     def __repr__(self) -> str:
@@ -120,7 +120,7 @@ class Driver(Generic[C]):
             (client, order) for client, order in sorted(newest.items()) if order.work is not None
         ]
         at_once = [(client, order) for client, order in work if _takes_no_time(order)]
-        step = self.run.step
+        step = self.run.engine.step
         places: dict[ClientId, int] = {}
         if step is not None and len(at_once) < len(work):
             # as invited: over-selection must not prefer the first names
@@ -136,10 +136,9 @@ class Driver(Generic[C]):
         if key in self._orders:
             return
         self._orders[key] = order
-        opened = self.run.at_work_since(client, order.step)
-        if opened is None:
-            opened = self.now
-        else:  # before now if the run was interrupted meanwhile
+        pace, opened = self.run.engine.pace, self.now
+        if pace.is_at_work(client, order.step):
+            opened = pace.orders[client].opened  # before now if the run was interrupted meanwhile
             place = (order.step, 0)  # those who have reported work again after the others
         takes = duration_s(self._durations, self.run.scenario.seed, client, order.step)
         heapq.heappush(self._arrivals, (opened + takes, place, client, order.step))
@@ -152,7 +151,7 @@ class Driver(Generic[C]):
     def _wait(self) -> Sequence[Effect]:
         """The next thing that happens: a report arrives, or the engine is due."""
         self._drop_those_that_are_over()
-        wake_at = self.run.wake_at
+        wake_at = self.run.engine.wake_at
         if not self._arrivals or (wake_at is not None and wake_at < self._arrivals[0][0]):
             return self._tick()
         self._compute_next()
@@ -163,10 +162,10 @@ class Driver(Generic[C]):
         return self.deliver(client, self._orders.pop((client, step)))
 
     def _tick(self) -> Sequence[Effect]:
-        wake_at = self.run.wake_at
+        wake_at = self.run.engine.wake_at
         if wake_at is None or self._idle == MAX_IDLE:
             # no agent joins or returns here
-            why = self.run.waits_for or self.run.stage.value
+            why = self.run.engine.waits_for or self.run.engine.stage.value
             raise GivenUpError(f"it cannot continue: {why}")
         self._advance(wake_at)
         effects = self.run.handle(Tick(), self.now)
@@ -183,7 +182,7 @@ class Driver(Generic[C]):
         """Reports that are not awaited any more are not computed, or not delivered."""
         while self._arrivals:
             _, _, client, step = self._arrivals[0]
-            if not self.run.refusal(client, step):
+            if not self.run.engine.refusal(client, step):
                 return
             heapq.heappop(self._arrivals)
             del self._orders[client, step]
@@ -201,7 +200,7 @@ class Driver(Generic[C]):
         work: Work = []
         for _, _, client, step in heapq.nsmallest(number, self._arrivals):
             key = (client, step)
-            if key not in self._computed and not self.run.refusal(client, step):
+            if key not in self._computed and not self.run.engine.refusal(client, step):
                 self._computed.add(key)
                 work.append((client, self._orders[key]))
         self.clients.compute(self.run, work)

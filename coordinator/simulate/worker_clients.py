@@ -136,7 +136,7 @@ class WorkerClients:
             source=self._sources[client],
             client=client,
             order=order.to_bytes(),
-            models=[run.file_of(ref.key) for ref in order.work.models],
+            models=[run.orders.file_of(ref.key) for ref in order.work.models],
             memory=None if newest is None else self._memory_file(client, newest),
             report_out=self._file(client, REPORT, order.step),
             memory_out=self._file(client, PENDING, order.step),

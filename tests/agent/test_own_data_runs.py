@@ -22,7 +22,6 @@ from covey.shared.proposal.choices import Choice
 from covey.shared.proposal.proposal import checked, propose
 from tests.agent.test_task_columns import written
 from tests.kit.device_run import devices, inspected, scenes
-from tests.kit.inside import inside
 
 METHODS = ("fedavg", "local")
 FLATS = {
@@ -66,9 +65,7 @@ def tuned(run: Run, figure: str) -> float:
 
 def resumed(run: Run) -> Run:
     """The run as another process finds it on disk."""
-    again, _ = Run.resume(
-        run.folder, run.scenario, run.setup, rules=inside(run).engine.rules, now=0.0
-    )
+    again, _ = Run.resume(run.folder, run.scenario, run.setup, rules=run.engine.rules, now=0.0)
     return again
 
 
@@ -78,12 +75,12 @@ def test_a_regression_on_a_table_with_missing_cells_and_words(tmp_path: Path, me
     scene = scenes(FLATS)(method)
     run = devices(tmp_path / "run", scene, files)
     assert tuned(run, "mse") ** 0.5 < 150  # in units of the rent, whose deviation is 290
-    found: dict[str, Any] = inside(run).facts.scaling or {}
+    found: dict[str, Any] = run.facts.scaling or {}
     assert found["categories"] == {"town": ["Oslo", "Rome"]}
     assert 60 < found["impute"]["area"] < 80
     assert 600 < found["target"]["mean"] < 900
     restarted = resumed(run)
-    assert inside(restarted).facts.scaling == inside(run).facts.scaling
+    assert restarted.facts.scaling == run.facts.scaling
     write_models(run)
     model = next((run.folder / "models").glob("*.safetensors"), None)
     if method == "fedavg":

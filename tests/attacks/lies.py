@@ -434,8 +434,8 @@ def outcome(
 
 
 def _wrong(run: Run, liars: Mapping[ClientId, Lie], blamed: Sequence[ClientId]) -> str:
-    if run.round != ROUNDS:
-        return f"the run ended after {run.round} rounds"
+    if run.engine.round != ROUNDS:
+        return f"the run ended after {run.engine.round} rounds"
     others = sorted(set(blamed) - set(liars)) + sorted(set(run.members.quarantined) - set(liars))
     if others:
         return f"{others} were blamed"

@@ -122,7 +122,7 @@ def test_a_bad_report_that_lies_accepted_ends_no_resume_and_names_its_sender(
     orders = asked(run)
     for order in orders[:-1]:
         received(run, order.client, honest(run, people, order).to_bytes(), 0.0)
-    step, liar = run.number, orders[0].client
+    step, liar = run.engine.number, orders[0].client
     # as an older coordinator would have accepted it
     spooled.rewrite(
         spooled.file_of(tmp_path, step), liar, {"numbers": {"track": {"n": 3, "accuracy": "boom"}}}
@@ -132,7 +132,7 @@ def test_a_bad_report_that_lies_accepted_ends_no_resume_and_names_its_sender(
     last = next(order for order in asked(run) if order.client == orders[-1].client)
     effects += received(run, last.client, honest(run, people, last).to_bytes(), 0.0)
     assert announced(effects, "set_aside") == [liar]
-    assert run.round == 1
+    assert run.engine.round == 1
     assert run.members.refused == {liar: (1, step)}
     rows = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert [row["agent"] for row in rows if row["event"] == "set_aside"] == [liar]
@@ -155,7 +155,7 @@ def test_a_fold_that_fails_for_all_is_a_void_attempt_with_a_reason(
         effects += received(run, order.client, honest(run, people, order).to_bytes(), 0.0)
     notices = [one.notice for one in effects if isinstance(one, Announce)]
     voids = [notice.to_json() for notice in notices if isinstance(notice, RoundVoid)]
-    assert run.round == 0
+    assert run.engine.round == 0
     assert [row["why"] for row in voids] == ["the fold failed: ArithmeticError: nothing goes"]
     assert run.members.refused == {}
 
@@ -176,7 +176,7 @@ def test_a_model_that_is_not_finite_is_no_model(tmp_path: Path, monkeypatch: Any
             report = report.model_copy(update={"vectors": {"model": encoded}})
         effects += received(run, order.client, report.to_bytes(), 0.0)
     assert announced(effects, "set_aside") == ["agent-3"]
-    assert run.round == 1
+    assert run.engine.round == 1
     assert float(np.abs(run.state.model).max()) < 100
 
 
@@ -212,7 +212,7 @@ def final(
     run, people = joined(folder, scene)
     run.members.of("agent-3").samples = (10**15, 24)
     states: dict[ClientId, Any] = {}
-    while run.round == 0:
+    while run.engine.round == 0:
         for order in asked(run):
             assert order.order.work is not None
             client = order.client

@@ -50,8 +50,8 @@ def test_a_method_survives_power_cuts_latecomers_leavers_and_a_broker_that_forge
 
     run, fleet = clock.run(whole())
     phases = [row for row in fleet.rows if row["event"] == "phase" and row["ends_round"]]
-    assert run.round == ROUNDS == len(phases)
-    assert "agent-7" in run.known
+    assert run.engine.round == ROUNDS == len(phases)
+    assert "agent-7" in run.engine.known
     assert any(row["missing"] for row in fleet.rows if row["event"] == "phase"), (
         "no fault hit the run"
     )

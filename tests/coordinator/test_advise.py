@@ -132,7 +132,7 @@ def test_over_a_broker_agents_send_a_card_each_and_nothing_else(tmp_path: Path) 
 
     run = clock.run(whole())
     assert [*run.state.assign.values()] == [0, 1] * 4
-    assert run.round == 0
+    assert run.engine.round == 0
     assert [row["phase"] for row in records.lines(run.folder) if row["event"] == "phase"] == [
         "signature"
     ]

@@ -263,7 +263,7 @@ def test_the_reports_of_a_silent_aggregator_are_missing_from_its_round_alone(
     assert reported[0] == set(clients())
     assert reported[1] == fleet.living_on(0)
     assert reported[-1] == set(clients())
-    assert run.round == 2
+    assert run.engine.round == 2
 
 
 def test_an_aggregator_that_is_stopped_and_started_again_loses_nothing(tmp_path: Path) -> None:
@@ -377,9 +377,7 @@ def test_a_method_that_turns_out_to_need_reports_gets_them(
     """Its terms can only be known with a report at hand."""
     scene = scenario("ifca", rounds=ALL)
     expected = bytes_without(tmp_path, scene)
-    monkeypatch.setattr(
-        "covey.coordinator.aggregate.summing.Summing._terms", lambda *_: _no_terms()
-    )
+    monkeypatch.setattr("covey.coordinator.aggregate.summing.Summing._seen", lambda *_: _no_terms())
     fleet = AggregatedFleet(tmp_path / "summed", scene)
     run = played(fleet)
     assert fingerprint(run) == expected
@@ -438,4 +436,4 @@ def test_the_shard_of_an_aggregator_that_died_with_its_broker_takes_part_in_the_
     run = played(fleet, cut)
     assert fingerprint(run) == bytes_without(tmp_path, scene)
     assert [row["up"] for row in fleet.events("aggregator")] == [True, True, False]
-    assert run.round == 2
+    assert run.engine.round == 2

@@ -14,7 +14,6 @@ from covey.shared.strategies.base import ClientId, Phase
 from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.wire import codec
 from tests.coordinator.test_recovery import half_reported, report_of, resumed
-from tests.kit.inside import inside
 from tests.kit.small_run import begun, clients, in_process, scenario
 from tests.methods import METHODS, of_each_kind
 
@@ -81,13 +80,11 @@ def test_a_coordinator_that_was_killed_makes_again_what_agents_are_asked_for(
     tmp_path: Path,
 ) -> None:
     before, orders = half_reported(tmp_path)
-    step = before.step
+    step = before.engine.step
     assert step is not None
     run, _ = resumed(tmp_path)
     for client in sorted(orders):
-        assert (
-            inside(run).orders.asked_for(client, step.number, run.state) == step.asked[client].work
-        )
+        assert run.orders.asked_for(client, step.number, run.state) == step.asked[client].work
 
 
 def test_the_task_of_an_agent_whose_work_has_failed_is_made_again(tmp_path: Path) -> None:
@@ -96,8 +93,8 @@ def test_the_task_of_an_agent_whose_work_has_failed_is_made_again(tmp_path: Path
     run.members.of("agent-0").owns = 0
     for client in clients():
         run.handle(Joined(client), 0.0)
-    assert run.step is not None
-    number, orders = run.step.number, inside(run).orders
+    assert run.engine.step is not None
+    number, orders = run.engine.step.number, run.orders
     before = {client: orders.asked_for(client, number, run.state) for client in clients()}
     for client in ("agent-0", "agent-1"):
         run.handle(Failed(client, number, "no memory"), 1.0)
@@ -126,5 +123,5 @@ def test_three_passes_go_over_the_vector_of_a_report_that_is_measured_compared_a
     content = report_of(run, "agent-7", orders["agent-7"])
     monkeypatch.setattr(Watched, "read", 0)
     run.accept("agent-7", content, 1.0)
-    assert run.step is not None
-    assert Watched.read == 3 * run.step.phase.sizes["model"]
+    assert run.engine.step is not None
+    assert Watched.read == 3 * run.engine.step.phase.sizes["model"]

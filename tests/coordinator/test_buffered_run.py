@@ -23,7 +23,6 @@ from covey.coordinator.simulate.virtual_clock import Driver, duration_s
 from covey.shared.numerics.vectors import combine
 from covey.shared.scenario.fleet import Durations
 from tests.kit import small_run
-from tests.kit.inside import inside
 from tests.kit.small_run import fingerprint
 
 PLAIN_IFCA = {"initial": "warmup", "warmup_rounds": 1, "shared_trunk": False}
@@ -46,7 +45,7 @@ def test_every_kind_of_method_runs_in_buffers(tmp_path: Path, method: str) -> No
     scene = small_run.buffered(method, strategy=METHODS[method], rounds={"count": 4})
     run = small_run.in_process(tmp_path, scene)
     folds = [line for line in lines_of(run) if "staleness" in line]
-    assert run.round == 4
+    assert run.engine.round == 4
     assert folds
     assert all(len(fold["reported"]) <= 3 for fold in folds)
     times = [line["clock_s"] for line in lines_of(run)]
@@ -91,14 +90,14 @@ def test_a_stale_report_is_carried_over_to_the_present_model(tmp_path: Path) -> 
     driver = small_run.driver(tmp_path, scene)
     run = driver.run
     seen: list[tuple[int, float]] = []
-    take = inside(run).take
+    take = run.take
 
     def checked(phase: Any, reports: Any, outcome: Any, circumstances: Any) -> None:
         if phase.name == "train":
             [(client, _)] = reports
             number, staleness = folding[-1]
-            trained = inside(run).store.reports.reports(number, [client])[0][1].vectors["model"]
-            start = inside(run).orders.start_of(number, "0")
+            trained = run.store.reports.reports(number, [client])[0][1].vectors["model"]
+            start = run.orders.start_of(number, "0")
             share = staleness_weight(staleness, 0.5)
             present = run.state.model
             expected = trained
@@ -115,7 +114,7 @@ def test_a_stale_report_is_carried_over_to_the_present_model(tmp_path: Path) -> 
             folding.append((action.buffer.steps[0], action.buffer.staleness[0]))
         return close(parts, action, answer)
 
-    inside(run).take = checked  # type: ignore[method-assign]
+    run.take = checked  # type: ignore[method-assign]
     with patch.object(run_module, "close", noted):
         driver.complete(small_run.samples_of(small_run.clients()))
     assert len(seen) == 6
@@ -142,15 +141,15 @@ def test_reports_of_fesem_are_as_old_as_the_centre_that_their_order_named(
     def noted(action: Any, *now: float) -> Any:
         done = give(action, *now)
         for client, number in action.orders:
-            [key] = inside(run).orders.own.keys_of(number)
-            named[number] = (int(key), dict(inside(run).engine.pace.orders[client].folds))
+            [key] = run.orders.own.keys_of(number)
+            named[number] = (int(key), dict(run.engine.pace.orders[client].folds))
         return done
 
     def compared(parts: Parts, action: Any, answer: Any) -> Any:
         if action.buffer is not None and action.buffer.cluster is not None:
             (number,), (staleness,) = action.buffer.steps, action.buffer.staleness
             centre, then = named[number]
-            folds = inside(run).engine.pace.folds
+            folds = run.engine.pace.folds
             expected = folds.get(centre, 0) - then.get(centre, 0)
             if all_folds:
                 expected = sum(folds.values()) - sum(then.values())
@@ -215,7 +214,7 @@ def test_a_kill_between_any_two_reports_keeps_the_buffer(tmp_path: Path, method:
             kills += 1
         else:
             break
-        clock = inside(driver.run).store.checkpoint.facts()["run"]["clock"]
+        clock = driver.run.store.checkpoint.facts()["run"]["clock"]
         run, effects = Run.resume(
             folder, scene, small_run.setup(scene), rules=rules_of(scene), now=clock
         )

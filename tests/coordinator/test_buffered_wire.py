@@ -25,7 +25,6 @@ from covey.shared.strategies.base import ClientId, Phase
 from covey.shared.wire.jobs import Perform
 from tests import clock
 from tests.kit import small_run
-from tests.kit.inside import inside
 from tests.kit.local_clients import LocalClients
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.replay import Arrivals, Replay, Restarted, noted
@@ -103,7 +102,7 @@ def test_slow_agents_hold_no_other_up_and_the_replay_has_the_same_bytes(
         if row.get("staleness"):
             reporters += row["reported"]
             staleness += row["staleness"]
-    assert run.round == 8
+    assert run.engine.round == 8
     assert reporters.count("agent-0") > reporters.count("agent-3")
     if method == "fedavg":
         assert max(staleness) > 0
@@ -125,7 +124,7 @@ def test_the_evaluation_of_the_slowest_is_not_waited_for(
             return fleet, await fleet.serve(started(tmp_path / "run", scene))
 
     fleet, run = clock.run(whole())
-    assert inside(run).facts.trains_on
+    assert run.facts.trains_on
     evaluations = {row["step"] for row in fleet.rows if row.get("phase") == "evaluate"}
     first, *_ = sorted(evaluations)
     assert isinstance(fleet.pool, Uneven)
@@ -178,9 +177,9 @@ def test_orders_are_brief_while_brokers_retain_what_they_leave_out(
             return await fleet.serve(run)
 
     run = clock.run(whole())
-    orders = inside(run).orders
+    orders = run.orders
     assert isinstance(orders, Watched)
-    assert run.round == 8
+    assert run.engine.round == 8
     whole_ones = orders.made - orders.brief
     assert bool(whole_ones) == bool(tune)
     assert bool(orders.outdated) == bool(tune)
@@ -205,9 +204,9 @@ def test_a_coordinator_that_is_restarted_over_a_broker_can_be_replayed(
             serving = asyncio.create_task(fleet.serve(started(folder, scene)))
             await asyncio.sleep(1.0 if is_lost else 2.0)
             assert fleet.service is not None
-            while is_lost and not inside(fleet.service.run).store.reports.kept:  # noqa: ASYNC110 - time is virtual
+            while is_lost and not fleet.service.run.store.reports.kept:  # noqa: ASYNC110 - time is virtual
                 await asyncio.sleep(0.01)
-            assert 0 < fleet.service.run.round < 8
+            assert 0 < fleet.service.run.engine.round < 8
             fleet.service.stop()
             await serving
             await asyncio.sleep(2.0)
@@ -221,7 +220,7 @@ def test_a_coordinator_that_is_restarted_over_a_broker_can_be_replayed(
     run = clock.run(whole())
     restarts = [a.event for a in arrivals[folder] if isinstance(a.event, Restarted)]
     assert [bool(restart.lost) for restart in restarts] == [is_lost]
-    assert run.round == 8
+    assert run.engine.round == 8
     assert fingerprint(replayed(tmp_path / "replay", run, arrivals)) == fingerprint(run)
 
 
@@ -274,7 +273,7 @@ def test_a_report_that_is_damaged_while_it_waits_in_a_buffer_is_asked_for_again(
             damage_reports(tmp_path / "run")
             return await serving
 
-    assert clock.run(whole(), within_s=600).round == 8
+    assert clock.run(whole(), within_s=600).engine.round == 8
 
 
 def damage_reports(folder: Path) -> None:

@@ -20,7 +20,6 @@ from covey.shared.storage.json_text import loads
 from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
 from tests import clock
-from tests.kit.inside import inside
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, played
 from tests.kit.small_run import begun, rules, scenario, setup
@@ -50,7 +49,7 @@ def test_a_pause_ends_the_open_phase_and_opens_no_other_until_the_run_is_resumed
         answers.extend(
             [await operator(fleet.broker, "pause"), await operator(fleet.broker, "pause")]
         )
-        engine = inside(fleet.serving.run).engine
+        engine = fleet.serving.run.engine
         opened = engine.number
         await asyncio.sleep(60.0)
         assert engine.number == opened, "no phase opened"
@@ -68,7 +67,7 @@ def test_a_pause_survives_a_kill(tmp_path: Path) -> None:
     run.handle(Paused(), 1.0)
     # nothing else is written: the process is killed here
     again, _ = Run.resume(tmp_path / "run", scene, setup(scene), rules=rules(scene), now=2.0)
-    assert again.paused
+    assert again.engine.paused
 
 
 def test_a_forgotten_agent_leaves_nothing_behind_and_comes_back_as_a_newcomer(
@@ -83,7 +82,7 @@ def test_a_forgotten_agent_leaves_nothing_behind_and_comes_back_as_a_newcomer(
         run = fleet.serving.run
         assert "agent-3" in run.strategy.assignment(run.state)
         await operator(fleet.broker, "forget", "agent-3")
-        assert "agent-3" not in run.known
+        assert "agent-3" not in run.engine.known
         assert "agent-3" not in run.strategy.assignment(run.state)
         assert "agent-3" not in fleet.serving.roster.entries
         kept.extend(topic for topic, _ in fleet.broker.retained.matching("#") if "agent-3" in topic)
@@ -92,7 +91,7 @@ def test_a_forgotten_agent_leaves_nothing_behind_and_comes_back_as_a_newcomer(
 
     run = played(Fleet(tmp_path, scene, rules(scene, **PATIENT)), forget)
     assert kept == []
-    assert run.round == 4, "no deadline was waited for"
+    assert run.engine.round == 4, "no deadline was waited for"
     assert "agent-3" in run.strategy.assignment(run.state)
     assert audited(tmp_path, "forget") == [{"agent": "agent-3"}]
     story = [sentence.text for sentence in story_of("agent-3", tmp_path / "run").sentences]
@@ -105,7 +104,7 @@ def test_a_run_stops_when_the_operator_commands_it(tmp_path: Path) -> None:
         await asyncio.sleep(1.2)
         assert await operator(fleet.broker, "stop")
 
-    assert played(Fleet(tmp_path, scenario("fedavg")), stop).round < 3
+    assert played(Fleet(tmp_path, scenario("fedavg")), stop).engine.round < 3
     assert audited(tmp_path, "stop")
     kept = CoordinatorStatus.from_bytes((tmp_path / "run" / "status.json").read_bytes())
     assert (kept.state, kept.online, kept.name) == ("stopped", True, "small-fedavg")

@@ -18,12 +18,10 @@ from covey.coordinator.run.result import write_all
 from covey.coordinator.simulate import driver
 from covey.shared.errors import UserError
 from covey.shared.scenario.fleet import Fleet
-from covey.shared.strategies.base import Training
 from covey.shared.wire.jobs import Answers, Failure, FindDevice
 from tests.coordinator.comparisons import DIGITS
 from tests.coordinator.comparisons import scenario as small
 from tests.kit.device_run import here
-from tests.kit.inside import inside
 from tests.kit.small_run import fingerprint, in_process, scenario
 
 
@@ -67,7 +65,7 @@ def test_a_mixed_fleet_is_recorded_as_mixed_agent_by_agent(
 def test_devices_survive_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     computed_on(monkeypatch, agent_0="mps")
     run = in_process(tmp_path, scenario("fedavg", rounds={"participation": 1.0}))
-    assert inside(run).store.checkpoint.facts()["run"]["devices"] == run.members.by_agent(
+    assert run.store.checkpoint.facts()["run"]["device"] == run.members.by_agent(
         lambda one: one.device
     )
 
@@ -80,9 +78,7 @@ def test_the_device_in_a_report_changes_no_model(
     assert fingerprint(in_process(tmp_path / "said", scenario("fedclust"))) == fingerprint(plain)
 
 
-def test_settings_for_the_cpu_are_those_of_an_earlier_version() -> None:
-    assert "device" not in Training().model_dump()
-    assert Training.model_validate(Training(device="auto").model_dump()).device == "auto"
+def test_another_device_makes_another_scenario() -> None:
     usual, other = scenario("fedavg"), scenario("fedavg", training={"device": "cuda"})
     assert records.scenario_digest(usual) == records.scenario_digest(
         scenario("fedavg", training={"device": "cpu"})

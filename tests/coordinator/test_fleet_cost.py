@@ -46,7 +46,7 @@ def open_run(folder: Path, method: str, participation: float) -> Run:
     run = Run.start(folder, scene, starts, rules=rules(scene), run="run-1", now=0.0)
     for agent in AGENTS:
         run.handle(Joined(agent), 0.0)
-    assert run.step is not None
+    assert run.engine.step is not None
     return run
 
 
@@ -70,7 +70,7 @@ def test_the_work_of_a_step_is_made_once_for_all_agents_that_share_a_model(
 
 def test_an_order_does_not_look_at_all_who_have_reported(tmp_path: Path) -> None:
     run = open_run(tmp_path, "fedavg", 1.0)
-    step = run.step
+    step = run.engine.step
     assert step is not None
     step.reported = CountedSet(step.reported)
     for agent in AGENTS:
@@ -82,7 +82,7 @@ def test_many_agents_that_take_the_places_of_others_share_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = open_run(tmp_path, "fedavg", 0.5)
-    step = run.step
+    step = run.engine.step
     assert step is not None
     saved: Counter[str] = Counter()
     save = Checkpoint.save

@@ -327,7 +327,7 @@ def test_a_report_that_is_set_aside_at_the_close_is_not_in_the_model(
         notices = [effect.notice for effect in effects if isinstance(effect, Announce)]
         aside = [notice.agent for notice in notices if isinstance(notice, ReportSetAside)]
         assert aside == ["agent-5"]
-        assert run.round == 1
+        assert run.engine.round == 1
         models.append(run.state.model.tobytes())
         monkeypatch.setattr(Folding, "add", lambda folding, *_: folding.give_up())
     assert models[0] == models[1]
@@ -342,7 +342,7 @@ def test_a_report_of_an_agent_that_is_forgotten_leaves_the_sums(
     run.handle(Forget(first), 0.0)
     for client in others[3:]:
         run.accept(client, report_of(run, client, orders[client]), 0.0)
-    assert run.round == 1
+    assert run.engine.round == 1
     assert not read
 
 

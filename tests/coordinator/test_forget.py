@@ -27,7 +27,6 @@ from tests.coordinator.test_aggregators import TOPICS, AggregatedFleet, task_is_
 from tests.coordinator.test_control import operator
 from tests.coordinator.test_recovery import ALL, half_reported
 from tests.kit import small_run
-from tests.kit.inside import inside
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet
 from tests.kit.small_run import clients, driver, rules, scenario, setup
@@ -81,7 +80,7 @@ def test_the_state_of_secure_sums_names_no_agent_that_was_forgotten(tmp_path: Pa
         "ends": [{"cluster": "0", "reported": [*both]}],
         "figures": SummedFigures(groups=[[*both]]),
     }
-    inside(run).state = SealedState(run.state.inner, Progress(**named))
+    run.state = SealedState(run.state.inner, Progress(**named))
     of_sums = {f"Progress.{name}" for name in named if name != "figures"}
     assert traces(run.state, GONE) == {*of_sums, "SummedFigures.groups"}
     run.handle(Forget(GONE), 1.0)
@@ -138,7 +137,7 @@ def test_a_forgotten_agent_is_in_no_file_of_the_run_but_its_history_and_its_acce
     tmp_path: Path,
 ) -> None:
     run, _ = half_reported(tmp_path)
-    run.handle(Failed("agent-7", run.number, "private reason of the device"), 0.5)
+    run.handle(Failed("agent-7", run.engine.number, "private reason of the device"), 0.5)
     for agent in (GONE, "agent-7"):
         run.handle(Forget(agent), 1.0)
     assert "failures" not in result_of(run, None).to_json()
@@ -202,7 +201,7 @@ def test_nothing_at_brokers_and_aggregators_names_an_agent_that_was_forgotten(
                 await asyncio.sleep(8.0)  # also for the sum, which waits for others
             await fleet.vanish(GONE)
             assert isinstance(fleet.service, Service)
-            assert (GONE in inside(fleet.service.run).store.reports.summed(3)) == has_reported
+            assert (GONE in fleet.service.run.store.reports.summed(3)) == has_reported
             fill(fleet.services[shard], GONE)
             before = left()
             await operator(fleet.brokers[0], "forget", GONE)

@@ -89,7 +89,7 @@ def test_an_agent_holds_the_model_of_its_latest_training_in_whichever_phase(
     for client, ends in latest.items():
         assert any(np.array_equal(held[client], end) for end in ends), client
     if method in BEFORE_THE_ROUNDS:
-        assert set(held) == driver.run.known > set(driver.run.members.trained)
+        assert set(held) == driver.run.engine.known > set(driver.run.members.trained)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedclust"])
@@ -98,7 +98,7 @@ def test_the_record_scores_agents_that_no_round_has_drawn(tmp_path: Path, method
     run = driver.run
     result = result_of(run, None)
     accuracy = result.accuracy
-    undrawn = sorted(run.known - set(run.members.trained))
+    undrawn = sorted(run.engine.known - set(run.members.trained))
     assert result.never_trained == undrawn != []
     assert accuracy["last_of_undrawn"]["agents"] == len(undrawn)
     mode = (

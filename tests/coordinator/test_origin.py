@@ -59,7 +59,7 @@ def test_a_method_of_each_kind_continues_with_its_models_and_clusters_or_names_t
         return
     run = continued(tmp_path / "after", scene, tmp_path / "before")
     assert small_run.fingerprint(run) == small_run.fingerprint(before)
-    assert result_of(run, None).origin == {"run": "in-process", "round": before.round}
+    assert result_of(run, None).origin == {"run": "in-process", "round": before.engine.round}
 
 
 def test_a_continued_run_trains_on(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_continued_run_trains_on(tmp_path: Path) -> None:
     )
     origin = origin_of(tmp_path / "before", more)
     run = small_run.in_process(tmp_path / "after", more, origin=origin)
-    assert run.round == 1
+    assert run.engine.round == 1
     assert run.strategy.assignment(run.state) == before.strategy.assignment(before.state)
     assert small_run.fingerprint(run) != small_run.fingerprint(before)
     record = (tmp_path / "after" / "rounds.jsonl").read_text()

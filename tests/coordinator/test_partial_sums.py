@@ -24,7 +24,6 @@ from covey.shared.wire.aggregates import AggregatorOrder, PartialSum
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 from tests.coordinator.test_recovery import report_of
-from tests.kit.inside import inside
 from tests.kit.small_run import begun, clients, fingerprint, received, rules, scenario, setup
 
 ALL = {"participation": 1.0, "count": 1}
@@ -53,11 +52,11 @@ def reports_of(run: Run, orders: Orders) -> dict[ClientId, bytes]:
 
 def summing(run: Run, agents: Mapping[ClientId, int | None]) -> Summing:
     """An aggregator that adds up the reports of these agents for the open step."""
-    step = run.step
+    step = run.engine.step
     assert step is not None
     this = Summing("s1")
     layout = run.setup.whole
-    bases = inside(run).orders.bases()
+    bases = run.orders.bases()
     number = step.number
     this.begin(OpenStep("r1", number, run.scenario, step.phase, run.state, layout, bases))
     this.follow(AggregatorOrder(run="r1", step=number, agents=dict(agents)))
@@ -114,7 +113,7 @@ def test_any_division_in_any_order_gives_the_bytes_of_single_reports(
                     run.accept(client, content, 0.0)
             elif group:
                 assert take(run, sum_of(run, group)) is not None
-        assert run.round == 1
+        assert run.engine.round == 1
         assert fingerprint(run) == expected
 
 
@@ -131,11 +130,11 @@ def test_a_killed_coordinator_continues_with_the_sums_that_it_accepted(tmp_path:
     again.members.note_samples(dict.fromkeys(clients(), (24, 24)))
     for client in clients():
         effects += again.handle(Joined(client), 0.0)
-    assert again.step is not None
-    assert again.step.reported == set(first)
+    assert again.engine.step is not None
+    assert again.engine.step.reported == set(first)
     for client, content in list(reports.items())[3:]:
         again.accept(client, content, 0.0)
-    assert again.round == 1
+    assert again.engine.round == 1
     assert fingerprint(again) == expected
 
 
@@ -147,8 +146,8 @@ def test_a_damaged_sum_on_disk_is_asked_for_again(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     scene = run.scenario
     again, _ = Run.resume(tmp_path, scene, setup(scene), rules=rules(scene), now=0.0)
-    assert again.step is not None
-    assert again.step.reported == set()
+    assert again.engine.step is not None
+    assert again.engine.step.reported == set()
     assert not path.exists()
 
 
@@ -196,14 +195,14 @@ def test_a_report_that_must_be_taken_out_or_weighed_again_is_asked_for_with_all_
             assert message is not None
             took = take(run, PartialSum.from_bytes(message), anything, message)
             assert took is not None
-            assert run.round == 0
-            assert run.step is not None
-            assert run.step.reported == set()
+            assert run.engine.round == 0
+            assert run.engine.step is not None
+            assert run.engine.step.reported == set()
             assert run.is_direct
             assert not list((run.folder / "spool" / "1").glob("*.sum"))
         for client, content in reports.items():
             effects += received(run, client, content, 0.0)
-        assert run.round == 1
+        assert run.engine.round == 1
         notices = [effect.notice for effect in effects if isinstance(effect, Announce)]
         aside = [notice.agent for notice in notices if isinstance(notice, ReportSetAside)]
         assert aside == ([liar] if lie == "implausible values" else [])
@@ -256,8 +255,8 @@ def test_failures_and_unasked_reports_reach_the_engine(tmp_path: Path) -> None:
     partial = PartialSum.from_bytes(content)
     assert partial.ignored == ["stranger"]
     take(run, partial)
-    assert run.step is not None
-    assert run.step.failed.keys() == {"agent-0"}
+    assert run.engine.step is not None
+    assert run.engine.step.failed.keys() == {"agent-0"}
     assert run.members.by_agent(lambda one: one.failures)["agent-0"]["why"] == "no data"
 
 
@@ -274,12 +273,13 @@ def test_a_sum_waits_for_others_and_is_offered_until_it_is_settled(tmp_path: Pat
     partial = PartialSum.from_bytes(content)
     take(run, partial)
     number = partial.step
-    settled = list(run.settled)
+    assert run.folding is not None
+    settled = run.folding.settled
     this.follow(AggregatorOrder(run="r1", step=number, agents={}, settled=settled))
     assert this.unsettled == []
     assert take(run, partial) is None, "a replay"
-    assert run.step is not None
-    assert run.step.reported == {"agent-0"}
+    assert run.engine.step is not None
+    assert run.engine.step.reported == {"agent-0"}
 
 
 def test_a_settled_sum_is_offered_again_once_the_coordinator_has_lost_it(tmp_path: Path) -> None:
@@ -352,8 +352,8 @@ def test_a_sum_that_does_not_fit_counts_nothing(kind: str, tmp_path: Path) -> No
     origin = AggregatorAgents(lambda client: client != "agent-6", lambda client: 24)
     with pytest.raises(DecodeError):
         take(run, forged, origin)
-    assert run.step is not None
-    assert run.step.reported == {"agent-7"}
+    assert run.engine.step is not None
+    assert run.engine.step.reported == {"agent-7"}
     assert run.is_direct == (kind != "other run")
     for client, content in reports.items():
         run.accept(client, content, 0.0)
@@ -371,8 +371,8 @@ def test_a_report_of_other_work_under_the_same_step_is_never_folded(tmp_path: Pa
     foreign = of_other_work(reports_of(run, orders)["agent-0"])
     with pytest.raises(DecodeError, match="came from other work"):
         run.accept("agent-0", foreign, 0.0)
-    assert run.step is not None
-    assert run.step.reported == set()
+    assert run.engine.step is not None
+    assert run.engine.step.reported == set()
 
 
 def test_a_sum_with_a_report_of_other_work_counts_nothing(tmp_path: Path) -> None:
@@ -381,8 +381,8 @@ def test_a_sum_with_a_report_of_other_work_counts_nothing(tmp_path: Path) -> Non
     mixed = {**reports, "agent-0": of_other_work(reports["agent-0"])}
     with pytest.raises(DecodeError, match="came from other work"):
         take(run, sum_of(run, mixed))
-    assert run.step is not None
-    assert run.step.reported == set()
+    assert run.engine.step is not None
+    assert run.engine.step.reported == set()
     for client, content in reports.items():
         run.accept(client, content, 0.0)
     assert fingerprint(run) == in_single_reports(tmp_path / "single")
@@ -393,8 +393,8 @@ def test_a_sum_of_another_step_is_dropped(tmp_path: Path) -> None:
     partial = sum_of(run, reports_of(run, orders))
     late = partial.model_copy(update={"step": partial.step + 1})
     assert take(run, late) is None
-    assert run.step is not None
-    assert run.step.reported == set()
+    assert run.engine.step is not None
+    assert run.engine.step.reported == set()
 
 
 def test_an_aggregator_speaks_only_of_agents_of_its_own_broker(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from covey.shared.privacy.settings import Privacy, clipped_sum, combined_multipl
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Phase, Reports
 from covey.shared.strategies.client_half import Report
-from tests.kit.inside import inside
 from tests.kit.small_run import fingerprint, in_process, rules, scenario, setup
 
 CLIP = 0.5
@@ -56,7 +55,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 def privacy_of(run: Run) -> PrivateSums:
     """What makes the sums of a run, and keeps its account."""
-    privacy = inside(run).privacy
+    privacy = run.privacy
     assert privacy is not None
     return privacy
 

@@ -25,7 +25,6 @@ from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.kit import spooled
-from tests.kit.inside import inside
 from tests.kit.local_clients import report_on
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet
@@ -84,7 +83,7 @@ def resumed(folder: Path) -> tuple[Run, list[Effect]]:
 
 
 def reports_of(run: Run) -> Path:
-    return spooled.file_of(run.folder, run.number)
+    return spooled.file_of(run.folder, run.engine.number)
 
 
 @pytest.mark.parametrize("damage", [spooled.flip, spooled.lose], ids=["damaged", "gone"])
@@ -114,13 +113,13 @@ def test_an_accepted_report_that_goes_while_the_run_is_at_work_is_asked_for_agai
         run.accept(client, report_of(run, client, orders[client]), 0.0)
     spooled.cut_before(reports_of(run), others[-1])
     effects = run.accept(last, report_of(run, last, orders[last]), 0.0)
-    assert run.round == 0
+    assert run.engine.round == 0
     gone = others[-1]
     again = orders_in(effects)[gone]
     assert (again.step, again.accepted) == (orders[gone].step, orders[gone].accepted)
     assert again.again > orders[gone].again
     run.accept(gone, report_of(run, gone, again), 0.0)
-    assert run.round == 1
+    assert run.engine.round == 1
 
 
 def test_a_step_that_comes_to_nothing_needs_none_of_its_reports(tmp_path: Path) -> None:
@@ -128,7 +127,7 @@ def test_a_step_that_comes_to_nothing_needs_none_of_its_reports(tmp_path: Path) 
     run, _ = half_reported(tmp_path, quorum=8)
     spooled.flip(reports_of(run), "agent-0")
     spooled.cut_before(reports_of(run), "agent-1")
-    step = run.step
+    step = run.engine.step
     assert step is not None
     effects: list[Effect] = []
     for client in clients():  # nobody else will report
@@ -148,7 +147,7 @@ def test_a_report_that_is_in_the_sums_already_is_not_needed_again(tmp_path: Path
             reports_of(run).unlink()
         for client in sorted(orders)[4:]:
             run.accept(client, report_of(run, client, orders[client]), 0.0)
-        assert run.round == 1
+        assert run.engine.round == 1
         models.append(run.state.model.tobytes())
     assert models[0] == models[1]
 
@@ -158,8 +157,8 @@ def test_a_kill_after_reports_were_lost_and_saved_over_does_not_leave_them_accep
 ) -> None:
     """The checkpoint lists folded reports as accepted; only the spool holds those of the open step."""
     run, orders = half_reported(tmp_path)
-    inside(run).store.changed()
-    inside(run).store.commit(inside(run))
+    run.store.changed()
+    run.store.commit(run)
     shutil.rmtree(reports_of(run).parent)
     run, _ = resumed(tmp_path)
     assert {order.accepted for order in orders_in(run.desired()).values()} == {0}
@@ -170,10 +169,10 @@ def test_a_restart_whose_clock_went_back_gives_newer_orders_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half_reported(tmp_path)
-    first = resumed(tmp_path)[0].incarnation
+    first = resumed(tmp_path)[0].facts.incarnation
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    second = resumed(tmp_path)[0].incarnation
-    third = resumed(tmp_path)[0].incarnation
+    second = resumed(tmp_path)[0].facts.incarnation
+    third = resumed(tmp_path)[0].facts.incarnation
     assert first < second < third
 
 
@@ -185,7 +184,7 @@ def test_an_older_folder_that_is_put_back_within_a_second_of_a_restart_gives_new
     incarnations = []
     for folder, seconds in (("run", 7.5), ("older", 7.9)):
         monkeypatch.setattr(time, "time", lambda now=seconds: 1_700_000_000 + now)
-        incarnations.append(resumed(tmp_path / folder)[0].incarnation)
+        incarnations.append(resumed(tmp_path / folder)[0].facts.incarnation)
     assert incarnations[0] < incarnations[1]
 
 
@@ -254,7 +253,7 @@ def test_a_run_on_a_full_disk_waits_and_ends_in_the_same_bytes(
         waiting |= {one: new for one, new in orders_in(effects).items() if new.work is not None}
     assert "no room is left" in said[0]
     assert "can be written to again" in said[1]
-    assert run.stage.value == "finished"
+    assert run.engine.stage.value == "finished"
     assert fingerprint(run) == calm
 
 
@@ -365,15 +364,15 @@ def test_reports_leave_the_spool_once_a_checkpoint_is_past_their_step(
 ) -> None:
     scene = scenario("fedavg", rounds={**ALL, "count": 2})
     played = driver(tmp_path, scene)
-    run, drop = played.run, inside(played.run).store.reports.drop
+    run, drop = played.run, played.run.store.reports.drop
     dropped: list[int] = []
 
     def dropped_after_checkpoint(newest: int) -> None:
-        step = inside(run).store.checkpoint.facts()["engine"]["step"]
+        step = run.store.checkpoint.facts()["engine"]["step"]
         assert step is None or step["number"] > newest
         dropped.append(newest)
         drop(newest)
 
-    monkeypatch.setattr(inside(run).store.reports, "drop", dropped_after_checkpoint)
+    monkeypatch.setattr(run.store.reports, "drop", dropped_after_checkpoint)
     played.complete(samples_of(clients(scene=scene)))
     assert len(dropped) > 2

@@ -20,7 +20,6 @@ from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Expected, Phase
 from covey.shared.strategies.client_half import ClientState
 from covey.shared.wire.messages import ReportContent
-from tests.kit.inside import inside
 from tests.kit.local_clients import report_on
 from tests.kit.small_run import begun, clients, local_for, rules, scenario, setup
 from tests.methods import of_each_kind
@@ -99,7 +98,7 @@ def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(
     run.members.note_samples(dict.fromkeys(people, (24, 24)))
     for client in people:
         run.handle(Joined(client), 0.0)
-    while run.stage.value != "finished":
+    while run.engine.stage.value != "finished":
         first = next(
             e for e in run.desired() if isinstance(e, SendOrder) and e.order.work is not None
         )
@@ -143,7 +142,7 @@ def empty(run: Run, client: ClientId, step: int) -> dict[str, Any]:
         "seconds": 0.0,
         "vectors": {},
     }
-    work = inside(run).orders.asked_for(client, step, run.state)
+    work = run.orders.asked_for(client, step, run.state)
     return {"run": run.id, "step": step, "work": work, "client": client, **nothing}
 
 

@@ -26,7 +26,6 @@ from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.messages import OrderMessage, Part, ReportContent, digest
 from covey.shared.wire.parts import MemorySink, part_length, split
 from tests.hashes import Hashes
-from tests.kit.inside import inside
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_run import begun, clients, scenario
 
@@ -146,7 +145,7 @@ def test_the_bytes_of_a_report_are_hashed_once(
         assert isinstance(report, Arrived)
         accept(service, [report])
         monkeypatch.undo()
-        assert inside(service.run).store.reports.who(order.step) == [client]
+        assert service.run.store.reports.who(order.step) == [client]
         for part in parts_of(content, parts):
             assert hashes.of(part.data) == 1
         assert hashes.bytes < len(content) + MAX_FIELDS_BYTES * parts
@@ -243,7 +242,7 @@ def test_reports_wait_for_company_only_while_very_many_are_awaited(
     async def act() -> None:
         async with MemoryBroker().link("coordinator") as link:
             service = Service(run, link)
-            monkeypatch.setattr(inside(run).engine, "step", step)
+            monkeypatch.setattr(run.engine, "step", step)
             reports = [Arrived(str(i), MemorySink(), b"", 0) for i in range(agents)]
             service._decide(reports[:1], 0.0)
             for first in range(1, agents, TOGETHER - 1):

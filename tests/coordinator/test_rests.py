@@ -304,7 +304,7 @@ def test_one_silent_agent_leaves_at_least_half_of_the_calm_rate(tmp_path: Path, 
     """Before: a round of 2 s took 300 s, and 360 s until an agent's first work had an allowance of its own."""
     rounds = {"count": ROUNDS, "mode": mode, "buffer": 3}
     run, seconds = whole(tmp_path / "attacked", "agent-3", rounds)
-    assert run.round == ROUNDS
+    assert run.engine.round == ROUNDS
     assert seconds <= 2 * ROUNDS * WORK_S
 
 

@@ -45,7 +45,7 @@ def after_a_restart(folder: Path, prepare: Prepare) -> tuple[float, dict[str, in
             first = group.create_task(fleet.serve())
             await asyncio.sleep(3.0)  # agents have been inspected, and two of them train
             assert fleet.service is not None
-            assert fleet.service.run.step is not None
+            assert fleet.service.run.engine.step is not None
             fleet.service.stop()
             await first
             prepare()

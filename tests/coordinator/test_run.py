@@ -27,7 +27,6 @@ from covey.shared.strategies.base import ClientId, Training
 from covey.shared.strategies.client_half import ClientState, Report
 from covey.shared.wire.messages import ReportContent
 from tests.kit import small_run
-from tests.kit.inside import inside
 from tests.kit.local_clients import report_on
 from tests.kit.small_run import (
     begun,
@@ -89,7 +88,7 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
     for client in people:
         run.handle(Joined(client), 0.0)
     kills = 0
-    while run.stage.value != "finished":
+    while run.engine.stage.value != "finished":
         waiting = [
             e for e in run.desired() if isinstance(e, SendOrder) and e.order.work is not None
         ]
@@ -111,7 +110,7 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
     assert fingerprint(run) == fingerprint(undisturbed)
     assert run.traffic == undisturbed.traffic
     assert result_of(run, None).newcomers == result_of(undisturbed, None).newcomers
-    assert inside(run).store.rounds.count == len(
+    assert run.store.rounds.count == len(
         (tmp_path / "whole" / "rounds.jsonl").read_text().splitlines()
     )
 
@@ -154,7 +153,7 @@ def test_a_round_waits_for_one_checkpoint_alone(
 
     monkeypatch.setattr(Checkpoint, "save", counted)
     run = in_process(tmp_path, scenario("fedavg"))
-    rounds_and_evaluation = run.round + 1
+    rounds_and_evaluation = run.engine.round + 1
     start_and_end = 2
     assert saves <= rounds_and_evaluation + start_and_end
 
@@ -179,9 +178,9 @@ def test_reports_are_refused_by_name_and_never_spooled(tmp_path: Path) -> None:
         with pytest.raises(DecodeError) as caught:
             run.accept("agent-0", good.model_copy(update=change).to_bytes(), 0.0)
         assert caught.value.reason == reason
-    assert inside(run).store.reports.who(1) == []
+    assert run.store.reports.who(1) == []
     run.accept("agent-0", good.to_bytes(), 0.0)
-    assert inside(run).store.reports.who(1) == ["agent-0"]
+    assert run.store.reports.who(1) == ["agent-0"]
 
 
 def test_a_second_or_late_report_is_ignored_with_a_reason(tmp_path: Path) -> None:

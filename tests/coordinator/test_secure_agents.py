@@ -26,7 +26,6 @@ from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests import clock
 from tests.agent.orders import work
 from tests.kit import small_run
-from tests.kit.inside import inside
 from tests.kit.local_clients import secure_folder
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.secure_run import SECURE, Failing, begun, ended, ends, rows, scene, sums
@@ -112,7 +111,7 @@ def test_work_leaves_the_disk_with_the_answer_and_a_sum_whose_time_is_over_with_
             orders[order.work.phase, client] = order
             if (order.work.phase, client) == ("train", "agent-1"):
                 contents.update(
-                    (ref.key, inside(run).orders.content_of(ref.key)) for ref in order.work.models
+                    (ref.key, run.orders.content_of(ref.key)) for ref in order.work.models
                 )
             is_late = client == "agent-0" and order.work.phase == phases.UNMASK
             clock_s[0] = 3600.0 * is_late
@@ -126,7 +125,7 @@ def test_work_leaves_the_disk_with_the_answer_and_a_sum_whose_time_is_over_with_
     clients = Late({})
     ended(run, clients)
     assert ends(tmp_path) == [["sum"]]
-    monkeypatch.setattr(inside(run).orders, "content_of", contents.__getitem__)
+    monkeypatch.setattr(run.orders, "content_of", contents.__getitem__)
     again = clients.work(run, "agent-1", orders["train", "agent-1"])  # of a coordinator's old copy
     assert "this agent has not joined a sum for this order" in (again.failure or "")
     for i in range(8):

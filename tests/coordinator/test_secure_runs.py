@@ -212,7 +212,7 @@ def test_an_evaluation_below_the_threshold_has_no_figures_but_a_reason_and_ends_
     assert [bool(row["evaluation"]) for row in evaluated] == [False, True]
     [why] = evaluated[0]["notes"]["secure"]
     assert f"{why['end']}: {why['why']}" == end
-    assert run.round == 2
+    assert run.engine.round == 2
 
 
 def test_newest_averages_are_in_the_result_with_the_number_of_agents_and_none_of_a_single_one(
@@ -229,7 +229,7 @@ def test_newest_averages_are_in_the_result_with_the_number_of_agents_and_none_of
             means = found[mode]["accuracy"][average]
             assert means == pytest.approx(expected[mode]["accuracy"][average], abs=1e-8)
     assert set(map(repr, per_agent(run).values())) == {"{}"}
-    assert len(run.history) == 2
+    assert len(run.facts.history) == 2
 
 
 def test_each_cluster_has_the_averages_of_its_own_sum(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from covey.shared.scenario.compare import Metric
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.secured import coordinator as secured
 from tests.kit import small_run
-from tests.kit.inside import inside
 from tests.kit.scenes import VECTORS
 from tests.kit.secure_run import SECURE, Watch, rows, run_with, scene, sums
 from tests.kit.small_run import fingerprint, in_process, scenario
@@ -84,7 +83,7 @@ def test_the_account_counts_unmask_lists_and_no_sum_that_was_void(
     tmp_path: Path, phase: str, times: int, releases: int
 ) -> None:
     run = run_with(tmp_path, {(phase, 0): 6}, times=times, this=noised_scene(1))
-    privacy = inside(run).privacy
+    privacy = run.privacy
     assert privacy is not None
     assert max(privacy.ledger.sums.values(), default=0) == releases
 

@@ -23,7 +23,6 @@ from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.kit.cluster import cluster
-from tests.kit.inside import inside
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, played
 from tests.kit.small_run import begun, clients, rules, scenario, setup
@@ -388,7 +387,7 @@ def test_a_run_continues_after_all_retained_messages_were_cleared_and_its_agents
             fleet.join(client)
 
     run = played(fleet, clear)
-    assert inside(run).engine.now < 600.0, "no step waited for its deadline"
+    assert run.engine.now < 600.0, "no step waited for its deadline"
 
 
 def test_a_run_that_is_resumed_after_its_end_keeps_the_roster_of_its_end(tmp_path: Path) -> None:
@@ -439,7 +438,7 @@ def test_a_run_whose_agents_have_all_left_is_given_up_after_a_while_and_can_be_r
                 fleet.join(client)
             again, _ = Run.resume(tmp_path / "run", scene, begin, rules=own_rules, now=now())
             await fleet.serve(again)
-        return why, ended, CoordinatorStatus.from_bytes(left), again.round
+        return why, ended, CoordinatorStatus.from_bytes(left), again.engine.round
 
     why, ended, left, rounds = clock.run(program())
     assert why is not None

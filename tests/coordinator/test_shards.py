@@ -223,7 +223,7 @@ def _serve_until_stopped(fleet: ShardedFleet) -> Any:
 
     async def stopped() -> Run:
         run = await serve()
-        assert run.round == 50, "None: it was stopped"
+        assert run.engine.round == 50, "None: it was stopped"
         return run
 
     return stopped
@@ -266,7 +266,7 @@ def test_a_second_coordinator_on_one_of_the_brokers_gives_way(tmp_path: Path) ->
             with pytest.raises(UserError, match="another coordinator is at work"):
                 await Service(run, link, session="z-younger").serve()
 
-    assert played(fleet, second).round == 6
+    assert played(fleet, second).engine.round == 6
 
 
 def test_a_report_from_a_broker_where_its_agent_does_not_live_is_refused(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from covey.shared.work.at_hand import AtHand
 from covey.shared.work.execute import execute_order
 from covey.shared.work.use import model_for_use
 from tests.kit import small_run
-from tests.kit.inside import inside
 from tests.kit.small_fleet import over_the_wire
 from tests.kit.small_run import clients, fingerprint, local_for, samples_of, setup
 from tests.methods import METHODS, of_each_kind
@@ -150,7 +149,7 @@ def test_clipping_and_noise_concern_the_shared_part_alone(tmp_path: Path) -> Non
     starts, layout = small_run.starts(run.scenario)
     frozen = layout.named(starts[0])["fc1.weight"]
     assert np.array_equal(tensors(run, run.models[0])["fc1.weight"], frozen)
-    assert inside(run).privacy is not None
+    assert run.privacy is not None
     assert len(states) == 8
 
 
@@ -159,21 +158,21 @@ def test_buffered_rounds_take_any_split(tmp_path: Path, method: str) -> None:
     scene = small_run.buffered(method, task={**MLP, **BOTH}, rounds={"count": 4})
     driver = small_run.driver(tmp_path, scene)
     run = driver.run
-    keep = inside(run).orders.own.keep
+    keep = run.orders.own.keep
     seen: list[tuple[list[str], list[str]]] = []  # keys of an order's models, and the method's
 
     def noted(number: int, work: Work, message: OrderMessage) -> None:
         keep(number, work, message)
         keys = [ref.key.partition(".")[0] for ref in work.models]
-        seen.append((keys, inside(run).orders.own.keys_of(number)))
+        seen.append((keys, run.orders.own.keys_of(number)))
 
-    inside(run).orders.own.keep = noted  # type: ignore[method-assign]
+    run.orders.own.keep = noted  # type: ignore[method-assign]
     driver.complete(samples_of(clients(scene=scene)))
     assert all("own" not in keys for _, keys in seen)
     if method == "fedavg":  # FedClust's agents have all trained before
         assert (["0", "own"], ["0"]) in seen
     assert (["0"], ["0"]) in seen
-    assert run.round == 4
+    assert run.engine.round == 4
     assert len(run.members.evaluation) == 8
     assert set(run.members.by_agent(lambda one: one.owns)) <= set(clients())
 
@@ -199,7 +198,7 @@ def test_an_agent_that_has_lost_what_it_kept_gets_initial_values_again(tmp_path:
     with pytest.raises(UserError, match="values that it keeps are missing"):
         driver.complete(samples_of(people))
     run = driver.run
-    run.handle(Failed("agent-3", run.number, failures[0]), 0.0)
+    run.handle(Failed("agent-3", run.engine.number, failures[0]), 0.0)
     assert "agent-3" not in run.members.by_agent(lambda one: one.owns)
     assert "agent-4" in run.members.by_agent(lambda one: one.owns)
 
@@ -272,7 +271,7 @@ def test_a_device_uses_the_shared_part_with_what_it_keeps(tmp_path: Path) -> Non
     def watched(run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
         assert order.work is not None
         models = [
-            decode_model(inside(run).orders.content_of(ref.key), run.setup.whole)
+            decode_model(run.orders.content_of(ref.key), run.setup.whole)
             for ref in order.work.models
         ]
         state = driver.clients.memories.get(client, {})

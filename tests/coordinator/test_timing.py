@@ -33,7 +33,6 @@ from covey.shared.wire.jobs import Perform
 from tests import clock
 from tests.coordinator.engines import ALL, TRAIN, cohort, feed, gathered, restarted
 from tests.kit import small_run
-from tests.kit.inside import inside
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet, Numpy
 
@@ -311,5 +310,5 @@ def test_a_whole_run_waits_once_for_a_silent_agent_and_its_record_has_the_deadli
     assert all(2 < deadline < 5 for deadline in later)
     assert [row["missing"] for row in trained] == [["agent-3"], ["agent-3"], []]
     assert seconds < 3 * 40
-    again, _ = Run.resume(run.folder, scene, run.setup, rules=inside(run).engine.rules, now=0.0)
-    assert inside(again).engine.timing.to_json() == inside(run).engine.timing.to_json() != {}
+    again, _ = Run.resume(run.folder, scene, run.setup, rules=run.engine.rules, now=0.0)
+    assert again.engine.timing.to_json() == run.engine.timing.to_json() != {}

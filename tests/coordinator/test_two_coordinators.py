@@ -49,7 +49,7 @@ def test_the_second_of_two_that_meet_ends_with_an_error_and_the_first_one_finish
             assert not first.done()
             return await first
 
-    assert clock.run(story(), within_s=36_000).round == ROUNDS
+    assert clock.run(story(), within_s=36_000).engine.round == ROUNDS
 
 
 def test_a_coordinator_whose_connection_breaks_again_and_again_is_not_its_own_rival(
@@ -64,7 +64,7 @@ def test_a_coordinator_whose_connection_breaks_again_and_again_is_not_its_own_ri
                 these.broker.restart(away_s=0.5)
             return await run
 
-    assert clock.run(story(), within_s=36_000).round == ROUNDS
+    assert clock.run(story(), within_s=36_000).engine.round == ROUNDS
 
 
 async def resumed(folder: Path, broker: MemoryBroker, name: str) -> Run:
@@ -95,7 +95,7 @@ def test_of_two_coordinators_of_one_run_the_one_that_took_it_up_last_continues(
 
     calm = in_process(tmp_path / "calm", SCENE)
     ended = clock.run(story(), within_s=36_000)
-    assert ended.round == ROUNDS
+    assert ended.engine.round == ROUNDS
     assert fingerprint(ended) == fingerprint(calm)
 
 

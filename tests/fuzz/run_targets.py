@@ -17,7 +17,6 @@ from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.fuzz.mutate import mutated, mutated_tree, packed
 from tests.fuzz.target import Target
 from tests.fuzz.wire_targets import sealed
-from tests.kit.inside import inside
 from tests.kit.local_clients import report_on
 from tests.kit.small_run import DEEP, begun, clients, judged, local_for
 from tests.methods import METHODS
@@ -60,7 +59,7 @@ class Course:
         self.turn += 1
         self.people, self.memories = clients(scene=self.scene), {}
         run = begun(self.folder / "run", self.scene, name="r")
-        inside(run).store.durable = False
+        run.store.durable = False
         run.members.note_samples(dict.fromkeys(self.people, (24, 24)))
         for client in self.people:
             run.handle(Joined(client), 0.0)
@@ -69,7 +68,7 @@ class Course:
     def next_order(self) -> tuple[str, OrderMessage]:
         """An order with work of a run that is not over."""
         while True:
-            if self.run is None or self.run.stage.value == "finished":
+            if self.run is None or self.run.engine.stage.value == "finished":
                 self.run = self.begin()
             orders = [effect for effect in self.run.desired() if isinstance(effect, SendOrder)]
             open_ones = [

@@ -27,7 +27,6 @@ from covey.shared.wire.codec import decode_model
 from covey.shared.wire.jobs import DataSource, DeviceData
 from covey.shared.wire.messages import OrderMessage, ReportContent, Work, is_base
 from covey.shared.work.at_hand import AtHand
-from tests.kit.inside import inside
 
 LocalFor = Callable[[ClientId, OrderMessage], Local]  # makes a client's data for each order
 AT_HAND = DeviceData(data="at hand")
@@ -69,7 +68,7 @@ def done(
     """The report on an order of a run, and the memory after it."""
     assert order.work is not None
     models = [
-        decode_named(ref.key, inside(run).orders.content_of(ref.key), run.setup.whole)
+        decode_named(ref.key, run.orders.content_of(ref.key), run.setup.whole)
         for ref in order.work.models
     ]
     found = worked(order, models, memory or {}, who)

@@ -26,7 +26,6 @@ from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Clients, GivenUpError, Work
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import OrderMessage
-from tests.kit.inside import inside
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ class Replay:
     def __init__(self, run: Run, clients: Clients) -> None:
         self.run = run
         run.simulate(evaluates_busy=False)
-        inside(run).facts.trains_on = inside(run).engine.pace.trains_on = True
+        run.facts.trains_on = run.engine.pace.trains_on = True
         self._clients = clients
         self._now = 0.0
         # of agents at work, by agent and number
@@ -147,13 +146,15 @@ class Replay:
                 case event:
                     effects = self.run.handle(event, self._now)
             self._take(effects)
-        if self.run.stage is not Stage.DONE:
-            raise GivenUpError(f"the record ends after round {self.run.round}, before the run does")
+        if self.run.engine.stage is not Stage.DONE:
+            raise GivenUpError(
+                f"the record ends after round {self.run.engine.round}, before the run does"
+            )
         return self.run
 
     def _is_expected(self, client: ClientId, step: int) -> bool:
         """Whether this report can count."""
-        return (client, step) in self._orders and not self.run.refusal(client, step)
+        return (client, step) in self._orders and not self.run.engine.refusal(client, step)
 
     def _compute(self, soon: Iterable[Arrival]) -> None:
         """Compute the reports of the next arrivals whose orders are known."""
@@ -188,7 +189,7 @@ class Replay:
     def _restart(self, restarted: Restarted) -> Sequence[Effect]:
         """The run from its checkpoint, with the reports that its spool had."""
         before = self.run
-        spool = inside(before).store.reports
+        spool = before.store.reports
         for client in set(spool.who(restarted.step)) - set(restarted.reported):
             spool.discard(restarted.step, client)
         for number in restarted.lost:

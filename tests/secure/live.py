@@ -27,7 +27,6 @@ from covey.shared.secure.primitives import signature
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.jobs import DeviceData, KeepPlace, Perform, Performed
 from covey.shared.wire.messages import OrderMessage, ReportContent
-from tests.kit.inside import inside
 from tests.kit.local_clients import LocalClients
 from tests.kit.scenes import Scenes
 from tests.secure.group import FLEET, FLEET_SECRET, entry_of
@@ -85,7 +84,7 @@ class Devices(LocalClients):
         paths = []
         for ref in order.work.models:
             paths.append(place / f"{ref.digest.hex()}.model")
-            paths[-1].write_bytes(inside(run).orders.content_of(ref.key))
+            paths[-1].write_bytes(run.orders.content_of(ref.key))
         memory = place / "memory"
         job = Perform(
             order=order.to_bytes(),

@@ -20,7 +20,6 @@ from covey.shared.strategies.base import Order
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.secured.coordinator import Secured
 from covey.shared.strategies.secured.figures import BITS, FigureSlots
-from tests.kit.inside import inside
 from tests.secure.live import AGENTS, Devices, made, record, run_of, sums
 
 VICTIM = "a3"
@@ -206,7 +205,7 @@ def test_devices_use_the_mixture_that_they_use_in_an_open_run(
     owner = Devices(tmp_path / "open", limit="max_epochs=20")
     open_ = run_of(owner, "run", privacy=None)
     for place, (found, plain) in enumerate(
-        zip(inside(sealed).facts.fleets, inside(open_).facts.fleets, strict=True)
+        zip(sealed.facts.fleets, open_.facts.fleets, strict=True)
     ):
         reported = seen[place * len(AGENTS) : (place + 1) * len(AGENTS)]
         of_each = FleetWeights.of(
@@ -237,7 +236,7 @@ def test_a_fleet_of_several_groups_has_the_weights_of_all_its_devices(
     assert devices.failures == []
     ends = [one["end"] for one in sums(tmp_path / "run", evaluations=True)]
     assert ends == ["sum", "sum"] * (1 + REFITS)
-    for place, found in enumerate(inside(run).facts.fleets):
+    for place, found in enumerate(run.facts.fleets):
         reported = seen[place * len(names) : (place + 1) * len(names)]
         weights, gains = ([one[what] for one in reported] for what in ("weights", "gain"))
         assert found["weights"] == pytest.approx(FleetWeights.of(weights, gains).weights, abs=2e-6)
@@ -262,7 +261,7 @@ def test_no_weight_of_one_agent_is_in_the_run_and_a_smaller_group_has_no_sum(
     assert ends[0] == "sum"
     assert set(ends[1:]) == {"void"}
     assert len(seen) == len(AGENTS), "nobody was asked to weigh again"
-    found = inside(run).facts.fleets
+    found = run.facts.fleets
     assert len(found) == 1 + REFITS
     assert found[0] == found[-1]
     assert result_of(run, None).accuracy[DELIVERED]["agents"] == len(AGENTS)

@@ -27,7 +27,6 @@ from covey.shared.strategies.base import ClientId
 from covey.shared.strategies.secured.progress import Collected, GroupSum
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import Work
-from tests.kit.inside import inside
 from tests.simulator.plan import Fault, Plan
 
 # a fix of the product, and the simplest plan that shows what happens without it
@@ -152,7 +151,7 @@ def _forgetting_all(orders: OwnOrders, needed: object, present: object) -> list[
 
 
 def _committed_later(run: Run, events: Iterable[Happening], now: float) -> list[list[Effect]]:
-    inside(run).store.commit(inside(run))
+    run.store.commit(run)
     return [run._decided(event, now) for event in events]
 
 

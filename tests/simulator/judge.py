@@ -32,8 +32,8 @@ from covey.coordinator.checks import read_report
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.engine.pace import Pace
 from covey.coordinator.record.store import Saved, Store
+from covey.coordinator.run.parts import Parts
 from covey.coordinator.run.run import Run
-from covey.coordinator.run.view import RunView
 from covey.shared.secure.agent import OwnSum
 from covey.shared.secure.derivation import name_of_terms
 from covey.shared.secure.integers import Integers, total_of
@@ -45,7 +45,6 @@ from covey.shared.strategies.secured.phases import bytes_of
 from covey.shared.strategies.secured.progress import GroupSum
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, ReportContent
-from tests.kit.inside import inside
 from tests.simulator.plan import EVENTS
 
 
@@ -279,11 +278,11 @@ class Judge:
     def watch(self, run: Run) -> None:
         """Look at everything that a coordinator does. Its run has just been made; it is started or resumed next."""
         lineage = self._lineages.setdefault(run.folder, Lineage())
-        self._stores[run.folder] = inside(run).store
+        self._stores[run.folder] = run.store
         is_first = True  # checkpoint of this life
-        note, save, take = inside(run).store.note, inside(run).store._save, inside(run).take
-        take_back, discard = run.members.take_back, inside(run).store.reports.discard
-        note_resume = inside(run).recorder.note_resume
+        note, save, take = run.store.note, run.store._save, run.take
+        take_back, discard = run.members.take_back, run.store.reports.discard
+        note_resume = run.recorder.note_resume
 
         def noted(event: str, **about: Any) -> None:
             note(event, **about)
@@ -306,8 +305,8 @@ class Judge:
             except Exception as error:  # the run would take it for one of its own
                 self._fail(error)
             take(phase, reports, outcome, circumstances)
-            assert run.step is not None
-            lineage.models[run.step.number] = models_of(run)
+            assert run.engine.step is not None
+            lineage.models[run.engine.step.number] = models_of(run)
 
         def resumed(reported: Sequence[ClientId]) -> None:
             self._resumed(run, lineage, reported)
@@ -322,12 +321,12 @@ class Judge:
             lineage.promised.pop(client, None)
             discard(step, client)
 
-        inside(run).store.note = noted  # type: ignore[method-assign]
-        inside(run).store._save = saved  # type: ignore[assignment, method-assign]
-        inside(run).take = taken  # type: ignore[method-assign]
-        inside(run).recorder.note_resume = resumed  # type: ignore[assignment, method-assign]
+        run.store.note = noted  # type: ignore[method-assign]
+        run.store._save = saved  # type: ignore[assignment, method-assign]
+        run.take = taken  # type: ignore[method-assign]
+        run.recorder.note_resume = resumed  # type: ignore[assignment, method-assign]
         run.members.take_back = taken_back  # type: ignore[method-assign]
-        inside(run).store.reports.discard = discarded  # type: ignore[method-assign]
+        run.store.reports.discard = discarded  # type: ignore[method-assign]
 
     def _begins(self, run: Run, lineage: Lineage) -> None:
         """The first checkpoint of a life follows."""
@@ -335,7 +334,7 @@ class Judge:
             self._expect(
                 _digest(run.state) == lineage.state, "the state is not that of the checkpoint"
             )
-        incarnation = run.incarnation
+        incarnation = run.facts.incarnation
         self._expect(
             incarnation > lineage.incarnation,
             f"the incarnation {incarnation} comes after {lineage.incarnation}",
@@ -345,7 +344,7 @@ class Judge:
         """A coordinator has read its checkpoint and its spool."""
         if lineage.has_rotten:
             return
-        step = run.step
+        step = run.engine.step
         if step is not None:
             asked = {client for client, known in lineage.promised.items() if known == step.number}
             lost = sorted(asked - set(reported))
@@ -354,9 +353,7 @@ class Judge:
         if waiting is not None:
             reports = Pace.from_json(waiting, ()).waiting()
             lost = [
-                one.client
-                for one in reports
-                if one.client not in inside(run).store.reports.who(one.step)
+                one.client for one in reports if one.client not in run.store.reports.who(one.step)
             ]
             self._expect(
                 not lost, f"the checkpoint counts reports of {lost} that are not in the spool"
@@ -365,9 +362,9 @@ class Judge:
     def _accepted(
         self, run: Run, lineage: Lineage, client: ClientId, step: int, report: str
     ) -> None:
-        before = {} if run.step is None else run.step.asked
+        before = {} if run.engine.step is None else run.engine.step.asked
         known = before.pop(client, None)
-        asked = inside(run).orders.asked_for(client, step, run.state).hex()
+        asked = run.orders.asked_for(client, step, run.state).hex()
         self._expect(
             known is None or known.work.hex() == asked,
             f"what {client} is asked for in step {step} has changed since its order",
@@ -380,7 +377,7 @@ class Judge:
 
     def _folded(self, run: Run, lineage: Lineage, step: int, reporters: list[ClientId]) -> None:
         self._expect(step not in lineage.folds, f"step {step} is folded twice")
-        if inside(run).engine.rules.is_buffered:
+        if run.engine.rules.is_buffered:
             lineage.pending[step] = []
             return
         lost = {client for client, known in lineage.promised.items() if known == step}
@@ -395,8 +392,8 @@ class Judge:
 
     def _same_fold(self, run: Run, lineage: Lineage, reports: Reports, outcome: Any) -> None:
         """Fold the reports as the agents made them."""
-        step = run.step
-        if inside(run).engine.rules.is_buffered or step is None:
+        step = run.engine.step
+        if run.engine.rules.is_buffered or step is None:
             return
         accepted = lineage.accepted.get(step.number, {})
         made: list[tuple[ClientId, Report]] = []
@@ -405,24 +402,24 @@ class Judge:
                 return
             content = ReportContent.from_bytes(self._contents[accepted[client]], verified=True)
             checked = read_report(
-                content, step.phase, run.scenario, train_samples=None, base=inside(run).orders.base
+                content, step.phase, run.scenario, train_samples=None, base=run.orders.base
             )
             made.append((client, checked))
         phase = replace(step.phase, cohort=tuple(sorted(step.cohort)))
-        again = inside(run).folding_of(step.number, phase).folded(made, run.state)
+        again = run.folding_of(step.number, phase).folded(made, run.state)
         self._expect(
             _digest(again.state) == _digest(outcome.state),
             f"step {step.number} is folded to other bytes than its reports give",
         )
 
     def _saved(self, run: Run, lineage: Lineage) -> None:
-        age = (run.round, run.number)
+        age = (run.engine.round, run.engine.number)
         self._expect(age >= lineage.age, f"the checkpoint goes back from {lineage.age} to {age}")
-        self._expect(run.incarnation >= lineage.incarnation, "the incarnation goes back")
-        lineage.age, lineage.incarnation = age, run.incarnation
+        self._expect(run.facts.incarnation >= lineage.incarnation, "the incarnation goes back")
+        lineage.age, lineage.incarnation = age, run.facts.incarnation
         lineage.state = _digest(run.state)
         self._commit(lineage, _manifest(run.folder))
-        named = [send.path for send in inside(run).orders.own.versions.values()]
+        named = [send.path for send in run.orders.own.versions.values()]
         missing = [path.name for path in named if not path.exists()]
         self._expect(not missing, f"models that the run names have no file: {missing}")
 
@@ -463,7 +460,7 @@ def rounds_of(folder: Path) -> list[Folded]:
     ]
 
 
-def models_of(run: RunView) -> str:
+def models_of(run: Parts) -> str:
     """Digest of what a run has learned so far."""
     return _digest((run.models, run.strategy.assignment(run.state)))
 

@@ -51,7 +51,6 @@ from covey.shared.strategies.secured.phases import bytes_of, words_of
 from covey.shared.strategies.secured.progress import GroupSum
 from covey.shared.wire.jobs import DeviceData, InspectData, Perform, Performed
 from covey.shared.wire.messages import INITIAL, OrderMessage, ReportContent, Work
-from tests.kit.inside import inside
 from tests.kit.scenes import Scenes
 from tests.methods import METHODS
 from tests.secure.live import FEATURES, LAYOUT, Devices
@@ -248,7 +247,7 @@ class Liar(Devices):
         if "asked again" in self.plan.faults and self.draw.random() < FAULT_SHARE:
             self.history.struck["asked again"] += 1
             times = 2
-        book = inside(run).orders
+        book = run.orders
         try:
             contents = [(ref.digest.hex(), book.content_of(ref.key)) for ref in order.work.models]
         except KeyError:  # an agent waits for a model that nobody has published

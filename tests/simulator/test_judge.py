@@ -25,7 +25,6 @@ from covey.shared.work.at_hand import AtHand, seen_by_methods
 from covey.shared.work.judge import MEMORY
 from tests.bowl import Softmax
 from tests.kit import small_run
-from tests.kit.inside import inside
 from tests.kit.local_clients import Client, LocalClients
 
 SCENE = small_run.judged("fedavg", rounds={"participation": 1.0})
@@ -98,8 +97,8 @@ def of_evaluations(folder: Path) -> list[dict[str, Any]]:
 def test_agents_fit_again_with_the_fleets_weights_and_use_what_follows(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert len(of_evaluations(tmp_path)) == 1 + REFITS
-    assert len(inside(done).facts.fleets) == 1 + REFITS
-    fleet = done.fleet
+    assert len(done.facts.fleets) == 1 + REFITS
+    fleet = done.facts.fleet
     assert fleet is not None
     assert sum(fleet.weights.values()) == pytest.approx(1)
     assert asdict_of(done)["fleet"]["weights"] == dict(fleet.weights)
@@ -166,7 +165,7 @@ def test_a_coordinator_that_is_killed_between_the_orders_of_the_judge_ends_with_
     taken = clients.work
 
     def work(run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
-        if len(inside(run).facts.fleets) == evaluations and client == "agent-3":
+        if len(run.facts.fleets) == evaluations and client == "agent-3":
             raise Killed
         return taken(run, client, order)
 
@@ -180,7 +179,7 @@ def test_a_coordinator_that_is_killed_between_the_orders_of_the_judge_ends_with_
     fresh.memories = clients.memories
     done = Driver(again, fresh).complete(small_run.samples_of(PEOPLE), [*effects, *again.desired()])
     assert asdict_of(done)["uses"] == asdict_of(whole)["uses"]
-    assert inside(done).facts.fleets == inside(whole).facts.fleets
+    assert done.facts.fleets == whole.facts.fleets
     assert small_run.fingerprint(done) == small_run.fingerprint(whole)
 
 

@@ -28,7 +28,6 @@ from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.parts import Parts
 from covey.coordinator.run.run import Run
-from covey.coordinator.run.view import RunView
 from covey.coordinator.serve.service import Service, last_will
 from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.shared.errors import UserError
@@ -43,7 +42,6 @@ from covey.shared.wire.jobs import OrderAnswer, Perform, Performed
 from covey.shared.wire.messages import OrderMessage, Work, digest
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 from tests.bowl import Trainer
-from tests.kit.inside import inside
 from tests.kit.local_clients import Client, LocalClients
 from tests.kit.replay import Arrival, Arrivals, Replay, noted
 from tests.kit.small_fleet import Numpy, share_of
@@ -603,7 +601,7 @@ class World:
         self._expect_reasons(lost)
         if lost and self.pool.has_memories:
             return  # work that was done twice may have other bytes
-        if inside(run).engine.rules.is_buffered:
+        if run.engine.rules.is_buffered:
             if self.judge.has_unreadable:
                 return  # the record does not name reports that a fold could not read
             if fingerprint(run) != fingerprint(
@@ -664,7 +662,7 @@ def calm(method: str, pace: Pace, secure: bool) -> list[tuple[Folded, str]]:
     def taken(parts: Parts, *about: Any) -> None:
         take(parts, *about)
         assert parts.engine.step is not None
-        models[parts.engine.step.number] = models_of(RunView(parts))
+        models[parts.engine.step.number] = models_of(parts)
 
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder, patch.object(Parts, "take", taken):
         scene = scene_of(method, pace, secure)
@@ -675,9 +673,7 @@ def calm(method: str, pace: Pace, secure: bool) -> list[tuple[Folded, str]]:
 def replayed(folder: Path, run: Run, arrivals: Sequence[Arrival]) -> Run:
     people = clients(run.scenario.rounds.start_agents or AGENTS, run.scenario)
     scene = run.scenario
-    again = Run.start(
-        folder, scene, setup(scene), rules=inside(run).engine.rules, run=IN_PROCESS, now=0.0
-    )
+    again = Run.start(folder, scene, setup(scene), rules=run.engine.rules, run=IN_PROCESS, now=0.0)
     samples = {client: (local.examples, local.examples) for client, local in people.items()}
     return Replay(again, LocalClients(local_for(people))).play(samples, arrivals)
 
