@@ -42,6 +42,7 @@ class MyMethod(HardClustered[State]):
 
     summary: ClassVar[str] = "cluster once by the direction of a first training, then FedAvg"
     source: ClassVar[str] = "our own"
+    facts = replace(HardClustered.facts, phases=(SIGNATURE,))  # agents refuse any other
 
     name: Literal["my_method"] = "my_method"
     alike: float = Field(0.3, ge=-1, le=1, description="least cosine with the leader of a cluster")
