@@ -196,7 +196,8 @@ class OnDevice:
         assert self._method.facts.sealed is not None  # noqa: S101 - it refuses otherwise
         _check_messages(job, messages)
         own = len(job.models)
-        if own == messages:  # no lock could tell a second sum of it
+        # no lock could tell a second sum of it; a box alone has none where the agent sits out
+        if own == messages and (messages or self._evaluates):
             raise PublicError("secure sums: the order has no model that other agents have too")
         # an agent that joins a sum keeps what it began with; the other phases compare the digest alone
         secret = self._device.agent.identity.secret if job.phase == phases.JOIN else b""
