@@ -56,9 +56,9 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "robust": [
         {"n_clusters": 2, "first_epochs": 2},
-        {"trim": "ball", "features": "last_layer", "beta": 0.3, "restarts": 2},
-        {"trim": "median", "averaging": "gradient", "restarts": 2, "round_beta": 0.4},
-        {"features": "logreg", "beta": 0.25, "restarts": 2},
+        {"trim": "ball", "features": "last_layer", "beta": 0.3},
+        {"trim": "median", "averaging": "gradient"},
+        {"features": "logreg", "beta": 0.25},
     ],
     "fedclust": [
         {"n_clusters": 2},
@@ -84,19 +84,15 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "given": [{"groups": {"even": ["*[02468]"], "odd": ["*"]}}, {"groups": {"one": ["*1"]}}],
     "fedsoft": [{}, {"n_clusters": 3, "selected": 2}],
     "fedem": [{"n_clusters": 2, "share_memberships": True}, {"damped": True}],
-    "fesem_ma": [
-        {"n_clusters": 2},
-        {"n_clusters": 2, "sweeps": 0, "restarts": 2},
-        {"matching": "fedma"},
-    ],
+    "fesem_ma": [{"n_clusters": 2}, {"n_clusters": 2, "sweeps": 0}, {"matching": "fedma"}],
     "fuzzy": [
         {"n_clusters": 2},
         {"variant": "fedavg+clu"},
         {"variant": "fedavg+clusteredFL", "known": {"c0": [0.9, 0.1], "c1": [0.2, 0.8]}},
     ],
     "fesem": [
-        {"n_clusters": 2, "restarts": 3},
-        {"n_clusters": 3, "restarts": 2, "features": "sketch"},
+        {"n_clusters": 2},
+        {"n_clusters": 3, "features": "sketch"},
         {
             "n_clusters": 2,
             "distance": "cosine",

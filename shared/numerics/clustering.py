@@ -26,6 +26,9 @@ Rows = Sequence[npt.NDArray[Any]] | npt.NDArray[Any]  # vectors (d,), or a matri
 Distance = Literal["l2sq", "cosine", "l1"]
 Linkage = Literal["average", "single", "complete", "weighted", "ward"]
 
+RUNS = (
+    20  # of K-means where the papers ask for several: the one with the smallest distances is used
+)
 TILE = 1 << 20  # elements of a tile: 8 MiB in float64
 SKETCH_ROWS = 512  # rows of the random matrix that are in memory at a time
 

@@ -30,6 +30,7 @@ from pydantic import Field, model_validator
 
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.clustering import (
+    RUNS,
     Distance,
     Labels,
     Matrix,
@@ -178,7 +179,7 @@ class Fesem(MultiCentre[FesemState]):
         clients = tuple(state.stored)
         rows = [self._features(state, client) for client in clients]
         clusters = min(state.count, len(rows))
-        best = kmeans(rows, clusters, n_init=self.restarts, seed=state.seed, distance=self.distance)
+        best = kmeans(rows, clusters, n_init=RUNS, seed=state.seed, distance=self.distance)
         # a centre that has no members yet is the mean of all
         everybody = mean([(model, 1.0) for model in state.stored.values()])
         sketches: tuple[Vector, ...] = ()

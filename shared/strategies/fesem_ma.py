@@ -41,7 +41,7 @@ import numpy as np
 from pydantic import Field
 
 from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.numerics.clustering import Labels, Matrix, kmeans, refill
+from covey.shared.numerics.clustering import RUNS, Labels, Matrix, kmeans, refill
 from covey.shared.numerics.exact_sum import ExactMean
 from covey.shared.numerics.fedma import (
     Inputs,
@@ -274,7 +274,7 @@ class FesemMa(MultiCentre[FesemMaState]):
             anchor = _largest(reports)
         layout = state.layout
         rows = [align(model, anchor, layout) for model in state.stored.values()]
-        best = kmeans(rows, min(state.count, len(rows)), n_init=self.restarts, seed=state.seed)
+        best = kmeans(rows, min(state.count, len(rows)), n_init=RUNS, seed=state.seed)
         # a centre that has no members is the mean of all
         everybody = _plain_mean(rows)
         missing = state.count - len(best.centres)

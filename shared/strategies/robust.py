@@ -35,6 +35,7 @@ from pydantic import Field
 from covey.shared.errors import PublicError
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.clustering import (
+    RUNS,
     KMeans,
     Labels,
     Matrix,
@@ -84,6 +85,7 @@ from covey.shared.strategies.training import Schedule, factor_in
 from covey.shared.written import FIRST
 
 Trim = Literal["mean", "ball", "median"]
+ROUND_SHARE = 0.2  # of the values of a coordinate, which a round drops on each side
 WEISZFELD = 100  # iterations towards the geometric median
 
 
@@ -297,18 +299,6 @@ class Robust(ClusteredOnce[RobustState]):
         lt=0.5,
         description="The share that stage 2 drops; with trim: mean, on each side.",
     )
-    round_beta: float = Field(
-        0.2,
-        ge=0,
-        lt=0.5,
-        description="The share of each coordinate's values that a round drops on each side.",
-    )
-    restarts: int = Field(
-        20,
-        ge=1,
-        description="The number of runs of trimmed K-means. The one with the least trimmed cost is "
-        "used.",
-    )
     first_epochs: int = Field(10, ge=1, description="E_0: the epochs of stage 1.")
     averaging: Literal["model", "gradient"] = Field(
         "model",
@@ -321,7 +311,7 @@ class Robust(ClusteredOnce[RobustState]):
             case TaskData(has_classes=False) if self.features == LOGREG:
                 return f"strategy.features: logreg needs classes, and the task has {settings.kind}; use full"
             case Average() if settings.single:
-                return "it has robust means of its own: strategy.trim, beta and round_beta"
+                return "it has robust means of its own: strategy.trim and beta"
             case _ if self.averaging == "gradient" and needs_training(settings):
                 return GRADIENTS
         return super().refuses(settings)
@@ -382,7 +372,7 @@ class Robust(ClusteredOnce[RobustState]):
         rows = [self._features(state, report.vectors) for _, report in reports]
         clusters = min(self._clusters(state, rows), len(rows))
         best = trimmed_kmeans(
-            rows, clusters, trim=self.trim, share=self.beta, n_init=self.restarts, seed=state.seed
+            rows, clusters, trim=self.trim, share=self.beta, n_init=RUNS, seed=state.seed
         )
         clients = [client for client, _ in reports]
         solutions = [report.vectors[MODEL] for _, report in reports]
@@ -419,7 +409,7 @@ class Robust(ClusteredOnce[RobustState]):
             if not members:
                 continue
             vectors = [report.vectors[self.averaging] for report in members]
-            robust = trimmed_mean(vectors, self.round_beta).astype(np.float32)
+            robust = trimmed_mean(vectors, ROUND_SHARE).astype(np.float32)
             if self.averaging == "model":
                 models[k] = robust
             else:

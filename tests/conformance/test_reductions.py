@@ -344,20 +344,13 @@ def first_models(people: Mapping[ClientId, Softmax], phase: str, epochs: int) ->
     return mean(ends)
 
 
-ROBUST = {
-    "name": "robust",
-    "n_clusters": 1,
-    "beta": 0.0,
-    "round_beta": 0.0,
-    "first_epochs": 3,
-    "restarts": 1,
-}
+ROBUST = {"name": "robust", "n_clusters": 1, "beta": 0.0, "first_epochs": 3}
 UNIFORM = {
     "name": "feddist",
     "epsilon": 1.0,
     "anneal": "none",
 }  # FedAvg in which all clients count the same
-FESEM = {"name": "fesem", "n_clusters": 1, "mu": 0.0, "restarts": 1}
+FESEM = {"name": "fesem", "n_clusters": 1, "mu": 0.0}
 FROM_MEAN: dict[str, Any] = {
     "robust without trimming": (ROBUST, UNIFORM, unequal, "solve", 3, 0.5),
     "fesem with one centre": (FESEM, FEDAVG, equal, "warmup", 2, 1.0),
@@ -449,12 +442,7 @@ def test_fesem_ma_centres_compute_the_same_whatever_the_order_of_the_clients_uni
     ]
     plain, shuffled = (
         played(
-            path,
-            tmp_path / str(moved),
-            {"name": "fesem_ma", "n_clusters": 2, "restarts": 2},
-            people,
-            WHOLE,
-            start,
+            path, tmp_path / str(moved), {"name": "fesem_ma", "n_clusters": 2}, people, WHOLE, start
         )
         for moved in (False, True)
         for people in [

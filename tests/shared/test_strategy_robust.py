@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from covey.shared.errors import UserError
+from covey.shared.numerics.clustering import RUNS
 from covey.shared.numerics.vectors import Layout, Tensor
+from covey.shared.strategies import robust
 from covey.shared.strategies.base import Phase, Setup, Training
 from covey.shared.strategies.client_half import Report
+from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.reading import folded
 from covey.shared.strategies.robust import Robust, logistic
 from tests.bowl import Bowl, flat, softmax_client
@@ -31,12 +34,11 @@ def test_robust_finds_the_groups_from_locally_trained_models(features: Any, trim
 def test_robust_is_not_moved_by_a_hostile_client_and_a_plain_mean_is(trim: Any) -> None:
     locals_ = bowls(*([(1.0, 0.0)] * 4), (1e6, -1e6))
     whole = Training(epochs=1, batch=100, lr=1.0)
-    robust = Robust(n_clusters=1, trim=trim, beta=0.2, round_beta=0.2)
-    assert run(robust, locals_, whole, rounds=2).state.models[0] == pytest.approx(
+    trimmed = Robust(n_clusters=1, trim=trim, beta=0.2)
+    assert run(trimmed, locals_, whole, rounds=2).state.models[0] == pytest.approx(
         [1.0, 0.0], abs=1e-3
     )
-    plain = Robust(n_clusters=1, beta=0.0, round_beta=0.0)
-    assert run(plain, locals_, whole, rounds=2).state.models[0][0] > 1e5
+    assert run(FedAvg(), locals_, whole, rounds=2).state.model[0] > 1e5
 
 
 @pytest.mark.parametrize(("features", "expected"), [("full", 2.0), ("last_kernel", 2.6)])
@@ -53,7 +55,7 @@ def test_robust_starts_a_cluster_at_its_centre_or_where_parts_were_clustered_at_
 def test_robust_stage_2_drops_its_own_share_and_not_that_of_a_round(
     beta: float, centre: float
 ) -> None:
-    strategy = Robust(n_clusters=1, features="last_kernel", beta=beta, round_beta=0.4)
+    strategy = Robust(n_clusters=1, features="last_kernel", beta=beta)
     start = strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup)
     reports = [(f"c{i}", Report({"model": flat(0, v)}, 10)) for i, v in enumerate([0, 1, 2, 3, 7])]
     assert strategy.form_clusters(start, reports).centres[0] == pytest.approx([centre])
@@ -70,12 +72,13 @@ def test_robust_buffers_have_no_say_in_who_is_far() -> None:
     assert state.models[0] == pytest.approx([0.5, 300])
 
 
-def test_robust_takes_the_run_with_the_least_trimmed_cost() -> None:
+def test_robust_takes_the_run_with_the_least_trimmed_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [0, 1, 2, 40, 41, 42, 100, 101, 102, 103]
     reports = [(f"c{i}", Report({"model": flat(v, 0)}, 10)) for i, v in enumerate(points)]
     costs = []
-    for restarts in (1, 20):
-        strategy = Robust(n_clusters=3, beta=0.0, restarts=restarts)
+    strategy = Robust(n_clusters=3, beta=0.0)
+    for runs in (1, RUNS):
+        monkeypatch.setattr(robust, "RUNS", runs)
         setups = [replace(setup(bowls((0, 0))), seed=seed) for seed in range(20)]
         costs.append(
             [strategy.form_clusters(strategy.init(one), reports).inertia for one in setups]
@@ -96,7 +99,7 @@ def test_robust_leaves_out_coefficients_of_another_length_than_most() -> None:
 
 
 def test_robust_trims_a_round_only_where_the_share_makes_a_whole_client() -> None:
-    strategy = Robust(n_clusters=1, round_beta=0.2)
+    strategy = Robust(n_clusters=1)
     state = replace(
         strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup), models=(flat(0, 0),)
     )

@@ -11,8 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, TypeVar
 
-from pydantic import Field
-
 from covey.shared.numerics.clustering import Labels, Matrix
 from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Vector, mean
@@ -56,12 +54,6 @@ class MultiCentre(Numbered, Gated[C], Generic[C]):
     )
 
     squares: ClassVar[bool] = True
-
-    restarts: int = Field(
-        20,
-        ge=1,
-        description="The number of K-means runs after the warm-up. The one with the smallest distances is used.",
-    )
 
     @abstractmethod
     def keep(self, state: C, reports: Reports) -> C:
