@@ -21,7 +21,7 @@ NORMED = {"fedbn"}  # keep layers that normalise
 # for rules that every method keeps (tests/shared/test_strategy_every.py): one run per set of options
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "cfl": [
-        {"eps_1": 9.0, "eps_2": 0.0, "warmup": 1, "min_size": 1},
+        {"eps_1": 9.0, "eps_2": 0.0, "warmup": 1},
         {
             "trigger": "rounds",
             "every": 1,
@@ -37,7 +37,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"n_clusters": 2, "initial": "random"},
         {},
         {"averaging": "gradient", "weights": "uniform", "shared_trunk": True, "n_clusters": 3},
-        {"initial": "restarts", "restarts": 2},
+        {"initial": "restarts"},
         {"initial": "kmeans++", "n_clusters": 3, "reseed_dead": True},
         {"initial": "warmup", "warmup_rounds": 2},
     ],

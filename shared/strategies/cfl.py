@@ -96,6 +96,7 @@ from covey.shared.strategies.client_half import ClientState, Job, Local, Report,
 FULL_QUORUM = 0.5  # of a cluster's invited members must report before it is split
 RETRY = 10  # with partial participation, rounds from one attempt to split a cluster to the next
 IN_A_ROW = 3  # rounds; they are not independent, so three are no cube of the chance of one
+MIN_SIZE = 2  # members; only larger clusters are split
 SPLIT = "split"  # key of the model that was divided; the number of the split follows
 
 # of the triggers that look for clusters, which need no warm-up
@@ -176,7 +177,6 @@ class Cfl(ManyModels[CflState]):
         ge=0,
         description="The rounds before the first split; 0 with trigger: silhouette and rotations.",
     )
-    min_size: int = Field(2, ge=1, description="Only clusters with more members are split.")
     min_group: MinGroup = None
     gamma: float = Field(
         0.0,
@@ -453,7 +453,7 @@ class Cfl(ManyModels[CflState]):
     def _calls_for_split(self, state: CflState, k: int, *, full: bool) -> bool:
         """Whether the trigger calls for a split of cluster k."""
         members = sizes(state)[k]
-        if state.round < self.warmup or members <= self.min_size or self._is_closed(state):
+        if state.round < self.warmup or members <= MIN_SIZE or self._is_closed(state):
             return False
         key = str(k)
         last_attempt = state.tried.get(key, 0)

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.privacy.settings import SecureSettings
@@ -99,8 +99,7 @@ from covey.shared.strategies.training import factor_in
 
 DEAD_AFTER = 10  # rounds in which no client chooses a hypothesis
 COLLAPSED = 5  # rounds in which all reporters choose the same hypothesis
-DEFAULT_WARMUP_ROUNDS = 3
-AUTHORS_WARMUP_ROUNDS = 20  # of the authors' code, on FEMNIST
+SHORT_RUNS = 5  # initial: restarts; the papers ask for several
 
 # keys of a model's parts, where the trunk is shared
 HEAD = "head"  # the number of the hypothesis follows
@@ -130,21 +129,15 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
     )
     initial: Literal["random", "restarts", "kmeans++", "warmup"] = Field(
         "warmup",
-        description="The first hypotheses. random: independent random models. restarts: several "
-        "short runs from random models, of which the one with the lowest mean loss continues. "
+        description="The first hypotheses. random: independent random models. restarts: five "
+        "short runs from random models, of three rounds each and before those of the run, of which the one with the lowest mean loss continues. "
         "kmeans++: models of clients that the other hypotheses serve worst, of twenty that train one. "
         "warmup: random groups of clients train one hypothesis each.",
     )
-    restarts: int = Field(
-        1,
-        ge=1,
-        description="The number of short runs for initial: restarts. Each has three rounds, in addition to those of the run.",
-    )
     warmup_rounds: int = Field(
-        DEFAULT_WARMUP_ROUNDS,
+        3,
         ge=1,
-        description="The rounds during which a client keeps its random group. The default is 20 "
-        "if initial: warmup is given explicitly.",
+        description="The rounds during which a client keeps its random group. The authors' code has 20.",
     )
     shared_trunk: bool = Field(
         default=False,
@@ -155,30 +148,13 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
         description="Replace a hypothesis that no client chose for ten rounds by the model of the worst served client.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _short_warmup_unless_asked_for(cls, data: Any) -> Any:
-        """`initial: warmup` has the 20 rounds of the authors' code; the default is shorter."""
-        if not isinstance(data, Mapping) or "warmup_rounds" in data:
-            return data
-        rounds = DEFAULT_WARMUP_ROUNDS
-        if "initial" in data:
-            rounds = AUTHORS_WARMUP_ROUNDS
-        return {**data, "warmup_rounds": rounds}
-
-    @model_validator(mode="after")
-    def _restarts_are_asked_for(self) -> Self:
-        has_several = self.restarts > 1
-        is_chosen = self.initial == "restarts"
-        if has_several != is_chosen:
-            raise ValueError(
-                "restarts of 2 or more and initial: restarts belong together: set both or neither"
-            )
-        return self
+    @property
+    def _short_runs(self) -> int:
+        return SHORT_RUNS if self.initial == "restarts" else 1
 
     @property
     def starts(self) -> int:
-        return self.most_clusters * self.restarts
+        return self.most_clusters * self._short_runs
 
     def refuses(self, settings: Settings) -> str:
         if isinstance(settings, Server):
@@ -206,7 +182,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
             case "warmup":
                 return Warmup(state.count, self.warmup_rounds)
             case "restarts":
-                return Restarts(state.count, self.restarts)
+                return Restarts(state.count, SHORT_RUNS)
             case "kmeans++":
                 return KMeansPlusPlus(state.count)
 
@@ -226,7 +202,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
 
     def _begun(self, state: Hypotheses, count: int) -> Hypotheses:
         """The state with this number of hypotheses, or before the phases in which they come about."""
-        spare = state.spare[: count * self.restarts]
+        spare = state.spare[: count * self._short_runs]
         state = replace(state, count=count, idle=(0,) * count, spare=spare)
         return self._with_one_trunk(self._initial(state).begin(state))
 

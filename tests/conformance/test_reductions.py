@@ -250,7 +250,7 @@ class FedAvgs:
 
 
 FEDAVG: dict[str, Any] = {"name": "fedavg"}
-CFL = {"name": "cfl", "eps_1": 0.0, "eps_2": 0.0, "warmup": 0, "min_size": 1}
+CFL = {"name": "cfl", "eps_1": 0.0, "eps_2": 0.0, "warmup": 0}
 STEP = {"epochs": 1, "batch": 100, "momentum": 0.0}
 SCHEDULE = {"lr_steps": [[0.5, 0.1]]}  # of two rounds the second
 PLAIN = {"momentum": 0.0, "weight_decay": 0.0}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from covey.shared.numerics.vectors import Layout, Tensor
+from covey.shared.strategies import cfl
 from covey.shared.strategies.base import Phase, Setup, Training
 from covey.shared.strategies.cfl import Cfl
 from covey.shared.strategies.client_half import Report
@@ -35,7 +36,6 @@ def test_cfl_splits_where_members_disagree_and_the_children_part_in_that_round()
     [
         {"eps_1": 0.1},  # the mean update is longer than that: (0.2, ...) by construction below
         {"eps_2": 9.0},  # no single update is that long
-        {"min_size": 8},
         {"warmup": 3},
     ],
 )
@@ -44,6 +44,13 @@ def test_cfl_does_not_split_unless_every_condition_holds(options: dict[str, Any]
     free = {"warmup": 0, "eps_1": 0.9, "eps_2": 1.6}
     assert len(run(Cfl(**free), locals_, rounds=2).state.models) > 1
     assert len(run(Cfl(**{**free, **options}), locals_, rounds=2).state.models) == 1
+
+
+@pytest.mark.parametrize(("members", "models"), [(2, 1), (3, 2)])
+def test_cfl_leaves_a_cluster_of_two_as_it_is(members: int, models: int) -> None:
+    locals_ = bowls(*[(5.0, 0.0), (-5.0, 0.0), (5.0, 0.0)][:members])
+    end = run(Cfl(warmup=0, eps_1=9.0, eps_2=1.0), locals_, rounds=1)
+    assert len(end.state.models) == models
 
 
 @pytest.mark.parametrize(("there", "models"), [(4, 2), (3, 1)])
@@ -58,9 +65,12 @@ def test_cfl_splits_a_cluster_of_which_half_the_invited_members_report(
     assert len(after.models) == models
 
 
-def test_cfl_asks_all_members_into_the_round_that_splits_when_participation_is_partial() -> None:
+def test_cfl_asks_all_members_into_the_round_that_splits_when_participation_is_partial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cfl, "MIN_SIZE", 5)
     locals_ = bowls(*((s * 5.0, 0.0) for s in (1, -1) * 5))
-    strategy = Cfl(warmup=1, eps_1=2.0, eps_2=1.0, min_size=5)
+    strategy = Cfl(warmup=1, eps_1=2.0, eps_2=1.0)
     end = run(strategy, locals_, participation=0.4, rounds=8)
     invited = [
         (len(phase.cohort), len(before))
@@ -77,7 +87,7 @@ def test_cfl_sends_who_missed_the_split_and_newcomers_down_the_tree() -> None:
     # four groups: the first split parts left and right, later ones above and below
     corners = [(8.0, 3.0), (-8.0, 3.0), (8.0, -3.0), (-8.0, -3.0)]
     locals_ = bowls(*(corners[i % 4] for i in range(15)))
-    strategy = Cfl(warmup=0, eps_1=0.9, eps_2=1.0, min_size=1)
+    strategy = Cfl(warmup=0, eps_1=0.9, eps_2=1.0)
     end = run(
         strategy,
         locals_,
@@ -135,9 +145,12 @@ def test_cfl_member_who_missed_a_split_walks_from_there_and_not_from_the_root() 
     assert after.walks == {"late": 1}
 
 
-def test_cfl_lets_a_walker_continue_where_it_was_without_delaying_the_run() -> None:
+def test_cfl_lets_a_walker_continue_where_it_was_without_delaying_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cfl, "MIN_SIZE", 3)
     locals_ = bowls(*((s * 5.0, 0.0) for s in (1, -1) * 4), (5.0, 0.0))
-    strategy = Cfl(trigger="norms", warmup=0, min_size=3)
+    strategy = Cfl(trigger="norms", warmup=0)
     broken: dict[str, Any] = {
         "drop": lambda phase, round_, client: client == "c08" and round_ < 4,
         "joins": {"c08": 1},
@@ -162,7 +175,7 @@ def test_cfl_by_rounds_tries_each_node_after_a_number_of_rounds() -> None:
 @pytest.mark.parametrize(("gamma", "models"), [(0.70, 2), (0.71, 1)])
 def test_cfl_accepts_a_split_by_the_angle_across(gamma: float, models: int) -> None:
     locals_ = bowls((6.0, 0.0), (6.0, 0.0), (0.0, 6.0), (0.0, 6.0))  # a right angle: sqrt(1 / 2)
-    strategy = Cfl(trigger="rounds", every=1, warmup=0, gamma=gamma, min_size=2)
+    strategy = Cfl(trigger="rounds", every=1, warmup=0, gamma=gamma)
     assert len(run(strategy, locals_, ONE, rounds=1).state.models) == 1
     still = strategy.model_copy(update={"every": 1})
     end = run(
@@ -227,7 +240,10 @@ def test_cfl_buffers_have_no_say_in_norms_and_directions() -> None:
     assert state.norms["0"] == pytest.approx((0.0, 2.0))
 
 
-def test_cfl_compares_the_directions_of_the_part_that_was_asked_for() -> None:
+def test_cfl_compares_the_directions_of_the_part_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cfl, "MIN_SIZE", 3)
     # bodies part c00 and c01 from the rest, heads c00 and c02
     locals_ = bowls((9, 1), (9, -1), (-9, 1), (-9, -1))
     for features, expected in (
@@ -235,7 +251,7 @@ def test_cfl_compares_the_directions_of_the_part_that_was_asked_for() -> None:
         ("last_layer", [0, 1, 0, 1]),
         ("last_kernel", [0, 1, 0, 1]),
     ):
-        end = run(Cfl(trigger="norms", warmup=0, min_size=3, features=features), locals_, rounds=1)
+        end = run(Cfl(trigger="norms", warmup=0, features=features), locals_, rounds=1)
         assert [*end.state.assign.values()] == expected
 
 
