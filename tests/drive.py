@@ -99,7 +99,7 @@ class Run:
         attempt = 0
         while self.round < count:
             assert attempt < 20, "the phase is void again and again"
-            assert len(self.phases) < 5 * (count + 2), "phases are folded, but no round ends"
+            assert len(self.phases) < 20 + 5 * count, "phases are folded, but no round ends"
             attempt = 0 if self.phase(attempt) else attempt + 1
         return self
 
