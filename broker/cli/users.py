@@ -270,6 +270,5 @@ def _publish_offline(home: BrokerFolder, users: Mapping[str, StoredUser], why: s
         return
     from covey.broker import expulsion
 
-    problem = asyncio.run(expulsion.publish(home, agents, why))
-    if problem:
+    if problem := asyncio.run(expulsion.publish(home, agents, why)):
         show(f"note: {problem}")
