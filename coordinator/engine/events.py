@@ -16,6 +16,7 @@ class Joined:
 @dataclass(frozen=True)
 class Left:
     client: ClientId
+    at_once: bool = False  # nobody waits for it: it cannot be back soon
 
 
 ANY = -1  # in place of a cluster: every fold counts

@@ -23,6 +23,7 @@ The rules of a step:
 The others:
 - A step number names one attempt at one phase and is never used twice. `round` counts folded rounds.
 - An agent that left counts as present for `absence_s` more: a lost session that comes back costs nothing.
+  One that is not heard because it floods the coordinator is gone at once.
 - While the link is down no agent leaves and no time passes. After it came back, and after a restart,
   agents have `rollcall_s` to answer, and a large fleet longer; until then those who were there count as present. A fleet
   that starts again with the coordinator has `start_wait_s`, as at its first start.
@@ -170,8 +171,8 @@ class RoundEngine:
         match event:
             case events.Joined(client):
                 return self._joined(client, now)
-            case events.Left(client):
-                return self._left(client, now)
+            case events.Left(client, at_once):
+                return self._left(client, now, at_once=at_once)
             case events.Reported():
                 return self._reported(event, now)
             case events.ReportedTogether(clients, step):
@@ -214,10 +215,10 @@ class RoundEngine:
             self.step.came(client)
         return self._settle(now)
 
-    def _left(self, client: ClientId, now: float) -> Actions:
+    def _left(self, client: ClientId, now: float, *, at_once: bool) -> Actions:
         if self._link_lost_at is not None:
             return []
-        absence_s = self.rules.absence_s
+        absence_s = 0.0 if at_once else self.rules.absence_s
         if absence_s > 0 and client in self.present:
             self.members.leave_at(now + absence_s, [client])
             return []

@@ -71,7 +71,8 @@ def left(desk: Desk, agent: str, now: float) -> list[Effect]:
     observe_peer(desk, AgentLeft(agent, why), now)
     desk.intake.drop_statuses(agent)
     desk.intake.roll_at = now  # others may have been missed in the flood
-    return unreachable(desk, [agent], now)
+    # it may have left before with a status, and no round waits for what is not heard
+    return [*unreachable(desk, [agent], now), *happen(desk, Left(agent, at_once=True), now=now)]
 
 
 def observe_peer(desk: Desk, notice: Notice, now: float) -> None:

@@ -35,10 +35,7 @@ class _Limits:
     content: Bucket  # bytes
 
     def take(self, size: int, now: float) -> bool:
-        is_within = self.messages.take(1, now)
-        if not is_within:
-            return False
-        return self.content.take(size, now)
+        return self.messages.take(1, now) and self.content.take(size, now)
 
 
 @dataclass(slots=True)
@@ -94,8 +91,9 @@ class Rates:
         if agent not in self._agents and len(self._agents) >= MAX_SENDERS:
             return False
         own = self._of(agent, now)
-        # one that repeats a report of many parts is honest
-        share = MIN_PARTS / max(own.parts.messages.burst, MIN_PARTS)
+        # one that repeats a report of many parts is honest, if they may be parts of this run
+        burst = own.parts.messages.burst if size <= 2 * self._part_bytes else 0.0
+        share = MIN_PARTS / max(burst, MIN_PARTS)
         return not own.beyond.take((1 + size / LONG_BYTES) * share, now)
 
     def _of(self, agent: str, now: float) -> _OfAgent:

@@ -33,6 +33,13 @@ def small(number: int) -> tuple[str, bytes]:
     ).to_bytes()
 
 
+def statuses(number: int) -> tuple[str, bytes]:
+    """The same of an agent that takes part."""
+    return TOPICS.status("agent-0"), AgentStatus(
+        agent="agent-0", session="s", online=True, serial=number
+    ).to_bytes()
+
+
 def stranger(number: int) -> tuple[str, bytes]:
     """Each status from another made-up agent, as large as it may be."""
     name = f"made-up-{number}"
@@ -62,6 +69,7 @@ def aside(number: int) -> tuple[str, bytes]:
 KINDS: dict[str, Callable[[int], tuple[str, bytes]]] = {
     "big": big,
     "small": small,
+    "statuses": statuses,
     "stranger": stranger,
     "garbage": garbage,
     "first_parts": first_parts,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from covey.coordinator.engine.members import Members
 from covey.coordinator.serve import hearing
 from covey.coordinator.serve.hearing import AWAY_S, Flooding, Hearing
-from covey.coordinator.serve.rate import FLOOD, MIN_PARTS, Rates
+from covey.coordinator.serve.rate import FLOOD, MAX_PART_BYTES, MIN_PARTS, Rates
 from covey.shared.mqtt.program import Subscribe, Unsubscribe
 from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.topics import Topics
@@ -30,15 +31,24 @@ FLOODS: dict[str, Callable[[int], tuple[str, bytes]]] = {
 }
 
 
-def flooded(folder: Path, kind: str) -> tuple[Fleet, list[set[str]], list[bool]]:
-    """A run while an agent floods it, what was subscribed before, in and after it, and whether the agent was online."""
-    scene = scenario("fedavg", rounds={"count": 30, "participation": 1.0, "start_agents": 7})
+def rounds(fleet: Fleet) -> list[Any]:
+    return [row for row in fleet.events("phase") if row["phase"] == "train"]
+
+
+def flooded(folder: Path, kind: str) -> tuple[Fleet, list[set[str]], list[bool], list[int]]:
+    """A run while an agent floods it, what was subscribed before, in and after it, whether the agent was online, and rounds."""
+    patient = {"absence_s": 3600.0}
+    scene = scenario(
+        "fedavg", rounds={"count": 30, "participation": 1.0, "start_agents": 7, "timing": patient}
+    )
     fleet = Fleet(folder, scene)
     fleet.pool.takes_s = 5.0
     seen: list[set[str]] = []
     online: list[bool] = []
+    folded: list[int] = []
 
     def look() -> None:
+        folded.append(len(rounds(fleet)))
         seen.append(set(fleet.broker.patterns))
         online.append(fleet.serving.roster.rows({})["agent-3"]["online"])
 
@@ -55,12 +65,12 @@ def flooded(folder: Path, kind: str) -> tuple[Fleet, list[set[str]], list[bool]]
         look()
 
     played(fleet, flood)
-    return fleet, seen, online
+    return fleet, seen, online, folded
 
 
 @pytest.mark.parametrize("kind", FLOODS)
 def test_who_floods_is_left_for_a_while_and_the_others_are_heard(kind: str, tmp_path: Path) -> None:
-    fleet, (before, during, after), online = flooded(tmp_path, kind)
+    fleet, (before, during, after), online, (_, first, last) = flooded(tmp_path, kind)
     flooder = "new" if kind.startswith("an enrolled") else "agent-3"
     others = {*fleet.people} - {flooder}
     named = {TOPICS.report(agent) for agent in others}  # agents subscribe to their own statuses
@@ -74,8 +84,8 @@ def test_who_floods_is_left_for_a_while_and_the_others_are_heard(kind: str, tmp_
     [left] = fleet.events("left")
     assert left["agent"] == flooder
     assert "sent far more than it could need" in left["why"]
-    rounds = [row for row in fleet.events("phase") if row["phase"] == "train"]
-    assert len(rounds) == 30
+    assert last - first >= AWAY_S // 6.0, "no round waits for who is not heard"
+    assert len(rounds(fleet)) == 30
     handled = fleet.serving.roster.refusals
     assert handled.total() < 2000, "what comes after it was left costs nothing"
 
@@ -139,6 +149,11 @@ def test_a_report_of_many_parts_that_is_repeated_is_no_flood_and_made_up_names_t
     _, at_once = FLOOD
     assert not any(rates.floods("honest", 1 << 19, now=0.0) for _ in range(parts // 2))
     assert any(rates.floods("liar", 1 << 19, now=0.0) for _ in range(int(at_once)))
+    rates.part("longer", 1 << 19, largest_report=parts << 19, now=0.0)
+    longer = MAX_PART_BYTES  # more than a part of this run has
+    assert any(rates.floods("longer", longer, now=0.0) for _ in range(2)), (
+        "no report has such parts"
+    )
     for number in range(20_000):
         rates.floods(f"made-up-{number}", 100, now=0.0)
     assert len(rates) <= 10_000

@@ -50,6 +50,13 @@ def test_the_step_closes_when_an_absence_has_lasted_too_long() -> None:
     assert engine.wake_at is None
 
 
+def test_no_step_waits_for_an_agent_that_cannot_come_back_in_time() -> None:
+    engine = opened("a", "b", absence_s=20.0)
+    assert feed(engine, 5.0, Reported("a", 1), Left("b", at_once=True)) == [
+        Close(1, ("a",), ("b",))
+    ]
+
+
 def test_a_step_that_lost_a_report_when_its_time_was_nearly_over_gives_its_agent_a_whole_deadline() -> (
     None
 ):
