@@ -62,7 +62,7 @@ from covey.shared.work.at_hand import PRIVACY_LEDGER, AtHand
 from covey.shared.work.execute import execute_order, try_order
 from covey.shared.work.judge import forgotten, has_judge, is_last
 from covey.shared.work.label_prior import asks_for_prior
-from covey.shared.work.order_settings import layout_of, settings_of
+from covey.shared.work.order_settings import check_order, layout_of, settings_of
 from covey.shared.work.use import serves_own
 
 MAX_LINE = 1000  # characters of an error in an answer or a report
@@ -194,6 +194,7 @@ def worked(
     """
     work = _work_of(order)
     strategy, _ = settings_of(work)
+    check_order(strategy, work)
     promises = _promises(who, work, strategy)
     _check_noise(who, work, strategy, promises)
     noise, layout, stated = who.noise(work), layout_of(work), who.stated_samples(work)

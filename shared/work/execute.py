@@ -47,7 +47,7 @@ from covey.shared.work.at_hand import (
 from covey.shared.work.evaluate import Judging, evaluated, is_summed, measure, plain
 from covey.shared.work.judge import MEMORY, forgotten, has_judge
 from covey.shared.work.label_prior import with_prior
-from covey.shared.work.order_settings import check_order, settings_of
+from covey.shared.work.order_settings import settings_of
 
 if TYPE_CHECKING:
     from covey.shared.strategies.secured.agent import SecureDevice
@@ -104,14 +104,13 @@ def execute_order(
         nothing changed.
 
     Raises:
-        PublicError: the training diverged, or the order's settings are invalid, or have something without a meaning.
+        PublicError: the training diverged, or the order's settings are invalid.
         ValueError: the order has no work.
     """
     work = order.work
     if work is None:
         raise ValueError(f"order {order.step} of run {order.run} has no work")
     strategy, _ = settings_of(work)
-    check_order(strategy, work)
     job, local, prior = prepared(work, models, at_hand, client_state, client=client)
     started = clock()
     judging = None

@@ -579,7 +579,7 @@ def _compare_reports(liar: Liar, twin: Fleet) -> None:
 
 
 def _count_clear(liar: Liar) -> None:
-    """An agent shows a signature and a vote once, and what it chose once in a round, however often it is asked."""
+    """An agent shows a signature and a vote once, four choices and two for each sum, however often it is asked."""
     shown: dict[str, set[str]] = {}
     for heard in liar.heard:
         work = OrderMessage.from_bytes(heard.order).work
@@ -592,7 +592,7 @@ def _count_clear(liar: Liar) -> None:
             shown.setdefault(work.phase, set()).add(content)
     answered = sum(VICTIM in one.members for one in liar.opened)
     for phase, contents in shown.items():
-        most = 1 + answered * (phase == CHOOSE)
+        most = 4 + 2 * answered if phase == CHOOSE else 1
         if len(contents) > most:
             liar.broken.append(f"an agent shows {len(contents)} times what it has for {phase}")
 

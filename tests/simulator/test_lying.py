@@ -132,3 +132,9 @@ def test_another_row_is_as_long_and_differs() -> None:
         other = odd(row, kind, random.Random(1))  # noqa: S311
         assert len(other) == len(row)
         assert other != row
+
+
+def test_an_order_with_invalid_settings_is_refused_by_name_where_noise_is_demanded() -> None:
+    lies = (Lie("order", "privacy", 921),)
+    history = play(replace(HONEST, demand=NOISE, agents=1, rounds=1, lies=lies))
+    assert (history.failure, history.struck["refusal"] > 0) == ("", True)
