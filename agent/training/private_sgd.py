@@ -213,9 +213,8 @@ def _drop_not_finite(gradients: Sequence[Tensor]) -> None:
     """Let samples count as zero whose gradient (B, ...) is not finite: clipping would make NaN of the whole sum, and so tell
     without noise that there is such a sample."""
     finite = torch.stack([one.flatten(1).isfinite().all(dim=1) for one in gradients]).all(dim=0)
-    if not finite.all():
-        for one in gradients:
-            one[~finite] = 0
+    for one in gradients:
+        one.masked_fill_(~finite.view(-1, *(1,) * (one.dim() - 1)), 0)
 
 
 def _opacus() -> Any:
