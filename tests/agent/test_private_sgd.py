@@ -365,8 +365,8 @@ def test_a_method_whose_reports_hold_more_than_private_models_is_refused_under_a
     )
     assert not (tmp_path / FILE).exists()
     noise = {"signatures": {"clip": 1.0, "noise_multiplier": 1.0}, "local": None, "rounds": 3}
-    strange = {"phase": "warmup", "strategy": {"name": "fedavg"}, "privacy": noise}
-    assert "fedavg adds no noise in the phase warmup" in str(
+    strange = {"phase": "signature", "strategy": {"name": "ifca"}, "privacy": noise}
+    assert "ifca adds no noise in the phase signature" in str(
         under(tmp_path / "b", {"signatures": 0.1}, **strange)
     )
 
