@@ -84,7 +84,11 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "given": [{"groups": {"even": ["*[02468]"], "odd": ["*"]}}, {"groups": {"one": ["*1"]}}],
     "fedsoft": [{}, {"n_clusters": 3, "selected": 2}],
     "fedem": [{"n_clusters": 2, "share_memberships": True}, {"damped": True}],
-    "fesem_ma": [{"n_clusters": 2}, {"n_clusters": 2, "sweeps": 0}, {"matching": "fedma"}],
+    "fesem_ma": [
+        {"n_clusters": 2},
+        {"n_clusters": 2, "warmup_start": "own"},
+        {"matching": "fedma"},
+    ],
     "fuzzy": [
         {"n_clusters": 2},
         {"variant": "fedavg+clu"},

@@ -94,6 +94,7 @@ LAYER = (
     "layer"  # phase in which the layers behind the frozen ones are trained; their number follows
 )
 LAYERS = tuple(f"{LAYER}{number}" for number in range(1, MOST_FROZEN + 1))
+SWEEPS = 1  # members are matched again to the mean that they have just made
 OWN = "@"  # key of a client's own model; its id follows
 
 
@@ -141,11 +142,6 @@ class FesemMa(MultiCentre[FesemMaState]):
         "common",
         description="Where the warm-up starts: at a common model, or at random weights of each "
         "agent's own, so that units need matching.",
-    )
-    sweeps: int = Field(
-        1,
-        ge=0,
-        description="How often members are matched again to the mean that they have just made.",
     )
     matching: Literal["fixed", "fedma"] = Field(
         "fixed",
@@ -334,7 +330,7 @@ class FesemMa(MultiCentre[FesemMaState]):
             members = [model for client, model in state.stored.items() if state.assign[client] == k]
             if not members:
                 continue
-            for _ in range(1 + self.sweeps):
+            for _ in range(1 + SWEEPS):
                 models[k] = _matched_mean(members, models[k], state.layout, average)
         return replace(state, models=tuple(models))
 
