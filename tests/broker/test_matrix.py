@@ -1,4 +1,4 @@
-"""Who may do what at the broker: one table, tried cell by cell on both brokers, and shown in docs/security.md."""
+"""Who may do what at the broker: one table, tried on both brokers, and shown in benchmarks/results/attacks.md."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ Open = Callable[..., Raw]
 
 
 def table() -> str:
-    """The table as docs/security.md shows it."""
+    """The table as benchmarks/results/attacks.md shows it."""
     lines = [f"| topic | {' | '.join(WHO)} |", "|---" * (len(WHO) + 1) + "|"]
     for topic, cells in TABLE.items():
         shown = " | ".join(cell or "–" for cell in cells)
@@ -114,8 +114,8 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def test_the_page_on_security_shows_this_table() -> None:
-    assert table() in (ROOT / "docs" / "security.md").read_text()
+def test_the_page_on_attacks_shows_this_table() -> None:
+    assert table() in (ROOT / "benchmarks" / "results" / "attacks.md").read_text("utf-8")
 
 
 @contextmanager
