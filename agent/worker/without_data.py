@@ -1,7 +1,7 @@
 """Work without data: what an order comes to on a device of which nothing may be seen.
 
 A coordinator can choose models and settings with which the work fails if and only if a row has certain values. So a failure does
-not exist if noise or a sum is demanded: an order is tried on rows of zeros before the data are read, and a report names what fails
+not exist if noise or a sum is demanded: an order is tried on rows of ones before the data are read, and a report names what fails
 then; what fails with the data is done with such rows instead, of which no model learns.
 """
 
@@ -31,13 +31,13 @@ ROWS = 8
 
 @dataclass(frozen=True)
 class Blank:
-    """A table of zeros in the place of a device's data; its test part has one row."""
+    """A table of ones in the place of a device's data; its test part has one row."""
 
     rows: int
 
     def dataset(self, task: Task) -> Dataset:
         """The table in the form of a task."""
-        features = np.zeros((1, *task.features), np.float32)
+        features = np.ones((1, *task.features), np.float32)
         width = (
             () if task.outputs == 1 or task.kind in ("classes", "anomalies") else (task.outputs,)
         )
