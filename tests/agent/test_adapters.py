@@ -114,10 +114,6 @@ def test_initial_models_of_a_method_with_several_differ_in_their_adapters() -> N
     assert not np.array_equal(second, third)
 
 
-def test_a_task_without_adapters_is_the_task_that_it_was() -> None:
-    assert "adapters" not in Task.model_validate(LENET).for_agents()["model"]
-
-
 def test_training_changes_nothing_that_is_frozen_and_lowers_the_loss() -> None:
     task = task_of({"rank": 2}, share=["*.lora_b", "fc3"])
     start, layout = initial(task, 3)

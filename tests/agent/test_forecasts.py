@@ -91,13 +91,6 @@ def test_a_task_of_forecasts_names_its_target_and_has_no_classes(
         Task.model_validate(DOCUMENT | change)
 
 
-def test_windows_without_a_horizon_have_the_digest_that_they_had() -> None:
-    document = DOCUMENT | {"target": None, "window": {"rows": 4}}
-    window = Task.model_validate(document).model_dump(mode="json")["window"]
-    assert window == {"rows": 4, "stride": None, "group": None, "label": "last"}
-    assert TASK.model_dump(mode="json")["window"]["horizon"] == 2
-
-
 def test_figures_of_forecasts_are_known_by_hand() -> None:
     truth = np.array([[1, 2], [3, 6]], np.float32)
     outputs = np.array([[2, 2], [3, 2]], np.float64)

@@ -96,11 +96,6 @@ def test_numpy_refuses_another_precision() -> None:
 scenes = Scenes.of("precision", DIGITS, rounds={"count": 1})
 
 
-def test_training_in_float32_has_the_digest_that_it_had() -> None:
-    assert "precision" not in scenes(training={"precision": "fp32"}).training.model_dump()
-    assert scenes(training={"precision": "bf16"}).training.model_dump()["precision"] == "bf16"
-
-
 def test_dp_sgd_is_for_float32() -> None:
     privacy = {"local": {"noise_multiplier": 1.0}}
     with pytest.raises(ValidationError, match="DP-SGD clips gradients in float32"):
