@@ -44,7 +44,7 @@ from covey.shared.strategies.secured import coordinator as secured
 from covey.shared.strategies.secured.phases import bytes_of
 from covey.shared.strategies.secured.progress import GroupSum
 from covey.shared.wire.documents import CoordinatorStatus
-from covey.shared.wire.messages import OrderMessage, ReportContent
+from covey.shared.wire.messages import OrderMessage, ReportContent, Work
 from tests.simulator.plan import EVENTS
 
 
@@ -212,7 +212,7 @@ class Judge:
     def made(self, digest: bytes, content: bytes, order: OrderMessage) -> None:
         """An agent has made a report."""
         assert order.work is not None
-        self._works.setdefault(digest.hex(), set()).add(order.work.digest.hex())
+        self._works.setdefault(digest.hex(), set()).add(_text(order.work))
         self._contents[digest.hex()] = content
 
     def ordered(self, life: str, folder: Path, client: ClientId, order: OrderMessage) -> None:
@@ -362,15 +362,17 @@ class Judge:
     def _accepted(
         self, run: Run, lineage: Lineage, client: ClientId, step: int, report: str
     ) -> None:
-        before = {} if run.engine.step is None else run.engine.step.asked
-        known = before.pop(client, None)
-        asked = run.orders.asked_for(client, step, run.state).hex()
+        opened, own = run.engine.step, run.orders.own.works.get(step)
+        known = None if opened is None else opened.asked.pop(client, None)
+        if own is None:
+            assert opened is not None
+            own = run.orders._work(client, opened, run.state)
         self._expect(
-            known is None or known.work.hex() == asked,
+            known is None or known.work == own.digest,
             f"what {client} is asked for in step {step} has changed since its order",
         )
         self._expect(
-            asked in self._works[report],
+            _text(own) in self._works[report],
             f"a report of {client} counts for other work than it came from: step {step}",
         )
         lineage.accepted.setdefault(step, {})[client] = report
@@ -458,6 +460,11 @@ def rounds_of(folder: Path) -> list[Folded]:
         for row in rows
         if row.get("event") == "phase"
     ]
+
+
+def _text(work: Work) -> str:
+    """Everything that the work of an order depends on."""
+    return repr(sorted(work.model_dump().items()))
 
 
 def models_of(run: Parts) -> str:
