@@ -57,7 +57,6 @@ class Profile:
     subscribes_per_s: int = UNLIMITED  # packets of both kinds
     messages_per_s: int = UNLIMITED  # published
     bytes_per_s: int = UNLIMITED  # published
-    all_bytes_per_s: int = UNLIMITED  # of all clients together, each way
     unacknowledged: int = UNLIMITED  # published messages that the broker has not acknowledged
     unacknowledged_bytes: int = UNLIMITED
     topic_levels: int = UNLIMITED
@@ -93,10 +92,6 @@ class Profile:
     def burst_bytes(self) -> float:
         """Bytes that may go at once after a pause: a largest message, with its head."""
         return min(self.payload_bytes + HEAD_BYTES, self.bytes_per_s // 2)
-
-    def seconds(self, size: int, messages: int) -> float:
-        """How long one client publishes these bytes in these messages at least."""
-        return max(size / self.steady_bytes, messages / self.steady_messages)
 
     def refuses(self, topic: str, size: int, retain: bool) -> str:
         """Why the broker would not take a message with a payload of this size; empty if it would."""
@@ -152,7 +147,6 @@ PROFILES = (
         subscribes_per_s=5,
         messages_per_s=1000,
         bytes_per_s=1024 * KIB,
-        all_bytes_per_s=1024 * KIB,
         unacknowledged=1000,
         unacknowledged_bytes=64 * KIB,
         topic_levels=8,
