@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from covey.coordinator.cli.options import warn
 from covey.coordinator.cli.report import SCENARIO, TABLE
 from covey.coordinator.compare.grid import Cell, grid, section, target_of
 from covey.coordinator.compare.rows import (
@@ -36,6 +38,7 @@ from covey.shared.storage.files import atomic_replace, private_folder, write_ato
 KnownRows = Mapping[str, ComparisonRow]  # of earlier comparisons, by the cell's name
 Identity = tuple[str, float | None]  # the digest of a cell's scenario, and its target
 NONE_KNOWN: KnownRows = MappingProxyType({})
+UNREADABLE = "cannot be read"  # in the place of a cell's state
 EXPECTED = "expected a compare.json that `coordinator compare` wrote"
 
 
@@ -116,17 +119,25 @@ def _identity(scenario: Scenario, cell: Cell) -> Identity:
 def finished_rows(
     scenario: Scenario, out: Path, known: KnownRows = NONE_KNOWN
 ) -> list[ComparisonRow]:
-    """A row for each finished cell, all with the same columns. Raises UserError if there is none."""
+    """A row for each finished cell, all with the same columns. Raises UserError if there is none.
+
+    A cell whose files are damaged, or of another version or scenario, is left out with a warning.
+    """
     from pyarrow import parquet
 
     compare = section(scenario)
     rows = []
     for cell in grid(scenario):
-        if is_finished(cell, out):
-            folder = out / cell.folder
-            agents = parquet.read_table(folder / "agents.parquet").to_pylist()
-            rows.append(row_of(cell, compare, finished(folder), lines(folder), agents))
-        elif cell.name in known:
+        folder = out / cell.folder
+        try:
+            if is_finished(cell, out):
+                agents = parquet.read_table(folder / "agents.parquet").to_pylist()
+                rows.append(row_of(cell, compare, finished(folder), lines(folder), agents))
+                continue
+        except (UserError, OSError, ValueError, KeyError, TypeError) as error:  # also of the table
+            what = "the row of compare.json counts" if cell.name in known else "it is left out"
+            warn(f"cell {cell.name} cannot be read, {what}: {error}")
+        if cell.name in known:
             rows.append(known[cell.name])
     if not rows:
         raise UserError(
@@ -212,10 +223,12 @@ def write_page(scenario: Scenario, out: Path, rows: Sequence[ComparisonRow], pag
         key = (cell.split, cell.label, cell.seed)
         found = by_cell.get(key)
         folder = out / cell.folder
-        state = FINISHED
-        if not is_finished(cell, out):
-            state = "finished elsewhere"
-            if found is None:
+        state = UNREADABLE
+        with suppress(UserError):
+            is_here = is_finished(cell, out)
+            if found is not None:
+                state = FINISHED if is_here else "finished elsewhere"
+            elif not is_here:
                 state = _progress_of(folder)
         cells.append(ShownCell(cell, folder, state, found))
     private_folder(out)

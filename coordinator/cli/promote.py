@@ -22,6 +22,7 @@ from covey.coordinator.cli.options import (
     ensure_role,
     show_line,
 )
+from covey.coordinator.cli.versions import known_in
 from covey.coordinator.deploy.decide import (
     Command,
     DeploymentPlan,
@@ -33,6 +34,8 @@ from covey.coordinator.deploy.decide import (
 from covey.coordinator.deploy.finished import withheld
 from covey.coordinator.deploy.publish import publish
 from covey.coordinator.deploy.registry import (
+    CANDIDATE,
+    CHAMPION,
     DeploymentOutcome,
     Publication,
     Registry,
@@ -154,9 +157,8 @@ def promote(
         share=None if share is None else _percent(share),
         alias=alias,
     )
-    chosen(
-        version, registry(runs, federation or "default")
-    )  # a mistake is named before anything connects
+    # a mistake is named before anything connects
+    chosen(version, known_in(runs, federation or "default"))
     ensure_role(connection, COORDINATOR)
     urls = distinct_brokers(connection) or connection.urls()
     way = Way(urls, runs, federation, audit_key, wait_s=wait, dry_run=dry_run)
@@ -190,7 +192,7 @@ def rollback(
     back. `coordinator versions` lists what was published. Exit codes are those of `coordinator promote`.
     """
     check_name("--federation", federation)
-    known = registry(runs, federation)
+    known = known_in(runs, federation)
     if to:
         chosen(to, known)
     else:
@@ -323,8 +325,11 @@ def kept(entry: RegistryEntry, known: Registry) -> Chosen:
 
 
 def _named(folder: Path, version: ModelVersion, known: Registry) -> Chosen:
-    """A version with the name that people have for it."""
+    """A version with the name that people have for it. UserError if what its run has published is not known."""
     inside, runs = folder.resolve(), known.folder.resolve()
+    for bad, why in known.faults.items():
+        if bad.resolve() == inside:
+            raise UserError(why)
     own = inside.relative_to(runs).as_posix() if inside.is_relative_to(runs) else inside.name
     name = known.title((version.run, version.round)) or f"{own}@{version.round}"
     return Chosen(folder, version, name)
@@ -336,7 +341,7 @@ def _folder_of(name: str, runs: Path) -> Path:
     if (runs / name).is_dir() and name not in ("", ".", ".."):
         return runs / name
     for path in run_folders(runs):
-        with suppress(UserError):  # one that is damaged, or has not begun
+        with suppress(UserError, OSError):  # one that is damaged, or has not begun
             if _run_of(path) == name:
                 return path
     raise UserError(
@@ -385,7 +390,7 @@ async def deploy(
                     await link.all_up()
                 fleet = await survey(link, topics)
                 known = as_devices_have_it(known, fleet.statuses)
-                if not words:
+                if not words or words in (CHAMPION, CANDIDATE):
                     check_known(known, fleet.held)
                 choice = chosen(words, known) if words else kept(known.before(), known)
                 if words and not command.force:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from covey.coordinator.cli.options import out, show_line
+from covey.coordinator.cli.options import out, show_line, warn
 from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.record.records import run_folders
 from covey.coordinator.report.odd_list import moment
@@ -37,6 +37,8 @@ def list_runs(
 ) -> None:
     """List the runs in a folder: state, rounds, figure of the newest evaluation, size, and published versions."""
     found = RunList(runs).lines()
+    for one in found:
+        warn(one.fault)
     if as_json:
         json_line({"runs": [one.to_json() for one in found]})
     elif found:
@@ -60,10 +62,13 @@ def prune(
     """Remove the folders of old runs, with their models, records and audit logs.
 
     Runs at work stay, and so do those whose versions are the champion, a candidate, or have a name, and the one that
-    `coordinator rollback` would go back to. Runs of a comparison stay. Without --yes the command lists what it would
-    remove.
+    `coordinator rollback` would go back to. Runs of a comparison stay, and runs whose log cannot be read. Without --yes the
+    command lists what it would remove.
     """
-    found = old(runs, keep)
+    lines = RunList(runs).lines()
+    for one in lines:
+        warn(one.fault)
+    found = old(runs, lines, keep)
     if yes:
         found = [removed(line) for line in found]
     if as_json:
@@ -97,6 +102,7 @@ class RunLine:
     published: Sequence[str]  # its versions that are champion, candidate, or have a name
     changed: float  # when it wrote its record last, in seconds since 1970
     bytes: int  # on disk
+    fault: str = ""  # why its publications are not known
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "published": list(self.published)}
@@ -115,12 +121,11 @@ class RunList:
         self._readers: dict[Path, FolderReader] = {}
 
     def lines(self) -> list[RunLine]:
-        """The runs, those that have changed last first; a comparison's runs are among them.
-
-        Raises UserError if a list of publications is damaged.
-        """
+        """The runs, those that have changed last first; a comparison's runs are among them."""
         named: dict[Path, list[str]] = {}
+        faults: Mapping[Path, str] = {}
         for known in _published(self.folder):
+            faults = known.faults
             folders = {entry.version: entry.folder for entry in known.entries}
             for version in known.names():
                 roles = ", ".join(known.roles(version))
@@ -129,7 +134,10 @@ class RunList:
         readers = self._readers
         present = run_folders(self.folder)
         self._readers = {path: readers.get(path) or FolderReader(path) for path in present}
-        found = [self._line(one, named.get(path, ())) for path, one in self._readers.items()]
+        found = [
+            self._line(one, named.get(path, ()), faults.get(path, ""))
+            for path, one in self._readers.items()
+        ]
         return sorted(found, key=lambda line: -line.changed)
 
     def table(self) -> Table:
@@ -146,7 +154,7 @@ class RunList:
     def _title(self, folder: Path) -> str:
         return folder.relative_to(self.folder).as_posix()
 
-    def _line(self, reader: FolderReader, published: Sequence[str]) -> RunLine:
+    def _line(self, reader: FolderReader, published: Sequence[str], fault: str) -> RunLine:
         reader.poll()
         seen = dashboard_state(reader.sources)
         folder = reader.folder
@@ -166,15 +174,15 @@ class RunList:
             published=published,
             changed=seen.updated,
             bytes=_size(folder),
+            fault=fault,
         )
 
 
 def _published(runs: Path) -> list[Any]:
-    """The publications of each federation that has runs in a folder; none where nothing can publish."""
+    """The publications of each federation that has runs in a folder, or those of none; nothing where nothing can publish."""
     if not extras.has("in_use"):
         return []
-    registry = extras.part("in_use", "registry")
-    return [registry.registry(runs, one) for one in sorted(registry.federations(runs))]
+    return list(extras.part("in_use", "registry").registries(runs, "default").values())
 
 
 def _size(folder: Path) -> int:
@@ -216,27 +224,30 @@ def _cells(one: RunLine) -> list[str]:
         if one.figure is None
         else measured(MEASURES[one.measure], one.figure, one.figure_title),
         moment(one.changed),
-        ", ".join(one.published),
+        "not known" if one.fault else ", ".join(one.published),
     ]
 
 
-def old(runs: Path, keep: int) -> list[RunLine]:
+def old(runs: Path, lines: Sequence[RunLine], keep: int) -> list[RunLine]:
     """The runs that can be removed: finished or stopped, not among the newest, and not needed on devices.
 
-    The runs of a comparison belong to it and stay. What devices use or a rollback needs stays, in every federation.
+    The runs of a comparison belong to it and stay. What devices use or a rollback needs stays, in every federation, and what
+    may be needed because nobody can read it.
 
     Args:
         runs: the folder.
+        lines: its runs, the newest first.
         keep: how many of the newest runs stay in any case.
     """
     needs: set[Path] = set()
     for known in _published(runs):
         needs |= {entry.folder for entry in extras.part("in_use", "registry").needed(known)}
-    own = [line for line in RunList(runs).lines() if "/" not in line.title]
+    own = [line for line in lines if "/" not in line.title]
     return [
         line
         for line in own[keep:]
         if line.state != "running"
+        and not line.fault
         and Path(line.folder) not in needs
         and not Path(line.folder).is_symlink()
     ]

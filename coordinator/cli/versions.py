@@ -12,7 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
-from covey.coordinator.cli.options import READERS, DeviceFederation, ensure_role, out, show_line
+from covey.coordinator.cli.options import (
+    READERS,
+    DeviceFederation,
+    ensure_role,
+    out,
+    show_line,
+    warn,
+)
 from covey.coordinator.deploy.decide import NO_MODEL, as_devices_have_it, title_of
 from covey.coordinator.deploy.registry import (
     Publication,
@@ -59,7 +66,7 @@ def versions_command(
     if connection.is_named:
         ensure_role(connection, *READERS)
         url = connection.url()
-    found = asyncio.run(versions(runs, federation, url))
+    found = asyncio.run(versions(known_in(runs, federation), federation, url))
     if as_json:
         json_line({"federation": federation, "versions": [one.to_json() for one in found]})
     elif found:
@@ -70,6 +77,14 @@ def versions_command(
         show_line(
             f"{runs}: no run in this folder has published models to the federation {federation}; `coordinator promote RUN` does"
         )
+
+
+def known_in(runs: Path, federation: str) -> Registry:
+    """The registry of a federation, with a warning for each run whose publications are not known."""
+    known = registry(runs, federation)
+    for fault in known.faults.values():
+        warn(fault)
+    return known
 
 
 @dataclass(frozen=True)
@@ -114,13 +129,12 @@ def listed(known: Registry, used: Used) -> list[VersionRow]:
     return found
 
 
-async def versions(runs: Path, federation: str, url: BrokerUrl | None) -> list[VersionRow]:
+async def versions(known: Registry, federation: str, url: BrokerUrl | None) -> list[VersionRow]:
     """The versions of a federation; with the address of its broker also the devices that use them.
 
     Raises:
-        UserError: a list of publications is damaged, or the broker cannot be reached.
+        UserError: the broker cannot be reached.
     """
-    known = registry(runs, federation)
     if url is None:
         return listed(known, {})
     topics = Topics(federation)

@@ -25,7 +25,7 @@ from covey.coordinator.record.audit_trail import FILE, Trail
 from covey.coordinator.record.records import run_folders
 from covey.shared.errors import UserError
 from covey.shared.sentences import some
-from covey.shared.storage.audit import parsed
+from covey.shared.storage.audit import canonical, hash_of, is_keyed, parsed
 from covey.shared.wire.documents import AgentStatus
 
 MAX_NAMES = 5  # of devices in a sentence
@@ -181,29 +181,33 @@ def note_outcome(trail: Trail, serial: int, outcome: DeploymentOutcome) -> None:
     trail.note(OUTCOME, serial=serial, **outcome.to_json())
 
 
-def _lines(folder: Path) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """The event, time and fields of the lines about publications in the log of a run."""
+def _lines(folder: Path) -> Iterator[tuple[int, str, str, Mapping[str, Any]]]:
+    """The number, event, time and fields of the lines about publications in the log of a run."""
     marks = [f'"event":"{event}"'.encode() for event in (*PUBLICATIONS, OUTCOME)]
     path = folder / FILE
     if not path.exists():
         return
+    is_signed = is_keyed(path)  # without the key it cannot be seen whether a value was changed
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not any(mark in line for mark in marks):
                 continue
             record = parsed(line)
             if record is not None:
-                yield record["event"], record["time"], record["fields"]
+                bare = canonical({name: record[name] for name in record if name != "hash"})
+            if record is not None and (is_signed or record["hash"] == hash_of(bare, None)):
+                yield number, record["event"], record["time"], record["fields"]
             elif line.endswith(b"\n"):
                 raise UserError(
-                    f"{path}: line {number} is damaged; `coordinator lab audit {folder}` checks the log. Restore it"
+                    f"{path}: line {number} is damaged, so what this run has published is not known; `coordinator lab audit "
+                    f"{folder}` checks the log"
                 )
 
 
 def publications(folder: Path) -> list[Publication]:
-    """All publications from a run's folder, oldest first. Raises UserError for a damaged line."""
+    """All publications from a run's folder, oldest first. Raises UserError for a line that is damaged or of another version."""
     found: dict[int, Publication] = {}
-    for event, time, fields in _lines(folder):
+    for number, event, time, fields in _lines(folder):
         try:
             serial = int(fields["serial"])
             if event != OUTCOME:
@@ -211,9 +215,10 @@ def publications(folder: Path) -> list[Publication]:
             elif serial in found:
                 words = {name: value for name, value in fields.items() if name != "serial"}
                 found[serial] = replace(found[serial], outcome=DeploymentOutcome(**words))
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError):
             raise UserError(
-                f"{folder / FILE}: a line is damaged ({error}); restore the log"
+                f"{folder / FILE}: line {number} is of another version of Covey, so what this run has published is not known "
+                "here; that version can publish its models"
             ) from None
     return list(found.values())
 
@@ -271,10 +276,14 @@ class RegistryEntry:
 
 @dataclass(frozen=True)
 class Registry:
-    """All publications of a federation that the runs in a folder have made, oldest first."""
+    """All publications of a federation that the runs in a folder have made, oldest first.
+
+    `faults`: why those of some runs are not known, by the run's folder. Of these nothing is published.
+    """
 
     folder: Path
     entries: tuple[RegistryEntry, ...]
+    faults: Mapping[Path, str] = field(default_factory=dict)
 
     @cached_property
     def _in_force(self) -> tuple[RegistryEntry, ...]:
@@ -317,7 +326,7 @@ class Registry:
         """The registry with what devices make of a publication now."""
         now = replace(entry, publication=replace(entry.publication, outcome=outcome))
         entries = [now if one is entry else one for one in self.entries]
-        return Registry(self.folder, tuple(entries))
+        return replace(self, entries=tuple(entries))
 
     def title(self, version: Version) -> str:
         """The one name of a version: the operator's own, else the run's folder and the round; "" if it is not known."""
@@ -349,6 +358,12 @@ class Registry:
             return newest
         if newest is not None and stack and (newest.is_trial or newest.is_refused):
             return stack[-1]
+        before = stack[-1].publication.before if stack else None
+        if self.faults and before is not None and before not in [one.version for one in stack]:
+            raise UserError(
+                f"what was in force before {self.title(stack[-1].version)} is not known: {'; '.join(self.faults.values())}. "
+                "Name the version to go back to: `coordinator rollback --to VERSION`"
+            )
         if len(stack) > 1:
             return stack[-2]
         if not stack:
@@ -356,7 +371,6 @@ class Registry:
                 f"{self.folder}: there is nothing to go back to: no run in this folder has published models to all devices; "
                 "name another folder of runs with --runs"
             )
-        before = stack[-1].publication.before
         if before is not None and before != stack[-1].version:
             run, number = before
             raise UserError(
@@ -393,36 +407,44 @@ class Registry:
 
 
 def needed(known: Registry) -> list[RegistryEntry]:
-    """The versions that devices should use, those with a name, and what a rollback would go back to."""
+    """The versions that devices should use, those with a name, and what a rollback would go back to: any, if that is not known."""
     found = [known.named(alias) for aliases in known.names().values() for alias in aliases]
     with suppress(UserError):
         found.append(known.before())
+    if known.faults:
+        found += known.earlier
     return [entry for entry in found if entry is not None]
 
 
-def federations(folder: Path) -> set[str]:
-    """The federations to which the runs in a folder have published models."""
-    return {entry.publication.federation for entry in _entries(folder)}
+def registries(folder: Path, *known: str) -> dict[str, Registry]:
+    """The registries of the federations to which the runs in a folder have published models, and of those that are named.
 
-
-def registry(folder: Path, federation: str) -> Registry:
-    """The registry of a federation.
+    A run whose publications cannot be read is left out: it is among the faults of each registry, and closes no other one.
 
     Args:
         folder: that has the folders of runs.
-        federation: its name.
-
-    Raises:
-        UserError: a list of publications is damaged.
+        known: names of federations.
     """
-    found = [entry for entry in _entries(folder) if entry.publication.federation == federation]
-    return Registry(folder, tuple(sorted(found, key=lambda entry: entry.publication.serial)))
-
-
-def _entries(folder: Path) -> Iterator[RegistryEntry]:
+    found: dict[str, list[RegistryEntry]] = {name: [] for name in known}
+    faults: dict[Path, str] = {}
     for run in run_folders(folder):
-        for one in publications(run):
-            yield RegistryEntry(one, run, run.relative_to(folder).as_posix())
+        name = run.relative_to(folder).as_posix()
+        try:
+            for one in publications(run):
+                found.setdefault(one.federation, []).append(RegistryEntry(one, run, name))
+        except (UserError, OSError) as error:
+            faults[run] = str(error)
+    return {
+        name: Registry(
+            folder, tuple(sorted(entries, key=lambda one: one.publication.serial)), faults
+        )
+        for name, entries in sorted(found.items())
+    }
+
+
+def registry(folder: Path, federation: str) -> Registry:
+    """The registry of a federation, from a folder that has the folders of runs."""
+    return registries(folder, federation)[federation]
 
 
 def _back_to(stack: list[RegistryEntry], version: Version | None) -> None:
