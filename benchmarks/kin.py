@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import t as students
 
-from benchmarks.kin_fleets import FLEETS, NATURAL, SETTINGS, Fleet, Setting
+from benchmarks.kin_fleets import FLEETS, HARD, NATURAL, SETTINGS, Fleet, Setting
 from benchmarks.measuring import record_options, resumed, show_tables
 from benchmarks.torch_runs import TorchClients, device_options, megabytes, repeatable, started
 from covey.agent.data import Dataset, fit
@@ -122,7 +122,7 @@ class Cell:
 
 
 def fleet_of(name: str) -> Fleet:
-    return FLEETS.get(name) or NATURAL[name]
+    return {**FLEETS, **NATURAL, **HARD}[name]
 
 
 def setting_of(cell: Cell) -> Setting:

@@ -19,6 +19,13 @@ Of those of `NATURAL` each has data of its own; no rule was made from them:
   class by class.
 - values: a regression of eight inputs. Three groups of eight agents have a function each.
 - ahead: the acceleration of thirty people who walk, 0.16 s after the 1.28 s from which it is forecast.
+
+Those of `HARD` were made to show faults of what judges on a device:
+
+- wear: series of thirty machines of two kinds, half of which turn a sum of readings upside down; a worn machine, in the last part of
+  its life, does so where it did not.
+- repeated: two groups, one with images upside down. Of one digit each agent has three images, repeated until they weigh as much as
+  all others.
 """
 
 from __future__ import annotations
@@ -166,6 +173,56 @@ def three_functions(seed: int, root: Path | None) -> Dataset:
     )
 
 
+WORN, LIFE, STEP = (
+    0.67,
+    400,
+    4,
+)  # of a life; windows of each machine; readings from one window to the next
+
+
+def wearing(seed: int, root: Path | None) -> Dataset:
+    """Windows (n, 2, 2 * STEP) of a reading and of the age of a machine, and their mean reading (n,), whose sign depends on the kind
+    of the machine and on whether it is worn."""
+    del root
+    draw = generator(seed, "wearing")
+    agents = np.repeat(np.arange(WEAR.agents), LIFE)
+    long = STEP * (LIFE + 1)
+    rows = STEP * np.arange(LIFE)[:, None] + np.arange(2 * STEP)
+    windows, values = [], []
+    for agent in range(WEAR.agents):
+        readings, age = draw.normal(size=long), np.linspace(-1, 1, long)
+        own = np.stack([readings, age + draw.normal(0, 0.01, long)])
+        found = own[:, rows].swapaxes(0, 1)
+        sign = np.where(found[:, 1].mean(axis=1) < 2 * WORN - 1, 1, -1) * (1 - 2 * (agent % 2))
+        windows.append(found)
+        values.append(4 * sign * found[:, 0].mean(axis=1) + draw.normal(0, NOISE, LIFE))
+    return dataset(
+        np.concatenate(windows).astype(np.float32),
+        np.concatenate(values).astype(np.float32),
+        source="wearing",
+        groups=agents,
+        populations=_named(agents % 2),
+        overlap=1,
+    )
+
+
+RARE, KEPT = 8, 3  # a digit, and how many images of it an agent has
+
+
+def repeated(own: Dataset, group: int) -> Dataset:
+    """An agent's images, every second one's upside down, with those of the rare digit repeated until they weigh as much as all others."""
+    own = TURNED(own, group)
+    rows = []
+    for targets, kept in ((own.targets, KEPT), (own.test_targets, None)):
+        is_rare = targets == RARE
+        others, rare = np.flatnonzero(~is_rare), np.flatnonzero(is_rare)[:kept]
+        rows.append(np.concatenate([others, np.resize(rare, len(others) if len(rare) else 0)]))
+    train, test = rows
+    return replace(
+        take(own, train), test_features=own.test_features[test], test_targets=own.test_targets[test]
+    )
+
+
 def _named(groups: Array) -> Array:
     return np.char.add("group ", groups.astype(str))
 
@@ -198,6 +255,13 @@ FORECAST = Setting(
     rounds=15,
     lr=0.01,
 )
+WEAR = Setting(
+    {"features": [2, 2 * STEP], "model": MLP, "target_scale": {"mean": 0, "std": 1}},
+    "wearing.npz",  # made, and never written
+    agents=30,
+    rounds=15,
+    lr=0.1,
+)
 SWAPS = [list(range(10)), [1, 0, 3, 2, 4, 5, 6, 7, 8, 9], [0, 1, 2, 3, 4, 5, 7, 6, 9, 8]]
 TURNED = seen(lambda images: images[..., ::-1, ::-1])
 IID = {"name": "iid"}
@@ -229,3 +293,4 @@ NATURAL = {
     "values": Fleet({"name": "by_group"}, own=REGRESSION, make=three_functions),
     "ahead": Fleet(OF_PEOPLE, own=FORECAST, make=walking),
 }
+HARD = {"wear": Fleet(OF_PEOPLE, own=WEAR, make=wearing), "repeated": Fleet(IID, 2, repeated)}

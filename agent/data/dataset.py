@@ -127,7 +127,7 @@ Indices = npt.NDArray[np.int64]
 
 SMALL_TYPES = ("uint8", "int8", "int16", "float32")
 HELD_BACK = 0.1  # of the training samples, for votes
-VOTING = 5 * LEAST  # units: `LEAST` of fewer would be more than a fifth
+VOTING = 5 * LEAST  # samples: `LEAST` of fewer would be more than a fifth
 FOLDS = 3  # of the training samples, to compare ways to use a model
 MAX_EXACT = 2**53  # float64 holds all whole numbers below this
 
@@ -373,18 +373,24 @@ def units_of(data: Dataset, stretches: int = STRETCHES) -> Indices:
 def hold_back(data: Dataset, seed: int, client: str) -> tuple[Dataset, Dataset | None]:
     """What an agent trains on where it compares models on data of its own, and the samples that it holds back for that.
 
-    The same samples in every phase of a run, none of the test part, each once, and none with a copy in training. Of samples in
-    time order the latest ones of each series. A data set of fewer than `VOTING` units, or of windows that all share rows, holds
-    nothing back: its agent has no vote.
+    They look like the rest: a tenth of the units, drawn, so that those of a series are stretches of all its time. What is compared
+    has seen none of them, and need not forecast. They are the same in every phase of a run, none of the test part, each once, and
+    in training is neither a copy of one nor a sample that shares rows with one. Units that have more than a tenth of the samples
+    train: a model would miss them. A data set of fewer than `VOTING` samples, or of a few units, holds nothing back: its agent has
+    no vote.
     """
-    n = len(data.targets)
-    if n < VOTING:
-        return data, None
     ties = ties_of(data)
-    if ties.places is not None:
-        train, held = ties.latest(max(round(HELD_BACK * n), LEAST) / n)
-    else:
-        train, held = _units_held(data, ties, generator(seed, "held back", client))
+    units = ties.units(data.targets, JUDGING)
+    _, first, of_sample, sizes = np.unique(
+        units, return_index=True, return_inverse=True, return_counts=True
+    )
+    amount = max(round(HELD_BACK * len(first)), min(LEAST, len(first) // LEAST))
+    small = np.flatnonzero(sizes <= max(HELD_BACK * len(units), LEAST))
+    if len(units) < VOTING or not 1 < amount <= len(small):
+        return data, None
+    chosen = small[_drawn(data, amount, generator(seed, "held back", client), first[small])]
+    train, held = ties.split(np.flatnonzero(np.isin(of_sample, chosen)))
+    held = ties.once(held)
     if not len(train) or len(held) < LEAST:
         return data, None
     alone = replace(
@@ -395,22 +401,6 @@ def hold_back(data: Dataset, seed: int, client: str) -> tuple[Dataset, Dataset |
         shared_tests=None,
     )
     return take(data, train), take(alone, held)
-
-
-def _units_held(data: Dataset, ties: Ties, rng: np.random.Generator) -> tuple[Indices, Indices]:
-    """What trains, and a tenth of the units, each sample of them once. Units that have more than a tenth of the samples train:
-    a model would miss them."""
-    units = ties.units(data.targets)
-    _, first, of_sample, sizes = np.unique(
-        units, return_index=True, return_inverse=True, return_counts=True
-    )
-    amount = max(round(HELD_BACK * len(first)), LEAST)
-    small = np.flatnonzero(sizes <= max(HELD_BACK * len(units), LEAST))
-    if len(first) < VOTING or len(small) < amount:
-        return np.arange(len(units)), np.empty(0, np.int64)
-    chosen = small[_drawn(data, amount, rng, first[small])]
-    is_held = np.isin(of_sample, chosen)
-    return np.flatnonzero(~is_held), ties.once(np.flatnonzero(is_held))
 
 
 def folds(data: Dataset, seed: int, client: str) -> Iterator[tuple[Dataset, Indices]]:

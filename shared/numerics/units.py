@@ -119,24 +119,6 @@ class Ties:
         starts = np.flatnonzero(np.diff(self.groups[order], prepend=-1))
         yield from np.split(order, starts[1:])
 
-    def latest(self, share: float) -> Split:
-        """The latest samples of each group judge, each kind once, and earlier ones train.
-
-        Of those that have a copy in training none judges. A group that would have none left to train on has none that judge; if
-        that is so of all, the latest samples of all judge, and maybe none train.
-        """
-        judging = []
-        for rows in self._series():
-            held = max(round(share * len(rows)), 1)
-            if len(rows) - held - self.overlap >= 1:
-                judging.append(rows[-held:])
-        if not judging:
-            held = max(round(share * len(self.kinds)), 1)
-            judging = [np.concatenate(list(self._series()))[-held:]]
-        latest = np.sort(np.concatenate(judging))
-        train = np.flatnonzero(~self._near(latest))
-        return train, self.once(latest[~np.isin(self.kinds[latest], self.kinds[train])])
-
     def parts_in_time(self, count: int) -> Iterator[Split]:
         """In turn each of `count` parts of each group, which follow each other in time, judges; the others train."""
         series = list(self._series())

@@ -49,13 +49,6 @@ def test_stretches_follow_the_order_of_time_and_not_of_the_file() -> None:
     assert units.tolist() == [7 - row // 5 for row in range(40)]
 
 
-def test_samples_that_judge_come_after_those_that_train_and_share_no_rows_with_them() -> None:
-    ties = Ties.of(np.arange(20)[:, None], groups=np.repeat([0, 1], 10), overlap=2)
-    train, judges = ties.latest(0.2)
-    assert judges.tolist() == [8, 9, 18, 19]
-    assert train.tolist() == [0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15]
-
-
 # -- nothing that knows a sample judges it -----------------------------------------------------------------------------
 
 
