@@ -373,8 +373,8 @@ def units_of(data: Dataset, stretches: int = STRETCHES) -> Indices:
 def hold_back(data: Dataset, seed: int, client: str) -> tuple[Dataset, Dataset | None]:
     """What an agent trains on where it compares models on data of its own, and the samples that it holds back for that.
 
-    They look like the rest: a tenth of the units, drawn, so that those of a series are stretches of all its time. What is compared
-    has seen none of them, and need not forecast. They are the same in every phase of a run, none of the test part, each once, and
+    They look like the rest: a tenth of the units, drawn, so that those of a series are stretches of all its time: the models
+    that are compared have seen none of them, and need not forecast. They are the same in every phase of a run, none of the test part, each once, and
     in training is neither a copy of one nor a sample that shares rows with one. Units that have more than a tenth of the samples
     train: a model would miss them. A data set of fewer than `VOTING` samples, or of a few units, holds nothing back: its agent has
     no vote.
