@@ -62,8 +62,10 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # the formats be
 MAX_PIXELS = 64 << 20  # of one image: 8192x8192
 MAX_NAMED = 10  # refused images in one message
 MODES = ("L", "RGB")  # grey and colour, 8 bits per channel
-# a palette is only another way to store RGB, black-and-white another way to store grey
-EQUIVALENT_MODES = {"P": "RGB", "1": "L"}
+# a palette is only another way to store RGB, black-and-white another way to store grey; alpha where all is opaque adds nothing
+EQUIVALENT_MODES = {"P": "RGB", "1": "L", "RGBA": "RGB", "PA": "RGB", "LA": "L"}
+OPAQUE = 255
+ORIENTATION = 0x0112  # in EXIF: how a camera was held; 1: upright
 
 Pixels = npt.NDArray[np.uint8]  # (channels, height, width)
 
@@ -216,17 +218,21 @@ def _check_mode(source: ImageSource, mode: str) -> None:
 
 
 def _open(source: ImageSource) -> Image:
-    """The unpacked image, with palettes and black-and-white resolved. DataError for anything else than an image."""
+    """The unpacked image, with palettes, black-and-white and opaque alpha resolved. DataError for anything else than an image."""
     with _opened(source) as opened:
-        own_mode = opened.mode
-        return opened.convert(EQUIVALENT_MODES.get(own_mode, own_mode))
+        mode = opened.mode
+        if opened.has_transparency_data:
+            alpha = opened.convert("RGBA").getchannel("A")
+            if np.asarray(alpha).min() < OPAQUE:
+                _check_mode(source, f"{mode} with transparent pixels")
+        return opened.convert(EQUIVALENT_MODES.get(mode, mode))
 
 
 @contextmanager
 def _opened(source: ImageSource) -> Iterator[Image]:
-    """An image file whose pixels are not unpacked yet. What its reader raises, also later, becomes a DataError."""
+    """An image file, upright as viewers show it; its pixels are not unpacked before it has to be turned. What its reader raises, also later, becomes a DataError."""
     try:
-        from PIL import Image
+        from PIL import Image, ImageOps
     except ImportError:
         remedy = install("agent")
         fault = f"reading images needs Pillow: {remedy}"
@@ -238,6 +244,8 @@ def _opened(source: ImageSource) -> Iterator[Image]:
             # a file called .png may hold anything: for PostScript Pillow would start Ghostscript
             with Image.open(file, formats=FORMATS) as opened:
                 _check_pixels(source, opened.size)
+                if opened.getexif().get(ORIENTATION, 1) != 1:
+                    ImageOps.exif_transpose(opened, in_place=True)
                 yield opened
     except DataError:
         raise
