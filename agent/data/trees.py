@@ -21,9 +21,14 @@ from covey.shared.strategies.client_half import DataSplit, Local
 Float64 = npt.NDArray[np.float64]
 
 
+def least_in_leaf(rows: int) -> int:
+    """How many of these rows a leaf has at least: scikit-learn's 20, with which fewer than 40 rows are never split, or fewer."""
+    return max(3, min(20, rows // 4))
+
+
 @dataclass(frozen=True)
 class Trees:
-    """Boosted trees with the defaults of scikit-learn, one thread and a fixed seed; of classes, values, or nothing."""
+    """Boosted trees with the defaults of scikit-learn, smaller leaves on few rows, and a fixed seed; of classes, values, or nothing."""
 
     model: Any  # of scikit-learn; None: all targets are of one class
     classes: npt.NDArray[np.int64]  # by column of what it answers; empty: values
@@ -36,13 +41,14 @@ class Trees:
         """Those of some rows: the same rows always give the same trees."""
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
+        chosen = {"random_state": 0, "min_samples_leaf": least_in_leaf(len(rows))}
         if targets.dtype.kind == "f":
-            model = HistGradientBoostingRegressor(random_state=0).fit(rows, targets)
+            model = HistGradientBoostingRegressor(**chosen).fit(rows, targets)
             return cls(model, np.empty(0, np.int64), 1, rows, targets)
         classes = np.unique(targets)
         model = None
         if len(classes) > 1:
-            model = HistGradientBoostingClassifier(random_state=0).fit(rows, targets)
+            model = HistGradientBoostingClassifier(**chosen).fit(rows, targets)
         return cls(model, classes, outputs, rows, targets)
 
     def answers(self, local: Local, split: DataSplit) -> Float64:

@@ -56,7 +56,10 @@ def odd_figures(
     drifts = list(_drifts(evaluation))
     drifted = {device for odd in drifts for device in odd.devices}
     targets = _targets({device: own for device, own in used.items() if device not in drifted})
-    yield from odd_columns({"target": targets}, "target") if targets else same_tests(used)
+    # a test part that devices share has the same targets on all of them
+    columns = odd_columns({"target": targets}, "target") if targets else ()
+    yield from (odd for odd in columns if odd.kind != "copy")
+    yield from same_data(used, evaluation)
     yield from _worse_than_nothing(used, evaluation)
     yield from _far_from_others(used)
     # a device may have trained what it uses itself; that the others' model is no good there is odd all the same
@@ -89,13 +92,15 @@ def _targets(used: Mapping[str, Mapping[str, Any]]) -> OfDevices:
     return found
 
 
-def same_tests(used: Mapping[str, Mapping[str, Any]]) -> Iterator[Odd]:
-    """Devices with the same loss to the last digit on the same number of test rows."""
+def same_data(used: Mapping[str, Mapping[str, Any]], evaluation: Evaluation) -> Iterator[Odd]:
+    """Devices with the same loss to the last digit on the same number of test rows, of the model and of their constant: this one
+    is of their own training rows, which differ where they only share a test part."""
     same: dict[object, list[str]] = {}
     for device, figures in used.items():
-        loss = figures.get("loss", 0.0)
+        nothing = evaluation[device].get("baseline") or {}
+        loss, of_constant = (one.get("loss", 0.0) for one in (figures, nothing))
         if loss > 0 and figures["n"] >= LEAST_VALUES:
-            same.setdefault((figures["n"], loss), []).append(device)
+            same.setdefault((figures["n"], loss, of_constant), []).append(device)
     yield from same_rows(same.values())
 
 

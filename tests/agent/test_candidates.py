@@ -485,3 +485,14 @@ def test_there_are_trees_for_tables_where_scikit_learn_is_installed(
     assert trees_for(TASK) is not None
     monkeypatch.setattr(trees, "find_spec", lambda name: None)
     assert trees_for(TASK) is None
+
+
+@pytest.mark.parametrize("rows", [12, 24, 39, 80])
+def test_trees_of_few_rows_split_them(rows: int) -> None:
+    """Where scikit-learn's leaves of twenty rows leave fewer than forty whole."""
+    pytest.importorskip("sklearn")
+    x = np.linspace(0, 1, rows, dtype=np.float32)[:, None]
+    for y in ((x[:, 0] > 0.5).astype(np.int64), x[:, 0]):
+        model = trees.Trees.of(x, y, 2).model
+        assert len({*model.predict(x).tolist()}) > 1
+    assert [trees.least_in_leaf(n) for n in (4, 12, 40, 80, 9000)] == [3, 3, 10, 20, 20]

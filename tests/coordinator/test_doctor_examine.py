@@ -142,6 +142,16 @@ def test_the_same_loss_on_as_many_rows_is_a_copy() -> None:
     assert named(examine.odd_figures(rows)) == []
 
 
+@pytest.mark.parametrize("targets", [{}, {"mean": 5.0, "variance": 1.0}], ids=["classes", "values"])
+def test_devices_that_share_a_test_part_alone_are_no_copies(targets: dict[str, float]) -> None:
+    def found(*constants: float) -> list[tuple[str, str]]:
+        shared = {"n": 90, "loss": 0.25, **targets}
+        return named(examine.odd_figures({f"gw-{n}": {"server": shared, "baseline": {"n": 90, "loss": one}} for n, one in enumerate(constants)}))  # fmt: skip
+
+    assert found(1.1, 1.2, 1.3) == []
+    assert found(1.1, 1.2, 1.1) == [("gw-0, gw-2", "copy")]
+
+
 def checked(shift: float, mean: float = 50.0, variance: float = 25.0, n: int = 50, **own: float) -> dict[str, Any]:  # fmt: skip
     """The figures of a device whose test targets are this number of deviations from those it trains on."""
     server = {"n": n, "mse": 1.0 + mean / 1e6, "mean": mean, "variance": variance, **own}
