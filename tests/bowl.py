@@ -130,6 +130,9 @@ class Trainer(Local, ABC):
             blocks=blocks,
         )
 
+    def units(self) -> npt.NDArray[np.int64]:
+        return np.arange(self.examples)
+
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         """Samples per cluster, by a fixed head that cuts the targets into ranges of equal width: (clusters,)."""
         targets = self.targets("train")

@@ -374,10 +374,10 @@ def hold_back(data: Dataset, seed: int, client: str) -> tuple[Dataset, Dataset |
     """What an agent trains on where it compares models on data of its own, and the samples that it holds back for that.
 
     They look like the rest: a tenth of the units, drawn, so that those of a series are stretches of all its time: the models
-    that are compared have seen none of them, and need not forecast. They are the same in every phase of a run, none of the test part, each once, and
-    in training is neither a copy of one nor a sample that shares rows with one. Units that have more than a tenth of the samples
-    train: a model would miss them. A data set of fewer than `VOTING` samples, or of a few units, holds nothing back: its agent has
-    no vote.
+    that are compared have seen none of them, and need not forecast. They are the same in every phase of a run, none of the test
+    part, and in training is neither a copy of one nor a sample that shares rows with one. Their units are their groups. Units
+    that have more than a tenth of the samples train: a model would miss them. A data set of fewer than `VOTING` samples, or of a
+    few units, holds nothing back: its agent has no vote.
     """
     ties = ties_of(data)
     units = ties.units(data.targets, JUDGING)
@@ -390,11 +390,13 @@ def hold_back(data: Dataset, seed: int, client: str) -> tuple[Dataset, Dataset |
         return data, None
     chosen = small[_drawn(data, amount, generator(seed, "held back", client), first[small])]
     train, held = ties.split(np.flatnonzero(np.isin(of_sample, chosen)))
-    held = ties.once(held)
     if not len(train) or len(held) < LEAST:
         return data, None
     alone = replace(
         data,
+        groups=units,
+        overlap=None,
+        columns=data.columns and replace(data.columns, moments=None),
         test_features=data.test_features[:0],
         test_targets=data.test_targets[:0],
         test_groups=None,

@@ -3,7 +3,7 @@
     p(y | x) = sum_k w_k p_k(y | x)        or        y(x) = sum_k w_k y_k(x),        w >= 0, sum_k w_k = 1
 
 The weights are fitted to answers out of fold: each candidate answers on samples that its training at home has not seen. Samples
-of one unit (`units`) share the weight of one sample. With few units a fit is mostly chance, so that it begins with a prior: five
+weigh alike, all of them together as much as there are units (`units`), by which errors are estimated. With few units a fit is mostly chance, so that it begins with a prior: five
 units for each candidate, all alike, and once the fleet's mean weights are known, twenty units that are shared out by these. Of
 classes and labels the prior is a Dirichlet one and EM finds the weights; of values it is as many units whose target is the answer
 of the prior's own mixture, and least squares on the simplex finds them.
@@ -30,7 +30,6 @@ import numpy.typing as npt
 
 from covey.shared.candidate_names import CANDIDATES, CONSTANT, HOME, NEAR, NONE, SERVED, SOUP, TREES
 from covey.shared.numerics.figures import errors, kind_of, weighted_mean
-from covey.shared.numerics.units import means_of_units
 from covey.shared.numerics.votes import counted, difference
 
 Float64 = npt.NDArray[np.float64]
@@ -61,7 +60,7 @@ class Judged:
 
     names: tuple[str, ...]  # of the candidates
     found: Float64  # (m, K)
-    shares: Float64  # (m,) the weight of each sample: those of a unit sum to 1
+    shares: Float64  # (m,) the weight of each sample: they sum to the number of units
     units: Indices  # (m,) from 0
     has_values: bool
     answers: Mapping[str, Float64]  # by candidate (n, outputs)
@@ -101,12 +100,12 @@ class Judged:
                     of_truth = (given - truth.reshape(given.shape).astype(np.float64)).ravel()
             found.append(of_truth if kind == "values" else np.maximum(of_truth, LEAST_SHARE))
         width = 1 if kind == "classes" or not sound else answers[sound[0]].shape[1]
-        _, of_sample, sizes = np.unique(units, return_inverse=True, return_counts=True)
+        single, of_sample = np.unique(units, return_inverse=True)
         of_row = np.repeat(of_sample, width)
         return cls(
             tuple(sound),
             np.stack(found, axis=1) if found else np.empty((len(of_row), 0)),
-            1 / (sizes[of_row] * width),
+            np.full(len(of_row), len(single) / max(len(of_row), 1)),
             units=of_row.astype(np.int64),
             has_values=kind == "values",
             answers={name: answers[name] for name in sound},
@@ -126,19 +125,18 @@ class Judged:
         return replace(self, names=tuple(names), found=self.found[:, places])
 
     def losses(self, weights: Weights) -> Float64:
-        """The loss of each unit (units,) under a mixture: squared error, or the logarithm of what it gave to the truth."""
+        """The loss of each sample (m,) under a mixture: squared error, or the logarithm of what it gave to the truth."""
         w = np.array([weights.get(name, 0.0) for name in self.names])
-        mixed = self.found @ w
-        of_rows = mixed**2 if self.has_values else -np.log(np.maximum(mixed, LEAST_SHARE))
-        sums = np.bincount(self.units, of_rows * self.shares, minlength=self.size)
-        return sums.astype(np.float64)
+        mixed: Float64 = self.found @ w
+        return mixed**2 if self.has_values else -np.log(np.maximum(mixed, LEAST_SHARE))
 
     def gain(self, weights: Weights) -> tuple[float, float]:
         """By how much the mean loss is lower than that of the constant, and the standard error of this, over the units."""
-        gains = self.losses({NONE: 1.0}) - self.losses(weights)
-        if len(gains) < 2:
-            return float(gains.sum()), float("inf")
-        return float(gains.mean()), float(gains.std(ddof=1) / np.sqrt(len(gains)))
+        of_none, own = self.losses({NONE: 1.0}), self.losses(weights)
+        if self.size < 2:
+            return float((of_none - own).sum()) / max(len(own), 1), float("inf")
+        gain, variance = difference(of_none, own, self.units)
+        return gain, float(np.sqrt(variance))
 
     def vote(self, weights: Weights) -> Gain | None:
         """By how much the errors of a mixture are lower than those of the served model, by the measure of the task.
@@ -151,13 +149,13 @@ class Judged:
         if self.has_values and NONE in self.answers:
             scale = float(self._errors({NONE: 1.0}).mean()) or 1.0
             served, own = served / scale, own / scale
-        return difference(served, own)
+        return difference(served, own, self.of_samples)
 
     def _errors(self, weights: Weights) -> Float64:
-        """The mean error of each unit (units,)."""
+        """The error of each sample (n,)."""
         known = {name: weight for name, weight in weights.items() if name in self.answers}
         found = weighted_mean(list(known.values()), [self.answers[name] for name in known])
-        return means_of_units(errors(self.truth, found, self.measure), self.of_samples)
+        return errors(self.truth, found, self.measure)
 
 
 # -- the weights of one agent ------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
-"""Units: samples of one agent that belong together, so that they count as one and never lie on both sides of a split. Pure.
+"""Units: samples of one agent that belong together, so that they never lie on both sides of a split. Pure.
 
 Four ties make samples belong together: a group of the source (a recording, a machine, a day), nearness in time, readings that
 windows share, and equality.
 A rare class that was repeated, a log that was appended twice, ten readings at one spot: a model that has seen one of these
 samples knows the others, and a test that takes them for independent ones finds differences where there are none.
 
-Cards, samples held back for votes, folds and the share of neighbours take their units from here.
+Units divide and samples weigh: folds and standard errors are by units, means by samples, so that a rare class that was repeated
+weighs as much as it was meant to. Cards, samples held back for votes and folds take their units from here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 Split = tuple[Indices, Indices]  # samples that train and samples that judge, each ascending
 
 STRETCHES = 8  # of a series: two in each block of a card
@@ -141,11 +141,6 @@ class Ties:
                 is_near[rows] = near[: len(rows)] > 0
         return is_near
 
-    def once(self, some: Indices) -> Indices:
-        """Of these samples each kind once: the first."""
-        _, first = np.unique(self.kinds[some], return_index=True)
-        return some[np.sort(first)]
-
 
 def series_of(
     samples: Array, groups: Array | None, moments: Array | None, overlap: int | None
@@ -217,9 +212,3 @@ def kinds_of(samples: Array) -> Indices:
             digest = blake2b(sample.tobytes(), digest_size=16).digest()
             found[place] = numbers.setdefault(digest, len(numbers))
     return found
-
-
-def means_of_units(values: Float64, units: Indices) -> Float64:
-    """The mean (units,) of the values of the samples of each unit: each unit is one observation."""
-    _, of_sample, sizes = np.unique(units, return_inverse=True, return_counts=True)
-    return np.asarray(np.bincount(of_sample, values) / sizes, np.float64)

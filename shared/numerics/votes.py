@@ -25,15 +25,19 @@ Losses = npt.NDArray[np.float32]
 Errors = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 
-def difference(one: Errors, other: Errors) -> tuple[float, float]:
-    """How much lower the loss is under the other model, and the variance of that mean.
+def difference(one: Errors, other: Errors, units: npt.NDArray[np.int64]) -> tuple[float, float]:
+    """How much lower the mean loss of samples is under the other model, and the variance of that mean over their units.
 
     Args:
-        one: losses of single samples (n,) under one model, n >= 2.
+        one: losses of single samples (n,) under one model.
         other: of the same samples under the other.
+        units: of the samples (n,), two at least: samples of one are not independent.
     """
     apart = _bounded(one) - _bounded(other)
-    return float(apart.mean()), float(apart.var(ddof=1)) / len(apart)
+    gain = float(apart.mean())
+    sums = np.bincount(np.unique(units, return_inverse=True)[1], apart - gain)
+    count = len(sums)
+    return gain, count / (count - 1) * float(sums @ sums) / len(apart) ** 2
 
 
 @dataclass(frozen=True)

@@ -162,6 +162,9 @@ class Local(Protocol):
             drill: what this training does beyond the settings.
         """
 
+    def units(self) -> SampleIndices:
+        """The unit (n_i,) of each training sample; samples of one unit belong together."""
+
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         """Training samples per cluster (K,), by the largest output of the projection head."""
 
@@ -192,9 +195,6 @@ class Featured(Local, Protocol):
 
     def features(self, model: Vector, split: DataSplit) -> npt.NDArray[np.float64]:
         """What the last layer of the model reads (n, width), for each sample of a part of the data."""
-
-    def units(self) -> SampleIndices:
-        """The unit (n_i,) of each training sample; samples of one unit belong together."""
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from covey.agent.data import Dataset
-from covey.agent.data.dataset import dataset, hold_back
+from covey.agent.data.dataset import dataset, hold_back, units_of
 from covey.agent.kept.model_dir import ModelDir
 from covey.agent.worker.worker import answer
+from covey.shared.numerics.units import JUDGING
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
 from covey.shared.wire.codec import Codec, encode_model
@@ -72,6 +73,23 @@ def test_what_is_held_back_of_a_series_is_of_all_its_time() -> None:
     assert np.histogram(places, 4, (0, 400))[0].min() > len(places) / 8
 
 
+def test_copies_are_held_back_together_and_are_one_unit() -> None:
+    data = replace(numbered(160), features=np.arange(160).reshape(-1, 1) // 4)
+    rest, alone = hold_back(data, 3, "pi-1")
+    assert alone is not None
+    assert (
+        np.bincount(numbers(alone)).max() == np.bincount(numbers(alone))[numbers(alone)].min() == 4
+    )
+    assert not {*numbers(rest)} & {*numbers(alone)}
+    assert len(np.unique(units_of(alone))) == len({*numbers(alone)}) == 5
+
+
+@pytest.mark.parametrize("kinds", [1, 3, 9])
+def test_an_agent_of_a_few_units_has_no_vote(kinds: int) -> None:
+    data = replace(numbered(90), features=np.arange(90).reshape(-1, 1) % kinds)
+    assert hold_back(data, 3, "pi-1") == (data, None)
+
+
 def test_no_window_in_training_shares_rows_with_one_that_is_held_back() -> None:
     windows = replace(numbered(400), overlap=3)
     rest, alone = hold_back(windows, 3, "pi-1")
@@ -79,6 +97,9 @@ def test_no_window_in_training_shares_rows_with_one_that_is_held_back() -> None:
     assert len(held) >= 40
     near = {place + apart for place in held for apart in range(-3, 4)}
     assert set(numbers(rest)) == set(range(400)) - near
+    assert alone is not None
+    stretches = units_of(windows, JUDGING)[numbers(alone)]
+    assert np.unique(stretches, return_inverse=True)[1].tolist() == units_of(alone).tolist()
     overlapping = replace(windows, overlap=400)
     assert hold_back(overlapping, 3, "pi-1") == (overlapping, None)
 

@@ -456,7 +456,7 @@ def test_nothing_is_sure_without_votes_or_between_equal_models() -> None:
 
 def test_losses_that_are_not_finite_count_as_very_large() -> None:
     gain, variance = votes.difference(
-        np.array([np.inf, np.nan, 1.0], np.float32), np.ones(3, np.float32)
+        np.array([np.inf, np.nan, 1.0], np.float32), np.ones(3, np.float32), np.arange(3)
     )
     assert np.isfinite([gain, variance]).all()
     assert gain > 0

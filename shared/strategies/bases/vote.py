@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from covey.shared.numerics.averages import fair_weights
 from covey.shared.numerics.vectors import Vector, combine
-from covey.shared.numerics.votes import LEAST, VoteOutcome, counted, difference
+from covey.shared.numerics.votes import VoteOutcome, counted, difference
 from covey.shared.strategies.base import (
     CAP,
     HOLD_BACK,
@@ -139,7 +139,7 @@ def group_or_all(job: Job, local: Local, client_state: ClientState) -> Differenc
     held = job.held_back
     weight = min(job.numbers[CAP], local.examples) if CAP in job.numbers else 1
     shares = [float(share) * weight for share in job.numbers[SHARE]]
-    if held is None or held.examples < LEAST or (any(shares) and LAST_MODEL not in client_state):
+    if held is None or (any(shares) and LAST_MODEL not in client_state):
         return []
     own = client_state.get(COUNTED, client_state.get(LAST_MODEL, job.models[0]))
     losses = []
@@ -149,7 +149,7 @@ def group_or_all(job: Job, local: Local, client_state: ClientState) -> Differenc
         elif share > 0:
             average = combine([(average, 1 / (1 - share)), (own, -share / (1 - share))])
         losses.append(held.losses(average))
-    return [difference(losses[0], of_group) for of_group in losses[1:]]
+    return [difference(losses[0], of_group, held.units()) for of_group in losses[1:]]
 
 
 # -- on the server ------------------------------------------------------------------------------------
