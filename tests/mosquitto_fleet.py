@@ -12,7 +12,7 @@ from covey.agent.device.service import Agent
 from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.connect import connected
-from covey.coordinator.serve.service import Service
+from covey.coordinator.serve.service import Service, last_will
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.mqtt.shards import shard_of
@@ -105,7 +105,8 @@ class MosquittoFleet(Fleet):
         )
         urls = [BrokerUrl.parse(url) for url in self.urls]
         async with AsyncExitStack() as stack:
-            link = await connected(stack, urls, Topics("default"), "coordinator", will=True)
+            topics = Topics("default")
+            link = await connected(stack, urls, topics, "coordinator", will=last_will(topics, run))
             service = Service(run, link, observer=self._keep, aggregators=self.with_aggregators)
             assert await service.serve() == ""
         return run

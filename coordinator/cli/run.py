@@ -59,7 +59,7 @@ from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.connect import connected, ensure_one_cluster, fitted
 from covey.coordinator.serve.exclusive import ensure_single_coordinator
-from covey.coordinator.serve.service import Service
+from covey.coordinator.serve.service import Service, last_will
 from covey.coordinator.serve.signals import StopSignals
 from covey.coordinator.view.printed import json_line, json_notice, results_table, show_words
 from covey.shared import extras
@@ -310,7 +310,7 @@ async def _run(
         this, first = await _new_or_resumed(scenario, options, setup, key, origin, resume=resume)
         if fleet is not None:  # they keep nothing through a power cut either
             this.simulate(evaluates_busy=False)
-        link = await _connect(stack, brokers.coordinator, scenario.federation, options.cluster)
+        link = await _connect(stack, brokers.coordinator, this, options.cluster)
         service = Service(
             this,
             link,
@@ -446,12 +446,14 @@ async def _new_or_resumed(
 
 
 async def _connect(
-    stack: AsyncExitStack, urls: Sequence[BrokerUrl], federation: str, cluster: bool
+    stack: AsyncExitStack, urls: Sequence[BrokerUrl], run: Run, cluster: bool
 ) -> Link:
     """The coordinator's link to the broker, or to all of them, with a client id that no other coordinator has."""
     suffix = uuid.uuid4().hex[:CLIENT_DIGITS]
-    client_id = f"covey-{federation}-coordinator-{suffix}"
-    return await connected(stack, urls, Topics(federation), client_id, will=True, cluster=cluster)
+    federation = run.scenario.federation
+    topics, client_id = Topics(federation), f"covey-{federation}-coordinator-{suffix}"
+    will = last_will(topics, run)
+    return await connected(stack, urls, topics, client_id, will=will, cluster=cluster)
 
 
 def _serve_metrics(stack: AsyncExitStack, options: RunOptions, service: Service) -> None:

@@ -92,7 +92,7 @@ class RunLine:
     run: str  # its id; "" before its first phase
     name: str  # of its scenario
     method: str
-    state: str  # running, finished or stopped
+    state: str  # running, finished, stopped, or killed: it ended without a word
     rounds_done: int
     rounds: int
     agents: int
@@ -164,7 +164,7 @@ class RunList:
             run=seen.run,
             name=seen.name,
             method=seen.method,
-            state="finished" if reader.finished else "running" if _is_busy(folder) else "stopped",
+            state=state_of(reader),
             rounds_done=seen.rounds_done,
             rounds=seen.rounds,
             agents=seen.fleet.known,
@@ -194,13 +194,16 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _is_busy(folder: Path) -> bool:
-    """Whether a coordinator is at work in a folder."""
+def state_of(reader: FolderReader) -> str:
+    """The state of a run: running, finished, stopped in order, or killed. Only a run over a broker leaves word of its end."""
+    if reader.finished:
+        return "finished"
     try:
-        with folder_lock(folder, "it is at work"):
-            return False
+        with folder_lock(reader.folder, "it is at work"):
+            is_stopped = reader.status is None or reader.status.state == "stopped"
+            return "stopped" if is_stopped else "killed"
     except UserError:
-        return True
+        return "running"
 
 
 def table(found: Sequence[RunLine], runs: Path) -> Table:

@@ -218,8 +218,8 @@ class BrokerWatcher:
 
 
 def _with_names(status: CoordinatorStatus, before: CoordinatorStatus | None) -> CoordinatorStatus:
-    """A last will holds neither the run's name nor its rounds: these are as they were."""
-    if status.online or status.name or before is None:
+    """A last will holds the rounds as they were when the coordinator connected, if any: the newer ones are known."""
+    if status.online or before is None or status.run not in ("", before.run):
         return status
     return before.model_copy(update={"online": False, "phase": ""})
 

@@ -11,6 +11,7 @@ from covey.shared.sentences import some
 
 # In the order of the list: what harms all devices first, then what explains other oddities, last what may wait.
 Kind = Literal[
+    "coordinator",
     "broker",
     "twin id",
     "certificate",
@@ -52,6 +53,7 @@ class KindFacts:
 
 DATA = KindFacts(of_run=True, explains=True)
 SPECIAL: Mapping[Kind, KindFacts] = {  # the others are stated by devices, and stand for themselves
+    "coordinator": KindFacts(is_urgent=True),
     "broker": KindFacts(is_urgent=True),
     "certificate": KindFacts(is_urgent=True),
     "disk": KindFacts(is_urgent=True),

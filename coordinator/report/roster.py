@@ -46,9 +46,11 @@ def status_lines(seen: Mapping[str, Any]) -> list[str]:
             lines.append(spent)
         return lines + useless
     lines = []
-    if status is not None and status["name"]:  # the last will of a coordinator has no name
-        rounds = f"round {status['round']} of {status['rounds']}"
-        words = [status["state"], rounds, status["phase"], spent]
+    if status is not None and status["name"]:  # a coordinator that gave way has none
+        is_same = roster.get("run") == status.get("run")
+        done = max(status["round"], roster.get("round", 0) if is_same else 0)
+        word = status["state"] if status["online"] else "its coordinator ended without a word"
+        words = [word, f"round {done} of {status['rounds']}", status["phase"], spent]
         state = ", ".join(word for word in words if word)
         lines.append(f"{status['name']}: {state}")
     if is_left(seen):

@@ -7,10 +7,9 @@ import uuid
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from covey.coordinator.serve.service import last_will
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.link import Link
+from covey.shared.mqtt.link import Link, Will
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.topics import Topics
@@ -52,7 +51,7 @@ async def connected(
     topics: Topics,
     client_id: str,
     *,
-    will: bool = False,
+    will: Will | None = None,
     cluster: bool = False,
 ) -> Link:
     """A link that is open for as long as the stack is.
@@ -63,14 +62,13 @@ async def connected(
         topics: of the federation.
         client_id: the MQTT client id; with several brokers, each gets its number after it.
         cluster: the addresses lead to one broker, and are tried in turn.
-        will: each broker publishes that the coordinator is offline if the link dies.
+        will: each broker publishes it if the link dies.
 
     Raises:
         UserError: an address cannot be used.
     """
-    last = last_will(topics) if will else None
     if len(urls) == 1 or cluster:
-        return await stack.enter_async_context(MqttLink(urls, client_id=client_id, will=last))
+        return await stack.enter_async_context(MqttLink(urls, client_id=client_id, will=will))
     from covey.coordinator.serve.sharded_link import ShardedLink
 
     links: list[Link] = []
@@ -79,7 +77,7 @@ async def connected(
         shard = MqttLink(
             url,
             client_id=f"{client_id}-{number}",
-            will=last,
+            will=will,
             ack_s=SHARD_ACK_S,
             inbox_bytes=INBOX_BYTES // len(urls),
         )

@@ -181,6 +181,7 @@ class RosterShow:
         # our own rows need no check, which would take longer than all the rest
         return RosterMessage.model_construct(
             run=run.id,
+            round=run.engine.round,
             agents=rows,
             refusals=dict(self._roster.refusals),
             pages=self._roster.pages.count,

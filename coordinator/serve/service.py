@@ -67,6 +67,7 @@ from covey.shared.mqtt.link import Down, Echo, Incoming, Link, Up, Will
 from covey.shared.mqtt.program import TOGETHER, End, Items, Look, Publish, Show, Start
 from covey.shared.mqtt.subscriptions import TopicsRefused
 from covey.shared.programs.timers import Waiting, earliest
+from covey.shared.programs.version import version
 from covey.shared.sentences import some
 from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
@@ -106,9 +107,13 @@ class Turn:
 Item = ReadItem | NotTaken | TopicsRefused | Begin | Stop | Frozen | Turn
 
 
-def last_will(topics: Topics) -> Will:
-    """The status that the broker publishes when a coordinator vanishes."""
+def last_will(topics: Topics, run: Run | None = None) -> Will:
+    """The status that the broker publishes when a coordinator vanishes; without a run it has given way to another one."""
     status = CoordinatorStatus(online=False, state="stopped")
+    if run is not None:
+        rounds = {"round": run.engine.round, "rounds": run.scenario.rounds.count}
+        own = {"run": run.id, "name": run.scenario.name, "version": version()}
+        status = status.model_copy(update=own | rounds)
     return Will(topics.coordinator_status, status.to_bytes())
 
 

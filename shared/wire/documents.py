@@ -122,7 +122,10 @@ class AgentStatus(Sparse, Document):
 
 
 class CoordinatorStatus(Sparse, Document):
-    """The state of the run (retained; also the last will, with `online` false). A new `epoch` is a roll call."""
+    """The state of the run (retained; also the last will, with `online` false and the round at its connection).
+
+    A new `epoch` is a roll call.
+    """
 
     model_config = IGNORES_UNKNOWN
 
@@ -167,9 +170,10 @@ class RosterMessage(Sparse, Document):
 
     model_config = IGNORES_UNKNOWN
 
-    optional: ClassVar[tuple[str, ...]] = ("pages", "odd")
+    optional: ClassVar[tuple[str, ...]] = ("round", "pages", "odd")
 
     run: ShortText = ""
+    round: Count = 0  # rounds that are over
     agents: dict[Name, Numbers] = Field(default_factory=dict)
     refusals: dict[Text, Count] = Field(default_factory=dict)
     pages: Annotated[int, Field(ge=1, le=MAX_ROSTER_PAGES)] = 1  # of the roster, this one included

@@ -105,5 +105,10 @@ class RosterView:
                 in_order[agent] = row
         # the rows were checked when their pages were read
         return RosterMessage.model_construct(
-            run=first.run, agents=in_order, refusals=first.refusals, pages=1, odd=first.odd
+            run=first.run,
+            round=first.round,
+            agents=in_order,
+            refusals=first.refusals,
+            pages=1,
+            odd=first.odd,
         )

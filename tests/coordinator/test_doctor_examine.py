@@ -235,7 +235,7 @@ def test_the_list_is_in_the_order_of_kinds_weights_and_names() -> None:
     assert without(found, "b") == [found[0], *found[2:]]
     assert thing().weight == 0.0
     urgent = {kind for kind, one in KINDS.items() if one.is_urgent}
-    assert urgent == {"broker", "certificate", "disk", "target"}
+    assert urgent == {"coordinator", "broker", "certificate", "disk", "target"}
     assert thing().sentence == "a: full; next: `broker doctor`"
     assert Odd(("a", "b", "c", "d"), "copy", "x", "y").who == "a, b, c and 1 more"
 

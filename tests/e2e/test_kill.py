@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import re
 import shutil
+import signal
 import time
 from pathlib import Path
 
 import pytest
 
+from covey.coordinator.cli.doctor import of_broker, of_folder
+from covey.coordinator.cli.runs import state_of
+from covey.coordinator.dashboard.folder_reader import FolderReader
+from covey.coordinator.doctor.odd import Odd
 from covey.coordinator.record.audit_check import check
+from covey.coordinator.record.roster_files import read_roster
+from covey.shared.mqtt.broker_url import BrokerUrl
 from tests.e2e.conftest import SIMULATED, coordinator, finish, fleet, whole_in_process
 from tests.processes import (
     Program,
@@ -55,6 +64,42 @@ def test_a_coordinator_killed_at_any_time_ends_with_the_same_bytes(
     assert (
         audited.events["resume"] >= kills - 1
     )  # a kill may come before the run's first line of that life
+
+
+def test_a_coordinator_that_was_killed_or_stopped_is_the_first_of_the_list(tmp_path: Path) -> None:
+    port = free_port()
+    url = BrokerUrl("127.0.0.1", port)
+
+    def first(*, asks: bool = True) -> Odd:
+        return asyncio.run(of_broker(url, "default", asks=asks))[0]
+
+    with mosquitto(tmp_path, port), fleet(tmp_path, port):
+        this = coordinator(tmp_path, port, "--set", "rounds.count=500")
+        until(lambda: len(rows(tmp_path / "run")) >= 2, of=this)
+        until(lambda: read_roster(tmp_path / "run").round > 0, of=this)  # published each second
+        assert state_of(read(tmp_path / "run")) == "running"
+        this.process.send_signal(signal.SIGSTOP)
+        assert "does not answer" in first().what
+        this.kill()
+        for found in (first(), of_folder(tmp_path / "run")[0]):
+            assert (found.devices, found.kind) == (("coordinator",), "coordinator")
+            assert re.search(r"ended without a word in .+, after round [1-9]\d* of 500", found.what)
+            assert "--resume" in found.next
+        assert state_of(read(tmp_path / "run")) == "killed"
+        this = coordinator(tmp_path, port, "--set", "rounds.count=500", "--resume")
+        until(lambda: this.output.count('"event": "phase"') > 1, of=this)
+        assert [one.kind for one in asyncio.run(of_broker(url, "default", asks=True))] == []
+        this.process.send_signal(signal.SIGINT)
+        this.process.wait(30)
+        assert "was stopped before its last round" in first().what
+        assert "was stopped before its last round" in of_folder(tmp_path / "run")[0].what
+        assert state_of(read(tmp_path / "run")) == "stopped"
+
+
+def read(folder: Path) -> FolderReader:
+    reader = FolderReader(folder)
+    reader.poll()
+    return reader
 
 
 def at_work(this: Program) -> bool:

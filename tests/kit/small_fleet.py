@@ -191,9 +191,8 @@ class Fleet:
         this = run or Run.start(
             self.folder / "run", self.scene, setup(self.scene), rules=self.rules, run="r1", now=now
         )
-        async with self.broker.link(
-            f"{self.prefix}coordinator", last_will(Topics(self.scene.federation))
-        ) as link:
+        will = last_will(Topics(self.scene.federation), this)
+        async with self.broker.link(f"{self.prefix}coordinator", will) as link:
             self.service = Service(this, link, observer=observer or self._keep)
             why = await self.service.serve()
         assert not why, why

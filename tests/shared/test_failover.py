@@ -17,6 +17,7 @@ from covey.coordinator.cli.run import run
 from covey.coordinator.record.notices import ignore
 from covey.coordinator.run.options import RunOptions
 from covey.coordinator.serve.connect import connected
+from covey.coordinator.serve.service import last_will
 from covey.shared.cli import BrokerAddresses
 from covey.shared.errors import UserError
 from covey.shared.mqtt.backoff import BRIEF_S, Backoff, Failover
@@ -103,7 +104,9 @@ async def test_a_coordinator_of_a_cluster_goes_to_the_next_of_its_addresses() ->
     dead, *_ = free_ports(1)
     async with EmbeddedBroker() as node, AsyncExitStack() as stack, asyncio.timeout(60):
         urls = [BrokerUrl("127.0.0.1", dead), node.url]
-        link = await connected(stack, urls, Topics("default"), "c", will=True, cluster=True)
+        link = await connected(
+            stack, urls, Topics("default"), "c", will=last_will(Topics("default")), cluster=True
+        )
         assert isinstance(await anext(link.incoming()), Down)
         assert await anext(link.incoming()) == Up()
 

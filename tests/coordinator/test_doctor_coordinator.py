@@ -1,0 +1,118 @@
+"""The first row of `coordinator doctor` is the program that judges: whether it was killed, stands still, or was stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.coordinator.cli.doctor import of_fleet, of_folder
+from covey.coordinator.cli.own_row import at_broker, in_folder
+from covey.coordinator.deploy.uptake import RetainedFleet
+from covey.coordinator.doctor.odd import KINDS
+from covey.coordinator.report.roster import status_lines
+from covey.coordinator.serve.service import last_will
+from covey.shared.mqtt.link import Received
+from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
+from covey.shared.wire.topics import Topics
+from tests import clock
+from tests.kit.memory_broker import MemoryBroker
+from tests.kit.small_fleet import Fleet
+from tests.kit.small_run import clients, rules, scenario
+
+TOPICS = Topics("default")
+RUN = {"run": "r1", "name": "pumps", "round": 3, "rounds": 60}
+NOW = 1_900_000_000.0
+
+
+def status(**changed: Any) -> CoordinatorStatus:
+    return CoordinatorStatus(**{"online": True, "state": "open", **RUN, **changed})
+
+
+def words(found: CoordinatorStatus | None, *, answers: bool = True, run: str = "r1") -> list[str]:
+    rows = {"gw-1": {"seen": NOW}, "gw-2": {"seen": NOW - 9}}
+    roster = RosterMessage(run=run, round=22, agents=rows)
+    return [
+        f"{one.who} {one.what}" for one in at_broker(found, roster, {}, "default", answers=answers)
+    ]
+
+
+def test_a_coordinator_is_named_by_how_it_ended() -> None:
+    gone = status(online=False, state="stopped")
+    ended = "coordinator it ended without a word in pumps, after round 22 of 60"
+    assert words(gone) == [ended]
+    assert words(gone, run="r0") == [ended.replace("22", "3")], "the roster is that of another run"
+    assert words(status(state="stopped")) == [
+        "coordinator it was stopped before its last round in pumps, after round 22 of 60"
+    ]
+    assert "gave the run up" in words(status(state="stopped", given_up=True))[0]
+    assert "does not answer" in words(status(), answers=False)[0]
+    assert words(CoordinatorStatus(online=False, state="stopped")) == [
+        "coordinator it ended without a word"
+    ], "one of an earlier version"
+
+
+@pytest.mark.parametrize("state", ["gathering", "open", "paused", "folding", "finished"])
+def test_a_coordinator_at_work_or_done_is_not_odd(state: str) -> None:
+    assert words(status(state=state)) == []
+    assert words(None) == []
+
+
+def test_its_row_is_the_first_and_names_the_command_and_the_time() -> None:
+    gone = status(online=False, state="stopped")
+    roster = RosterMessage(run="r1", round=22, agents={"gw-1": {"seen": NOW}})
+    [odd] = at_broker(gone, roster, {}, "default", answers=True)
+    assert (odd.since, odd.next) == (NOW, "`coordinator run SCENARIO --out FOLDER --resume`")
+    assert next(iter(KINDS)) == odd.kind
+    [odd] = in_folder("killed", status(), Path("runs/a"), 22, NOW)
+    assert odd.next == "`coordinator run runs/a/scenario.yaml --out runs/a --resume`"
+    assert "after round 22 of 60" in odd.what
+    assert list(in_folder("running", status(), Path("runs/a"), 22, NOW)) == []
+
+
+def test_a_federation_of_nobody_is_odd() -> None:
+    [odd] = of_fleet(RetainedFleet(Topics("defualt")), NOW)
+    assert (odd.who, odd.kind) == ("broker", "federation")
+    assert "neither a device nor a run of federation 'defualt'" in odd.what
+
+
+def test_what_a_killed_coordinator_leaves_names_its_run_and_round(tmp_path: Path) -> None:
+    scene = scenario("fedavg", rounds={"count": 20})
+    fleet = Fleet(tmp_path, scene, rules(scene), MemoryBroker(), clients(scene=scene))
+
+    async def story() -> None:
+        async with fleet:
+            serving = asyncio.create_task(fleet.serve())
+            await fleet.opens(3)
+            await asyncio.sleep(1.5)
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            topic, will = TOPICS.coordinator_status, last_will(TOPICS, fleet.serving.run)
+            fleet.broker.route(topic, will.payload, retain=True)
+
+    clock.run(story(), within_s=36_000)
+    seen = RetainedFleet(TOPICS)
+    for topic, payload in fleet.broker.retained.matching("#"):
+        seen.take(Received(topic, payload, retained=True))
+    done = fleet.serving.run.engine.round
+    assert done > 0
+    odd = of_fleet(seen, NOW)[0]
+    assert f"ended without a word in small-fedavg, after round {done} of 20" in odd.what
+    assert seen.coordinator is not None
+    assert seen.pages.message is not None
+    lines = status_lines(
+        {
+            "status": seen.coordinator.model_dump(mode="json"),
+            "roster": seen.pages.message.model_dump(mode="json"),
+            "devices": {},
+        }
+    )
+    assert lines[0] == f"small-fedavg: its coordinator ended without a word, round {done} of 20"
+    # and by its folder
+    folder = tmp_path / "run"
+    assert f"after round {done} of 20" in of_folder(folder)[0].what
+    os.truncate(folder / "status.json", 3)
+    assert all(one.kind != "coordinator" for one in of_folder(folder))
