@@ -15,7 +15,6 @@ from covey.coordinator.cli.options import out, show_line, warn
 from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.record.records import run_folders
 from covey.coordinator.report.odd_list import moment
-from covey.coordinator.run.folder import alone_in
 from covey.coordinator.view.printed import json_line, show
 from covey.coordinator.view.state import dashboard_state
 from covey.coordinator.view.table import NONE, Column, Table
@@ -258,6 +257,8 @@ def old(runs: Path, lines: Sequence[RunLine], keep: int) -> list[RunLine]:
 
 def removed(line: RunLine) -> RunLine:
     """Remove a run's folder, unless a coordinator has begun to work in it. UserError then."""
+    from covey.coordinator.run.folder import alone_in  # here, because a list of runs needs no run
+
     with alone_in(Path(line.folder)):
         shutil.rmtree(line.folder)
     return replace(line, state="removed")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,13 +28,13 @@ from covey.coordinator.deploy.registry import (
     registry,
 )
 from covey.coordinator.deploy.uptake import survey
-from covey.coordinator.serve.connect import connected
 from covey.coordinator.view.printed import json_line, show
 from covey.coordinator.view.table import NONE, Column, Table
 from covey.coordinator.view.words import MODE_TITLES
 from covey.shared.cli import BrokerAddresses, Json, broker_option, check_name, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.measures import MEASURES, measured
 from covey.shared.sentences import counted, some
 from covey.shared.wire.topics import Topics
@@ -138,9 +137,7 @@ async def versions(known: Registry, federation: str, url: BrokerUrl | None) -> l
     if url is None:
         return listed(known, {})
     topics = Topics(federation)
-    async with AsyncExitStack() as stack:
-        client = f"covey-versions-{uuid.uuid4().hex[:8]}"
-        link = await connected(stack, [url], topics, client)
+    async with MqttLink(url, client_id=f"covey-versions-{uuid.uuid4().hex[:8]}") as link:
         try:
             fleet = await survey(link, topics)
         except UserError as error:

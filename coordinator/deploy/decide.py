@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from covey.coordinator.deploy.publish import InForce
 from covey.coordinator.deploy.registry import RESERVED, Act, Registry, Version, outcome_of, sample
+from covey.coordinator.deploy.uptake import InForce
 from covey.shared.errors import UserError
 from covey.shared.sentences import some
 from covey.shared.wire.documents import AgentStatus, ModelInUse

@@ -8,7 +8,6 @@ devices alone, and the next publication to all devices ends it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,9 +15,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from covey.coordinator.deploy.uptake import (
+    ATTEMPTS,
+    PAUSE_S,
+    InForce,
+    deployment_in,
+    in_force_of,
+    subscribed,
+)
 from covey.coordinator.disk.versions import ModelVersion
-from covey.shared.errors import DecodeError, UserError
-from covey.shared.mqtt.link import Down, Link, Received
+from covey.shared.errors import UserError
+from covey.shared.mqtt.link import Link
 from covey.shared.mqtt.retained import until_quiet
 from covey.shared.seeds import generator
 from covey.shared.sentences import some
@@ -30,25 +37,8 @@ from covey.shared.wire.parts import part_count, split
 from covey.shared.wire.topics import Topics, deployed_key
 
 ECHO_S = 10.0  # then a deployment that was published must have come back
-ATTEMPTS = 20  # to reach the broker
-PAUSE_S = 0.5  # between two of them
 DRAIN_S = 0.02  # what has arrived already is there at once
-REPORTED_S = 0.1  # what the link has reported is there at once
 PUBLISHERS = 32  # documents of agents under way at once
-
-
-@dataclass(frozen=True)
-class InForce:
-    """What a broker holds."""
-
-    all_devices: Deployment | None = None
-    candidate: Deployment | None = None  # that some devices try
-
-    @property
-    def newest(self) -> Deployment | None:
-        """The one with the greatest serial."""
-        both = [one for one in (self.all_devices, self.candidate) if one is not None]
-        return max(both, key=lambda one: one.serial, default=None)
 
 
 @dataclass(frozen=True)
@@ -171,30 +161,6 @@ async def in_force(link: Link, topics: Topics) -> InForce:
     return await _read(link, topics)
 
 
-async def subscribed(link: Link, topics: Sequence[str]) -> None:
-    """Subscribe to topics as soon as the link is connected. Raises UserError if the broker cannot be reached."""
-    for _ in range(ATTEMPTS):
-        if await link.subscribe(topics):
-            return
-        await asyncio.sleep(PAUSE_S)
-    why = await _newest_end(link)
-    reason = f" ({why})" if why else ""
-    raise UserError(
-        f"the broker cannot be reached{reason}; check address and credentials with `broker doctor`"
-    )
-
-
-async def _newest_end(link: Link) -> str:
-    """Why the newest connection ended, as far as the link has reported it. The caller names the broker."""
-    why = ""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(REPORTED_S):
-            async for incoming in link.incoming():
-                if isinstance(incoming, Down):
-                    why = incoming.reason
-    return why
-
-
 def _check_alone(seen: InForce, *, known: InForce, own: int = 0) -> None:
     """UserError if another operator has published since the decision."""
     decided = 0 if known.newest is None else known.newest.serial
@@ -220,25 +186,6 @@ async def _read(
             if until is not None and found.serial >= until:
                 break
     return in_force_of(newest, topics)
-
-
-def in_force_of(newest: Mapping[str, Deployment], topics: Topics) -> InForce:
-    """The deployments in force, from the newest one of each topic."""
-    all_devices, candidate = newest.get(topics.deployment), newest.get(topics.candidate)
-    is_over = (
-        all_devices is not None and candidate is not None and all_devices.serial > candidate.serial
-    )
-    return InForce(all_devices, None if is_over else candidate)
-
-
-def deployment_in(message: Received, topics: Topics) -> Deployment | None:
-    """The deployment in a message; None if it holds none."""
-    if message.topic not in (topics.deployment, topics.candidate):
-        return None
-    try:
-        return Deployment.from_bytes(message.payload)
-    except DecodeError:  # cleared, or of another version
-        return None
 
 
 async def _publish_shares(

@@ -20,8 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from covey.coordinator.record.audit_check import OUTCOME, PUBLICATIONS
-from covey.coordinator.record.audit_trail import FILE, Trail
+from covey.coordinator.record.audit_trail import FILE, OUTCOME, PUBLICATIONS, Trail
 from covey.coordinator.record.records import run_folders
 from covey.shared.errors import UserError
 from covey.shared.sentences import some

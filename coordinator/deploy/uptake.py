@@ -2,21 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from covey.coordinator.deploy.publish import InForce, deployment_in, in_force_of, subscribed
 from covey.coordinator.view.devices import status_in
-from covey.shared.errors import DecodeError
-from covey.shared.mqtt.link import Link, Received
+from covey.shared.errors import DecodeError, UserError
+from covey.shared.mqtt.link import Down, Link, Received
 from covey.shared.mqtt.retained import until_quiet
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.roster_view import RosterView
 from covey.shared.wire.topics import Topics
 
+ATTEMPTS = 20  # to reach the broker
+PAUSE_S = 0.5  # between two of them
+REPORTED_S = 0.1  # what the link has reported is there at once
 MOST_S = 60.0  # to read the statuses of a whole fleet
+
+
+@dataclass(frozen=True)
+class InForce:
+    """What a broker holds."""
+
+    all_devices: Deployment | None = None
+    candidate: Deployment | None = None  # that some devices try
+
+    @property
+    def newest(self) -> Deployment | None:
+        """The one with the greatest serial."""
+        both = [one for one in (self.all_devices, self.candidate) if one is not None]
+        return max(both, key=lambda one: one.serial, default=None)
+
+
+def in_force_of(newest: Mapping[str, Deployment], topics: Topics) -> InForce:
+    """The deployments in force, from the newest one of each topic."""
+    all_devices, candidate = newest.get(topics.deployment), newest.get(topics.candidate)
+    is_over = (
+        all_devices is not None and candidate is not None and all_devices.serial > candidate.serial
+    )
+    return InForce(all_devices, None if is_over else candidate)
+
+
+def deployment_in(message: Received, topics: Topics) -> Deployment | None:
+    """The deployment in a message; None if it holds none."""
+    if message.topic not in (topics.deployment, topics.candidate):
+        return None
+    try:
+        return Deployment.from_bytes(message.payload)
+    except DecodeError:  # cleared, or of another version
+        return None
 
 
 @dataclass
@@ -72,6 +108,30 @@ class RetainedFleet:
     def elsewhere(self) -> dict[str, str]:
         """Agents that are in a federation which has had no coordinator."""
         return {one: where for one, where in self.others.items() if where not in self.served}
+
+
+async def subscribed(link: Link, topics: Sequence[str]) -> None:
+    """Subscribe to topics as soon as the link is connected. Raises UserError if the broker cannot be reached."""
+    for _ in range(ATTEMPTS):
+        if await link.subscribe(topics):
+            return
+        await asyncio.sleep(PAUSE_S)
+    why = await _newest_end(link)
+    reason = f" ({why})" if why else ""
+    raise UserError(
+        f"the broker cannot be reached{reason}; check address and credentials with `broker doctor`"
+    )
+
+
+async def _newest_end(link: Link) -> str:
+    """Why the newest connection ended, as far as the link has reported it. The caller names the broker."""
+    why = ""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(REPORTED_S):
+            async for incoming in link.incoming():
+                if isinstance(incoming, Down):
+                    why = incoming.reason
+    return why
 
 
 async def survey(link: Link, topics: Topics) -> RetainedFleet:

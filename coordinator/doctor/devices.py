@@ -7,16 +7,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median_low
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey.coordinator.doctor.columns import few_rows
 from covey.coordinator.doctor.odd import BROKER, COORDINATOR, Odd
 from covey.shared.errors import HONEST_REFUSALS
 from covey.shared.mqtt.duplicate_ids import started_at
 from covey.shared.sentences import counted
-from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import EXPELLED, AgentStatus, CoordinatorStatus
 from covey.shared.wire.format import FORMAT
+
+if TYPE_CHECKING:
+    from covey.shared.wire.deployments import Deployment
 
 DAY_S = 86_400.0
 SOON_S = 14 * DAY_S  # before a certificate ends

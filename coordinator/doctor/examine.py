@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey.coordinator.doctor.columns import (
     LEAST_VALUES,
@@ -32,8 +32,10 @@ from covey.coordinator.doctor.devices import Broker, Seen, odd_devices
 from covey.coordinator.doctor.odd import Odd, ranked, read_odd, without
 from covey.shared.candidate_names import CONSTANT, NONE
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure, shown_measure
-from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import EXPELLED, AgentStatus, CoordinatorStatus, RosterMessage
+
+if TYPE_CHECKING:
+    from covey.shared.wire.deployments import Deployment
 
 Modes = Mapping[str, Mapping[str, Any]]  # of one device: figures by mode
 Evaluation = Mapping[str, Modes]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.disk.checkpoint import Checkpoint
-from covey.coordinator.record.audit_trail import FILE, Trail, head_of
+from covey.coordinator.record.audit_trail import FILE, PUBLICATIONS, Trail, head_of
 from covey.shared.errors import UserError
 from covey.shared.storage.audit import (
     BEGIN,
@@ -206,10 +206,6 @@ def _missing(check: _Check, head: Head | None) -> Break | None:
             head.sequence, "it differs from the line that was written: the log was written again"
         )
     return None
-
-
-PUBLICATIONS = ("publish", "promote", "rollback")  # events: models were published for use
-OUTCOME = "outcome"  # event: what devices made of them
 
 
 @dataclass(frozen=True)

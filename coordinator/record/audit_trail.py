@@ -16,6 +16,8 @@ from covey.shared.storage.audit import AuditLog, Flood, Head
 
 FILE = "audit.jsonl"
 OPERATOR = "operator"
+PUBLICATIONS = ("publish", "promote", "rollback")  # events: models were published for use
+OUTCOME = "outcome"  # event: what devices made of them
 LONGEST_REASON = 300  # characters of what a peer has caused
 
 

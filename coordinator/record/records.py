@@ -7,15 +7,17 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from covey.coordinator.disk.space import Room
-from covey.coordinator.record.notices import Record
 from covey.shared.errors import UserError
-from covey.shared.scenario.scenario import Scenario
 from covey.shared.storage import json_text
 from covey.shared.storage.journal import Journal
-from covey.shared.strategies.base import ClientId
+
+if TYPE_CHECKING:  # who looks at a run has no use for methods and scenarios
+    from covey.coordinator.disk.space import Room
+    from covey.coordinator.record.notices import Record
+    from covey.shared.scenario.scenario import Scenario
+    from covey.shared.strategies.base import ClientId
 
 Row = dict[str, Any]  # a JSON object: a line of the record, or figures by their names
 

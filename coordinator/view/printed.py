@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich.table
 from rich import box
@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.text import Text
 
-from covey.coordinator.record.notices import Notice
 from covey.coordinator.view.table import NONE, Column, Table
+
+if TYPE_CHECKING:  # a table needs no notices
+    from covey.coordinator.record.notices import Notice
 
 Styles = Mapping[str, str]  # the colour of cells, by their words
 NO_STYLES: Styles = {}
