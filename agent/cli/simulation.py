@@ -26,12 +26,13 @@ def fleet(
     run_dir: Annotated[
         Path, typer.Option(help="folder for the agents' state and partition.npz")
     ] = Path(),
-    start: Annotated[
-        Path | None,
+    more: Annotated[
+        bool,
         typer.Option(
-            help="also write the initial weights to this .npz file, as `agent lab model` does, before the agents join"
+            "--more",
+            help="read scenario files from stdin, one a line: its agents replace those before; --run-dir is its folder",
         ),
-    ] = None,
+    ] = False,
     data_root: DataRoot = None,
     connection: BrokerAddresses,
     allow: Allow = None,
@@ -50,7 +51,7 @@ def fleet(
     observer = print_json if as_json else show_fleet
     trains = learner_name(learner)
     agents = host(
-        scenario, urls, run_dir, data_root, observer, allowed=allowed, start=start, learner=trains
+        scenario, urls, run_dir, data_root, observer, allowed=allowed, more=more, learner=trains
     )
     asyncio.run(agents)
 

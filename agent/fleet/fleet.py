@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -34,14 +35,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
 from covey.shared.wire.documents import CoordinatorStatus
-from covey.shared.wire.jobs import (
-    Failure,
-    FleetShare,
-    Nothing,
-    WorkerJob,
-    WritePartition,
-    WriteStart,
-)
+from covey.shared.wire.jobs import Failure, FleetShare, Nothing, WorkerJob, WritePartition
 from covey.shared.wire.messages import OrderMessage
 from covey.shared.wire.topics import AgentTopic, Topics
 
@@ -229,7 +223,7 @@ class FleetRun:
     def _coordinator_seen(self, payload: bytes) -> None:
         with contextlib.suppress(DecodeError):
             status = CoordinatorStatus.from_bytes(payload)
-            if status.online:
+            if status.online and status.state != "finished":  # of a run before this one
                 self._round.seen(status.round)
 
     async def _lives(self, index: int) -> None:
@@ -296,7 +290,7 @@ async def host(
     observer: n.FleetObserver,
     *,
     allowed: AllowedCode = NO_CODE,
-    start: Path | None = None,
+    more: bool = False,
     learner: str = TORCH,
 ) -> None:
     """Run the fleet of a scenario file until SIGTERM, SIGINT or the end of the parent process.
@@ -308,25 +302,24 @@ async def host(
         data_root: the folder of named data sets.
         observer: receives the notices of all agents.
         allowed: the code of the user's own that may run.
-        start: the .npz file to write the initial models to, before the agents join. None: write none.
+        more: stdin is a pipe with a scenario file in each line. Its agents replace those before, and its folder is theirs.
         learner: what trains, by its name.
 
     Raises:
         UserError: the scenario, its model, its data or a certificate is wrong.
     """
     parent = os.getppid()  # asked first: the parent may end before we are ready
-    scenario = load_without_files(path)
-    fleet = _fleet_of(scenario, str(path))
-    check_code(scenario, allowed)
+    fleet = _fleet_of(load_without_files(path), str(path))
     for url in urls:
         url.tls_context()  # report a file that cannot be read now, and once
-    source = FleetShare(scenario=path, data_root=data_root or None)
-    workers = fleet.workers or os.cpu_count() or 1
-    async with Pool(workers, keep_warm_s=KEEP_WARM_S, warm=learner == TORCH) as pool:
-        rules = OwnersRules(UNLIMITED, allowed, learner)
+    workers = min(fleet.workers or os.cpu_count() or 1, fleet.agents)
+    rules = OwnersRules(UNLIMITED, allowed, learner)
+
+    async def play(path: Path, folder: Path) -> None:
+        scenario = load_without_files(path)
+        check_code(scenario, allowed)
+        source = FleetShare(scenario=path, data_root=data_root or None)
         await check_device(pool, scenario.training.device, rules)
-        if start is not None:
-            await write_start(pool, source, start, rules)
         await write_partition(pool, source, folder / "partition.npz")
         observer(n.FleetStarted(fleet.agents, workers, ", ".join(map(str, urls))))
         topics = Topics(scenario.federation)
@@ -344,13 +337,41 @@ async def host(
             allowed=allowed,
             learner=learner,
         )
-        async with _process_end(parent) as ended:
-            running = asyncio.create_task(run.run())
-            await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)
+        await run.run()
+
+    async with (
+        Pool(workers, keep_warm_s=KEEP_WARM_S, warm=learner == TORCH) as pool,
+        _process_end(parent) as ended,
+    ):
+        lines = await _input() if more else None
+        while True:
+            running = asyncio.create_task(play(path, folder))
+            following = asyncio.create_task(_after(lines))
+            await asyncio.wait({running, ended, following}, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
                 running.result()
             running.cancel()
             await asyncio.wait({running})
+            if ended.done() or not following.done():
+                break
+            path = following.result()
+            folder = path.parent
+
+
+async def _after(lines: asyncio.StreamReader | None) -> Path:
+    """The file in the next line. Without one there is none, ever: our parent ends us."""
+    line = b"" if lines is None else await lines.readline()
+    if not line:
+        await asyncio.Event().wait()
+    return Path(line.decode().rstrip("\n"))
+
+
+async def _input() -> asyncio.StreamReader:
+    """Stdin, which is a pipe."""
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
+    return reader
 
 
 def brokers_of(will: Will | None, topics: Topics, urls: Sequence[BrokerUrl]) -> Sequence[BrokerUrl]:
@@ -378,15 +399,6 @@ async def write_partition(pool: PoolLike, source: FleetShare, out: Path) -> None
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     await _done(pool, WritePartition(source=source, out=out))
-
-
-async def write_start(pool: PoolLike, source: FleetShare, out: Path, rules: OwnersRules) -> None:
-    """Let a worker write the initial models.
-
-    Raises:
-        UserError: the model is wrong, or the rules do not allow its code.
-    """
-    await _done(pool, WriteStart(source=source, out=out, rules=rules.for_job()))
 
 
 async def _done(pool: PoolLike, job: WorkerJob[Nothing]) -> None:

@@ -76,7 +76,7 @@ class Pool:
             a machine with any number of cores.
         cancel_grace_s: how long a worker may take to finish a job that was given up. Killing it costs more, because a
             new worker has to import torch first. After this time it is killed all the same.
-        warm: whether a worker loads torch before its first job.
+        warm: start all workers at once, and have each load torch while it has no job.
         command: the program that a worker runs.
     """
 
@@ -108,6 +108,8 @@ class Pool:
         return f"<Pool: {len(self._alive)} workers, {len(self._idle)} idle, {waiting} jobs waiting>"
 
     async def __aenter__(self) -> Self:
+        if self._warm:
+            self._start(self._vacancies)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -163,7 +165,10 @@ class Pool:
             worker = self._idle.pop()
             worker.stay()
             turn.set_result(worker)
-        for _ in range(min(self._vacancies, self._count_waiting() - self._starting)):
+        self._start(min(self._vacancies, self._count_waiting() - self._starting))
+
+    def _start(self, workers: int) -> None:
+        for _ in range(workers):
             self._vacancies -= 1
             self._starting += 1
             self._start_chore(self._add_worker())

@@ -8,10 +8,10 @@ nothing but that file.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -73,7 +73,9 @@ from covey.shared.scenario.scenario import Scenario
 
 log = logging.getLogger(__name__)
 
-Observing = Callable[[Cell], AbstractContextManager[Observer]]
+Observing = Callable[[Cell], contextlib.AbstractContextManager[Observer]]
+# (scenario, options, observer): a run to its end, and its result; None if the user stopped it
+Complete = Callable[[Scenario, RunOptions, Observer], dict[str, Any] | None]
 SENTENCE_WIDTH = 80  # of the sentences above a short table
 
 
@@ -160,7 +162,7 @@ def compare_command(
         modes=modes,
     )
     done = False
-    with suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt):
         done = compare(loaded, options, request, None if as_json else out())
     if not done:
         raise stopped("the same command continues")
@@ -232,7 +234,7 @@ def compare(
 def _observing(scenario: Scenario, out: Path, console: Console | None) -> Observing:
     """How the run of each cell is shown: lines of JSON, or a progress bar below the cell's name."""
 
-    def observe(cell: Cell) -> AbstractContextManager[Observer]:
+    def observe(cell: Cell) -> contextlib.AbstractContextManager[Observer]:
         if console is not None:
             console.print(f"{cell.name}: {out / cell.folder}", highlight=False, soft_wrap=True)
             return ProgressBar(console, scenario.rounds.count)
@@ -240,7 +242,7 @@ def _observing(scenario: Scenario, out: Path, console: Console | None) -> Observ
         def print_line(notice: Notice) -> None:
             json_line({"cell": cell.name, **notice.to_json()})
 
-        return nullcontext(print_line)
+        return contextlib.nullcontext(print_line)
 
     return observe
 
@@ -330,13 +332,11 @@ def try_cells(
         return CellsTried()
     failures: dict[str, str] = {}
     impossible = _impossible(missing)  # before the first cell takes its time
-    with ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         stack.enter_context(alone_in(options.folder))
         keep_scenario(scenario, options.folder)
-        pool = None
-        if in_process:
-            size = scenario.fleet.workers if scenario.fleet is not None else 0
-            pool = stack.enter_context(WorkerPool(size, options.folder / "workers.log"))
+        way = with_one_pool(scenario, options.folder) if in_process else with_one_fleet()
+        complete = stack.enter_context(way)
         for cell in missing:
             method = (cell.split, cell.label)
             if method in impossible:
@@ -348,12 +348,12 @@ def try_cells(
                     tracking(track, cell.scenario, folder, _complain, cell.name) as tracked,
                     observing(cell) as shown,
                 ):
-                    result = _run(cell, options, pool, tracked.before(shown))
+                    own = _begun(cell, options)
+                    result = complete(cell.scenario, own, tracked.before(shown))
                     if result is not None:
                         finish_tracked(tracked, folder, result)
             except UserError as error:
-                why = str(error)
-                failures[cell.name] = why
+                failures[cell.name] = why = str(error)
                 if not _has_begun(folder):
                     impossible[method] = why
                 log.warning("cell %s cannot be run: %s", cell.name, why)
@@ -373,8 +373,7 @@ def _impossible(cells: Iterable[Cell]) -> dict[tuple[str, str], str]:
         try:
             rules_of(cell.scenario)
         except UserError as error:
-            why = str(error)
-            reasons[method] = why
+            reasons[method] = str(error)
     for method, why in reasons.items():
         log.warning("%s cannot be run: %s", "/".join(method).strip("/"), why)
     return reasons
@@ -383,9 +382,7 @@ def _impossible(cells: Iterable[Cell]) -> dict[tuple[str, str], str]:
 def _has_begun(folder: Path) -> bool:
     """Whether the run in this folder has completed any phase."""
     record = folder / "rounds.jsonl"
-    if not record.exists():
-        return False
-    return record.stat().st_size > 0
+    return record.exists() and record.stat().st_size > 0
 
 
 def _any_finished(scenario: Scenario, out: Path, known: KnownRows) -> bool:
@@ -403,11 +400,8 @@ def _missing(scenario: Scenario, out: Path, names: Iterable[str], known: KnownRo
 
     Raises UserError if a cell's folder holds a run of another scenario.
     """
-    missing: list[Cell] = []
-    for cell in chosen(grid(scenario), names):
-        if cell.name not in known and not is_finished(cell, out):
-            missing.append(cell)
-    return missing
+    cells = chosen(grid(scenario), names)
+    return [cell for cell in cells if cell.name not in known and not is_finished(cell, out)]
 
 
 def run_on_cluster(
@@ -452,15 +446,33 @@ def run_on_cluster(
         raise failed(failures)
 
 
-def _run(
-    cell: Cell, options: RunOptions, pool: WorkerPool | None, observer: Observer
-) -> dict[str, Any] | None:
+@contextlib.contextmanager
+def with_one_pool(scenario: Scenario, folder: Path) -> Iterator[Complete]:
+    """Runs without a broker, one after another, with the same worker processes."""
+    size = scenario.fleet.workers if scenario.fleet is not None else 0
+    with WorkerPool(size, folder / "workers.log") as pool:
+        yield lambda scenario, own, observer: simulate(scenario, own, pool, observer)
+
+
+@contextlib.contextmanager
+def with_one_fleet() -> Iterator[Complete]:
+    """Runs over a broker, one after another. Fleet and broker are started for the first one, and end with the block."""
+    with asyncio.Runner() as runner:
+        stack = contextlib.AsyncExitStack()
+        children = command.Children(stack)
+        try:
+            yield lambda scenario, options, observer: runner.run(
+                command.run(scenario, options, observer, children)
+            )
+        finally:
+            runner.run(stack.aclose())
+
+
+def _begun(cell: Cell, options: RunOptions) -> RunOptions:
+    """The options of a cell's run, which is resumed where it has a checkpoint."""
     folder = options.folder / cell.folder
     resume = Checkpoint(folder / "checkpoint").exists()
     if not resume and folder.exists():
         # Ours, and stopped before its first checkpoint: nothing in it took any time.
         shutil.rmtree(folder)
-    own = replace(options, folder=folder, resume=resume)
-    if pool is not None:
-        return simulate(cell.scenario, own, pool, observer)
-    return asyncio.run(command.run(cell.scenario, own, observer))
+    return replace(options, folder=folder, resume=resume)

@@ -240,8 +240,16 @@ class _Addresses:
     fleet: Sequence[BrokerUrl]  # for simulated agents
 
 
-async def run(scenario: Scenario, options: RunOptions, observer: Observer) -> dict[str, Any] | None:
+async def run(
+    scenario: Scenario, options: RunOptions, observer: Observer, children: Children | None = None
+) -> dict[str, Any] | None:
     """Run a scenario to its end.
+
+    Args:
+        scenario: what to run.
+        options: how.
+        observer: receives what happens.
+        children: the processes of several runs; None: this one starts its own.
 
     Returns:
         the result, as result.json has it; None if the operator stopped the run
@@ -255,7 +263,7 @@ async def run(scenario: Scenario, options: RunOptions, observer: Observer) -> di
     assert task is not None  # noqa: S101 - this is a coroutine
     with StopSignals(task.cancel) as signals:
         try:
-            return await _run(scenario, options, observer, signals)
+            return await _run(scenario, options, observer, signals, children)
         except asyncio.CancelledError:
             return None
 
@@ -270,7 +278,11 @@ def raise_descriptor_limit() -> None:
 
 
 async def _run(
-    scenario: Scenario, options: RunOptions, observer: Observer, signals: StopSignals
+    scenario: Scenario,
+    options: RunOptions,
+    observer: Observer,
+    signals: StopSignals,
+    children: Children | None,
 ) -> dict[str, Any] | None:
     check_code(scenario, options.allowed)
     if options.aggregators:
@@ -300,12 +312,10 @@ async def _run(
         resume = stack.enter_context(prepared(scenario, options))
         if origin is not None and not resume:
             copy_start(origin, options.folder)
-        brokers = await _brokers(stack, scenario, options, urls, observer)
-        fleet = await _fleet(stack, scenario, options, brokers.fleet)
-        if fleet is None:
-            setup = await launch.initial(options.folder, scenario, options.allowed)
-        else:
-            setup = await launch.initial_from_fleet(options.folder, scenario, fleet)
+        children = children or Children(stack)
+        brokers = await children.brokers(scenario, options, urls, observer)
+        fleet = await children.fleet(scenario, options, brokers.fleet)
+        setup = await launch.initial(options.folder, scenario, options.allowed)
         observer(ModelChosen(scenario.task.model.name, list(setup.whole.frozen)))
         this, first = await _new_or_resumed(scenario, options, setup, key, origin, resume=resume)
         if fleet is not None:  # they keep nothing through a power cut either
@@ -322,7 +332,7 @@ async def _run(
         # From here on a signal stops the service, which ends in order, and no longer cancels the task.
         cancel = signals.stop
         signals.stop = service.stop
-        reason = await _serve(service, first, fleet, options.folder)
+        reason = await _serve(service, first, fleet)
         signals.stop = cancel
         is_published = fleet is None and scenario.rounds.publish != "never"
         if reason == "" and is_published and this.engine.round:
@@ -376,42 +386,48 @@ def _named(scenario: Scenario) -> Sequence[str]:
 # -- the steps of a start, in order --------------------------------------------------------------------------------
 
 
-async def _brokers(
-    stack: AsyncExitStack,
-    scenario: Scenario,
-    options: RunOptions,
-    urls: Sequence[BrokerUrl],
-    observer: Observer,
-) -> _Addresses:
-    """The addresses of the brokers at `urls`, or of those that are started for this run."""
-    for url in urls:
-        observer(BrokerReady("yours", str(url), ""))
-    if urls:
-        return _Addresses(urls, urls)
-    count = scenario.brokers if isinstance(scenario.brokers, int) else 1
-    started: list[launch.StartedBroker] = []
-    for _ in range(count):
-        start = launch.broker(options.folder, scenario, embedded=options.embedded)
-        this = await stack.enter_async_context(start)
-        observer(BrokerReady(this.name, str(this.url), this.note))
-        started.append(this)
-    return _Addresses([this.url for this in started], [this.fleet_url for this in started])
+class Children:
+    """The brokers and the simulated fleet that a run starts: for itself, or for several runs, one after another.
 
+    Args:
+        stack: ends them.
+    """
 
-async def _fleet(
-    stack: AsyncExitStack, scenario: Scenario, options: RunOptions, brokers: Sequence[BrokerUrl]
-) -> asyncio.subprocess.Process | None:
-    """Start the simulated agents, which build the initial models first; None if the scenario has none."""
-    if scenario.fleet is None:
-        return None
-    start = launch.fleet(
-        options.folder,
-        brokers,
-        options.data_root,
-        options.allowed,
-        builds_start=launch.wants_start(options.folder, scenario),
-    )
-    return await stack.enter_async_context(start)
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self._brokers: list[launch.StartedBroker] = []
+        self._fleet: launch.Child | None = None
+
+    async def brokers(
+        self, scenario: Scenario, options: RunOptions, urls: Sequence[BrokerUrl], observer: Observer
+    ) -> _Addresses:
+        """The addresses of the brokers at `urls`, or of those that are started."""
+        for url in urls:
+            observer(BrokerReady("yours", str(url), ""))
+        if urls:
+            return _Addresses(urls, urls)
+        count = scenario.brokers if isinstance(scenario.brokers, int) else 1
+        for _ in range(count - len(self._brokers)):
+            start = launch.broker(options.folder, scenario, embedded=options.embedded)
+            self._brokers.append(await self._stack.enter_async_context(start))
+        for this in self._brokers:
+            observer(BrokerReady(this.name, str(this.url), this.note))
+        return _Addresses(
+            [this.url for this in self._brokers], [this.fleet_url for this in self._brokers]
+        )
+
+    async def fleet(
+        self, scenario: Scenario, options: RunOptions, brokers: Sequence[BrokerUrl]
+    ) -> launch.Child | None:
+        """Have the simulated agents brought up; None if the scenario has none."""
+        if scenario.fleet is None:
+            return None
+        if self._fleet is None or self._fleet.process.returncode is not None:
+            start = launch.fleet(options.folder, brokers, options.data_root, options.allowed)
+            self._fleet = await self._stack.enter_async_context(start)
+        else:
+            self._fleet.play(options.folder)
+        return self._fleet
 
 
 async def _new_or_resumed(
@@ -466,10 +482,7 @@ def _serve_metrics(stack: AsyncExitStack, options: RunOptions, service: Service)
 
 
 async def _serve(
-    service: Service,
-    first: Sequence[Effect],
-    fleet: asyncio.subprocess.Process | None,
-    folder: Path,
+    service: Service, first: Sequence[Effect], fleet: launch.Child | None
 ) -> str | None:
     """Serve the run to its end, and stop it if its simulated fleet ends earlier.
 
@@ -482,12 +495,12 @@ async def _serve(
     if fleet is None:
         return await service.serve(first)
     serving = asyncio.ensure_future(service.serve(first))
-    fleet_ended = asyncio.ensure_future(fleet.wait())
+    fleet_ended = asyncio.ensure_future(fleet.process.wait())
     await asyncio.wait({serving, fleet_ended}, return_when=asyncio.FIRST_COMPLETED)
     if not serving.done():
         service.stop()
         await serving
-        log = launch.tail(folder / "fleet.log")
+        log = fleet.messages()
         raise UserError(f"the simulated fleet ended during the run; its last messages:\n{log}")
     fleet_ended.cancel()
     return serving.result()

@@ -200,10 +200,7 @@ def _point(phase: Phase, on: str, rounds: int, figure: float, agents: int) -> Po
 
 def _first_at(points: Iterable[Point], measure: Measure, target: float) -> Point | None:
     """The first point that is as good as the target, without smoothing."""
-    for point in points:
-        if measure.reaches(point.figure, target):
-            return point
-    return None
+    return next((one for one in points if measure.reaches(one.figure, target)), None)
 
 
 def _participants_reach(phases: Iterable[Phase], measure: Measure, target: float) -> int | None:
@@ -334,10 +331,7 @@ def with_same_columns(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
     empty: dict[str, None] = {}
     for row in rows:
         empty |= dict.fromkeys(row.columns)
-    padded = []
-    for row in rows:
-        padded.append(replace(row, columns={**empty, **row.columns}))
-    return padded
+    return [replace(row, columns={**empty, **row.columns}) for row in rows]
 
 
 def averages_by_mode(result: Mapping[str, Any]) -> dict[str, Any]:

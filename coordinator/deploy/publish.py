@@ -15,18 +15,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from covey.coordinator.deploy.uptake import (
-    ATTEMPTS,
-    PAUSE_S,
-    InForce,
-    deployment_in,
-    in_force_of,
-    subscribed,
-)
+from covey.coordinator.deploy.uptake import ATTEMPTS, ECHO_S, PAUSE_S, InForce, held, in_force
 from covey.coordinator.disk.versions import ModelVersion
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Link
-from covey.shared.mqtt.retained import until_quiet
 from covey.shared.seeds import generator
 from covey.shared.sentences import some
 from covey.shared.strategies.base import ClientId
@@ -36,7 +28,6 @@ from covey.shared.wire.messages import ModelRef, digest
 from covey.shared.wire.parts import part_count, split
 from covey.shared.wire.topics import Topics, deployed_key
 
-ECHO_S = 10.0  # then a deployment that was published must have come back
 DRAIN_S = 0.02  # what has arrived already is there at once
 PUBLISHERS = 32  # documents of agents under way at once
 
@@ -118,7 +109,7 @@ async def publish(
                 link, topics, key, content=content, part_bytes=part_bytes, about=version.round
             )
         )
-    _check_alone(await _read(link, topics, quiet_s=DRAIN_S), known=before)
+    _check_alone(await held(link, topics, quiet_s=DRAIN_S), known=before)
     deployment = Deployment(
         serial=serial,
         name=name,
@@ -135,7 +126,7 @@ async def publish(
     )
     topic = topics.candidate if on_trial else topics.deployment
     await _retain(link, topic, deployment.to_bytes())
-    echo = await _read(link, topics, until=serial)
+    echo = await held(link, topics, until=serial)
     if echo.newest is None or echo.newest.serial < serial:
         raise UserError(
             f"the broker did not publish the models within {ECHO_S:g} s; check that these credentials are the "
@@ -151,16 +142,6 @@ async def publish(
     return Published(serial, before, tuple(devices))
 
 
-async def in_force(link: Link, topics: Topics) -> InForce:
-    """What the broker holds. A candidate that is older than what all devices should use is over.
-
-    Raises:
-        UserError: the broker cannot be reached.
-    """
-    await subscribed(link, [topics.deployment, topics.candidate])
-    return await _read(link, topics)
-
-
 def _check_alone(seen: InForce, *, known: InForce, own: int = 0) -> None:
     """UserError if another operator has published since the decision."""
     decided = 0 if known.newest is None else known.newest.serial
@@ -170,22 +151,6 @@ def _check_alone(seen: InForce, *, known: InForce, own: int = 0) -> None:
                 f"another operator published {one.title} meanwhile (deployment {one.serial}). Look at `coordinator versions`, "
                 "agree on one version, and publish that one again"
             )
-
-
-async def _read(
-    link: Link, topics: Topics, until: int | None = None, quiet_s: float | None = None
-) -> InForce:
-    """The deployments that the broker retains, or those that arrive until one has this serial."""
-    newest: dict[str, Deployment] = {}
-    async for message in until_quiet(
-        link, ECHO_S, quiet_s=quiet_s, is_awaited=lambda: until is not None
-    ):
-        found = deployment_in(message, topics)
-        if found is not None:
-            newest[message.topic] = found
-            if until is not None and found.serial >= until:
-                break
-    return in_force_of(newest, topics)
 
 
 async def _publish_shares(

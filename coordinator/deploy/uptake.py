@@ -16,6 +16,7 @@ from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.roster_view import RosterView
 from covey.shared.wire.topics import Topics
 
+ECHO_S = 10.0  # then a deployment that was published must have come back
 ATTEMPTS = 20  # to reach the broker
 PAUSE_S = 0.5  # between two of them
 REPORTED_S = 0.1  # what the link has reported is there at once
@@ -132,6 +133,32 @@ async def _newest_end(link: Link) -> str:
                 if isinstance(incoming, Down):
                     why = incoming.reason
     return why
+
+
+async def in_force(link: Link, topics: Topics) -> InForce:
+    """What the broker holds. A candidate that is older than what all devices should use is over.
+
+    Raises:
+        UserError: the broker cannot be reached.
+    """
+    await subscribed(link, [topics.deployment, topics.candidate])
+    return await held(link, topics)
+
+
+async def held(
+    link: Link, topics: Topics, until: int | None = None, quiet_s: float | None = None
+) -> InForce:
+    """The deployments that the broker retains, or those that arrive until one has this serial."""
+    newest: dict[str, Deployment] = {}
+    async for message in until_quiet(
+        link, ECHO_S, quiet_s=quiet_s, is_awaited=lambda: until is not None
+    ):
+        found = deployment_in(message, topics)
+        if found is not None:
+            newest[message.topic] = found
+            if until is not None and found.serial >= until:
+                break
+    return in_force_of(newest, topics)
 
 
 async def survey(link: Link, topics: Topics) -> RetainedFleet:

@@ -35,8 +35,8 @@ from covey.shared.strategies.base import Setup
 from covey.shared.strategies.part_local import divided
 from covey.shared.work.order_settings import split_by
 
+SCENARIO = "scenario.yaml"  # of a run's folder
 READY_WITHIN_S = 60.0
-START_POLL_S = 0.05  # how often to look for the initial models that a fleet builds
 END_WITHIN_S = 15.0  # after SIGTERM; then the child is killed
 # The defaults of `broker up`, and what it adds for topics and digests (broker/limits.py)
 USUAL_AGENTS = 1000
@@ -108,57 +108,24 @@ def _limits(scenario: Scenario) -> list[str]:
 
 @asynccontextmanager
 async def fleet(
-    folder: Path,
-    urls: Sequence[BrokerUrl],
-    data_root: Path | None,
-    allowed: AllowedCode = NO_CODE,
-    *,
-    builds_start: bool = False,
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run the simulated agents of the scenario in `folder` for as long as the block lasts.
+    folder: Path, urls: Sequence[BrokerUrl], data_root: Path | None, allowed: AllowedCode = NO_CODE
+) -> AsyncIterator[Child]:
+    """Run the simulated agents of the scenario in `folder` for as long as the block lasts, or those of further ones after them.
 
     Args:
         folder: of the run.
         urls: the brokers, by their numbers.
         data_root: the folder of named data sets.
         allowed: the code of the user's own that may run.
-        builds_start: let the fleet write `start.npz` before its agents join. Its workers import torch in any case, so
-            this saves a process that would import torch only to draw the initial weights.
     """
-    command = [
-        "covey.agent.cli",
-        "lab",
-        "fleet",
-        str(folder / "scenario.yaml"),
-        "--run-dir",
-        str(folder),
-    ]
-    command += ["--start", str(folder / START)] if builds_start else []
+    command = ["covey.agent.cli", "lab", "fleet", str(folder / SCENARIO), "--more"]
+    command += ["--run-dir", str(folder)]
     command += ["--data-root", str(data_root)] if data_root is not None else []
     command += allowed.options()
     async with _child(
         command, folder / "fleet.log", talks=False, settings=environment_of(urls)
     ) as child:
-        yield child.process
-
-
-async def initial_from_fleet(
-    folder: Path, scenario: Scenario, fleet: asyncio.subprocess.Process
-) -> Setup:
-    """Wait for the initial models of a fleet that builds them. Raises UserError if it ends without them."""
-    ended = asyncio.ensure_future(fleet.wait())
-    try:
-        while not (folder / START).exists():
-            if ended.done():
-                raise _not_built(tail(folder / "fleet.log"))
-            await asyncio.wait({ended}, timeout=START_POLL_S)
-    finally:
-        ended.cancel()
-    return started(folder, scenario)
-
-
-def _not_built(messages: str) -> UserError:
-    return UserError(f"the initial model could not be built:\n{messages}")
+        yield child
 
 
 async def initial(folder: Path, scenario: Scenario, allowed: AllowedCode = NO_CODE) -> Setup:
@@ -171,14 +138,14 @@ async def initial(folder: Path, scenario: Scenario, allowed: AllowedCode = NO_CO
             "covey.agent.cli",
             "lab",
             "model",
-            str(folder / "scenario.yaml"),
+            str(folder / SCENARIO),
             "--out",
             str(folder / START),
         ]
         command += allowed.options()
         async with _child(command, folder / "model.log", talks=False) as child:
             if await child.process.wait() != 0:
-                raise _not_built(child.messages())
+                raise UserError(f"the initial model could not be built:\n{child.messages()}")
     return started(folder, scenario)
 
 
@@ -277,7 +244,7 @@ def tail(path: Path, lines: int = 12, since: int = 0) -> str:
 
 
 @dataclass(frozen=True)
-class _Child:
+class Child:
     """A child process, and where its own messages begin in a log that has those of earlier commands too."""
 
     process: asyncio.subprocess.Process
@@ -288,11 +255,16 @@ class _Child:
         """The last lines that it wrote."""
         return tail(self.log, since=self.since)
 
+    def play(self, folder: Path) -> None:
+        """Have a fleet end its agents and bring up those of the scenario in this folder."""
+        assert self.process.stdin is not None  # noqa: S101 - it is a pipe
+        self.process.stdin.write(f"{folder / SCENARIO}\n".encode())
+
 
 @asynccontextmanager
 async def _child(
     command: Sequence[str], log: Path, *, talks: bool, settings: Mapping[str, str] = NO_SETTINGS
-) -> AsyncIterator[_Child]:
+) -> AsyncIterator[Child]:
     """Run `python -m command` for as long as the block lasts; then close its stdin and send SIGTERM.
 
     Args:
@@ -312,6 +284,6 @@ async def _child(
             start_new_session=True,  # Ctrl-C must reach us alone: we end our children
         )
     try:
-        yield _Child(child, log, since)
+        yield Child(child, log, since)
     finally:
         await end(child, END_WITHIN_S)

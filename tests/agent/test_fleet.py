@@ -10,17 +10,15 @@ from typing import Any
 
 import pytest
 
-from covey.agent.fleet.fleet import FaultPlan, FleetRun, write_partition, write_start
+from covey.agent.fleet.fleet import FaultPlan, FleetRun, write_partition
 from covey.agent.learner_choice import NUMPY, TORCH
-from covey.agent.policy import UNLIMITED, OwnersRules
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Received, Up
-from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.fleet import Faults, Fleet, Timeline
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.documents import AgentStatus
-from covey.shared.wire.jobs import Failure, FleetShare, WritePartition, WriteStart
+from covey.shared.wire.jobs import Failure, FleetShare, WritePartition
 from covey.shared.wire.messages import OrderMessage
 from covey.shared.wire.topics import Topics
 from tests import clock
@@ -196,22 +194,6 @@ async def test_a_worker_writes_the_partition_and_its_failure_is_a_user_error(
 
     with pytest.raises(UserError, match="agent 3"):
         await write_partition(Refusing(), SOURCE, tmp_path / "deep" / "p.npz")
-
-
-async def test_a_worker_writes_the_initial_models_under_the_rules_of_the_fleet(
-    tmp_path: Path,
-) -> None:
-    jobs = []
-
-    class Refusing(FakePool):
-        async def call(self, job: Any, *, weight: float = 0) -> Failure:
-            jobs.append(job)
-            return Failure(why="an error", detail="the model has no layer 'head'")
-
-    rules = OwnersRules(UNLIMITED, AllowedCode.parse(["theirs:model"]))
-    with pytest.raises(UserError, match="no layer 'head'"):
-        await write_start(Refusing(), SOURCE, tmp_path / "start.npz", rules)
-    assert jobs == [WriteStart(source=SOURCE, out=tmp_path / "start.npz", rules=rules.for_job())]
 
 
 def test_an_invalid_scenario_is_refused_with_the_key(tmp_path: Path) -> None:

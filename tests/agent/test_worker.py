@@ -218,6 +218,15 @@ async def pool(workers: int = 1, **options: Any) -> AsyncIterator[Any]:  # its w
 
 
 @pytest.mark.processes
+async def test_workers_that_are_certain_to_train_start_at_once() -> None:
+    async with pool(2, warm=True) as it:
+        await until(lambda: len(it.processes) == 2)
+    async with pool(2) as it:
+        await asyncio.sleep(0)
+        assert it.processes == []
+
+
+@pytest.mark.processes
 async def test_a_worker_inspects_and_works_over_its_pipes(tmp_path: Path) -> None:
     wanted = job(tmp_path)
     loaded = tmp_path / "modules"

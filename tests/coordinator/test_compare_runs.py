@@ -205,6 +205,25 @@ def test_a_run_without_a_broker_is_byte_identical_to_one_over_a_broker(tmp_path:
         assert here[key] == there[key]
 
 
+@pytest.mark.usefixtures("numpy_learner")
+@pytest.mark.processes
+def test_the_cells_of_a_comparison_share_one_broker_and_one_fleet_and_have_their_own_bytes(
+    tmp_path: Path,
+) -> None:
+    scene, cells, wire = scenario(), ["fedclust/4", "four/5"], tmp_path / "wire"
+    assert run_cells(scene, RunOptions(wire, embedded=True), cells, Watching())
+    assert [path.parent.parent.name for path in wire.glob("*/*/*.log")] == ["fedclust"] * 2
+    for cell in grid(scene):
+        if cell.name in cells:
+            here = tmp_path / cell.label
+            alone(cell.scenario, RunOptions(here), lambda row: None)
+            assert model_bytes(wire / cell.folder) == model_bytes(here)
+            both = [
+                (folder / "partition.npz").read_bytes() for folder in (wire / cell.folder, here)
+            ]
+            assert both[0] == both[1]
+
+
 class Interrupted(WorkerPool):
     """A pool that is interrupted after this many reports."""
 
@@ -286,13 +305,14 @@ def test_a_method_that_cannot_be_run_leaves_the_other_cells_alone(
 ) -> None:
     tried: list[str] = []
 
-    def run(cell: Cell, *_: Any) -> dict[str, Any]:
-        tried.append(cell.name)
-        if cell.label == "fedclust":
+    async def run(scene: Scenario, options: RunOptions, *_: Any) -> dict[str, Any]:
+        folder = options.folder
+        tried.append(f"{folder.parent.name}/{scene.seed}")
+        if folder.parent.name == "fedclust":
             raise UserError("the model has no such layer")
         return {"accuracy": {"server": {"agents": 6}}}
 
-    monkeypatch.setattr(commands, "_run", run)
+    monkeypatch.setattr("covey.coordinator.cli.run.run", run)
     scene = scenario()  # three methods, seeds 4 and 5
     outcome = try_cells(scene, RunOptions(tmp_path), [], Watching())
     # the second seed would fail in the same way
@@ -312,11 +332,11 @@ def test_a_method_that_cannot_train_on_the_task_is_named_before_anything_runs(
     evaluated = {"accuracy": {"server": {"agents": 6}}}
     said_before: list[str] = []
 
-    def run(cell: Cell, *_: Any) -> dict[str, Any]:
+    async def run(*_: Any) -> dict[str, Any]:
         said_before.append(caplog.text)
         return evaluated
 
-    monkeypatch.setattr(commands, "_run", run)
+    monkeypatch.setattr("covey.coordinator.cli.run.run", run)
     why = "it needs tables"
     refuses = lambda _, settings: why if isinstance(settings, TaskData) else ""  # noqa: E731
     monkeypatch.setattr(BUILT_IN["fedprox"], "refuses", refuses)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from covey.coordinator.cli.run import Children
 from covey.coordinator.processes import launch
+from covey.coordinator.run.options import RunOptions
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import Setup
 
 LAYOUT = Layout((Tensor("out.weight", (2, 3)), Tensor("out.bias", (2,))), 2)
 
@@ -24,31 +26,6 @@ SCENARIO = {
     "task": {"features": [3], "classes": 2},
     "strategy": {"name": "ifca", "n_clusters": 2},
 }
-
-
-async def from_fleet(folder: Path, program: str) -> Setup:
-    """The setup that a fleet builds; here a shell plays the fleet."""
-    fleet = await asyncio.create_subprocess_exec("/bin/sh", "-c", program, cwd=folder)
-    try:
-        return await launch.initial_from_fleet(folder, Scenario.model_validate(SCENARIO), fleet)
-    finally:
-        if fleet.returncode is None:
-            fleet.terminate()
-            await fleet.wait()
-
-
-async def test_the_models_that_a_fleet_builds_are_awaited(tmp_path: Path) -> None:
-    starts = np.arange(16, dtype=np.float32).reshape(2, 8)
-    np.savez(tmp_path / "made.npz", starts=starts, layout=np.array(json.dumps(LAYOUT.to_wire())))
-    setup = await from_fleet(tmp_path, "sleep 0.1; mv made.npz start.npz; exec sleep 60")
-    assert [start.tolist() for start in setup.starts] == starts.tolist()
-
-
-async def test_a_fleet_that_ends_without_models_is_reported_with_its_last_lines(
-    tmp_path: Path,
-) -> None:
-    with pytest.raises(UserError, match=r"could not be built:\nerror: no such layer"):
-        await from_fleet(tmp_path, "echo error: no such layer > fleet.log; exit 2")
 
 
 async def test_an_error_of_a_child_shows_nothing_from_an_earlier_one(
@@ -61,6 +38,25 @@ async def test_an_error_of_a_child_shows_nothing_from_an_earlier_one(
     )
     with pytest.raises(UserError, match=r"could not be exported:\nerror: of today$"):
         await launch.exported(tmp_path / "model", tmp_path / "out", log)
+
+
+async def test_runs_share_a_fleet_for_as_long_as_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scenario.model_validate({**SCENARIO, "fleet": {"agents": 2}})
+    folders = [tmp_path / name for name in ("one", "two", "three")]
+    for folder in folders:
+        folder.mkdir()
+    first, second, third = [RunOptions(folder) for folder in folders]
+    monkeypatch.setattr(launch, "python", lambda *_: ["/bin/sh", "-c", "read path; echo $path"])
+    async with AsyncExitStack() as stack:
+        children = Children(stack)
+        fleet = await children.fleet(scene, first, [])
+        assert fleet is not None
+        assert await children.fleet(scene, second, []) is fleet
+        await fleet.process.wait()
+        assert fleet.messages() == f"{tmp_path}/two/scenario.yaml"
+        assert await children.fleet(scene, third, []) is not fleet
 
 
 def begun(folder: Path, starts: Any, monkeypatch: pytest.MonkeyPatch) -> Any:

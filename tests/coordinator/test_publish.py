@@ -114,7 +114,7 @@ async def test_a_broker_that_does_not_answer_is_an_error() -> None:
 async def test_a_broker_that_cannot_be_reached_is_named_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("covey.coordinator.deploy.publish.PAUSE_S", 0.05)
+    monkeypatch.setattr("covey.coordinator.deploy.uptake.PAUSE_S", 0.05)
     url = BrokerUrl.parse("mqtt://127.0.0.1:1")
     async with MqttLink(url, client_id="operator") as link:
         with pytest.raises(UserError, match=r"cannot be reached \((?!mqtt).*refused\)"):
