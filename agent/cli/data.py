@@ -47,6 +47,12 @@ def check(
             help="with --propose: data of another device of the same fleet, or its description; repeatable"
         ),
     ] = None,
+    names: Annotated[
+        str,
+        typer.Option(
+            help="with --propose: the names of the columns, with commas between them, of files that begin with a sample"
+        ),
+    ] = "",
     words: Annotated[
         list[str] | None,
         typer.Option(
@@ -61,8 +67,10 @@ def check(
         if scenario is not None:
             raise UserError("--propose makes a scenario: omit --scenario, or omit --propose")
         proposals = extras.part("proposals", "proposal_data", "--propose")
-        proposals.show_proposal([data, *(also or ())], label, words or (), as_json=as_json)
+        proposals.show_proposal([data, *(also or ())], label, words or (), names, as_json=as_json)
         return
+    if names:
+        raise UserError("--names needs --propose; a scenario lists them in task.read.names")
     if words:
         raise UserError("--words needs --propose; a scenario lists the words of task.categories")
     if also:

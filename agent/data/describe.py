@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from itertools import islice
 from pathlib import Path
@@ -14,12 +14,13 @@ from typing import Any, Literal
 
 from covey.agent.data.cells import BadCells, Cells
 from covey.agent.data.notation import FALLBACK, FoundNotation, encoding_of, is_utf8, notation_of
-from covey.agent.data.table_files import open_table
+from covey.agent.data.table_files import USUAL, open_table
 from covey.agent.data.values import Value, moment_counted, spelled, value_of
 from covey.agent.data_place import text_of
 from covey.shared.errors import DataError
 from covey.shared.scenario.classes import WordFacts, facts_of, why_no_classes
 from covey.shared.scenario.columns import LABEL_NAMES, Notation
+from covey.shared.sentences import counted
 
 MAX_DISTINCT = 1000  # different values that are counted in one column
 MAX_SHOWN = 50  # values of one column in the description
@@ -132,6 +133,9 @@ class TableDescription:
     targets: tuple[str, ...]  # columns that may be the target, the most likely first
     found: FoundNotation  # of the first file
     nameless: int = 0  # columns without a name, which are not read
+    left_out: Mapping[str, int] = field(
+        default_factory=dict
+    )  # lines without a row, by what they hold
 
     @property
     def notation(self) -> Notation:
@@ -142,7 +146,10 @@ class TableDescription:
     def remarks(self) -> tuple[str, ...]:
         """Spellings with two readings, and columns that are not as they seem."""
         own = [remark for column in self.columns for remark in column.remarks]
-        return (*self.found.remarks, *own)
+        lines = [
+            f"{counted(count, 'line')} of {what} left out" for what, count in self.left_out.items()
+        ]
+        return (*lines, *self.found.remarks, *own)
 
     def to_json(self) -> dict[str, Any]:
         """For other programs."""
@@ -159,7 +166,7 @@ class TableDescription:
 
 
 def describe_table(
-    path: Path, *more: Path, words: Collection[str] = (), marks: Collection[str] = ()
+    path: Path, *more: Path, words: Collection[str] = (), known: Notation = USUAL
 ) -> TableDescription:
     """Describe a `.csv`, `.tsv` or `.parquet` file. Nothing is refused except a file that is no table.
 
@@ -167,7 +174,7 @@ def describe_table(
         path: the file.
         more: other parts of the same data, such as a test part.
         words: columns whose values are all listed, up to MAX_DISTINCT.
-        marks: texts that stand for missing cells, besides those that the file shows.
+        known: what its owner or another device states of its spelling, besides what the file shows.
 
     Raises:
         DataError: the file cannot be read, has no header, or a second one.
@@ -176,7 +183,8 @@ def describe_table(
     faulty_rows = 0
     nameless = 0
     columns: dict[str, _Column] = {}
-    found = found_notation(path, marks)
+    left_out: Counter[str] = Counter()
+    found = found_notation(path, known)
     for part in (path, *more):
         faults = BadCells(part)
         with open_table(part, least=1, notation=found.notation) as file:
@@ -189,24 +197,26 @@ def describe_table(
                 for name, cells in block.cells.items():
                     columns[name].add(cells)
                 faults.close_block()
+            left_out += file.left_out
         rows += own_rows
         faulty_rows += faults.count
         _check_lines(part, own_rows, faults)
     described = tuple(column.described() for column in columns.values())
     _check_first_row(path, described, columns)
     targets = _targets(described, rows)
-    return TableDescription(rows, faulty_rows, described, targets, found, nameless)
+    return TableDescription(rows, faulty_rows, described, targets, found, nameless, left_out)
 
 
-def found_notation(path: Path, marks: Collection[str] = ()) -> FoundNotation:
-    """The notation of a table, by its bytes and its first rows; `marks` stand for missing cells."""
+def found_notation(path: Path, known: Notation = USUAL) -> FoundNotation:
+    """The notation of a table, by its bytes and its first rows, and what is known of it."""
     encoding: str | None = None
     if (place := text_of(path)) is not None:
         encoding = (
             None if encoding_of(place, Notation()) == "utf-16" or is_utf8(place) else FALLBACK
         )
     texts: dict[str, list[str]] = {}
-    with open_table(path, least=1, notation=Notation(encoding=encoding)) as file:
+    read = Notation(encoding=encoding, names=known.names)
+    with open_table(path, least=1, notation=read) as file:
         for block in islice(file.blocks(file.columns, BadCells(path)), 1):
             for name, cells in block.cells.items():
                 first = cells[:EXAMINED_ROWS]
@@ -216,7 +226,8 @@ def found_notation(path: Path, marks: Collection[str] = ()) -> FoundNotation:
                     if isinstance(cell, str | date)
                 ]
                 texts[name] = [text for text in spellings if text]
-        return notation_of(texts, file.separator, encoding, marks)
+        found = notation_of(texts, file.separator, encoding, known.missing)
+        return replace(found, notation=found.notation.model_copy(update={"names": known.names}))
 
 
 def _check_lines(path: Path, rows: int, faults: BadCells) -> None:

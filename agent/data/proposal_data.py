@@ -28,7 +28,7 @@ from covey.agent.data.describe import (
 from covey.agent.data.images import ImageHeader, ImageSource, image_folders, read_header
 from covey.agent.data.load import has_images, load, tables_at
 from covey.agent.data.parquet_images import encoded_images, image_column, read_rows
-from covey.agent.data.table_files import open_table
+from covey.agent.data.table_files import USUAL, open_table
 from covey.agent.data.values import moment_of, number_written, plain_number, spelled, value_of
 from covey.agent.data_place import place_of
 from covey.shared.errors import DataError
@@ -46,6 +46,7 @@ from covey.shared.proposal.description import (
     read_description,
 )
 from covey.shared.proposal.proposal import checked, propose
+from covey.shared.scenario.columns import Notation
 from covey.shared.scenario.task import Task
 
 # -- whether the rows of a table are series of measurements over time ------------------------------
@@ -201,38 +202,40 @@ NUMBERS = ("whole", "number")
 CLASS_FOLDERS = "the name of the folder"  # stands for the target column of images
 
 
-def describe_all(sources: Sequence[str], words: Collection[str] = ()) -> list[DataDescription]:
+def describe_all(
+    sources: Sequence[str], words: Collection[str] = (), known: Notation = USUAL
+) -> list[DataDescription]:
     """Describe the data of several devices. What stands for a missing cell on one of them does so on all.
 
     Args:
         sources: the data of each device, or what a device has described.
         words: as for `describe`.
+        known: as for `describe`.
 
     Raises:
         DataError: the data cannot be read.
     """
     found = [
-        read_description(Path(one)) if is_description(one) else describe(one, words)
+        read_description(Path(one)) if is_description(one) else describe(one, words, known)
         for one in sources
     ]
     marks = dict.fromkeys(mark for one in found for mark in one.read.missing)
+    of_all = known.model_copy(update={"missing": tuple(marks)})
     return [
         one
         if {*one.read.missing} == {*marks} or one.kind != "table" or is_description(source)
-        else describe(source, words, marks)
+        else describe(source, words, of_all)
         for source, one in zip(sources, found, strict=True)
     ]
 
 
-def describe(
-    data: str, words: Collection[str] = (), marks: Collection[str] = ()
-) -> DataDescription:
+def describe(data: str, words: Collection[str] = (), known: Notation = USUAL) -> DataDescription:
     """Describe the data of `agent start --data`.
 
     Args:
         data: a path, or code of the user's own.
         words: columns of a table whose words its owner takes for classes: all of them are listed.
-        marks: texts that stand for missing cells, besides those that a table shows.
+        known: what its owner or another device states of a table's spelling.
 
     Raises:
         DataError: the data cannot be read.
@@ -241,7 +244,7 @@ def describe(
     if len(tables) == 1 and image_column(tables[0]) is not None:
         return _image_table(data, tables[0])
     if tables:
-        return _tables(data, tables, words, marks)
+        return _tables(data, tables, words, known)
     if has_images(Path(data)):
         return _images(data)
     return describe_arrays(load(data, allowed=AllowedCode.for_data(data)), data)
@@ -305,10 +308,10 @@ def _described_images(
 
 
 def _tables(
-    data: str, tables: Sequence[Path], words: Collection[str], marks: Collection[str]
+    data: str, tables: Sequence[Path], words: Collection[str], known: Notation
 ) -> DataDescription:
     """One table, or a training and a test table."""
-    found = describe_table(*tables, words=words, marks=marks)
+    found = describe_table(*tables, words=words, known=known)
     if found.rows < 2:
         fault = f"{found.rows} rows below the header; expected at least two"
         raise DataError(f"{data}: {fault}", public=fault)
@@ -464,18 +467,25 @@ def task_of_table(data: str, label: str | None) -> Task:
 
 
 def show_proposal(
-    sources: Sequence[str], target: str | None, words: Sequence[str] = (), *, as_json: bool
+    sources: Sequence[str],
+    target: str | None,
+    words: Sequence[str] = (),
+    names: str = "",
+    *,
+    as_json: bool,
 ) -> None:
     """Print a scenario that fits the data of one or several devices.
 
     As JSON, print a description of each, one a line, which `coordinator init` combines with others. The target and the columns
-    of `words` have their words in it, whatever they are.
+    of `words` have their words in it, whatever they are; `names` are those of the columns of text files that begin with a sample, with
+    commas between them.
 
     Raises:
         UserError: the data cannot be read, or no column can be its target.
     """
     asked = [*words, *([] if target is None else [target])]
-    descriptions = describe_all(sources, asked)
+    known = Notation(names=tuple(name.strip() for name in names.split(",") if name.strip()))
+    descriptions = describe_all(sources, asked, known)
     if as_json:
         for source, description in zip(sources, descriptions, strict=True):
             if not is_description(source):

@@ -9,23 +9,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
 from covey.agent.data.cells import BadCell, BadCells, Cells
 from covey.agent.data.limits import ROW_BYTES, VALUE_BYTES, check_size, unpacked_limit
 from covey.agent.data.notation import MARKS, encoding_of, named_separator, plain, separator_of
-from covey.agent.data.values import number_written
+from covey.agent.data.values import number_written, value_of
 from covey.agent.data_place import UnfinishedFile
 from covey.shared.errors import DataError, install
-from covey.shared.scenario.columns import LABEL_NAMES, Notation
+from covey.shared.scenario.columns import LABEL_NAMES, SEPARATORS, Notation
 from covey.shared.sentences import some
 
 BLOCK_ROWS = 4096
 WORD_ROWS = 1 << 16  # whose words are measured at once
 MAX_NAMES = 8  # in a message
 MAX_COLUMNS = 4096
+MANY_NUMBERS = 4  # of which more do not rise by chance from one to the next
 UTF_32 = b"\xff\xfe\0\0"  # begins like UTF-16
 
 
@@ -44,6 +45,11 @@ class TableFile:
     columns: tuple[str, ...]
     nameless: int = 0  # columns without a name, which are never read
     separator: str = ""  # between the cells of a text file
+
+    @cached_property
+    def left_out(self) -> Counter[str]:
+        """How many lines hold no row, by what they hold, once the rows are read."""
+        return Counter()
 
     @cached_property
     def positions(self) -> Mapping[str, int]:
@@ -93,18 +99,102 @@ def listed(names: Sequence[str]) -> str:
 # -- CSV -----------------------------------------------------------------------------------------------------
 
 
+COMMENTS = ("#", "%", "//", ";")  # how lines may begin that hold no row
+PEEKED = 200  # lines that show how a text is written
+
+
+class _Lines:
+    """The lines of a text table, numbered as in the file, from its column names on: without comments, and without a sign behind the
+    last cell that parts no cells."""
+
+    number = 0  # of the newest line, from 1
+    comments = 0  # lines that were left out
+
+    def __init__(self, lines: Iterable[str], notation: Notation) -> None:
+        lines = iter(lines)
+        self._first = list(islice(lines, PEEKED))
+        self._lines = chain(self._first, lines)
+        self._begin = int(bool(self._first) and named_separator(self._first[0]) is not None)
+        rows = self._first[self._begin :]
+        self._sign = next((one for one in COMMENTS if rows and rows[0].startswith(one)), "")
+        while self._sign and rows and (rows[0].startswith(self._sign) or not rows[0].strip()):
+            del rows[0]
+        self.separator = separator_of(
+            (self._first[:1] if self._begin else rows or [""])[0], notation
+        )
+        if self._sign and not notation.names and self._names_above(rows, notation):
+            self._begin = len(self._first) - len(rows) - 1
+            self.separator = separator_of(self._first[self._begin], notation)
+            rows, self._sign = self._first[self._begin :], self._sign if self._begin else ""
+        else:
+            self._begin = len(self._first) - len(rows)
+        end = rows[min(1, len(rows) - 1)].strip()[-1:] if rows else ""
+        self._tail = end if end and end in SEPARATORS and end != self.separator else ""
+
+    def _names_above(self, rows: Sequence[str], notation: Notation) -> bool:
+        """Whether the column names are what seems to be the last comment, because these lines below it are samples."""
+        if not rows:
+            return True
+        above = self._first[len(self._first) - len(rows) - 1]
+        lines = csv.reader([above, *rows[:2]], delimiter=separator_of(above, notation))
+        name, first, *others = lines
+        return 1 < len(name) == len(first) and (
+            _has_values(first) or not any(map(_has_values, others))
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines:
+            self.number += 1
+            is_comment = (
+                bool(self._sign) and line.startswith(self._sign) and self.number != self._begin + 1
+            )
+            if is_comment or self.number <= self._begin:
+                self.comments += is_comment
+                continue
+            yield line.rstrip().removesuffix(self._tail) + "\n" if self._tail else line
+
+    def below(self, *, header: bool) -> list[list[str]]:
+        """The cells of the first rows, those below a header."""
+        lines = [
+            line
+            for line in self._first[self._begin :]
+            if not self._sign or not line.startswith(self._sign)
+        ]
+        rows = [
+            row
+            for row in csv.reader(
+                lines[:-1] if len(self._first) == PEEKED else lines, delimiter=self.separator
+            )
+            if row
+        ]
+        return rows[int(header) :]
+
+
+def _has_values(cells: Sequence[str]) -> bool:
+    return any(value_of(cell).kind in ("number", "time") for cell in cells)
+
+
 class _CsvFile(TableFile):
     def __init__(
-        self, header: Sequence[str], rows: Any, notation: Notation, separator: str
+        self, path: Path, lines: _Lines, names: Sequence[str], least: int, notation: Notation
     ) -> None:
-        self._width = len(header)
-        self._least = 1 + max([place for place, name in enumerate(header) if name], default=0)
-        self.positions = {name: place for place, name in enumerate(header) if name}
-        self.columns = tuple(self.positions)
-        self.nameless = self._width - len(self.columns)
-        self.separator = separator
-        self._rows = rows  # a csv reader below the header
+        self._path = path
+        self._lines = lines
+        self._rows = csv.reader(iter(lines), delimiter=lines.separator)
         self._notation = notation
+        self._header = list(notation.names) or [cell.strip() for cell in next(self._rows, [])]
+        below = [row for row in lines.below(header=not notation.names) if row != self._header]
+        if notation.names:
+            _check_names_given(path, self._header, below)
+        else:
+            _check_csv_header(path, self._header, names, least, below)
+        self._has_values = bool(below) and _has_values(below[0])
+        self._width = len(self._header)
+        self.positions = {name: place for place, name in enumerate(self._header) if name}
+        self._least = 1 + max(self.positions.values(), default=0)
+        self.columns = tuple(self.positions)
+        self.nameless = self._least - len(self.columns)
+        self.separator = lines.separator
 
     def blocks(self, names: Sequence[str], faults: BadCells) -> Iterator[Block]:
         positions = {name: self.positions[name] for name in names}
@@ -119,20 +209,32 @@ class _CsvFile(TableFile):
             yield Block(rows, lines, columns)
 
     def _numbered(self, faults: BadCells) -> Iterator[tuple[int, int, list[str]]]:
-        """Number, line and cells of each row that has as many cells as the header; empty lines are skipped.
+        """Number, line and cells of each row that has as many cells as the header; empty lines, comments and repetitions of the
+        header are skipped.
 
         Empty cells behind the last column count as none: spreadsheets write them, in the header alone, too.
         """
-        number = 0
+        number = comments = 0
         for cells in self._rows:
             if not cells:
                 continue
+            line = self._lines.number
+            is_alike = cells[0].strip() == self._header[0]
+            if is_alike and [cell.strip() for cell in cells[: self._width]] == self._header:
+                self.left_out["repeated column names"] += 1
+                continue
+            if self._lines.comments > comments:
+                comments = self._lines.comments
+                self._check_same_table(line, cells)
             number += 1
-            line = self._rows.line_num
             if len(cells) > self._width and not any(map(str.strip, cells[self._width :])):
                 del cells[self._width :]
             if self._least <= len(cells) <= self._width:
                 yield number, line, cells[: self._least]
+                continue
+            if cells[0].startswith("#"):
+                number -= 1
+                self.left_out["comments"] += 1
                 continue
             fault = f"{len(cells)} cells, the header has {self._width} columns"
             is_open = any("\n" in cell for cell in cells)
@@ -148,6 +250,16 @@ class _CsvFile(TableFile):
                     if is_open
                     else "correct the row",
                 )
+            )
+        self.left_out["comments"] += self._lines.comments
+
+    def _check_same_table(self, line: int, cells: Sequence[str]) -> None:
+        """DataError for another header below comments: the rows under it have other columns."""
+        if self._has_values and any(map(str.strip, cells)) and not _has_values(cells):
+            fault = f"line {line} begins a second table, with other column names"
+            raise DataError(
+                f"{self._path}: {fault} ({listed([cell for cell in cells if cell])}); give each table a file of its own",
+                public=fault,
             )
 
 
@@ -192,16 +304,8 @@ def open_csv(
     encoding = encoding_of(path, notation)
     try:
         with path.open(newline="", encoding=encoding) as file:
-            line = file.readline()
-            separator = separator_of(line, notation)
-            file.seek(0)
             lines = _complete_lines(file) if isinstance(path, UnfinishedFile) else file
-            rows = csv.reader(lines, delimiter=separator)
-            if named_separator(line) is not None:
-                next(rows)
-            header = [cell.strip() for cell in next(rows, [])]
-            _check_csv_header(path, header, names, least)
-            yield _CsvFile(header, rows, notation, separator)
+            yield _CsvFile(path, _Lines(lines, notation), names, least, notation)
     except UnicodeError as error:
         fault = f"not {encoding.removesuffix('-sig').upper()} text"
         advice = "save the table as UTF-8, or name its encoding in task.read.encoding"
@@ -220,8 +324,14 @@ def _complete_lines(lines: Iterable[str]) -> Iterator[str]:
     return (line for line in lines if line.endswith(("\n", "\r")))
 
 
-def _check_csv_header(path: Path, cells: Sequence[str], names: Sequence[str], least: int) -> None:
-    """DataError if the first line of a CSV file is empty, holds numbers or names a column twice."""
+def _check_csv_header(
+    path: Path,
+    cells: Sequence[str],
+    names: Sequence[str],
+    least: int,
+    below: Sequence[Sequence[str]],
+) -> None:
+    """DataError if the first line of a CSV file is empty, is a sample, holds numbers or names a column twice."""
     columns = [cell for cell in cells if cell]
     _check_width(path, len(cells))
     if not columns:
@@ -229,6 +339,10 @@ def _check_csv_header(path: Path, cells: Sequence[str], names: Sequence[str], le
             f"{path}: empty; expected a first line with column names and one line per sample",
             public="the table is empty",
         )
+    expected = "expected column names: add such a line, or give them (coordinator init --names A,B,... or task.read.names)"
+    if seen := _sample_signs(cells, names, below):
+        fault = "the first line looks like a sample"
+        raise DataError(f"{path}: {fault} ({seen}); {expected}", public=f"{fault}; {expected}")
     # A first sample's label may be a word, so that the last column proves nothing. But a label's usual name, or a name
     # that is asked for, occurs in a header only.
     has_a_known_name = bool(names) or len(columns) == 1
@@ -237,7 +351,7 @@ def _check_csv_header(path: Path, cells: Sequence[str], names: Sequence[str], le
             has_a_known_name = True
     examined = columns if has_a_known_name else columns[:-1]
     if all(number_written(column) is not None for column in examined):
-        fault = "the first line holds numbers; expected column names: add such a line"
+        fault = f"the first line holds numbers; {expected}"
         raise DataError(f"{path}: {fault}", public=fault)
     if len(columns) < least:
         expected = "expected a label and at least one feature"
@@ -248,6 +362,58 @@ def _check_csv_header(path: Path, cells: Sequence[str], names: Sequence[str], le
             public=f"the table has one column only; {expected}",
         )
     check_names(path, columns)
+
+
+def _sample_signs(
+    header: Sequence[str], names: Sequence[str], below: Sequence[Sequence[str]]
+) -> str:
+    """The sign that a first line is a sample; empty if it may hold column names.
+
+    A time above times does, and so do numbers of the size of those below that are no series of positions (wavelengths, pixels,
+    years), and words all of which occur below them. A name that is asked for is none of these.
+    """
+    numbers: list[float] = []
+    near: list[str] = []
+    recurring: list[bool] = []
+    known = False
+    for place, name in enumerate(header):
+        cells = [row[place].strip() for row in below if place < len(row)]
+        values = [one for one in map(value_of, cells) if one.kind != "missing"]
+        kind = value_of(name).kind
+        known |= (
+            kind == "word" and name not in cells and (name in names or name.lower() in LABEL_NAMES)
+        )
+        if not name or name in names or not values:
+            continue
+        alike = sum(one.kind == kind for one in values) > len(values) / 2
+        if kind == "time" and alike:
+            return f"{name!r:.40} above times"
+        if kind == "word":
+            recurring.append(name in cells)
+        if kind == "number" and alike:
+            numbers.append(value_of(name).number)
+            those = [one.number for one in values if one.kind == "number"]
+            spread = max(those) - min(those)
+            if min(those) - spread <= numbers[-1] <= max(those) + spread:
+                near.append(f"{name!r:.40} above numbers like it")
+    steps = {round(after - before, 9) for before, after in pairwise(numbers)}
+    rises = len(numbers) > MANY_NUMBERS and (min(steps) > 0 or max(steps) < 0)
+    is_series = rises or (len(numbers) > 2 and len(steps) == 1 and steps != {0.0})
+    if 2 * len(near) > len(numbers) and not is_series and not known:
+        return near[0]
+    if len(recurring) > 1 and all(recurring):
+        return "its words occur below it"
+    return ""
+
+
+def _check_names_given(path: Path, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """DataError if a file has another number of cells than the names that are given for its columns."""
+    check_names(path, names)
+    for cells in rows[:1]:
+        count = len(cells) if len(cells) <= len(names) or any(cells[len(names) :]) else len(names)
+        if count != len(names):
+            fault = f"the first row has {count} cells, and task.read.names {len(names)} names"
+            raise DataError(f"{path}: {fault}; name each column", public=fault)
 
 
 # -- parquet -------------------------------------------------------------------------------------------------

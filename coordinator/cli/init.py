@@ -61,6 +61,12 @@ def init_command(
             "the scenario; repeatable"
         ),
     ] = None,
+    names: Annotated[
+        str,
+        typer.Option(
+            help="the names of the columns, with commas between them, of text files that begin with a sample"
+        ),
+    ] = "",
     agents: Annotated[
         int | None, typer.Option(min=1, help="number of devices  [default: one per --from]")
     ] = None,
@@ -80,7 +86,9 @@ def init_command(
     `coordinator init --from pi-1.csv --from pi-2.csv --out scenario.yaml`. Differences between the devices are named
     in the file and on stderr.
     """
-    request = InitRequest(sources, targets or (), agents, name, anomalies, horizon, words or ())
+    request = InitRequest(
+        sources, targets or (), agents, name, anomalies, horizon, words or (), names
+    )
     proposal = init(request)
     if to is None:
         print(proposal.to_yaml(), end="")
@@ -104,6 +112,7 @@ class InitRequest:
     anomalies: bool = False
     horizon: int | None = None
     words: Sequence[str] = ()  # columns whose words are classes
+    names: str = ""  # of the columns of files without them
 
 
 def init(request: InitRequest) -> Proposal:
@@ -112,7 +121,7 @@ def init(request: InitRequest) -> Proposal:
     Raises:
         UserError: a source cannot be read, or the data of the devices does not go together.
     """
-    devices = described(request.sources, [*request.targets, *request.words])
+    devices = described(request.sources, [*request.targets, *request.words], request.names)
     proposal = propose(
         devices,
         target=request.targets,
@@ -137,22 +146,25 @@ def odd_among(devices: Sequence[DataDescription], proposal: Proposal) -> list[Od
     return examine(Facts(columns=used, target=target))
 
 
-def described(sources: Sequence[str], words: Sequence[str] = ()) -> list[DataDescription]:
+def described(
+    sources: Sequence[str], words: Sequence[str] = (), names: str = ""
+) -> list[DataDescription]:
     """A description of each source, in their order.
 
     Args:
         sources: data, or files with its description.
         words: columns whose words are listed, whatever they are.
+        names: of the columns of text files that begin with a sample, with commas between them.
     """
     found = {source: read_description(Path(source)) for source in sources if is_description(source)}
     data = [source for source in sources if source not in found]
     if data:
-        found |= zip(data, _described_by_agent(data, words, also=[*found]), strict=True)
+        found |= zip(data, _described_by_agent(data, words, names, also=[*found]), strict=True)
     return [found[source] for source in sources]
 
 
 def _described_by_agent(
-    data: Sequence[str], words: Sequence[str], also: Sequence[str]
+    data: Sequence[str], words: Sequence[str], names: str, also: Sequence[str]
 ) -> list[DataDescription]:
     """One program describes them all, with what it finds in the descriptions of others. UserError with its message if it fails."""
     first, *others = data
@@ -161,6 +173,7 @@ def _described_by_agent(
         options += ["--also", other]
     for name in words:
         options += ["--words", name]
+    options += ["--names", names] if names else []
     done = subprocess.run(
         python("covey.agent.cli", "check", *options),
         env=environment(),

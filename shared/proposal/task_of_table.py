@@ -222,12 +222,15 @@ def _notation(devices: Sequence[DataDescription], proposal: Proposal) -> Choice 
             kinds.append(f"{thousands!r} between thousands on {some(where)}")
     marks: dict[str, list[str]] = {}
     units: dict[str, list[str]] = {}
+    remarks: dict[str, list[str]] = {}
     for device in devices:
         for mark in device.read.missing:
             marks.setdefault(mark, []).append(device.source)
         for unit in device.read.units:
             units.setdefault(unit, []).append(device.source)
-        proposal.differences += [f"{device.source}: {remark}" for remark in device.remarks]
+        for remark in device.remarks:
+            remarks.setdefault(remark, []).append(device.source)
+    proposal.differences += [f"{some(where)}: {remark}" for remark, where in remarks.items()]
     for mark, where in marks.items():
         kinds.append(f"{mark!r} stands for a missing cell on {some(where)}")
         earlier = [one.source for one in devices if mark not in one.read.missing and one.is_mixed]
@@ -249,7 +252,11 @@ def _notation(devices: Sequence[DataDescription], proposal: Proposal) -> Choice 
         kinds.append(
             f"text that is not UTF-8 on {some(sources)}, probably {name}: compare letters with accents"
         )
+    names = next((one.read.names for one in devices if one.read.names), ())
+    if names:
+        kinds.append("the first line of the files is a sample")
     read = Notation(
+        names=names,
         decimal="," if decimal == "," and (has_commas or thousands == ".") else ".",
         dates=tuple(forms),
         encoding=next(iter(encodings), None),
@@ -312,7 +319,8 @@ def _name_differences(
             proposal.differences.append(
                 f"{column.name!r}: {seems}; if they name rows, people or things, move it to task.ignore"
             )
-        if column.kinds == ("time",) and all(facts.dates_only for _, facts in column.by_device):
+        are_dates = column.kinds == ("time",) and all(one.dates_only for one in column.facts)
+        if are_dates and column.distinct > 1:
             proposal.differences.append(
                 f"{column.name!r}: all times are at 0:00, so that their hour means nothing; task.elapsed counts their days"
             )

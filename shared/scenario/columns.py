@@ -161,6 +161,11 @@ class Notation(Section):
         None,
         description="Encoding of text files that are neither UTF-8 nor UTF-16 with its mark, such as cp1252.",
     )
+    names: tuple[ColumnName, ...] = Field(
+        (),
+        max_length=MAX_COLUMNS,
+        description="Names of the columns of text files that begin with a sample: [time, temp, hum]. Empty: the first line has them.",
+    )
     separator: Literal[",", ";", "\t", "|"] | None = Field(
         None,
         description="The sign between cells. null: the most frequent one of a file's first line.",

@@ -70,6 +70,7 @@ SECOND: dict[str, dict[str, Any]] = {
     "read.decimal": {"read": {"decimal": ","}},
     "read.dates": {"read": {"dates": ["%d.%m.%Y"]}, **TIMED},
     "read.encoding": {"read": {"encoding": "cp1252"}},
+    "read.names": {"read": {"names": ["age", "patient", "weight", "diagnosis", "seen", "label"]}},
     "read.separator": {"read": {"separator": ","}},
     "read.missing": {"read": {"missing": ["syphilis", "61"]}, "impute": "drop", **WORDS, "categories": {"diagnosis": ["flu"]}},
     "read.thousands": {"read": {"thousands": ","}},
