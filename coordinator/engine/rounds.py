@@ -306,7 +306,9 @@ class RoundEngine:
         """From GATHERING to PLANNING as soon as enough agents are there; while STREAMING the next fold, or orders."""
         if self.stage is Stage.STREAMING:
             return self._stream(now)
-        if not self._may_plan() or self._not_before is not None or not self._enough_to_start():
+        if not self._may_plan() or self._not_before is not None:
+            return []
+        if len(self.members.trusted) < self._least:
             return []
         self.started = True
         self.stage = Stage.PLANNING
@@ -355,13 +357,12 @@ class RoundEngine:
     def _awake(self, resting: Set[ClientId]) -> set[ClientId]:
         return self.members.trusted - self.rules.newcomers - resting
 
-    def _enough_to_start(self) -> bool:
-        there = len(self.members.trusted)
-        if there < self.rules.quorum:
-            return False
+    @property
+    def _least(self) -> int:
+        """How many agents a phase waits for: the first one for a full start, as long as there is time."""
         if self.started or self._start_is_overdue:
-            return True
-        return there >= self.rules.start_agents
+            return self.rules.quorum
+        return max(self.rules.quorum, self.rules.start_agents)
 
     @property
     def waits_for(self) -> str:
@@ -377,10 +378,10 @@ class RoundEngine:
         others = ""
         if apart:
             others = f" ({apart} more are in quarantine)"
+        if there < self._least > rules.quorum:
+            return f"{there} of {self._least} agents are online{others}"
         if there < rules.quorum:
             return f"{counted(there, 'agent')} online{others}, rounds.quorum is {rules.quorum}"
-        if not self._enough_to_start():
-            return f"{there} of {rules.start_agents} agents are online{others}"
         if self._not_before is not None:  # a plan found too few of them, or an attempt was void
             return "agents that the next phase needs are away or do not report"
         return ""
