@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,28 @@ from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from covey.agent.cli.program import AgentCommands
 from covey.agent.cli.program import app as agent
+from covey.broker.cli.program import BrokerCommands
 from covey.broker.cli.program import app as broker
 from covey.coordinator.cli import reference
 from covey.coordinator.cli.options import in_federation
+from covey.coordinator.cli.program import CoordinatorCommands
 from covey.coordinator.cli.program import app as coordinator
+from covey.shared import extras
 from covey.shared.cli import BrokerAddresses, failed, user_errors
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import BEGIN, render
 from covey.shared.programs.version import version
 from covey.shared.scenario.load import load
+from tests.coordinator.dashboards import (
+    agents,
+    append_lines,
+    phase,
+    write_plan,
+    write_roster,
+    write_status,
+)
 
 PROGRAMS = pytest.mark.parametrize("app", [agent, broker, coordinator])
 
@@ -45,6 +58,59 @@ def test_a_program_imports_the_command_that_was_typed_and_no_other() -> None:
     code = "import sys; from covey.agent.cli.program import app; app(['lab', 'policy'], standalone_mode=False); "
     code += "sys.exit('covey.agent.cli.simulation' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+COMMANDS = {
+    (kind.__module__.split(".")[1], name): entry
+    for kind in (AgentCommands, BrokerCommands, CoordinatorCommands)
+    for name, entry in {**kind.front, **kind.lab}.items()
+    if not entry.extra or extras.has(entry.extra)
+}
+LISTS = [place for place, entry in COMMANDS.items() if entry.about.startswith("List ")]
+TRAINS = {"torch", "scipy", "sklearn", "pandas", "pyarrow"}
+COMPUTES = {"numpy", "covey.shared.scenario.scenario", "covey.shared.strategies.base"}
+
+
+def loaded_by(*lines: str) -> set[str]:
+    """The modules in memory after a fresh interpreter has run these lines."""
+    code = "\n".join(["import sys", *lines, "sys.exit(' '.join(sys.modules))"])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize("program", sorted({program for program, _ in COMMANDS}))
+def test_no_command_loads_what_trains_before_it_is_run(program: str) -> None:
+    lines = [f"{one!r}.load({name!r})" for (of, name), one in COMMANDS.items() if of == program]
+    assert not loaded_by("from covey.shared.cli import CommandEntry", *lines) & TRAINS
+
+
+@pytest.mark.parametrize("place", LISTS, ids=" ".join)
+def test_a_command_that_lists_loads_neither_numbers_nor_methods_nor_scenarios(
+    place: tuple[str, str], tmp_path: Path
+) -> None:
+    (program, name), entry = place, COMMANDS[place]
+    run = tmp_path / "run"
+    write_plan(run)
+    write_roster(run, agents(3))
+    write_status(run)
+    append_lines(run, phase(1), phase(1, evaluated=0.5))
+    folders = {"folder": run, "runs": tmp_path}
+    words = [
+        name,
+        *(str(folders[one]) for one in signature(entry.load(name)).parameters if one in folders),
+    ]
+    lines = ["from covey.shared.cli import CommandEntry", f"{entry!r}.load({name!r})"]
+    if len(words) > 1:
+        lines += [
+            f"from covey.{program}.cli.program import app",
+            f"app({words}, standalone_mode=False)",
+        ]
+    assert not loaded_by(*lines) & (TRAINS | COMPUTES)
+
+
+def test_the_look_at_what_a_command_loads_sees_it() -> None:
+    assert loaded_by("import covey.coordinator.cli.run") >= COMPUTES
 
 
 def test_the_methods_fit_a_narrow_terminal_with_hanging_indents(
