@@ -232,11 +232,13 @@ def serve(
     """
     import threading
 
-    from covey.agent.worker.serve import Models, PredictionServer
-
     if discovery and not topic:
         raise UserError("--discovery announces the sensor of a topic; name it with --topic")
-    models = Models(*_model(model, model_dir), _rules(device, learner, allow))
+    place = _model(model, model_dir)
+    print(f"{model or model_dir}: loads the model", file=sys.stderr, flush=True)
+    from covey.agent.worker.serve import Models, PredictionServer
+
+    models = Models(*place, _rules(device, learner, allow))
     with models.ready():
         pass  # a model that cannot be used is named now
     with PredictionServer(models, port) as server, suppress(KeyboardInterrupt):

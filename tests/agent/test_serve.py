@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -379,6 +380,14 @@ async def test_a_device_that_answers_over_mqtt_reports_why_its_broker_is_lost(
         assert await shown.get()
         serving.cancel()
         await asyncio.wait({serving})
+
+
+def test_who_serves_says_what_it_does_before_anything_that_takes_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "covey.agent.worker.serve", None)
+    done = CliRunner().invoke(app, ["serve", "--model-dir", str(tmp_path), "--port", "0"])
+    assert done.output.startswith(f"{tmp_path}: loads the model\n")
 
 
 def test_a_topic_that_no_message_can_have_is_refused(tmp_path: Path) -> None:
