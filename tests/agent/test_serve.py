@@ -382,7 +382,7 @@ async def test_a_device_that_answers_over_mqtt_reports_why_its_broker_is_lost(
         await asyncio.wait({serving})
 
 
-def test_who_serves_says_what_it_does_before_anything_that_takes_time(
+def test_who_serves_reports_what_it_does_before_anything_that_takes_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "covey.agent.worker.serve", None)

@@ -60,7 +60,7 @@ def test_after_the_waiting_time_the_first_agent_to_come_starts_the_run() -> None
     assert engine.handle(Joined("a"), 61.0) == [PlanPhase(View(0, 1, 0, ("a",)))]
 
 
-def test_a_run_that_waits_for_a_full_start_says_so_and_not_what_later_rounds_need() -> None:
+def test_a_run_that_waits_for_a_full_start_reports_that_and_not_what_later_rounds_need() -> None:
     engine = RoundEngine(RoundRules(start_agents=3, start_wait_s=60.0, quorum=2))
     assert engine.waits_for == "0 of 3 agents are online"
     engine.handle(Tick(), 60.0)
