@@ -201,7 +201,7 @@ STATUS: Table = {
     "disk_free": _row("bytes on the disk of its state"),
     "clock": _row("its time"),
     "links": _row("connections within a day"),
-    "twins": _row("times that another program used its id"),
+    "twins": _row("times that another program used its id, until it was silent for an hour"),
     "refused": _row("why the coordinator refused its newest report"),
 }
 

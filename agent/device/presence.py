@@ -19,6 +19,7 @@ from covey.shared.wire.roll_call import answer_delay_s
 
 DAY_S = 86_400.0
 MOST_LINKS = 1000  # of a day that are counted
+TWINS_S = 3600.0  # another program with our id that was silent for so long is gone
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,9 @@ class SessionPresence:
         self.vitals = vitals
         self._links: list[float] = []  # when each connection of the last day began
         self._twins = 0  # times that another program with our id was heard
+        self._twins_until: float | None = (
+            None  # then it has been silent for so long that it is gone
+        )
         self._duplicate_ids = DuplicateIds(session)
         self.is_up = False  # the link is connected
         self._takes_over = (
@@ -95,7 +99,7 @@ class SessionPresence:
 
     @property
     def wake_at(self) -> float | None:
-        return earliest(self._roll_at, self._duplicate_ids.announce_at)
+        return earliest(self._roll_at, self._duplicate_ids.announce_at, self._twins_until)
 
     @property
     def will(self) -> AgentStatus:
@@ -223,6 +227,7 @@ class SessionPresence:
             case Reaction.ANNOUNCE:
                 self._is_due = True
                 self._twins += 1
+                self._twins_until = now + TWINS_S
             case Reaction.YIELD_ID:
                 return [YieldId()]
         return []
@@ -230,6 +235,8 @@ class SessionPresence:
     def tick(self, now: float) -> None:
         if self._roll_at is not None and now >= self._roll_at:
             self._is_due = True
+        if self._twins_until is not None and now >= self._twins_until:
+            self._twins, self._twins_until, self._is_due = 0, None, True
         announce_at = self._duplicate_ids.announce_at
         if announce_at is not None and now >= announce_at:
             self._duplicate_ids.announce_at = None

@@ -14,7 +14,7 @@ from covey.coordinator.doctor.odd import BROKER, COORDINATOR, Odd
 from covey.shared.errors import HONEST_REFUSALS
 from covey.shared.mqtt.duplicate_ids import started_at
 from covey.shared.sentences import counted
-from covey.shared.wire.documents import EXPELLED, AgentStatus, CoordinatorStatus
+from covey.shared.wire.documents import EXPELLED, IN_USE, JUDGING, AgentStatus, CoordinatorStatus
 from covey.shared.wire.format import FORMAT
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DAY_S = 86_400.0
 SOON_S = 14 * DAY_S  # before a certificate ends
 CLOCKS_DIFFER_S = 600.0
+ROUNDED = 1.01  # a clock that is 23.9 hours off is a day off
 FIRST_S = 1.6e9  # a clock that shows an earlier time (2020) was never set
 ROLL_S = 120.0  # after a roll call, besides its spread, an agent that lives has answered
 LEAST_FREE = 512 << 20  # bytes, for logs and an upgrade; agents publish at each power of two
@@ -68,10 +69,10 @@ def odd_devices(seen: Seen) -> Iterator[Odd]:
     versions = list(_versions(seen, members))
     yield from versions
     named = {device for odd in versions for device in odd.devices}
+    yield from _clocks(seen, members)
     for agent, status in members.items():
         row = seen.rows.get(agent, {})
         yield from _of_its_own(agent, status)
-        yield from _clock(agent, status, row, seen)
         yield from reports_of(agent, row, status)
         yield from _away(agent, status, row, seen, named | explained)
     yield from _publication(seen, members)
@@ -91,7 +92,8 @@ def odd_devices(seen: Seen) -> Iterator[Odd]:
 def _broker(seen: Seen) -> Iterator[Odd]:
     broker = seen.broker
     if broker.why:
-        yield Odd((BROKER,), "broker", broker.why, "`broker doctor`", weight=9)
+        named = re.findall("`[^`]+`", broker.why)  # a reason may know what helps
+        yield Odd((BROKER,), "broker", broker.why, (*named, "`broker doctor`")[0], weight=9)
     if seen.free is not None and seen.free < LEAST_FREE_RUNS:
         what = f"{megabytes(seen.free)} free on the disk of its runs"
         yield Odd((COORDINATOR,), "disk", what, "`coordinator prune`", weight=9)
@@ -133,10 +135,9 @@ MEMORY = re.compile(r"\bmemory\b|\bMiB\b|largest_.*_mb", re.IGNORECASE)
 
 
 def _of_its_own(agent: str, status: AgentStatus) -> Iterator[Odd]:
-    since = started_at(status.session)
     if status.twins:
         what = "another program uses its id"
-        yield Odd((agent,), "twin id", what, "give one of them another --id", since)
+        yield Odd((agent,), "twin id", what, "give one of them another --id", status.clock)
     if status.disk_free is not None and status.disk_free < LEAST_FREE:
         what = f"{megabytes(status.disk_free)} free on its disk"
         command = "free room there; the agent continues by itself"
@@ -145,21 +146,38 @@ def _of_its_own(agent: str, status: AgentStatus) -> Iterator[Odd]:
         yield excluded(agent, status.problem, status.clock)
 
 
-def _clock(agent: str, status: AgentStatus, row: Row, seen: Seen) -> Iterator[Odd]:
-    """A clock that was never set, is ahead of ours, shows less than the start of the coordinator that it answers, or was
-    behind when its status came."""
-    if not status.online or status.clock is None:
-        return
+def _clocks(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd]:
+    """Clocks that are ahead of ours, or behind: those of devices, or ours, if most devices agree with each other against it."""
+    off: dict[str, float] = {}  # seconds that a device is ahead of us
+    for agent, status in members.items():
+        if status.online and status.clock is not None:
+            off[agent] = _ahead(status, status.clock, seen.rows.get(agent, {}), seen.now)
+    set_once = [agent for agent in off if (members[agent].clock or 0.0) > FIRST_S - CLOCKS_DIFFER_S]
+    for sign, word in ((1, "behind"), (-1, "ahead of")):
+        alike = [agent for agent in set_once if sign * off[agent] > CLOCKS_DIFFER_S]
+        if len(alike) > 1 and 2 * len(alike) > len(off):
+            ours = median_low(off[agent] for agent in alike)
+            what = f"the clock of its machine is {_duration(ROUNDED * abs(ours))} {word} {len(alike)} of {len(off)} devices"
+            command = "on this machine and the coordinator's: timedatectl"
+            yield Odd((COORDINATOR,), "clock", what, command, weight=abs(ours))
+            exact = [agent for agent in off if seen.rows.get(agent, {}).get("behind")]
+            off = {agent: off[agent] - ours for agent in exact if agent not in alike}
+            break
+    for agent, ahead in off.items():
+        what = f"its clock is {_duration(ROUNDED * ahead)} ahead"
+        if ahead < 0:
+            what = f"its clock is {_duration(-ROUNDED * ahead)} or more behind: it stands still, or was never set"
+        if abs(ahead) > CLOCKS_DIFFER_S:
+            yield Odd((agent,), "clock", what, "on the device: timedatectl", weight=abs(ahead))
+
+
+def _ahead(status: AgentStatus, clock: float, row: Row, now: float) -> float:
+    """Seconds that a device's clock is ahead of ours: it shows more than ours does now, less than at the start of the
+    coordinator that the device answers, or another time than ours when its status came."""
     called = started_at(status.epoch.partition(".")[0])
-    behind = max(max(FIRST_S, called or 0.0) - status.clock, row.get("behind") or 0.0)
-    ahead = status.clock - seen.now
-    off = max(behind, ahead)
-    if off <= CLOCKS_DIFFER_S:
-        return
-    what = f"its clock is {_duration(off)} ahead"
-    if behind > ahead:
-        what = f"its clock is {_duration(off)} or more behind: it stands still, or was never set"
-    yield Odd((agent,), "clock", what, "on the device: timedatectl", weight=off)
+    behind = max(max(FIRST_S, called or 0.0) - clock, row.get("behind") or 0.0)
+    ahead = max(clock - now, -(row.get("behind") or 0.0))
+    return ahead if ahead > behind else -behind if behind > 0 else 0.0
 
 
 def _duration(seconds: float) -> str:
@@ -262,7 +280,7 @@ def _versions(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd]:
     if newer:
         newest = max((versions[agent] for agent in newer), key=_release)
         what = f"Covey {newest} is newer than the coordinator's {seen.version}"
-        command = f"on the coordinator's machine: {UPDATE}"
+        command = f"update the coordinator: {UPDATE}"
         yield Odd(tuple(sorted(newer)), "version", what, command, weight=8)
     for agent, status in members.items():
         own = versions.get(agent, "")
@@ -277,7 +295,7 @@ def _versions(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd]:
             yield Odd((agent,), "version", what, f"update it: {UPDATE}", started_at(status.session))
 
 
-UPDATE = "pip install --upgrade covey"
+UPDATE = "docs/operations.md#upgrade"  # no index of packages has it
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -297,6 +315,7 @@ def _publication(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd
         and one.model is not None
         and one.model.serial == wanted.serial
         and (one.model.run, one.model.round) != (wanted.run, wanted.round)
+        and not one.model.note.startswith((IN_USE, JUDGING))
     }
     if refused:
         why = next(filter(None, refused.values()), "their check kept it out")

@@ -260,9 +260,8 @@ class Facts:
 
 def examine(facts: Facts) -> list[Odd]:
     """The list, the most serious first; empty if nothing is odd."""
-    found = list(facts.known)
-    if facts.seen is not None:
-        found += odd_devices(facts.seen)
+    found = [] if facts.seen is None else list(odd_devices(facts.seen))  # newer than what is known
+    found += facts.known
     found += odd_columns(facts.columns, facts.target)
     found += odd_figures(facts.evaluation, facts.weights)
     return ranked(_with_one_cause(found))
@@ -270,15 +269,16 @@ def examine(facts: Facts) -> list[Odd]:
 
 def _with_one_cause(found: Sequence[Odd]) -> list[Odd]:
     """Without what another entry of the same device explains: figures of wrong data, one kind found in two ways."""
-    explained = {device for odd in found if odd.facts.explains for device in odd.devices}
-    named: set[tuple[tuple[str, ...], str]] = set()
+    explained = {
+        (device, kind) for odd in found for kind in odd.facts.explains for device in odd.devices
+    }
     kept: list[Odd] = []
     for odd in found:
-        if odd.facts.follows and explained.issuperset(odd.devices):
-            continue
-        if not (odd.facts.once and (odd.devices, odd.kind) in named):
-            kept.append(odd)
-        named.add((odd.devices, odd.kind))
+        rest = tuple(one for one in odd.devices if (one, odd.kind) not in explained)
+        if rest:
+            kept.append(odd if odd.kind == "copy" else replace(odd, devices=rest))
+        if odd.facts.once:
+            explained |= {(device, odd.kind) for device in odd.devices}
     return kept
 
 
@@ -317,7 +317,10 @@ def of_retained(
     seen = Seen(
         now,
         statuses,
-        {agent: {"seen": row.get("seen")} for agent, row in rows.items()},
+        {
+            agent: {name: row.get(name) for name in ("seen", "problem")}
+            for agent, row in rows.items()
+        },
         coordinator,
         deployment,
         elsewhere or {},

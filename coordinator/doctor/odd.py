@@ -46,19 +46,17 @@ class KindFacts:
 
     is_urgent: bool = False  # it may not wait
     of_run: bool = False  # a run finds it, and no device states it between runs
-    explains: bool = False  # wrong data: the odd figures of the same devices follow from it
-    follows: bool = False  # from wrong data, where there is some
-    once: bool = False  # it is found in two ways: the first one counts
+    explains: tuple[Kind, ...] = ()  # of the same devices: no rows of their own
+    once: bool = True  # whatever names a device so first counts
 
 
-DATA = KindFacts(of_run=True, explains=True)
+DATA = KindFacts(of_run=True, explains=("drift", "figure", "no model"), once=False)
 SPECIAL: Mapping[Kind, KindFacts] = {  # the others are stated by devices, and stand for themselves
     "coordinator": KindFacts(is_urgent=True),
-    "broker": KindFacts(is_urgent=True),
+    "broker": KindFacts(is_urgent=True, once=False),
     "certificate": KindFacts(is_urgent=True),
     "disk": KindFacts(is_urgent=True),
-    "clock": KindFacts(once=True),
-    "rows": KindFacts(once=True),
+    "excluded": KindFacts(explains=("work", "silent")),
     "target": replace(DATA, is_urgent=True, once=True),
     "unit": replace(DATA, once=True),
     "scale": DATA,
@@ -68,9 +66,9 @@ SPECIAL: Mapping[Kind, KindFacts] = {  # the others are stated by devices, and s
     "missing": DATA,
     "reports": KindFacts(of_run=True),
     "work": KindFacts(of_run=True),
-    "drift": KindFacts(of_run=True, follows=True),
-    "figure": KindFacts(of_run=True, follows=True, once=True),
-    "no model": KindFacts(of_run=True, follows=True),
+    "drift": KindFacts(of_run=True),
+    "figure": KindFacts(of_run=True),
+    "no model": KindFacts(of_run=True),
 }
 KINDS = {
     kind: SPECIAL.get(kind, KindFacts()) for kind in get_args(Kind)

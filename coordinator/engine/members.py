@@ -147,6 +147,7 @@ class Members:
         self.troubled: set[ClientId] = set()  # their newest work came to nothing
         self.listed: set[ClientId] = set()  # those with an entry of the roster
         self.readers: set[ClientId] = set()  # they read orders with a `brief`
+        self.expelled: set[ClientId] = set()  # they are no members any more
         self._indexes = [one for one in vars(self).values() if isinstance(one, set)]
         self._leave_next: list[
             tuple[float, ClientId]

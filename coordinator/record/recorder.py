@@ -120,7 +120,7 @@ class Recorder:
                 if one.client_state != "whole"
             },
             devices={} if only_cpus else devices,
-            cluster_sizes=records.sizes(clusters),
+            cluster_sizes=records.sizes(clusters, self._engine.members.expelled),
             moved=_moved(folded.clusters_before, clusters),
             means=means,
             seconds=round(time.monotonic() - self._opened_at, 6),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,9 +69,9 @@ def scenario_digest(scenario: Scenario) -> str:
     return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
-def sizes(assignment: Mapping[ClientId, int]) -> dict[str, int]:
-    """Agents per cluster, by cluster id."""
-    counts = Counter(assignment.values())
+def sizes(assignment: Mapping[ClientId, int], gone: Collection[ClientId] = ()) -> dict[str, int]:
+    """Agents per cluster, by cluster id; those that are gone count in none."""
+    counts = Counter(cluster for agent, cluster in assignment.items() if agent not in gone)
     by_cluster: dict[str, int] = {}
     for cluster in sorted(counts):
         name = str(cluster)

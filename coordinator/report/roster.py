@@ -129,7 +129,7 @@ def _state(row: Mapping[str, Any]) -> str:
     if "state" in row:
         return str(row["state"])
     if not row["online"]:
-        return "offline"
+        return "left" if row.get("left") else "offline"
     state = agent_state(row)
     if state in PRESENT and row.get("failures"):
         return "failing"

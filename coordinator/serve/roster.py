@@ -144,6 +144,7 @@ class Roster:
         self._unknown: OrderedDict[ClientId, None] = (
             OrderedDict()
         )  # those that never fitted, least recently seen first
+        self.before: dict[ClientId, float | None] = {}  # when each was heard last, of a resumed run
         self.pages = RosterPages(page_agents)  # what has changed since it was published
         self.forgotten = 0  # agents that never fitted and made room for others
         self.refusals: Counter[str] = Counter()  # all refused messages, by reason
@@ -178,7 +179,7 @@ class Roster:
         was_will = not status.serial
         status = _slim(status)
         if entry is None:
-            entry = RosterEntry(status, None, labels)
+            entry = RosterEntry(status, self.before.get(status.agent), labels)
             self.members.of(status.agent).entry = entry
             self.members.listed.add(status.agent)
         if not status.online:  # a last will has nothing else; the broker's `revoke` adds a reason
@@ -201,6 +202,12 @@ class Roster:
         entry.here = fits
         self.pages.touch(status.agent)
         self._remember(status.agent, entry)
+        expelled = self.members.expelled
+        if self.is_expelled(status.agent):
+            is_new = status.agent not in expelled and entry.member
+            expelled.add(status.agent)
+            return [Left(status.agent, at_once=True)] if is_new else []
+        expelled.discard(status.agent)
         if fits:
             return [Joined(status.agent)]
         return [Left(status.agent)] if was_here else []
@@ -278,6 +285,7 @@ class Roster:
     def forget(self, agent: ClientId) -> None:
         """Drop an agent: its next status makes it a newcomer."""
         self.members.forget(agent)
+        self.before.pop(agent, None)
         self._unknown.pop(agent, None)
         self.pages.drop(agent)
 
@@ -350,6 +358,7 @@ class Roster:
             status = entry.status
             row: dict[str, Any] = {
                 "online": status.online,
+                "left": not status.online and not entry.lost,
                 "takes_part": entry.here and member.quarantine is None,
                 "cluster": clusters.get(agent),
                 "figure": _figure(member.evaluation),

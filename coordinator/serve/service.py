@@ -7,6 +7,7 @@ sent in time; it takes one item after another, and what the run asks for is publ
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import time
@@ -33,6 +34,7 @@ from covey.coordinator.record.notices import (
     WorkFailed,
     ignore,
 )
+from covey.coordinator.record.roster_files import read_roster
 from covey.coordinator.run.effects import (
     Announce,
     DropModel,
@@ -60,7 +62,7 @@ from covey.coordinator.serve.roster import Roster, page_agents
 from covey.coordinator.serve.roster_show import RosterShow
 from covey.coordinator.serve.steady import BEAT_S, SteadyClock
 from covey.shared import extras
-from covey.shared.errors import UserError
+from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import program as shell
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, session_id
 from covey.shared.mqtt.link import Down, Echo, Incoming, Link, Up, Will
@@ -146,6 +148,9 @@ class Service:
         self.topics = topics = Topics(self.scenario.federation)
         page = page_agents(self.scenario.wire.part_bytes)
         self.roster = roster = Roster(self.scenario.task.digest, page, run.members)
+        with contextlib.suppress(OSError, DecodeError):
+            known = read_roster(run.folder).agents
+            roster.before = {agent: row.get("seen") for agent, row in known.items()}
         self.last_phase: PhaseFolded | None = None  # None before the first
         self.last_evaluation: Mapping[str, Any] = {}  # averages by mode, of the newest evaluation
         self._shards = shards_of(link)

@@ -32,7 +32,7 @@ STATE_WORDS = {"quarantine": "in quarantine", "checking": "checking its data"}  
 MAX_REASON = 500  # characters
 OWN_WORD = "Agents state themselves what they are; cluster and figure are of the last run."
 TOOK_PART = "took part"  # the state of an agent of a run that is over and had no broker
-AWAY = {"left": "offline", "unknown": "offline"}  # of devices that are not there, for a table
+AWAY = {"unknown": "offline"}  # of devices that are not there, for a table
 UNTESTED = "no test samples: no figure counts it"
 Cells = tuple[Any, ...]  # one agent, without its name, in the order of `COLUMNS`
 COLUMNS = ("state", "cluster", "figure", "seen", "samples", "refusals", "reason")
@@ -392,7 +392,7 @@ def agent_state(row: Mapping[str, Any]) -> str:
     if row.get("quarantined"):
         return "quarantine"
     if not row.get("online"):
-        return "offline"
+        return "left" if row.get("left") else "offline"
     if row.get("problem"):
         return "excluded"
     if not row.get("takes_part"):

@@ -113,7 +113,9 @@ class AgentStatus(Sparse, Document):
     disk_free: Count | None = None  # bytes on the disk of its state
     clock: float | None = None  # its time when it published this
     links: Count = 0  # connections within a day, the present one included
-    twins: Count = 0  # times that another program with its id was heard
+    twins: Count = (
+        0  # times that another program with its id was heard, until it was silent for an hour
+    )
     refused: Text = ""  # why the coordinator refused its newest report
 
     def is_older(self, other: AgentStatus) -> bool:

@@ -49,6 +49,18 @@ def test_echoes_and_retained_statuses_under_its_own_id_do_not_disturb_a_session(
         assert react(session, e.OwnStatusSeen(other_status(session, **other), retained), now) == []
 
 
+def test_another_program_with_the_id_is_gone_once_it_was_silent_for_an_hour() -> None:
+    session = up()
+    for now in (100.0, 200.0):
+        session.handle(e.OwnStatusSeen(other_status(session, session="z")), now)
+    assert session.status.twins == 2
+    assert session.wake_at == 3800.0
+    session.handle(e.Tick(), 3799.0)
+    assert session.status.twins == 2
+    assert session.handle(e.Tick(), 3800.0) == [e.PublishStatus(session.status)]
+    assert session.status.twins == 0
+
+
 def test_a_session_answers_a_younger_one_with_its_status() -> None:
     session = up()
     assert session.handle(e.OwnStatusSeen(other_status(session, session="z")), 0.0) == [

@@ -66,6 +66,11 @@ def test_a_broker_that_fails_is_the_heaviest() -> None:
     assert (odd.who, odd.what, odd.next, odd.weight) == ("broker", "it drops what it acknowledges", "`broker doctor`", 9)  # fmt: skip
 
 
+def test_a_broker_that_names_what_helps_needs_no_other_command() -> None:
+    why = "its certificate has expired; `broker lab renew` makes a new one"
+    assert one(broker=Broker(why)).next == "`broker lab renew`"
+
+
 def test_room_on_disks() -> None:
     odd = one(free=999_999_999)
     assert (odd.who, odd.what, odd.next, odd.weight) == ("coordinator", "1000 MB free on the disk of its runs", "`coordinator prune`", 9)  # fmt: skip
@@ -102,7 +107,7 @@ def test_certificates_end() -> None:
 
 def test_what_a_device_states_itself() -> None:
     odd = one(twins=1)
-    assert (odd.kind, odd.next, odd.since) == ("twin id", "give one of them another --id", NOW - DAY)  # fmt: skip
+    assert (odd.kind, odd.next, odd.since) == ("twin id", "give one of them another --id", NOW - 5)  # fmt: skip
     odd = one(problem="policy of this device: epochs")
     assert (odd.kind, odd.what, odd.next) == ("excluded", "it takes no part: policy of this device: epochs", "on the device: agent lab policy")  # fmt: skip
     assert odd.since == NOW - 5
@@ -127,6 +132,40 @@ def test_a_clock_is_off_by_more_than_ten_minutes() -> None:
     assert kinds(odd_about(rows={"gw-1": {"behind": 601.0}})) == ["clock"]
     assert odd_about(rows={"gw-1": {"behind": 600.0}}) == []
     assert odd_about(rows={"gw-1": {"behind": None}}) == []
+
+
+def clocks(ours: float, *theirs: float, **row: float) -> list[tuple[str, str]]:
+    """The rows about clocks by the seconds that each is ahead of the true time; ours called the roll two hours ago.
+
+    Keys are seconds by which the coordinator saw the clock of gw-1, gw-2 and so on behind its own.
+    """
+    epoch = f"{session_id(NOW + ours - 2 * HOUR, 'cd')}.1"
+    statuses = {f"gw-{n}": status(f"gw-{n}", epoch=epoch, clock=NOW + own - 5) for n, own in enumerate(theirs, 1)}  # fmt: skip
+    rows = {name.replace("_", "-"): {"behind": behind} for name, behind in row.items()}
+    found = ranked(odd_devices(Seen(NOW + ours, statuses, rows)))
+    assert {odd.kind for odd in found} <= {"clock"}
+    return [(odd.who, odd.what.partition(":")[0]) for odd in found]
+
+
+def test_a_clock_that_most_devices_contradict_is_ours() -> None:
+    ahead, behind = (
+        "the clock of its machine is 1 day ahead of",
+        "the clock of its machine is 1 day behind",
+    )
+    assert clocks(DAY + 2 * HOUR, 0, 0, 0, 0) == [("coordinator", f"{ahead} 4 of 4 devices")]
+    assert clocks(-DAY, 0, 0, 0) == [("coordinator", f"{behind} 3 of 3 devices")]
+    assert clocks(-DAY, 0, 0, -DAY) == [("coordinator", f"{behind} 2 of 3 devices")]
+    assert clocks(0, DAY, 0, 0) == [("gw-1", "its clock is 1 day ahead")]
+    assert clocks(0, DAY, DAY, 0, 0) == [("gw-1, gw-2", "its clock is 1 day ahead")], "not most"
+    assert clocks(0, DAY) == [("gw-1", "its clock is 1 day ahead")], "one against one"
+    # the coordinator saw when each status came: the one that agrees with it is the wrong one
+    lags = {f"gw_{n}": DAY for n in (1, 2, 3)} | {"gw_4": 1.0}
+    assert clocks(DAY, 0, 0, 0, DAY, **lags) == [
+        ("coordinator", f"{ahead} 3 of 4 devices"),
+        ("gw-4", "its clock is 1 day ahead"),
+    ]
+    never_set = clocks(0, *[1e6 - NOW] * 3)
+    assert [who for who, _ in never_set] == ["gw-1, gw-2, gw-3"], "they agree, and are wrong"
 
 
 def test_reports_that_are_refused() -> None:
@@ -253,7 +292,7 @@ def test_a_broker_that_drops_connections_explains_who_is_away() -> None:
 
 def test_versions_of_devices_and_of_the_coordinator() -> None:
     odd = one(version="1.9")
-    assert (odd.who, odd.what, odd.next, odd.since) == ("gw-1", "Covey 1.9, most devices have 2.0.1", "update it: pip install --upgrade covey", NOW - DAY)  # fmt: skip
+    assert (odd.who, odd.what, odd.next, odd.since) == ("gw-1", "Covey 1.9, most devices have 2.0.1", "update it: docs/operations.md#upgrade", NOW - DAY)  # fmt: skip
     assert odd_about(version="1.9", online=False) == []
     assert odd_about(version="1.9", others=1) == [], "no version is that of most"
     assert odd_about(version="") == []
@@ -261,7 +300,7 @@ def test_versions_of_devices_and_of_the_coordinator() -> None:
     assert odd_about(version="2.1") == [], "the first one that was upgraded"
     assert odd_about(version="2.1", calls="2.1") == []
     odd = one(version="10.0", calls="2.0.1")
-    assert (odd.who, odd.what, odd.next, odd.weight) == ("gw-1", "Covey 10.0 is newer than the coordinator's 2.0.1", "on the coordinator's machine: pip install --upgrade covey", 8)  # fmt: skip
+    assert (odd.who, odd.what, odd.next, odd.weight) == ("gw-1", "Covey 10.0 is newer than the coordinator's 2.0.1", "update the coordinator: docs/operations.md#upgrade", 8)  # fmt: skip
     assert named(odd_about(calls="2.0")) == [("gw-1, gw-2, gw-3", "version")]
     assert one(version="2.2", calls="2.0").what.startswith("Covey 2.2 is")
     assert odd_about(calls="2.0.1") == []
@@ -269,11 +308,11 @@ def test_versions_of_devices_and_of_the_coordinator() -> None:
 
 def test_formats_of_messages() -> None:
     odd = one(format=FORMAT - 1, version="1.9", problem="speaks another format")
-    assert (odd.what, odd.next, odd.weight) == (f"Covey 1.9 speaks format {FORMAT - 1}, not {FORMAT}", "update it: pip install --upgrade covey", 9)  # fmt: skip
+    assert (odd.what, odd.next, odd.weight) == (f"Covey 1.9 speaks format {FORMAT - 1}, not {FORMAT}", "update it: docs/operations.md#upgrade", 9)  # fmt: skip
     assert odd.since == NOW - DAY
     odd = one(format=FORMAT + 1, version="")
     assert odd.what == f"Covey of unknown version speaks format {FORMAT + 1}, not {FORMAT}"
-    assert odd.next == "update the coordinator: pip install --upgrade covey"
+    assert odd.next == "update the coordinator: docs/operations.md#upgrade"
     assert odd_about(format=FORMAT + 1, online=False) == []
     assert odd_about(format=FORMAT + 1, version="3.0", calls="2.0.1")[0].weight == 8
 
@@ -293,6 +332,7 @@ def test_a_publication_that_devices_refuse_is_one_thing() -> None:
     [odd] = publication()
     assert (odd.who, odd.kind, odd.what, odd.next) == ("a, c", "publication", "refused june: rejected: worse", "`coordinator versions`")  # fmt: skip
     assert publication(run="run-1") == []
+    assert [odd.who for odd in publication(note="in use: run-0@3")] == ["c"], "a refused nothing"
     assert publication(serial=4) == [], "not judged yet"
     assert len(publication(run="run-1", round=4)) == 1
 

@@ -268,8 +268,29 @@ def test_oddities_of_one_cause_are_named_once() -> None:
     assert named(examine.examine(facts)) == [("a", "target"), ("b", "figure")]
     facts = examine.Facts(known=[thing("a", "figure", "one"), thing("a", "figure", "two")])
     assert [odd.what for odd in examine.examine(facts)] == ["one"]
-    facts = examine.Facts(known=[thing("a", "work", "one"), thing("a", "work", "two")])
-    assert len(examine.examine(facts)) == 2
+    facts = examine.Facts(known=[thing("a", "scale", "one"), thing("a", "scale", "two")])
+    assert len(examine.examine(facts)) == 2, "of two columns"
+    facts = examine.Facts(known=[thing("a", "work"), thing("b", "work"), thing("a", "excluded")])
+    assert named(examine.examine(facts)) == [("a", "excluded"), ("b", "work")]
+
+
+@pytest.mark.parametrize("kind", [kind for kind, facts in KINDS.items() if facts.once])
+def test_a_fault_that_the_coordinator_and_the_device_state_is_one_row(kind: str) -> None:
+    facts = examine.Facts(known=[thing("a", kind, "three"), thing("a", kind, "none")])
+    [odd] = examine.examine(facts)
+    assert odd.what == "three"
+
+
+def test_a_disk_has_one_row_with_what_is_true_now() -> None:
+    known = [
+        thing("a", "disk", "3 MB free on its disk"),
+        thing("b", "disk", "1 MB free on its disk"),
+    ]
+    facts = examine.Facts(Seen(NOW, {"a": status("a", disk_free=0)}), known=known)
+    assert [(odd.who, odd.what) for odd in examine.examine(facts)] == [
+        ("a", "0 MB free on its disk"),
+        ("b", "1 MB free on its disk"),
+    ]
     facts = examine.Facts(known=[thing("a", "disk"), thing("a", "figure")])
     assert kinds(examine.examine(facts)) == ["disk", "figure"]
     far = {"gw-9": errors(4.9), **{f"gw-{n}": errors(0.5) for n in range(9)}}
@@ -291,6 +312,10 @@ def test_the_list_from_what_a_broker_retains() -> None:
     def found(between_runs: bool, **more: Any) -> list[Odd]:
         return examine.of_retained(NOW, statuses, roster, caller(), between_runs=between_runs, **more)  # fmt: skip
 
+    gone = RosterMessage(agents={"gw-4": {"problem": EXPELLED}})
+    assert examine.of_retained(NOW, statuses, gone, None, between_runs=True) == [], (
+        "a broker that lost its store has no word of it"
+    )
     assert named(found(False)) == [("gw-7", "reports"), ("gw-5", "figure"), ("gw-9", "silent"), ("gw-6", "offline"), ("gw-1, gw-2", "version")]  # fmt: skip
     remembered = found(True)
     assert [odd.what for odd in remembered[:2]] == ["full (last run)", "full (last run)"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from covey.coordinator.engine.events import Joined, Left
+from covey.coordinator.record.records import sizes
 from covey.coordinator.serve.roster import Roster
-from covey.shared.wire.documents import AgentStatus
+from covey.coordinator.view.state import agent_state
+from covey.shared.wire.documents import EXPELLED, AgentStatus
 
 
 def status(online: bool = True, session: str = "s1", **changes: Any) -> AgentStatus:
@@ -131,3 +133,37 @@ def test_no_agent_is_busy_in_the_roster_of_a_run_that_is_over() -> None:
     seen(roster, status(busy=True))
     assert roster.rows({})["a"]["busy"]
     assert not roster.rows({}, over=True)["a"]["busy"]
+
+
+def test_nobody_waits_for_an_agent_that_was_expelled_and_no_cluster_counts_it() -> None:
+    for first in (
+        status(online=False),
+        None,
+    ):  # the broker cuts it off before or after it names why
+        roster = Roster("t")
+        seen(roster, status())
+        if first is not None:
+            assert seen(roster, first) == [Left("a")]
+        assert seen(roster, status(online=False, problem=EXPELLED)) == [Left("a", at_once=True)]
+        assert seen(roster, status(online=False, problem=EXPELLED)) == [], "it is gone"
+        assert sizes({"a": 0, "b": 0, "c": 1}, roster.members.expelled) == {"0": 1, "1": 1}
+        assert seen(roster, status(session="s2")) == [Joined("a")], "it was enrolled again"
+        assert sizes({"a": 0}, roster.members.expelled) == {"0": 1}
+
+
+def test_a_device_that_left_in_order_is_not_offline() -> None:
+    roster = Roster("t")
+    seen(roster, status())
+    for serial, state in ((0, "offline"), (3, "left")):
+        seen(roster, status(online=False, serial=serial))
+        assert agent_state(roster.rows({})["a"]) == state
+
+
+def test_a_lost_device_of_a_resumed_run_was_heard_when_the_run_before_heard_it() -> None:
+    roster = Roster("t")
+    roster.before = {"a": 1234.5}
+    roster.seen(status(online=False), retained=True, epoch="e2", now=9e9)
+    assert roster.rows({})["a"]["seen"] == 1234.5
+    roster.forget("a")
+    roster.seen(status(online=False), retained=True, epoch="e2", now=9e9)
+    assert roster.rows({})["a"]["seen"] is None
