@@ -166,7 +166,7 @@ class ModelOptions:
         typer.Option(
             min=0,
             metavar="<n>",
-            help="runs whose best model stays  [default: 3]",
+            help="runs whose best and last models stay  [default: 3]",
             envvar="COVEY_KEEP_MODELS",
         ),
     ] = None

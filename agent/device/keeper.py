@@ -225,13 +225,14 @@ class Keeper:
 
     def place(self) -> KeepPlace:
         """The folder of models and what a new one is compared with, for a worker's job."""
-        version = self.models.in_use
-        accepted = self.models.accepted
+        version, accepted = self.models.in_use, self.models.accepted
+        earlier = [one.version for one in self.models.index.previous]
         return KeepPlace(
             folder=self._options.folder.absolute(),
             current=version.file if version is not None else "",
             accepted=accepted.file if accepted is not None else "",
             margin=self._options.margin,
+            earlier=tuple(one.file for one in [*earlier, *filter(None, [accepted])]),
         )
 
     def place_for(self, order: OrderMessage) -> KeepPlace | None:

@@ -209,13 +209,16 @@ class ModelDir:
 
 
 def _staying(in_use: Kept, earlier: Sequence[Kept], runs: int) -> tuple[Kept, ...]:
-    """Of the earlier models, newest first, those that stay: the one before, and the best of each of the newest runs."""
+    """Of the earlier models, newest first, those that stay: the one before, the best of each of the newest runs, and its
+    last, to which a rollback goes."""
     best: dict[str, Kept] = {}
+    last: dict[str, Kept] = {}
     for one in (in_use, *earlier):
         run = one.version.run
+        last.setdefault(run, one)
         if run not in best or is_better(one.figure, best[run].figure):
             best[run] = one
-    staying = [*earlier[:1], *list(best.values())[:runs]]
+    staying = [*earlier[:1], *list(best.values())[:runs], *list(last.values())[:runs]]
     return tuple(one for one in earlier if any(one is other for other in staying))
 
 

@@ -132,19 +132,11 @@ def keep(
         return None
     task = Task.model_validate(candidate.task)
     new = answering.figures(local, task.outputs)
-    old = _figures(current, task, dataset, rules)
-    accepted = old
-    if place.accepted != place.current:
-        accepted = _figures(_read(place, place.accepted), task, dataset, rules)
-    verdict = judge(new, old, place.margin, accepted, task.measure)
+    verdict, is_first = _compared(new, current, task, dataset, place, rules, force=force)
     same = current is not None and _is_judged_again(candidate, current)
     if same and not new.get("diverged"):
         verdict = VersionVerdict(
             accepted=True, why="the same models, weighed again with what is known of the fleet"
-        )
-    if force and not verdict.accepted:
-        verdict = VersionVerdict(
-            accepted=True, why=f"the operator overrides the check: {verdict.why}"
         )
     version = candidate.version
     if verdict.accepted:
@@ -158,7 +150,52 @@ def keep(
             parts=answering.parts,
         )
     figure = main_figure(new, task.measure)
-    return _answer(version, verdict, figure, is_first=accepted is None)
+    return _answer(version, verdict, figure, is_first=is_first)
+
+
+def _compared(
+    new: Figures,
+    current: ModelFile | None,
+    task: Task,
+    dataset: Dataset,
+    place: KeepPlace,
+    rules: OwnersRules,
+    *,
+    force: bool,
+) -> tuple[VersionVerdict, bool]:
+    """Whether a model may take over, and whether none was accepted before that it could be compared with."""
+    old = _figures(current, task, dataset, rules)
+    accepted = old
+    if place.accepted != place.current:
+        accepted = _figures(_read(place, place.accepted), task, dataset, rules)
+    verdict = judge(new, old, place.margin, accepted, task.measure)
+    if force and not verdict.accepted:
+        why = f"the operator overrides the check: {verdict.why}"
+        verdict = VersionVerdict(accepted=True, why=why)
+    return verdict, accepted is None
+
+
+def _taken_back(
+    deployment: Deployment, task: Task, dataset: Dataset, place: KeepPlace, rules: OwnersRules
+) -> ModelJudgement | None:
+    """The judgement of a version that this device has used before: its file is as it was, and so are its answers.
+
+    None if it is not here, or if what it answers with has not been judged yet.
+    """
+    published = Version(deployment.run, deployment.round)
+    files = [found for name in place.earlier if (found := _read(place, name)) is not None]
+    for file in files:
+        if not published.is_same_model(file.version) or file.version is None:
+            continue
+        new = _figures(file, task, dataset, rules)
+        if new is None or (deployment.tune and not _has_judged(file)):
+            continue
+        version = replace(file.version, origin=deployment.origin, name=deployment.name)
+        force = deployment.force and rules.policy.forced_models == "taken"
+        current = _read(place, place.current)
+        verdict, is_first = _compared(new, current, task, dataset, place, rules, force=force)
+        return _answer(version, verdict, main_figure(new, task.measure), is_first=is_first)
+    return None
 
 
 def _answer(
@@ -220,6 +257,8 @@ def adopt(
         return _answer(version, VersionVerdict(accepted=False, why=why), None)
     models = [layout.vector(layout.named(model) | own) for model in models]
     data = dataset(source, checked, leaves_out=rules.policy.demands)
+    if (back := _taken_back(deployment, checked, data, place, rules)) is not None:
+        return replace(back, tells=deployment.judge.get(TELLS))
     learner = learner_for(checked, rules)
     training = Training.model_validate(deployment.tune)
 

@@ -75,6 +75,7 @@ class KeepPlace:
     current: str  # file of the model in use; "" for none
     accepted: str  # file of the model that a person accepted last; "" for none
     margin: float  # how much worse a new model may be
+    earlier: tuple[str, ...] = ()  # files of models that were in use before
 
 
 # -- answers ---------------------------------------------------------------------------------------

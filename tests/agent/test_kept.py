@@ -90,7 +90,10 @@ def compared(models: ModelDir) -> KeepPlace:
     current, accepted = (
         "" if version is None else version.file for version in (models.in_use, models.accepted)
     )
-    return KeepPlace(folder=models.folder, current=current, accepted=accepted, margin=0.05)
+    earlier = tuple(one.version.file for one in models.index.previous)
+    return KeepPlace(
+        folder=models.folder, current=current, accepted=accepted, margin=0.05, earlier=earlier
+    )
 
 
 def test_the_newest_models_stay_and_older_ones_leave_the_disk(tmp_path: Path) -> None:
@@ -119,7 +122,7 @@ def test_the_best_model_of_each_run_and_the_one_before_stay(tmp_path: Path) -> N
     assert stayed[2] == [("b", 1), ("a", 1)]
     assert stayed[3] == [("b", 2), ("a", 1)]
     assert stayed[4] == [("b", 3), ("b", 2)]
-    assert stayed[-1] == [("c", 2), ("c", 1), ("b", 2)]
+    assert stayed[-1] == [("c", 2), ("c", 1), ("b", 3), ("b", 2)], "b's last is what was in use"
     assert models.accepted == Version("a", 1, 0)
 
 
@@ -335,6 +338,39 @@ def test_a_device_judges_at_adoption_what_it_answers_with(
     assert not adopted(tmp_path, models, tune=TUNE), "these models are judged"
     good = adopted(tmp_path, models, vector=100 * GOOD, tune=TUNE)
     assert good.version["uses"] == "100 % served", "anything else has to be clearly better"
+
+
+def test_a_version_that_comes_back_answers_as_it_did_to_the_byte(
+    tmp_path: Path, single_thread: None
+) -> None:
+    models = ModelDir(tmp_path / "models")
+    judged = adopted(tmp_path, models, tune=TUNE)
+    version = Version.from_json(judged.version)
+    path = models.take(version, "first", judged.figure)
+    before = path.read_bytes()
+    put(models, Version("run-2", 1, 0))
+    weighed = {"budget_s": 60.0}
+    back = adopted(tmp_path, models, tune={**TUNE, "lr": 0.001}, judge=weighed, force=True)
+    assert back.accepted
+    assert (path.read_bytes(), Version.from_json(back.version)) == (before, version)
+    models.path(version).write_bytes(before[:-9])  # what is damaged is judged again
+    again = adopted(tmp_path, models, tune={**TUNE, "lr": 0.001}, force=True)
+    assert again.accepted
+    assert read_model(path).version is not None
+
+
+def test_a_version_that_comes_back_is_checked_as_any_other(
+    tmp_path: Path, single_thread: None
+) -> None:
+    models = ModelDir(tmp_path / "models")
+    put(models, Version("run-0", 9), vector=BAD)
+    put(models, Version("run-2", 1, 0), vector=100 * GOOD)
+    back = adopted(tmp_path, models)
+    assert not back.accepted
+    assert "with the model so far" in back.why
+    forced = adopted(tmp_path, models, force=True)
+    assert forced.accepted
+    assert forced.why.startswith("the operator overrides the check")
 
 
 @pytest.mark.parametrize("at", ["keep", "participant"])
