@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick core docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak methods mutants night pilot without
+.PHONY: help run test alone quick core docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak methods mutants night pilot without
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -17,20 +17,25 @@ test: $(READY) mosquitto chromium ## everything: format, lint, types, then all t
 	@$(MAKE) --no-print-directory check
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
+EXTRAS := $(patsubst extras/%/README.md,%,$(wildcard extras/*/README.md))
 ALONE := -n 2 -m 'not processes and not broker'
 quick: $(READY) ## the tests of pure decisions: methods, messages, engine, sessions; a minute
-	$(BIN)/python -m pytest $(ALONE) tests/shared tests/secure tests/broker \
+	$(BIN)/python -m pytest $(ALONE) tests/shared extras/secure tests/broker \
 		tests/coordinator/test_rounds*.py tests/agent/test_session*.py
 
 core: $(READY) mosquitto ## the core without extras, in a copy of the tree: tests of pure decisions, and a fleet with the same bytes
 	$(BIN)/python -m scripts.core --quick
 
 without: $(READY) ## the core without each of the extras in turn: tests of pure decisions
-	for extra in $$(sed -n 's/^\[\(.*\)\]$$/\1/p' extras.toml); do \
+	for extra in $(EXTRAS); do \
 		$(BIN)/python -m scripts.core --without $$extra --quick --no-fleet || exit 1; done
 
+alone: $(READY) ## the tests of each extra, in a copy that has it and what it uses alone
+	for extra in $(EXTRAS); do \
+		$(BIN)/python -m scripts.core --alone $$extra || exit 1; done
+
 coverage: $(READY) ## all tests that start no process and no broker, and the share of lines that they run
-	$(BIN)/python -m pytest $(ALONE) tests/shared tests/secure tests/agent tests/coordinator tests/broker \
+	$(BIN)/python -m pytest $(ALONE) tests/shared tests/agent tests/coordinator tests/broker extras \
 		--cov covey --cov-report term:skip-covered
 
 docs: $(READY) ## the documentation site, built offline with warnings as errors: site/index.html
@@ -39,7 +44,7 @@ docs: $(READY) ## the documentation site, built offline with warnings as errors:
 check: $(READY) ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/ruff check --preview --select PLR0917 broker coordinator agent shared  # arguments by name
+	$(BIN)/ruff check --preview --select PLR0917 broker coordinator agent shared extras  # arguments by name
 	$(BIN)/mypy
 
 format: $(READY) ## put the code into its format, mend what the linter can mend
@@ -55,8 +60,8 @@ methods: $(READY) ## rules that the suite tries with a method of each kind, with
 mutants: $(READY) ## faults of one line, each planted in a copy of the tree: its test must see it
 	$(BIN)/python -m tests.mutants
 
-night: ## all that the suite tries a sample of, one after another, hours: methods, without, lies, simulate, fuzz, chaos, mutants
-	@$(MAKE) --no-print-directory -j 1 -k methods without lies simulate fuzz chaos mutants
+night: ## all that the suite tries a sample of, one after another, hours: methods, without, alone, lies, simulate, fuzz, chaos, mutants
+	@$(MAKE) --no-print-directory -j 1 -k methods without alone lies simulate fuzz chaos mutants
 
 SEEDS ?= 1000
 BASE ?= 1

@@ -38,7 +38,7 @@ from covey.shared.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from covey.shared.secure.agent import OwnersPolicy
+    from covey.extras.secure.agent import OwnersPolicy
 
 MAX_BYTES_PER_VALUE = 8  # of an encoded model: a float32, and the codec's additions
 HEADER_BYTES = 1 << 16  # of an encoded model
@@ -125,7 +125,7 @@ class PrivacyDemand(BaseModel):
 
     def of_sums(self) -> OwnersPolicy:
         """The demands on terms of secure sums."""
-        terms: type[OwnersPolicy] = extras.part("secure", "secure.agent").OwnersPolicy
+        terms: type[OwnersPolicy] = extras.part("secure", "agent").OwnersPolicy
         rho_of = extras.part("secure", "parameters").rho_of
 
         bound = self.secure_epsilon

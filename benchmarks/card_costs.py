@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measuring import record_options, resumed, show_tables
+from covey.extras.groups.kin import Kin
 from covey.shared.numerics import kinship
 from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.strategies.base import Setup, Training
 from covey.shared.strategies.bases.cut import CARDS_ALONE, COUNTS, MOST_CARDS, SQUARES
 from covey.shared.strategies.client_half import Report
-from covey.shared.strategies.kin import Kin
 from covey.shared.strategies.phase_names import CARD
 from covey.shared.strategies.reading import folded
 from tests.bowl import bowl_layout, flat

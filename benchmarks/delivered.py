@@ -38,10 +38,10 @@ from covey.agent.data.dataset import Dataset
 from covey.agent.data.trees import trees_for
 from covey.agent.learner_choice import BUILT_IN, NUMPY
 from covey.agent.worker.sources import dataset
-from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.record.notices import ignore
 from covey.coordinator.run.options import RunOptions
-from covey.coordinator.simulate.driver import simulate, source_of
+from covey.extras.simulate.driver import simulate, source_of
+from covey.extras.simulate.workers import WorkerPool
 from covey.shared.scenario.load import from_mapping
 from covey.shared.scenario.scenario import Scenario
 

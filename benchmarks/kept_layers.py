@@ -31,9 +31,9 @@ from benchmarks.measuring import mean_and_spread, record_options, resumed
 from benchmarks.torch_runs import TorchClients, device_options, megabytes, repeatable, started
 from covey.agent.data import Dataset, fit
 from covey.agent.data.partition import client_dataset, fleet_data
-from covey.agent.light.numpy_learner import NumpyLocal
 from covey.coordinator.run.run import Run
 from covey.coordinator.view.words import MODE_TITLES
+from covey.extras.light.numpy_learner import NumpyLocal
 from covey.shared.errors import PublicError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name

@@ -40,8 +40,8 @@ from covey.agent.data import Dataset, fit
 from covey.agent.data.dataset import hold_back, take
 from covey.agent.data.partition import SampleSplit, client_dataset, divided, fleet_data
 from covey.agent.data.survey import DataSurvey
-from covey.agent.light.numpy_learner import NumpyLocal
-from covey.coordinator.cli.advise import advice, planned
+from covey.extras.groups.advise import advice, planned
+from covey.extras.light.numpy_learner import NumpyLocal
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.scenario.fleet_statistics import resolved

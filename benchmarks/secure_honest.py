@@ -20,9 +20,9 @@ from typing import Any
 from benchmarks.measuring import record_options, resumed
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
+from covey.extras.secure import phases
 from covey.shared.errors import PublicError
 from covey.shared.strategies.base import ClientId
-from covey.shared.strategies.secured import phases
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients

@@ -2,7 +2,7 @@
 
     python -m benchmarks.secure_liars [--seeds 0 1 2 ...] [--out benchmarks/results/secure_liars.json] [--table]
 
-Memberships alone, by the product's grouping and suspicion (`tests/secure/liars.py`): a sum with a liar is out of range. Agents
+Memberships alone, by the product's grouping and suspicion (`extras/secure/tests/liars.py`): a sum with a liar is out of range. Agents
 drop out of a round each on its own, half of them before its groups are drawn. A run is stuck if 20 rounds in a row have no sum.
 """
 
@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.measuring import record_options, resumed
-from tests.secure.liars import fleet, play
+from covey.extras.secure.tests.liars import fleet, play
 
 AGENTS, LIARS, GONE = (8, 20, 100), (0, 1, 2), (0.0, 0.1, 0.3)
 ROUNDS = 60

@@ -20,12 +20,12 @@ import numpy as np
 from benchmarks.measuring import record_options, resumed
 from benchmarks.privacy import OUT as PRIVACY
 from benchmarks.privacy import SETTINGS, Cell, Run
-from covey.shared.secure.integers import add_noise, to_integers, total_of
-from covey.shared.secure.parameters import Scale, group_of, groups, noised_scale
-from covey.shared.secure.primitives import hashed, number
+from covey.extras.secure.integers import add_noise, to_integers, total_of
+from covey.extras.secure.parameters import Scale, group_of, groups, noised_scale
+from covey.extras.secure.primitives import hashed, number
+from covey.extras.secure.sums import SecureSums
 from covey.shared.strategies.base import Phase
 from covey.shared.strategies.client_half import Report
-from covey.shared.strategies.secured.sums import SecureSums
 
 DATA = "fashion-mnist"
 NOISES = (2.0, 8.0)

@@ -21,14 +21,14 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.measuring import record_options, resumed
-from covey.agent.light.numpy_learner import NumpyLocal
+from covey.extras.light.numpy_learner import NumpyLocal
+from covey.extras.secure.grouping import Grouping
+from covey.extras.secure.memberships import is_too_near
+from covey.extras.secure.progress import Progress
+from covey.extras.secure.secured import Secured
+from covey.extras.secure.tests.live import AGENTS, SECTIONS, Devices, run_of
 from covey.shared.privacy.settings import SecureSettings
-from covey.shared.secure.memberships import is_too_near
 from covey.shared.strategies.fedavg import FedAvg
-from covey.shared.strategies.secured.coordinator import Secured
-from covey.shared.strategies.secured.grouping import Grouping
-from covey.shared.strategies.secured.progress import Progress
-from tests.secure.live import AGENTS, SECTIONS, Devices, run_of
 
 VICTIM, ROUNDS = "a3", 24
 TRAINED = ((2, 1000, 0.05), (1, 8, 0.01), (2, 8, 0.05))  # epochs, batch, rate

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import record_options, resumed
-from covey.shared.secure.memberships import is_too_near
-from covey.shared.secure.parameters import Group, group_of
+from covey.extras.secure.memberships import is_too_near
+from covey.extras.secure.parameters import Group, group_of
 
 ROUNDS = 100
 MEMBERS = (10, 100)

@@ -21,14 +21,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from benchmarks.measuring import foreign_load, record_options, resumed
+from covey.extras.secure import agent as at
+from covey.extras.secure import coordinator as co
+from covey.extras.secure.integers import Integers, add_masks, digest_of
+from covey.extras.secure.messages import Introduction, Terms
+from covey.extras.secure.parameters import USUAL_GROUP, groups
+from covey.extras.secure.tests.group import Device, Site, devices, terms_of
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Vector
-from covey.shared.secure import agent as at
-from covey.shared.secure import coordinator as co
-from covey.shared.secure.integers import Integers, add_masks, digest_of
-from covey.shared.secure.messages import Introduction, Terms
-from covey.shared.secure.parameters import USUAL_GROUP, groups
-from tests.secure.group import Device, Site, devices, terms_of
 
 T = TypeVar("T")
 SAMPLE = 3  # agents that are measured

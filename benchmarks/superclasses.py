@@ -33,11 +33,11 @@ from scipy.optimize import linear_sum_assignment
 from covey.agent.data import Dataset, fit, load
 from covey.agent.policy import NO_CODE_RULES
 from covey.agent.worker.learners import learner_for
-from covey.coordinator.compare.rows import ComparisonRow, summaries
-from covey.coordinator.compare.tables import tables
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.processes.launch import started
 from covey.coordinator.view.table import NONE, Column, Table
+from covey.extras.compare.rows import ComparisonRow, summaries
+from covey.extras.compare.tables import tables
 from covey.shared.numerics import metrics
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.scenario import Scenario

@@ -22,10 +22,10 @@ from benchmarks.measuring import Found, record_options, resumed
 from benchmarks.torch_runs import device_option, repeatable
 from covey.agent.data import fit
 from covey.agent.data.partition import client_dataset, fleet_data
-from covey.agent.training.batched import batched
 from covey.agent.training.learner import Nets, TorchLocal
 from covey.agent.training.models import initial
 from covey.agent.training.together import together
+from covey.extras.simulate.batched import batched
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Training

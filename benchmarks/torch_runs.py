@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from covey.agent.data import Dataset
-from covey.agent.training.batched import batched
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.agent.training.together import together
@@ -24,6 +23,7 @@ from covey.coordinator.run.happenings import Refused
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver, Work
+from covey.extras.simulate.batched import batched
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario

@@ -1,13 +1,16 @@
 """The core without extras: a copy of the tree, from which they are deleted, must do the main job with the same bytes.
 
     .venv/bin/python -m scripts.core [--without EXTRA ...] [--quick] [--no-tests] [--no-fleet]
+    .venv/bin/python -m scripts.core --alone EXTRA
 
-`extras.toml` lists what belongs to which extra; without `--without` all of them go. In the copy run
+Without `--without` all extras go. In the copy run
 
 1. the tests of the core: those that neither import nor name a module of an extra, themselves or by way of the kits, and are
    not marked to be about all extras;
 2. a fleet over Mosquitto with FedAvg, FeSEM and FedClust, where agents drop out and the coordinator of the last run is killed
    and resumed. The whole tree does the same, and the models of both must have the same bytes.
+
+With `--alone` one extra stays, with those that its README names, and its own tests run.
 """
 
 from __future__ import annotations
@@ -28,9 +31,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from scripts.size import FOLDERS, ROOT, parts_of
+from scripts.size import FOLDERS, ROOT, extra_at, parts_of
 
-TABLE = "shared/extras.py"  # the only look-up: it alone names modules of extras
+# in the README of an extra
+USES = re.compile(r"^Uses: (.+)$", re.MULTILINE)
+TESTS_USE = re.compile(r"^Its tests use: (.+)$", re.MULTILINE)
 OURS = re.compile(r"covey(?:\.\w+)+")
 QUICK = ("tests/shared", "tests/coordinator/test_rounds", "tests/agent/test_session")
 METHODS = ("fedavg", "fesem", "fedclust")
@@ -104,29 +109,48 @@ def owners_of(parts: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def extras_of(root: Path) -> list[str]:
+    """The names of all extras of a tree."""
+    return sorted(set(parts_of(root).values()) - {"core"})
+
+
+def uses_of(root: Path, extra: str, line: re.Pattern[str] = USES) -> set[str]:
+    """The other extras that an extra may import, or that its tests may: its README names them."""
+    found = line.search((root / "extras" / extra / "README.md").read_text(encoding="utf-8"))
+    return set(re.findall(r"`(\w+)`", found[1])) if found else set()
+
+
+def needed_by_tests(root: Path, extra: str) -> set[str]:
+    """An extra, what it and its tests use, and what those use."""
+    found, open_ = set[str](), [extra, *uses_of(root, extra, TESTS_USE)]
+    while open_:
+        if (one := open_.pop()) not in found:
+            found.add(one)
+            open_ += uses_of(root, one)
+    return found
+
+
 def arrows(root: Path) -> dict[str, dict[str, set[str]]]:
     """Modules of extras that each part names and does not own, by part and file; that is all that keeps it from going alone."""
     parts = parts_of(root)
     owners = owners_of(parts)
     found: dict[str, dict[str, set[str]]] = {}
     for file, part in parts.items():
-        if file != TABLE:
-            others = {
-                name for name in named(_tree(root / file)) & owners.keys() if owners[name] != part
-            }
-            if others:
-                found.setdefault(part, {})[file] = others
+        others = {
+            name for name in named(_tree(root / file)) & owners.keys() if owners[name] != part
+        }
+        if others:
+            found.setdefault(part, {})[file] = others
     return found
 
 
 def extras_of_tests(root: Path) -> dict[str, set[str]]:
-    """The extras that each file of tests or benchmarks imports or names: itself, and what it imports of others."""
+    """The extras that each file of tests or benchmarks lies with, imports or names: itself, and what it imports of others."""
     owners = owners_of(parts_of(root))
-    files = {
-        module_of(file): file
-        for folder in ("tests", "benchmarks")
-        for file in (p.relative_to(root).as_posix() for p in sorted((root / folder).rglob("*.py")))
-    }
+    folders = (root / "tests", root / "benchmarks", *sorted(root.glob("extras/*/tests")))
+    places = (path.relative_to(root) for one in folders for path in sorted(one.rglob("*.py")))
+    files = {module_of(place.as_posix()): place.as_posix() for place in places}
+    owners |= {name: extra for name, file in files.items() if (extra := extra_at(Path(file)))}
 
     @cache
     def reached(module: str) -> frozenset[str]:
@@ -143,9 +167,9 @@ def extras_of_tests(root: Path) -> dict[str, set[str]]:
         return frozenset(found)
 
     return {
-        file: {owners[name] for name in names & owners.keys()}
+        file: {owners[name] for name in (names | {module}) & owners.keys()}
         | {extra for name in names & files.keys() for extra in reached(name)}
-        for file in files.values()
+        for module, file in files.items()
         for names in [named(_tree(root / file))]
     }
 
@@ -163,7 +187,7 @@ def files_of_tests(root: Path, gone: Sequence[str]) -> list[str]:
 
 
 def copied(root: Path, to: Path, gone: Sequence[str]) -> int:
-    """Copy the files that git knows or would take, without the modules of these extras. Returns how many were left out."""
+    """Copy the files that git knows or would take, without the folders of these extras. Returns how many were left out."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root,
@@ -171,9 +195,9 @@ def copied(root: Path, to: Path, gone: Sequence[str]) -> int:
         capture_output=True,
         text=True,
     )
-    parts, left_out = parts_of(root), 0
+    left_out = 0
     for file in filter(None, listed.stdout.split("\0")):
-        if parts.get(file) in gone:
+        if extra_at(Path(file)) in gone:
             left_out += 1
         elif (root / file).exists():
             (to / file).parent.mkdir(parents=True, exist_ok=True)
@@ -268,16 +292,22 @@ def differences(whole: Mapping[str, str], core: Mapping[str, str]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--without", nargs="+", metavar="EXTRA", help="the extras to delete; all")
+    parser.add_argument("--alone", metavar="EXTRA", help="its own tests, without all other extras")
     parser.add_argument("--quick", action="store_true", help=f"only tests of {', '.join(QUICK)}")
     parser.add_argument("--no-tests", action="store_true", help="only the fleet")
     parser.add_argument("--no-fleet", action="store_true", help="only the tests")
     options = parser.parse_args()
-    extras = sorted(set(parts_of(ROOT).values()) - {"core"})
+    extras = extras_of(ROOT)
     gone = options.without or extras
+    if options.alone:
+        gone = sorted(set(extras) - needed_by_tests(ROOT, options.alone))
     with tempfile.TemporaryDirectory(prefix="covey-core-") as folder:
         copy = Path(folder, "tree")
         left_out = copied(ROOT, copy, gone)
         print(f"{left_out} files left out: {', '.join(gone)}", flush=True)
+        if options.alone:
+            run_tests(copy, [f"extras/{options.alone}/tests"])
+            return
         if not options.no_tests:
             files = files_of_tests(ROOT, extras)
             print(f"{len(files)} files of tests are the core's", flush=True)

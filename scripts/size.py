@@ -1,4 +1,4 @@
-"""The code lines of the product by the parts of `extras.toml`: the core and its extras.
+"""The code lines of the product by its parts: the core, and each folder of `extras/`.
 
     python3 scripts/size.py [TREE] [--no-run] [--rooms] [--json FILE] [--against FILE]
 
@@ -25,11 +25,10 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("agent", "broker", "coordinator", "shared")
+FOLDERS = ("agent", "broker", "coordinator", "extras", "shared")
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 BLANK |= {tokenize.ENDMARKER, tokenize.ENCODING}
 SMALL = 40  # code lines
@@ -69,28 +68,23 @@ class Size:
 
 
 def parts_of(root: Path) -> dict[str, str]:
-    """Each file of the product, and the part that it belongs to: an extra of `extras.toml`, or the core.
-
-    Raises:
-        ValueError: a file belongs to two extras, or a pattern to no file.
-    """
-    extras = tomllib.loads((root / "extras.toml").read_text(encoding="utf-8"))
-    folders = [*(root / folder for folder in FOLDERS), root / "src/covey"]
+    """Each file of the product, tests apart, and the part that it belongs to: an extra, by its folder, or the core."""
     files = [
-        path.relative_to(root).as_posix()
-        for folder in folders
-        for path in sorted(folder.rglob("*.py") if folder.name != "covey" else folder.glob("*.py"))
+        *(path for folder in FOLDERS for path in sorted((root / folder).rglob("*.py"))),
+        *sorted((root / "src/covey").glob("*.py")),
     ]
-    parts: dict[str, str] = {}
-    for extra, about in extras.items():
-        for pattern in about["modules"]:
-            found = {file for file in files if fnmatch(file, pattern)}
-            if not found or found & parts.keys():
-                raise ValueError(
-                    f"extras.toml, {extra}: {pattern} names no file, or one of another extra"
-                )
-            parts |= dict.fromkeys(found, extra)
-    return {file: parts.get(file, "core") for file in files}
+    places = (path.relative_to(root) for path in files)
+    return {place.as_posix(): extra_at(place) or "core" for place in places if not is_test(place)}
+
+
+def extra_at(place: Path) -> str:
+    """The extra in whose folder a file of the tree lies; "" for one of the core."""
+    return place.parts[1] if place.parts[0] == "extras" and len(place.parts) > 2 else ""
+
+
+def is_test(place: Path) -> bool:
+    """Whether a file of the tree belongs to the tests of an extra."""
+    return bool(extra_at(place)) and place.parts[2] == "tests"
 
 
 def measure(path: Path) -> Size:

@@ -83,9 +83,7 @@ def failed(text: str) -> typer.Exit:
 class CommandEntry:
     """A command in the list of a program. Its module is imported only when somebody types it."""
 
-    function: (
-        str  # such as "covey.agent.cli.join:join"; of an extra without what comes before "cli."
-    )
+    function: str  # such as "covey.agent.cli.join:join"; of an extra "module:function"
     about: str  # one line of the list; the function's docstring is the help of the command itself
     passes_on: bool = False  # it takes options that it does not know, for another command
     extra: str = ""  # that has it; "" for a command of the core

@@ -56,7 +56,7 @@ def start(name: str, folder: Path) -> contextlib.AbstractContextManager[str]:
 
 def embedded(options: BrokerOptions) -> Any:
     """The broker in Python, not started."""
-    from covey.broker.programs.embedded import EmbeddedBroker
+    from covey.extras.embedded.program import EmbeddedBroker
 
     return EmbeddedBroker(options)
 

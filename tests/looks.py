@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covey.coordinator.dashboard.folder_reader import FolderReader
-from covey.coordinator.dashboard.hub import LiveState
-from covey.coordinator.dashboard.server import serving
+from covey.extras.pages.hub import LiveState
+from covey.extras.pages.server import serving
 from covey.shared.wire.documents import Control
 from tests.browser import Page, browser
 

@@ -18,9 +18,9 @@ import yaml
 from covey.broker.limits import Limits
 from covey.broker.programs.mosquitto import render
 from covey.broker.programs.options import BrokerOptions
+from covey.extras.outlets.tests.test_scrape import watched
 from covey.shared.scenario.load import load
 from tests import clock
-from tests.coordinator.test_scrape import watched
 from tests.test_docs import mistake
 
 ROOT = Path(__file__).parent.parent

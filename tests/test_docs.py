@@ -23,11 +23,13 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from scripts.size import parts_of
+
 ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    ROOT / "shared/secure/README.md",
+    ROOT / "extras/secure/protocol.md",
     ROOT / "shared/wire/README.md",
     *sorted((ROOT / "docs").glob("**/*.md")),
 ]
@@ -202,9 +204,7 @@ def test_a_command_of_the_lab_that_is_typed_without_that_word_is_named_with_its_
             assert done.stderr == f"error: `{name} {command}` is now `{typed}`\n"
 
 
-SOURCES = [
-    path for folder in (*PROGRAMS, "shared") for path in sorted((ROOT / folder).rglob("*.py"))
-]
+SOURCES = [ROOT / file for file in parts_of(ROOT)]
 PLAIN = [
     *sorted((ROOT / "deploy").rglob("*")),
     *sorted((ROOT / "scenarios").rglob("*.yaml")),

@@ -115,7 +115,7 @@ LINKED = [
     *(ROOT / "docs").rglob("*.md"),
     *(ROOT / "benchmarks" / "results").glob("*.md"),
     *(ROOT / "examples").glob("*.md"),
-    ROOT / "shared" / "secure" / "README.md",
+    *ROOT.glob("extras/*/*.md"),
     ROOT / "shared" / "wire" / "README.md",
 ]
 

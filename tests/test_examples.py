@@ -12,9 +12,9 @@ from covey.agent.cli.data import EXAMPLES, copy_device, copy_examples
 from covey.agent.cli.options import resolve_data
 from covey.agent.cli.program import app
 from covey.agent.data.check import load_local
-from covey.agent.data.proposal_data import describe
+from covey.extras.proposals.proposal import checked, propose
+from covey.extras.proposals.proposal_data import describe
 from covey.shared.errors import UserError
-from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.load import load
 
 MAX_BYTES = 300_000

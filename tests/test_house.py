@@ -7,7 +7,6 @@ import graphlib
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
@@ -15,18 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from covey.shared.extras import PARTS
+from covey.shared.strategies.method_names import OF_EXTRAS
 from scripts import core
-from scripts.core import arrows, owners_of
-from scripts.size import limits_of, lines_of_parts, parts_of
+from scripts.core import arrows, extras_of, extras_of_tests, needed_by_tests, owners_of, uses_of
+from scripts.size import extra_at, limits_of, lines_of_parts, parts_of
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("agent", "broker", "coordinator", "shared")
-FILES = sorted(
-    path.relative_to(ROOT).as_posix()
-    for folder in FOLDERS
-    for path in (ROOT / folder).rglob("*.py")
-)
+PROGRAMS = ("agent", "broker", "coordinator")
+FILES = sorted(file for file in parts_of(ROOT) if not file.startswith("src/"))
 
 # The rooms of each folder, from the ground up: a room may import those before it, never one behind it.
 # A module that lies in no room is a room of its own.
@@ -38,18 +33,15 @@ STAIRS = {
         "own_code",
         "numerics",
         "privacy wire",
-        "secure",
         "strategies mqtt",
         "scenario cli",
         "work disclosures models",
-        "proposal",
     ],
     "broker": [
         "limits topic_filters",
         "access",
-        "embedded",
         "programs",
-        "folder doctor",
+        "folder",
         "expulsion joining shards seen",
         "cli",
     ],
@@ -61,9 +53,8 @@ STAIRS = {
         "record",
         "run",
         "view",
-        "processes compare serve track",
-        "simulate report dashboard deploy aggregate",
-        "cluster",
+        "processes serve",
+        "simulate report dashboard",
         "cli",
     ],
     "agent": [
@@ -71,7 +62,6 @@ STAIRS = {
         "own_code policy kept",
         "data",
         "learning own_loops",
-        "light",
         "training",
         "worker",
         "device",
@@ -82,15 +72,15 @@ STAIRS = {
 
 # what is imported -> the only files that may
 ONLY = {
-    "torch": ["agent/training/*.py"],
+    "torch": ["agent/training/*.py", "extras/in_use/program.py", "extras/simulate/batched.py"],
     "aiomqtt": ["shared/mqtt/mqtt_link.py"],
     "distributed": [
-        "coordinator/cluster/dask_cells.py"
+        "extras/compare/dask_cells.py"
     ],  # it pickles: between the user's own machines alone
-    "cryptography": ["broker/access/authority.py", "shared/secure/primitives.py"],
-    "mlflow": ["coordinator/track/to_mlflow.py"],
-    "tensorboard": ["coordinator/track/to_tensorboard.py"],
-    "wandb": ["coordinator/track/to_wandb.py"],
+    "cryptography": ["broker/access/authority.py", "extras/secure/primitives.py"],
+    "mlflow": ["extras/outlets/to_mlflow.py"],
+    "tensorboard": ["extras/outlets/to_tensorboard.py"],
+    "wandb": ["extras/outlets/to_wandb.py"],
     "matplotlib": [],  # pages draw their own SVG
     "pickle": [],
     "cloudpickle": [],
@@ -100,7 +90,7 @@ ONLY = {
     "shelve": [],
 }
 # modules that are for one room
-OWN = {"covey.coordinator.run.parts": "coordinator/run/*.py"}
+OWN = {"covey.coordinator.run.parts": ["coordinator/run/*.py", "extras/scale/sum_acceptance.py"]}
 # who sets what a run consists of: everyone else reads it, and gives the run events
 RUN = ["coordinator/run/*.py", "coordinator/record/store.py"]
 PURE = [
@@ -118,10 +108,15 @@ PURE = [
     "coordinator/fold/statistics.py",
     "coordinator/view/*.py",
     "shared/numerics/*.py",
-    "shared/secure/*.py",
+    "extras/secure/*.py",
     "shared/strategies/*.py",
     "shared/wire/*.py",
+    "extras/groups/kin.py",
+    "extras/pages/plots.py",
+    "extras/pages/svg.py",
+    "extras/papers/*.py",
 ]
+NOT_PURE = ["extras/secure/secure_folder.py"]  # the secrets of a device, and until when they count
 # who imports a module by a name that is no constant: by a table of names whose values are read here too, or the user's own
 BY_NAME = {
     "agent/own_code.py": "code of the user's own",
@@ -147,8 +142,8 @@ IDLE = [
     "covey.agent.device.service",
     "covey.agent.device.session",
     "covey.agent.device.outbox",
-    "covey.shared.secure.agent",
-    "covey.shared.secure.messages",
+    "covey.extras.secure.agent",
+    "covey.extras.secure.messages",
     "covey.shared.wire.parts",
     "covey.shared.wire.documents",
     "covey.shared.wire.messages",
@@ -156,21 +151,21 @@ IDLE = [
 ]
 # modules behind doors: functions of their rooms import them where they are used, and a usual run never does
 DOORS = [
-    "covey.agent.data.images",
-    "covey.agent.data.parquet_images",
-    "covey.agent.data.sounds",
+    "covey.extras.formats.images",
+    "covey.extras.formats.parquet_images",
+    "covey.extras.formats.sounds",
     "covey.agent.data.sqlite_rows",
     "covey.agent.data.tables",
-    "covey.agent.light.estimators",
-    "covey.agent.light.flower",
-    "covey.broker.programs.embedded",
-    "covey.broker.programs.websocket_gateway",
-    "covey.coordinator.cluster.dask_cells",
-    "covey.coordinator.track.to_mlflow",
-    "covey.coordinator.track.to_tensorboard",
-    "covey.coordinator.track.to_wandb",
-    "covey.shared.strategies.secured.agent",
-    "covey.shared.strategies.secured.coordinator",
+    "covey.extras.light.estimators",
+    "covey.extras.light.flower",
+    "covey.extras.embedded.program",
+    "covey.extras.embedded.websocket_gateway",
+    "covey.extras.compare.dask_cells",
+    "covey.extras.outlets.to_mlflow",
+    "covey.extras.outlets.to_tensorboard",
+    "covey.extras.outlets.to_wandb",
+    "covey.extras.secure.on_device",
+    "covey.extras.secure.secured",
 ]
 ROUNDS = [
     "covey.coordinator.run.run",
@@ -237,8 +232,12 @@ def floor_of(folder: str, room: str) -> int:
 
 
 def wrong_arrows(file: str, modules: set[str]) -> list[str]:
-    """Imports that leave a folder for a sibling, or go up its stairs."""
+    """Imports that leave a folder for a sibling, or go up its stairs. Who may import an extra, other tests say."""
     folder, room = room_of("covey." + file.removesuffix(".py").replace("/", "."))
+    modules = {module for module in modules if room_of(module)[0] != "extras"}
+    if folder == "extras":
+        programs = sorted({room_of(module)[0] for module in modules} & {*PROGRAMS})
+        return [f"a file is of {' and '.join(programs)}"] if len(programs) > 1 else []
     wrong = []
     for module in sorted(modules):
         if not module.startswith("covey."):
@@ -278,14 +277,14 @@ def broken(file: str, tree: ast.AST) -> list[str]:
     for name, allowed in ONLY.items():
         if name in packages and not matches(file, allowed):
             wrong.append(f"{name} may be imported by {allowed or 'nobody'} only")
-    if matches(file, PURE):
+    if matches(file, PURE) and not matches(file, NOT_PURE):
         wrong += [
             f"a pure file imports {name}"
             for name in sorted(packages & {"asyncio", "socket", "time", "aiomqtt"})
         ]
     for name, room in OWN.items():
-        if any(module.startswith(name) for module in modules) and not matches(file, [room]):
-            wrong.append(f"{name} is for {room} alone")
+        if any(module.startswith(name) for module in modules) and not matches(file, room):
+            wrong.append(f"{name} is for {' and '.join(room)} alone")
     if not matches(file, RUN):
         wrong += [f"a run is changed without an event, line {line}" for line in meddles(tree)]
     strange = {"tests", "a relative name"}
@@ -336,7 +335,8 @@ def test_tests_import_public_names_alone() -> None:
     imports = re.compile(r"^from covey[\w.]* import (\([^)]*\)|.*)$", re.MULTILINE)
     private = {
         f"{path.name}: {name}"
-        for path in (ROOT / "tests").rglob("*.py")
+        for folder in (ROOT / "tests", *ROOT.glob("extras/*/tests"))
+        for path in folder.rglob("*.py")
         for names in imports.findall(path.read_text(encoding="utf-8"))
         for name in re.findall(r"\b_\w+", names)
     }
@@ -348,7 +348,9 @@ def test_every_room_has_its_place_on_the_stairs() -> None:
     drawn = {
         (folder, room) for folder, floors in STAIRS.items() for room in " ".join(floors).split()
     }
-    assert {(folder, room) for folder, room in rooms if room != "__init__"} == drawn
+    assert {
+        (folder, room) for folder, room in rooms if room != "__init__" and folder != "extras"
+    } == drawn
 
 
 @pytest.mark.parametrize(
@@ -391,8 +393,8 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         ("coordinator/run/x.py", "from ..agent import session", "a relative name is imported"),
         (
             "agent/learning.py",
-            "def f():\n    return importlib.import_module('covey.agent.light.own_loop')",
-            "agent/learning imports light, which is not below it",
+            "def f():\n    return importlib.import_module('covey.agent.training.models')",
+            "agent/learning imports training, which is not below it",
         ),
         ("shared/own_code/plugins.py", "import_module('covey.agent.data.tables')", "shared imports agent"),
         (
@@ -407,6 +409,11 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         ),
         ("shared/own_code/plugins.py", "import_module(DOORS[name])", "a name of its own is imported"),
         ("agent/data/load.py", "__import__('json')", "an import is a statement, and here a call"),
+        (
+            "extras/sums/x.py",
+            "from covey.agent import policy\nfrom covey.broker import folder",
+            "a file is of agent and broker",
+        ),
         ("agent/cli/device.py", "import aiomqtt", "aiomqtt may be imported by"),
         ("agent/cli/device.py", "import pickle", "pickle may be imported by nobody only"),
         ("coordinator/engine/rounds.py", "import time", "a pure file imports time"),
@@ -441,10 +448,9 @@ def test_the_core_names_no_extra() -> None:
     assert arrows(ROOT).get("core", {}) == {}
 
 
-def test_an_extra_names_the_core_and_what_its_entry_has_alone() -> None:
-    about = tomllib.loads((ROOT / "extras.toml").read_text("utf-8"))
+def test_an_extra_names_the_core_and_what_its_readme_has_alone() -> None:
     owners = owners_of(parts_of(ROOT))
-    uses = {extra: set(entry.get("uses", ())) for extra, entry in about.items()}
+    uses = {extra: uses_of(ROOT, extra) for extra in extras_of(ROOT)}
     found = {
         extra: {owners[name] for names in files.values() for name in names}
         for extra, files in arrows(ROOT).items()
@@ -453,10 +459,70 @@ def test_an_extra_names_the_core_and_what_its_entry_has_alone() -> None:
     graphlib.TopologicalSorter(uses).prepare()  # raises CycleError, which names the circle
 
 
+def test_a_test_of_an_extra_needs_what_the_extra_uses_alone() -> None:
+    needed = {extra: needed_by_tests(ROOT, extra) for extra in extras_of(ROOT)}
+    too_many = {
+        file: found - needed[extra]
+        for file, found in extras_of_tests(ROOT).items()
+        if (extra := extra_at(Path(file))) and not found <= needed[extra]
+    }
+    assert too_many == {}
+
+
+def test_a_module_of_an_extra_runs_in_one_program() -> None:
+    """A device that has no libraries of a coordinator can import all that is for devices."""
+    owned = owners_of(parts_of(ROOT))
+    files = {core.module_of(file): file for file in FILES}
+    found = {
+        module: {room_of(name)[0] for name in reached(module, owned.keys() | {module}, files)}
+        for module in owned
+    }
+    programs = {module: sorted(folders & {*PROGRAMS}) for module, folders in found.items()}
+    assert {module: several for module, several in programs.items() if len(several) > 1} == {}
+
+
+def reached(module: str, through: set[str], files: dict[str, str]) -> set[str]:
+    """All that a module imports, and what that imports where it is one of `through`."""
+    found, open_ = set[str](), [module]
+    while open_:
+        one = open_.pop()
+        if one in through:
+            names = with_packages(imported_modules(read(files[one]))) & files.keys()
+            open_ += names - found
+            found |= names
+    return found
+
+
+def asked_of_extras() -> dict[tuple[str, str], str]:
+    """Extra and module of each call of `extras.part`, each command and each method that is one of an extra's; and where."""
+    asked = {(extra, name): "a method" for name, extra in OF_EXTRAS.items()}
+    for file, part in parts_of(ROOT).items():
+        if part == "core":
+            for node in ast.walk(read(file)):
+                match node:
+                    case ast.Call(
+                        args=[ast.Constant(value=str(extra)), ast.Constant(value=module), *_]
+                    ) if dotted(node.func) == "extras.part":
+                        asked[extra, str(module)] = file
+                    case ast.Call(args=[ast.Constant(value=str(name)), *_], keywords=given) if (
+                        dotted(node.func) == "CommandEntry"
+                    ):
+                        for keyword in given:
+                            match keyword:
+                                case ast.keyword(arg="extra", value=ast.Constant(value=str(extra))):
+                                    asked[extra, name.partition(":")[0]] = file
+    return asked
+
+
 def test_the_core_asks_extras_for_modules_that_they_have() -> None:
-    owners = owners_of(parts_of(ROOT))
-    asked = {name: extra for extra, names in PARTS.items() for name in names}
-    assert asked == {name: owners.get(name) for name in asked}
+    asked = asked_of_extras()
+    assert {extra for extra, _ in asked} == {*extras_of(ROOT)}
+    gone = {
+        one: file
+        for one, file in asked.items()
+        if not (ROOT / "extras" / one[0] / f"{one[1]}.py").exists()
+    }
+    assert gone == {}
 
 
 def test_no_part_is_larger_than_its_number() -> None:
@@ -470,10 +536,11 @@ def test_no_part_is_larger_than_its_number() -> None:
     assert not larger, "; ".join(larger)
 
 
-EXTRA = "covey.agent.sums.noise"
+EXTRA = "covey.extras.sums.noise"
 SMALL_TREE = {
-    "extras.toml": '[sums]\nmodules = ["agent/sums/*"]\n',
-    "agent/sums/noise.py": "",
+    "extras/sums/README.md": "",
+    "extras/sums/noise.py": "",
+    "extras/sums/tests/kit.py": "",
     "agent/start.py": "",
     "src/covey/api.py": "",
     "tests/kit.py": f"def one():\n    from {EXTRA} import draw",
@@ -495,7 +562,7 @@ def written(root: Path, **changes: str) -> Path:
     [
         f"import {EXTRA}",
         f"from {EXTRA} import draw",
-        "from covey.agent.sums import noise",
+        "from covey.extras.sums import noise",
         f"def f():\n    from {EXTRA} import draw",
         f"import_module('{EXTRA}')",
         f"COMMAND = '{EXTRA}:draw'",
@@ -519,6 +586,7 @@ def test_a_type_of_an_extra_is_no_arrow(tmp_path: Path) -> None:
         ("from tests.kit_of_sums import one", False),
         (f"def test():\n    import {EXTRA}", False),
         (f"@patch('{EXTRA}.draw')\ndef test(): ...", False),
+        ("from covey.extras.sums.tests.kit import one", False),
     ],
 )
 def test_a_test_of_the_core_needs_no_extra(

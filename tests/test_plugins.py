@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import covey
 from covey.agent.data.load import load as load_data
 from covey.coordinator.cli.program import app
-from covey.coordinator.report.run_facts import facts_of
+from covey.extras.pages.run_facts import facts_of
 from covey.shared.errors import UserError
 from covey.shared.own_code import plugins
 from covey.shared.own_code.consent import NO_CODE, AllowedCode, ConsentError, consented

@@ -24,7 +24,7 @@ from tests.processes import ROOT
 
 pytestmark = pytest.mark.processes
 
-SOURCES = ("agent", "broker", "coordinator", "examples", "scenarios", "shared", "src")
+SOURCES = ("agent", "broker", "coordinator", "examples", "extras", "scenarios", "shared", "src")
 FILES = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt")
 BUILD = "import sys, setuptools.build_meta as backend; getattr(backend, sys.argv[1])(sys.argv[2])"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"  # that the checkout has
@@ -105,7 +105,7 @@ def files_below(folder: Path) -> set[str]:
         str((Path(here) / name).relative_to(folder))
         for here, _, names in os.walk(folder, followlinks=True)
         for name in names
-        if not name.endswith(".pyc")
+        if not name.endswith(".pyc") and Path(here).name != "tests"
     }
 
 

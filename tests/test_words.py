@@ -22,7 +22,7 @@ import pytest
 from tests.test_docs import PAGES
 
 ROOT = Path(__file__).resolve().parent.parent
-PRODUCT = ("agent", "broker", "coordinator", "shared")
+PRODUCT = ("agent", "broker", "coordinator", "extras", "shared")
 CODE = (*PRODUCT, "benchmarks", "examples", "scripts")
 TESTS = sorted({f"tests/{path.parent.name}" for path in (ROOT / "tests").glob("*/*.py")})
 FOLDERS = (*CODE, "docs", "tests", *TESTS)  # docs: all pages; tests: without its sub-folders

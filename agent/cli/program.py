@@ -21,15 +21,13 @@ class AgentCommands(Commands):
         "examples": CommandEntry(
             "covey.agent.cli.data:examples", "Make a folder of data to try it"
         ),
-        "predict": CommandEntry(
-            "cli.models:predict", "Predict with the model in use", extra="in_use"
-        ),
+        "predict": CommandEntry("models:predict", "Predict with the model in use", extra="in_use"),
         "serve": CommandEntry(
-            "cli.models:serve", "Answer other programs with predictions", extra="in_use"
+            "models:serve", "Answer other programs with predictions", extra="in_use"
         ),
     }
     lab: ClassVar[Entries] = {
-        "export": CommandEntry("cli.models:export", "Write a model as a program", extra="in_use"),
+        "export": CommandEntry("models:export", "Write a model as a program", extra="in_use"),
         "fleet": CommandEntry(
             "covey.agent.cli.simulation:fleet", "Run the agents of a simulated fleet"
         ),
@@ -42,9 +40,7 @@ class AgentCommands(Commands):
         "policy": CommandEntry(
             "covey.agent.cli.device:show_policy", "Print the limits of this device"
         ),
-        "reset": CommandEntry(
-            "cli.models:reset", "Forget which publication came last", extra="in_use"
-        ),
+        "reset": CommandEntry("models:reset", "Forget which publication came last", extra="in_use"),
         "service": CommandEntry(
             "covey.agent.cli.device:service", "Print a systemd unit for this agent", passes_on=True
         ),

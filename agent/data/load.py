@@ -15,7 +15,7 @@ from covey.shared.own_code.consent import NO_CODE, AllowedCode
 from covey.shared.scenario.task import Task
 
 if TYPE_CHECKING:
-    from covey.agent.data.class_folders import ClassFolders
+    from covey.extras.formats.class_folders import ClassFolders
 
 TABLES = (".csv", ".tsv", ".parquet")
 ACCEPTED = (

@@ -39,7 +39,7 @@ from covey.shared.work.order_settings import settings_of, task_of
 
 if TYPE_CHECKING:
     from covey.agent.learning import LocalTraining
-    from covey.shared.strategies.secured.agent import SecureDevice
+    from covey.extras.secure.on_device import SecureDevice
 
 Read = Callable[[Path, Layout], Vector]
 FileName = tuple[str, str]  # of a file, and the digest of a layout

@@ -19,7 +19,7 @@ class BrokerCommands(Commands):
         "expel": CommandEntry("covey.broker.cli.users:expel", "Revoke the credentials of agents"),
         "list": CommandEntry("covey.broker.cli.users:list_users", "List users, and who is online"),
         "doctor": CommandEntry(
-            "cli.examining:doctor", "Check what a broker provides", extra="doctor"
+            "broker_command:doctor", "Check what a broker provides", extra="doctor"
         ),
     }
     lab: ClassVar[Entries] = {

@@ -17,8 +17,8 @@ from covey.shared.programs.child import stop_signals
 from covey.shared.storage import json_text
 
 if TYPE_CHECKING:
-    from covey.broker.programs.embedded import EmbeddedBroker
-    from covey.broker.programs.websocket_gateway import WebsocketGateway
+    from covey.extras.embedded.program import EmbeddedBroker
+    from covey.extras.embedded.websocket_gateway import WebsocketGateway
 
     Broker = Mosquitto | EmbeddedBroker
 
@@ -174,5 +174,5 @@ def available_broker(
         if find() is not None:
             return Mosquitto
         show(FALLBACK)
-    embedded_broker: type[EmbeddedBroker] = extras.part("embedded", "embedded").EmbeddedBroker
+    embedded_broker: type[EmbeddedBroker] = extras.part("embedded", "program").EmbeddedBroker
     return embedded_broker

@@ -13,7 +13,7 @@ class CoordinatorCommands(Commands):
 
     front: ClassVar[Entries] = {  # they follow the life of a run
         "init": CommandEntry(
-            "cli.init:init_command", "Propose a scenario for your own data", extra="proposals"
+            "init:init_command", "Propose a scenario for your own data", extra="proposals"
         ),
         "validate": CommandEntry(
             "covey.coordinator.cli.validate:validate",
@@ -21,45 +21,39 @@ class CoordinatorCommands(Commands):
         ),
         "run": CommandEntry("covey.coordinator.cli.run:run_command", "Run a scenario to its end"),
         "compare": CommandEntry(
-            "cli.compare:compare_command", "Run several methods, and compare them", extra="compare"
+            "compare:compare_command", "Run several methods, and compare them", extra="compare"
         ),
         "report": CommandEntry(
             "covey.coordinator.cli.report:report_command", "Show the results of finished runs"
         ),
         "status": CommandEntry("covey.coordinator.cli.status:status", "List a run's agents"),
-        "doctor": CommandEntry(
-            "cli.doctor:doctor", "List what is odd about a fleet", extra="doctor"
-        ),
-        "dashboard": CommandEntry(
-            "cli.dashboard:dashboard", "Show a run in a browser", extra="pages"
-        ),
+        "doctor": CommandEntry("command:doctor", "List what is odd about a fleet", extra="doctor"),
+        "dashboard": CommandEntry("dashboard:dashboard", "Show a run in a browser", extra="pages"),
         "stop": CommandEntry("covey.coordinator.cli.control:stop", "Stop the running coordinator"),
         "promote": CommandEntry(
-            "cli.promote:promote", "Publish a run's models to the devices", extra="in_use"
+            "promote:promote", "Publish a run's models to the devices", extra="in_use"
         ),
         "rollback": CommandEntry(
-            "cli.promote:rollback", "Publish what was in use before", extra="in_use"
+            "promote:rollback", "Publish what was in use before", extra="in_use"
         ),
         "versions": CommandEntry(
-            "cli.versions:versions_command", "List what was published", extra="in_use"
+            "versions:versions_command", "List what was published", extra="in_use"
         ),
         "advise": CommandEntry(
-            "cli.advise:advise_command", "Find out whether clusters would help", extra="groups"
+            "advise:advise_command", "Find out whether clusters would help", extra="groups"
         ),
         "ls": CommandEntry("covey.coordinator.cli.runs:list_runs", "List the runs in a folder"),
         "prune": CommandEntry("covey.coordinator.cli.runs:prune", "Remove the folders of old runs"),
     }
     lab: ClassVar[Entries] = {
         "aggregate": CommandEntry(
-            "cli.aggregate:aggregate", "Add up reports near a broker", extra="scale"
+            "aggregate:aggregate", "Add up reports near a broker", extra="scale"
         ),
-        "audit": CommandEntry("cli.audit:audit", "Check a run's audit log", extra="audit"),
+        "audit": CommandEntry("audit:audit", "Check a run's audit log", extra="audit"),
         "base": CommandEntry(
             "covey.coordinator.cli.validate:base", "Print the entry task.base for a file of weights"
         ),
-        "export": CommandEntry(
-            "cli.export:export", "Write a run's models as programs", extra="in_use"
-        ),
+        "export": CommandEntry("export:export", "Write a run's models as programs", extra="in_use"),
         "forget": CommandEntry(
             "covey.coordinator.cli.control:forget", "Remove an agent from the run"
         ),
@@ -79,7 +73,7 @@ class CoordinatorCommands(Commands):
         "schema": CommandEntry(
             "covey.coordinator.cli.reference:schema", "Print the JSON schema of a scenario"
         ),
-        "story": CommandEntry("cli.story:story", "Print what happened to one agent", extra="audit"),
+        "story": CommandEntry("story:story", "Print what happened to one agent", extra="audit"),
     }
 
     def invoke(self, ctx: Any) -> Any:

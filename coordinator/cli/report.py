@@ -149,7 +149,7 @@ def _report_comparison(request: ReportRequest, console: Console) -> None:
     table = folder / TABLE
     known = comparison_files.known_rows(scenario, [table] if table.exists() else [])
     rows = comparison_files.finished_rows(scenario, folder, known)
-    extras.part("compare", "cli.compare").show(
+    extras.part("compare", "compare").show(
         scenario, rows, None if request.as_json else console, modes=request.modes
     )
     if request.html is not None:

@@ -84,7 +84,7 @@ from covey.shared.strategies.base import Setup
 from covey.shared.wire.topics import Topics
 
 if TYPE_CHECKING:
-    from covey.coordinator.track.tracking import TrackedObserver
+    from covey.extras.outlets.tracking import TrackedObserver
 
 ID_DIGITS = 12  # of a run, hexadecimal
 MAX_CAUSES = 3  # odd devices in the sentence of a run that is given up

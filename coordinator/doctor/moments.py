@@ -9,7 +9,7 @@ from covey.coordinator.doctor.columns import Columns, Numbers, numbers_of
 from covey.shared.scenario.task import Task
 
 if TYPE_CHECKING:  # a run that asks for sums loads no proposals
-    from covey.shared.proposal.description import ColumnFacts, DataDescription
+    from covey.extras.proposals.description import ColumnFacts, DataDescription
 
 TARGET = "target"  # its name where the task gives it none
 FLAGS = 2  # different values of a column that may be yes and no

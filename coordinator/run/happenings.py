@@ -11,7 +11,7 @@ from covey.shared.errors import DecodeError
 from covey.shared.strategies.base import ClientId
 
 if TYPE_CHECKING:  # few runs have aggregators
-    from covey.coordinator.fold.partial_sums import AggregatorAgents
+    from covey.extras.scale.partial_sums import AggregatorAgents
     from covey.shared.wire.aggregates import PartialSum
 
 

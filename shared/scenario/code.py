@@ -72,7 +72,7 @@ def check_model_name(scenario: Scenario, allowed: AllowedCode) -> None:
 # -- training by code of another kind than torch's modules ----------------------------------------------------------
 
 # Methods whose agents train, average and compare models, and ask for nothing inside of a training. A method that is not
-# here is refused; tests/agent/test_foreign_clients.py runs those that are.
+# here is refused; extras/light/tests/test_foreign_clients.py runs those that are.
 OF_CLIENTS = (
     "cfl",
     "clove",

@@ -43,7 +43,7 @@ BrokerCount = Annotated[int, Field(ge=1, le=64, strict=True)]
 DEFAULT_SKETCH = 64  # values: distances between sketches are then right to about a tenth
 
 if TYPE_CHECKING:
-    from covey.shared.strategies.secured.coordinator import Secured
+    from covey.extras.secure.secured import Secured
 
 
 class Records(Section):
@@ -332,7 +332,7 @@ class Scenario(Section):
         if self.privacy is None or self.privacy.secure is None:
             return None
         slots = extras.part("secure", "figures").FigureSlots
-        sums: type[Secured] = extras.part("secure", "coordinator").Secured
+        sums: type[Secured] = extras.part("secure", "secured").Secured
         return sums(
             method=self.strategy,
             settings=self.privacy.secure,

@@ -39,4 +39,15 @@ METHODS = {
     "scaffold": "Scaffold",
 }
 
+# the extra that has a method; those that are not here are the core's
+OF_EXTRAS = {
+    "clove": "papers",
+    "fedala": "papers",
+    "feddbe": "papers",
+    "fedgwc": "papers",
+    "feroma": "papers",
+    "flux": "papers",
+    "kin": "groups",
+}
+
 SECOND_NAMES = {"hypocluster": "ifca"}  # of the same class

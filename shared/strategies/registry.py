@@ -19,7 +19,7 @@ from covey.shared.own_code import plugins
 from covey.shared.own_code.consent import consent
 from covey.shared.own_code.faults import said
 from covey.shared.strategies.base import Strategy
-from covey.shared.strategies.method_names import METHODS, SECOND_NAMES
+from covey.shared.strategies.method_names import METHODS, OF_EXTRAS, SECOND_NAMES
 from covey.shared.written import OrItsName
 
 Kind = type[Strategy[Any]]
@@ -29,25 +29,21 @@ class _BuiltIn(Mapping[str, Kind]):
     """The classes of the built-in methods by name. A look-up imports one module, a walk all of them."""
 
     def __getitem__(self, name: str) -> Kind:
-        extra = _extra(name)
-        if extra and not extras.has(extra):
-            raise extras.missing(extra, f"method {name!r}")
-        kind: Kind = getattr(import_module(f"covey.shared.strategies.{name}"), METHODS[name])
+        if extra := OF_EXTRAS.get(name):
+            module = extras.part(extra, name, f"method {name!r}")
+        else:
+            module = import_module(f"covey.shared.strategies.{name}")
+        kind: Kind = getattr(module, METHODS[name])
         return kind
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in METHODS if not (extra := _extra(name)) or extras.has(extra))
+        return (name for name in METHODS if name not in OF_EXTRAS or extras.has(OF_EXTRAS[name]))
 
     def __contains__(self, name: object) -> bool:
         return any(name == one for one in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-def _extra(name: str) -> str | None:
-    """The extra that has a method; None for one of the core."""
-    return extras.of_module(f"covey.shared.strategies.{name}")
 
 
 BUILT_IN = _BuiltIn()

@@ -50,7 +50,7 @@ from covey.shared.work.label_prior import with_prior
 from covey.shared.work.order_settings import settings_of
 
 if TYPE_CHECKING:
-    from covey.shared.strategies.secured.agent import SecureDevice
+    from covey.extras.secure.on_device import SecureDevice
 
 
 MESSAGES = 2  # of a sum, after the models of the order of a masked report
@@ -122,7 +122,7 @@ def execute_order(
         if secure is None:
             raise PublicError("secure sums: this agent has no keys for them")
         evaluate = partial(evaluated, strategy, work=work, judging=judging)
-        OnDevice = extras.part("secure", "secured.agent").OnDevice
+        OnDevice = extras.part("secure", "on_device").OnDevice
 
         worker = OnDevice(strategy, secure, work, models, evaluate)
     elif is_summed(work):

@@ -7,10 +7,15 @@ docs/from-flower.md shows how to write one, and how a client of Flower or an est
 
 from __future__ import annotations
 
-from covey.agent.light.own_loop import OrderedTraining, TrainingData
+from typing import TYPE_CHECKING, Any
+
 from covey.agent.own_code import Loop, State
 from covey.shared.errors import DataError, PublicError
+from covey.shared import extras
 from covey.shared.own_code.faults import OwnCodeError
+
+if TYPE_CHECKING:
+    from covey.extras.light.own_loop import OrderedTraining, TrainingData
 
 __all__ = [
     "DataError",
@@ -21,3 +26,10 @@ __all__ = [
     "State",
     "TrainingData",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What the extra `light` has of them, which may not be installed."""
+    if name not in __all__:
+        raise AttributeError(f"module 'covey.learners' has no attribute {name!r}")
+    return getattr(extras.part("light", "own_loop", f"covey.learners.{name}"), name)

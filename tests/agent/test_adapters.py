@@ -12,11 +12,11 @@ from torch import nn
 
 from covey.agent.kept.model_file import read_model, save_model
 from covey.agent.kept.versions import Version
-from covey.agent.light.numpy_learner import layout_of_task
-from covey.agent.training.export import load, module_of
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import adapted, build, initial, layout_of, merged
 from covey.agent.training.private_sgd import check_layers
+from covey.extras.in_use.program import load, module_of
+from covey.extras.light.numpy_learner import layout_of_task
 from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Split
 from covey.shared.scenario.adapters import Adapters

@@ -16,10 +16,10 @@ from covey.agent.kept.model_file import save_model
 from covey.agent.kept.versions import Version
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
-from covey.agent.worker.predict import Predictor, as_csv
 from covey.coordinator.report.tables import baseline
 from covey.coordinator.run.result import result_of
 from covey.coordinator.run.rules import rules_of
+from covey.extras.in_use.predict import Predictor, as_csv
 from covey.shared.errors import UserError
 from covey.shared.numerics.figures import anomaly_figures, errors, figures_of
 from covey.shared.numerics.vectors import Layout, Vector

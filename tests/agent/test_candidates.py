@@ -13,11 +13,11 @@ import pytest
 import covey.agent.data.trees as trees
 from covey.agent.data.dataset import Dataset, folds
 from covey.agent.data.trees import trees_for
-from covey.agent.light.numpy_learner import NumpyLocal, layout_of_task
-from covey.agent.light.own_loop import LoopLocal, start_of
 from covey.agent.policy import NO_CODE_RULES, OwnersRules, Policy
 from covey.agent.training.learner import TorchLocal
 from covey.agent.worker.learners import new_weights
+from covey.extras.light.numpy_learner import NumpyLocal, layout_of_task
+from covey.extras.light.own_loop import LoopLocal, start_of
 from covey.shared.candidate_names import HOMES
 from covey.shared.numerics.figures import figures_of
 from covey.shared.numerics.mixture import chosen

@@ -23,7 +23,7 @@ from covey.agent.cli.program import app
 from covey.agent.device.display import DeviceDisplay
 from covey.agent.device.notices import Connected, Disconnected, FrozenOnce, StoryLine, StorySoFar
 from covey.agent.training.models import initial
-from covey.broker.programs.embedded import EmbeddedBroker
+from covey.extras.embedded.program import EmbeddedBroker
 from covey.shared.mqtt.link import Received, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.vectors import Layout

@@ -10,7 +10,7 @@ import pytest
 
 from covey.agent.data import load, with_test
 from covey.agent.data.dataset import dataset
-from covey.agent.data.images import read_header, read_image
+from covey.extras.formats.images import read_header, read_image
 from covey.shared.errors import CoveyError, DataError
 from covey.shared.own_code.consent import AllowedCode, ConsentError
 

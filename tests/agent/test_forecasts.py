@@ -10,16 +10,16 @@ import pytest
 from pydantic import ValidationError
 
 from covey.agent.data.check import load_local
-from covey.agent.data.unlabelled import load_unlabelled
 from covey.agent.kept.model_file import save_model, task_with_scaling
 from covey.agent.kept.versions import Version
-from covey.agent.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.agent.training.learner import TorchLocal
-from covey.agent.worker.predict import Predictor, as_csv
 from covey.coordinator.fold.means import averages
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.report.tables import regression
 from covey.coordinator.run.result import result_of
+from covey.extras.in_use.predict import Predictor, as_csv
+from covey.extras.in_use.unlabelled import load_unlabelled
+from covey.extras.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.shared.errors import DataError
 from covey.shared.numerics.figures import errors, or_diverged, regression_figures
 from covey.shared.scenario.task import Task

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from covey.agent.data.describe import describe_table
-from covey.agent.data.proposal_data import describe
 from covey.agent.data.tables import read_table
+from covey.extras.proposals.describe import describe_table
+from covey.extras.proposals.proposal import checked, propose
+from covey.extras.proposals.proposal_data import describe
 from covey.shared.errors import DataError
-from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.columns import Notation
 from covey.shared.scenario.task import Task
 

@@ -15,10 +15,10 @@ from covey.agent.data.fit import fit
 from covey.agent.data.load import load
 from covey.agent.kept.model_file import save_model
 from covey.agent.kept.versions import Version
-from covey.agent.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.agent.training.learner import TorchLocal
-from covey.agent.worker.predict import Predictor, as_csv
 from covey.coordinator.run.result import result_of
+from covey.extras.in_use.predict import Predictor, as_csv
+from covey.extras.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.shared.errors import DataError
 from covey.shared.numerics.figures import answers, baseline_figures, errors, figures_of
 from covey.shared.scenario.task import Task

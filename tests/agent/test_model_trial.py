@@ -17,14 +17,14 @@ from torch.nn import functional
 
 import covey
 from covey.agent.policy import OwnersRules
-from covey.agent.training.export import export
 from covey.agent.training.flat_module import DRAW_NOTHING, SEEDS, may_draw
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import build, initial, layout_of, model_of, tensors_of
 from covey.coordinator.record.notices import ModelChosen, Notice
-from covey.coordinator.report.run_facts import facts_of
 from covey.coordinator.view.lines import phase_line
 from covey.coordinator.view.state import reason
+from covey.extras.in_use.program import export
+from covey.extras.pages.run_facts import facts_of
 from covey.shared.errors import PublicError, UserError
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector

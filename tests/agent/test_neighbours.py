@@ -10,9 +10,9 @@ import pytest
 
 from covey.agent.data.check import load_local
 from covey.agent.data.local import DataOfLocal
-from covey.agent.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.agent.training.learner import TorchLocal
 from covey.coordinator.run.result import result_of
+from covey.extras.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.shared.numerics.figures import errors, figures_of
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator

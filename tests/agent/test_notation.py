@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from covey.agent.data.describe import describe_table, found_notation
-from covey.agent.data.proposal_data import describe
 from covey.agent.data.tables import load_table
+from covey.extras.proposals.describe import describe_table, found_notation
+from covey.extras.proposals.proposal import checked, propose
+from covey.extras.proposals.proposal_data import describe
 from covey.shared.errors import DataError
-from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.columns import Notation
 from covey.shared.scenario.task import Task
 from tests.agent.test_task_columns import written

@@ -11,12 +11,12 @@ import pytest
 
 from covey.agent.data.check import load_local
 from covey.agent.data.check_report import show
-from covey.agent.data.describe import found_notation
-from covey.agent.data.proposal_data import describe, describe_all
-from covey.coordinator.cli.init import described
+from covey.extras.proposals.choices import Proposal
+from covey.extras.proposals.describe import found_notation
+from covey.extras.proposals.init import described
+from covey.extras.proposals.proposal import checked, propose
+from covey.extras.proposals.proposal_data import describe, describe_all
 from covey.shared.errors import DataError, UserError
-from covey.shared.proposal.choices import Proposal
-from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.columns import Notation
 from covey.shared.scenario.task import Task
 

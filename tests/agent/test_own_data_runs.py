@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.agent.data.proposal_data import describe
 from covey.agent.worker import perform
-from covey.agent.worker.predict import predict
 from covey.coordinator import checks
 from covey.coordinator.checks import LARGEST_VALUE
 from covey.coordinator.run.result import result_of, write_models
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import GivenUpError
+from covey.extras.in_use.predict import predict
+from covey.extras.proposals.choices import Choice
+from covey.extras.proposals.proposal import checked, propose
+from covey.extras.proposals.proposal_data import describe
 from covey.shared.errors import UserError, os_errors_as_user_errors
-from covey.shared.proposal.choices import Choice
-from covey.shared.proposal.proposal import checked, propose
 from tests.agent.test_task_columns import written
 from tests.kit.device_run import devices, inspected, scenes
 

@@ -16,7 +16,7 @@ from covey.agent.cli.program import app
 from covey.agent.data.dataset import Dataset, RawColumns, folds, take
 from covey.agent.kept.model_dir import ModelDir
 from covey.agent.kept.model_file import read_model
-from covey.agent.worker.predict import Predictor
+from covey.extras.in_use.predict import Predictor
 from covey.shared.numerics.mixture import in_words
 from covey.shared.wire.jobs import Failure
 from covey.shared.wire.messages import ReportContent

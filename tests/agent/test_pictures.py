@@ -16,12 +16,12 @@ from PIL import Image
 from pydantic import ValidationError
 
 from covey.agent.data.check import inspect, load_local, read_local
-from covey.agent.data.proposal_data import describe
 from covey.agent.data.survey import DataSurvey
-from covey.agent.data.unlabelled import load_unlabelled
+from covey.extras.in_use.unlabelled import load_unlabelled
+from covey.extras.proposals.choices import Proposal
+from covey.extras.proposals.proposal import checked, propose
+from covey.extras.proposals.proposal_data import describe
 from covey.shared.errors import DataError, UserError
-from covey.shared.proposal.choices import Proposal
-from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.fleet_statistics import asked_statistics
 from covey.shared.scenario.task import Task
 

@@ -10,12 +10,12 @@ import torch
 from pydantic import ValidationError
 
 from covey.agent.data.dataset import dataset
-from covey.agent.light.numpy_learner import NumpyLocal
 from covey.agent.training import compute_device
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.agent.training.objective import TaskLoss, in_precision, supervised
 from covey.agent.training.sgd import ScaledSteps
+from covey.extras.light.numpy_learner import NumpyLocal
 from covey.shared.errors import PublicError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Model, Task

@@ -23,7 +23,7 @@ from covey.agent.worker.memory_file import load_memory
 from covey.agent.worker.worker import answer
 from covey.coordinator.record import records
 from covey.coordinator.run.options import RunOptions
-from covey.coordinator.simulate.driver import simulate
+from covey.extras.simulate.driver import simulate
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise, Trainings

@@ -15,7 +15,7 @@ from covey.agent.data.check import inspect, load_local
 from covey.agent.data.local import prepared
 from covey.agent.data.scaling import in_units_of_the_data, standardised_targets
 from covey.agent.data.survey import DataSurvey
-from covey.agent.data.unlabelled import load_unlabelled
+from covey.extras.in_use.unlabelled import load_unlabelled
 from covey.shared.errors import DataError, PublicError
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.task import Task

@@ -188,8 +188,8 @@ def test_elapsed_days_are_a_number_behind_the_columns(tmp_path: Path) -> None:
 
 
 def test_a_trend_is_proposed_where_it_pays_on_the_latest_rows(tmp_path: Path) -> None:
-    from covey.agent.data.proposal_data import describe
-    from covey.shared.proposal.proposal import checked, propose
+    from covey.extras.proposals.proposal import checked, propose
+    from covey.extras.proposals.proposal_data import describe
 
     def device(name: str, slope: float) -> str:
         begin = date(2024, 1, 1)

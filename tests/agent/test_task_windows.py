@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from covey.agent.data import load, with_test
 from covey.agent.data.check import inspect, load_local
 from covey.agent.data.local import prepared
-from covey.agent.data.unlabelled import load_unlabelled
 from covey.agent.data.windows import earlier_and_latest
+from covey.extras.in_use.unlabelled import load_unlabelled
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 from tests.agent.test_task_columns import written

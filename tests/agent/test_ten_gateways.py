@@ -16,8 +16,8 @@ from covey.agent.device.keeper import KeepOptions
 from covey.agent.device.service import Agent
 from covey.agent.kept.model_dir import read_index
 from covey.agent.kept.versions import Version, judge
-from covey.coordinator.deploy.publish import publish
 from covey.coordinator.disk.versions import ModelVersion
+from covey.extras.in_use.publish import publish
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.jobs import Adopted, AdoptModel, DeviceData, ModelJudgement

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covey.agent.data import load
-from covey.agent.data.describe import describe_table
 from covey.agent.data.table_columns import NUMERIC_TYPES, all_numbers
 from covey.agent.data.values import (
     MISSING_WORDS,
@@ -23,6 +22,7 @@ from covey.agent.data.values import (
     spelled,
     value_of,
 )
+from covey.extras.proposals.describe import describe_table
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 

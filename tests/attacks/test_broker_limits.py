@@ -21,9 +21,9 @@ import pytest
 from covey.broker.access import members, passwords
 from covey.broker.access.members import StoredUser
 from covey.broker.limits import Limits
-from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto
 from covey.broker.programs.options import BrokerOptions
+from covey.extras.embedded.program import EmbeddedBroker
 from covey.shared.mqtt.broker_url import BrokerUrl
 from tests.brokers import hosted
 from tests.processes import needs_mosquitto

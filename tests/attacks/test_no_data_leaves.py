@@ -30,6 +30,7 @@ from covey.shared.scenario.task import Task
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.jobs import DeviceData, Failure, InspectData
 from covey.shared.wire.topics import Topics
+from scripts.size import parts_of
 from tests.agent.orders import order
 from tests.attacks.bad_data import CASES, OWN_TASKS, SECRET
 from tests.processes import ROOT, free_port, mosquitto, needs_mosquitto, program, until, words
@@ -126,10 +127,11 @@ def test_every_refusal_of_data_has_a_public_text_and_is_tried(
 
 def data_errors() -> Iterator[tuple[Path, ast.Call, str]]:
     """Every call of DataError in the readers of data files, with the text of the function around it."""
-    for path in sorted((ROOT / "agent" / "data").glob("*.py")):
-        if path.name in NOT_SENT:
-            continue
+    for path in (ROOT / file for file in parts_of(ROOT)):
         text = path.read_text()
+        is_reader = path.parent == ROOT / "agent/data" or "covey.agent.data" in text
+        if path.name in NOT_SENT or not is_reader:
+            continue
         for function in ast.walk(ast.parse(text)):
             if not isinstance(function, ast.FunctionDef):
                 continue

@@ -19,11 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import covey.agent
-import covey.shared
 from covey.agent.data.local import DataOfLocal
 from covey.agent.device.performing import Performer
-from covey.agent.light.numpy_learner import NumpyLocal
 from covey.agent.policy import OwnersRules, Policy, PolicyError
 from covey.agent.training import private_sgd
 from covey.agent.training.learner import TorchLocal
@@ -34,20 +31,23 @@ from covey.agent.worker.without_data import Blank
 from covey.agent.worker.worker import answer
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.simulate.virtual_clock import GivenUpError
+from covey.extras.light.numpy_learner import NumpyLocal
+from covey.extras.secure import messages
+from covey.extras.secure import secured as sums
+from covey.extras.secure.figures import FIGURES as FIGURES_VECTOR
+from covey.extras.secure.figures import FigureSlots
+from covey.extras.secure.messages import Terms
+from covey.extras.secure.phases import HEAD
+from covey.extras.secure.tests import live
 from covey.shared.errors import CoveyError
 from covey.shared.privacy.settings import Noise
-from covey.shared.secure import messages
-from covey.shared.secure.messages import Terms
 from covey.shared.strategies.client_half import Local
 from covey.shared.strategies.fedavg import FedAvg
-from covey.shared.strategies.secured import coordinator as sums
-from covey.shared.strategies.secured.figures import FIGURES as FIGURES_VECTOR
-from covey.shared.strategies.secured.figures import FigureSlots
-from covey.shared.strategies.secured.phases import HEAD
 from covey.shared.wire.jobs import Failure, Perform
 from covey.shared.wire.messages import OrderMessage, ReportContent
+from scripts.core import module_of
+from scripts.size import ROOT, parts_of
 from tests.attacks.test_what_leaves import NOISY, Device
-from tests.secure import live
 
 COLUMNS = 3
 LARGEST = (
@@ -272,14 +272,13 @@ def test_levels_between_the_figures_of_two_tables_distinguish_neither_from_the_o
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
     """The product's modules that a device has."""
-    for package in (covey.agent, covey.shared):
-        root = Path(package.__path__[0])
-        for file in sorted(root.rglob("*.py")):
-            dotted = ".".join(file.relative_to(root).with_suffix("").parts)
-            yield (
-                f"{package.__name__}.{dotted}".removesuffix(".__init__"),
-                ast.parse(file.read_text()),
-            )
+    for file in parts_of(ROOT):
+        text = (ROOT / file).read_text()
+        is_of_another = "covey.broker" in text or "covey.coordinator" in text
+        if file.startswith(("agent/", "shared/")) or (
+            file.startswith("extras/") and not is_of_another
+        ):
+            yield module_of(file), ast.parse(text)
 
 
 def raised(tree: ast.Module) -> Iterator[tuple[str, str]]:

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.agent.kept.secure_folder import SIGNING_KEY, SecureFolder
 from covey.agent.policy import OwnersRules, Policy
 from covey.agent.worker.memory_file import load_memory
 from covey.agent.worker.worker import answer
+from covey.extras.secure.secure_folder import SIGNING_KEY, SecureFolder
+from covey.extras.secure.simulated import simulated_identity
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.task import Task
-from covey.shared.secure.simulated import simulated_identity
 from covey.shared.strategies.client_half import LAST_MODEL
 from covey.shared.strategies.phase_names import CARD
 from covey.shared.wire.codec import Codec, encode_model

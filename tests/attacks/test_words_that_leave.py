@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from covey.agent.data.check import load_local
-from covey.agent.data.proposal_data import describe
 from covey.agent.data.survey import DataSurvey
 from covey.agent.worker.worker import answer
-from covey.shared.proposal.proposal import checked, propose
+from covey.extras.proposals.proposal import checked, propose
+from covey.extras.proposals.proposal_data import describe
 from covey.shared.scenario.columns import table_columns, width_of
 from covey.shared.scenario.task import Task
 from covey.shared.wire.jobs import DeviceData, InspectData

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from covey.shared.programs.child import HOME, environment, python
+from scripts.size import ROOT, parts_of
 from tests.attacks import rogue
 from tests.e2e.conftest import SIMULATED
 from tests.processes import Program, until
@@ -112,10 +113,6 @@ def test_a_childs_path_has_no_empty_word(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_no_file_of_ours_starts_python_without_the_safe_path() -> None:
-    files = [
-        file
-        for room in ("agent", "broker", "coordinator", "shared")
-        for file in (HOME / "covey" / room).rglob("*.py")
-    ]
+    files = [ROOT / file for file in parts_of(ROOT)]
     starters = [file.name for file in files if "sys.executable" in file.read_text(encoding="utf-8")]
     assert starters == ["child.py"]

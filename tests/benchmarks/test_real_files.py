@@ -7,8 +7,8 @@ from pathlib import Path
 
 from benchmarks.real_files import RECORD, alone, counts, facts_of, page
 from benchmarks.real_files_side import devices_of
-from covey.agent.data.proposal_data import describe_all
-from covey.shared.proposal.proposal import propose
+from covey.extras.proposals.proposal import propose
+from covey.extras.proposals.proposal_data import describe_all
 
 
 def test_the_page_shows_the_record_and_counts_over_it() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import flower_page
 from benchmarks.superclasses import with_columns
-from covey.coordinator.cli.comparison_files import known_rows
+from covey.extras.compare.comparison_files import known_rows
 from covey.shared.scenario.scenario import Scenario
 
 ROOT = Path(__file__).parents[2]

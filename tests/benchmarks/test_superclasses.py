@@ -11,7 +11,7 @@ from benchmarks.superclasses import by_superclass, figures, membership, write_da
 from covey.agent.data import load, load_named, with_test
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.coordinator.run.options import RunOptions
-from covey.coordinator.simulate.driver import simulate
+from covey.extras.simulate.driver import simulate
 from tests.kit.device_run import here
 from tests.kit.scenes import DIGITS, Scenes
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from covey.broker.access import acl, passwords
-from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto, find
 from covey.broker.programs.options import BrokerOptions
+from covey.extras.embedded.program import EmbeddedBroker
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Received
 from covey.shared.mqtt.mqtt_link import BrokerUrl, MqttLink

@@ -16,11 +16,11 @@ from covey.broker.cli.program import app
 from covey.broker.limits import MAX_PACKET_BYTES, Limits
 from covey.broker.programs import process
 from covey.broker.programs import run as broker_run
-from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto, answers
 from covey.broker.programs.options import BrokerOptions
 from covey.broker.programs.run import FALLBACK, available_broker
-from covey.broker.programs.websocket_gateway import WebsocketGateway
+from covey.extras.embedded.program import EmbeddedBroker
+from covey.extras.embedded.websocket_gateway import WebsocketGateway
 from covey.shared.errors import UserError
 from tests import brokers
 from tests.certificates import Authority

@@ -28,7 +28,7 @@ from covey.broker.folder import AUDIT_OWNER, BrokerFolder
 from covey.broker.programs.options import BrokerOptions
 from covey.broker.seen import LastSeen, retained
 from covey.coordinator.cli.program import app as coordinator
-from covey.coordinator.record.audit_check import verify
+from covey.extras.audit.check import verify
 from covey.shared.errors import UserError
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls

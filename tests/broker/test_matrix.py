@@ -11,9 +11,9 @@ import pytest
 
 from covey.broker.access import members, passwords
 from covey.broker.access.members import StoredUser
-from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto
 from covey.broker.programs.options import BrokerOptions
+from covey.extras.embedded.program import EmbeddedBroker
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from tests.brokers import hosted
 from tests.certificates import Authority

@@ -10,14 +10,14 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
-from covey.broker.doctor import Doctor
 from covey.broker.folder import BrokerFolder
 from covey.broker.limits import Limits
-from covey.broker.programs import websocket_gateway
-from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto, find
 from covey.broker.programs.options import BrokerOptions
-from covey.broker.programs.websocket_gateway import WebsocketGateway
+from covey.extras.doctor.broker import Doctor
+from covey.extras.embedded import websocket_gateway
+from covey.extras.embedded.program import EmbeddedBroker
+from covey.extras.embedded.websocket_gateway import WebsocketGateway
 from covey.shared.errors import UserError
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.backoff import Backoff
@@ -170,7 +170,7 @@ async def test_a_rebound_page_is_refused_before_mqtt_begins() -> None:
 async def test_a_websocket_without_connect_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """It kept one for 95 s before, until Mosquitto cut it."""
     monkeypatch.setattr(websocket_gateway, "CONNECT_S", 0.5)
-    monkeypatch.setattr("covey.broker.embedded.connection.CONNECT_S", 600.0)  # it cuts as well
+    monkeypatch.setattr("covey.extras.embedded.connection.CONNECT_S", 600.0)  # it cuts as well
     options = BrokerOptions()
     async with (
         asyncio.timeout(60),

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto, find
 from covey.broker.programs.options import BrokerOptions
+from covey.extras.embedded.program import EmbeddedBroker
 from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.link import Down, Link, Received, Up, Will
 from tests.brokers import NAMES, open_link

@@ -13,13 +13,13 @@ from covey.agent.device.service import NameTakenError
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.connect import fitted
+from covey.extras.scale.tests.test_aggregators import AggregatedFleet
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.profiles import KIB, MOSQUITTO, PROFILES, Profile
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Setup
 from tests import clock
 from tests.bowl import Softmax
-from tests.coordinator.test_aggregators import AggregatedFleet
 from tests.kit.limited_broker import LimitedBroker
 from tests.kit.small_fleet import PATIENT, Fleet
 from tests.kit.small_run import fingerprint, in_process, rules, scenario

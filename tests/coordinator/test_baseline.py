@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from covey.coordinator.report import tables
-from covey.coordinator.report.figure_pictures import CURVES
-from covey.coordinator.report.html_report import shown_modes
 from covey.coordinator.run.result import result_of
+from covey.extras.pages.figure_pictures import CURVES
+from covey.extras.pages.html_report import shown_modes
 from covey.shared.numerics.figures import baseline_figures
 from tests.kit import small_run
 

@@ -17,18 +17,18 @@ from covey.coordinator.cli import run as command
 from covey.coordinator.cli.program import app
 from covey.coordinator.cli.run import resume_command
 from covey.coordinator.doctor.examine import NOTHING_ODD
-from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.record.notices import Observer
 from covey.coordinator.run.folder import prepare, prepared
 from covey.coordinator.run.options import RunOptions
-from covey.coordinator.simulate import driver
+from covey.extras.compare.tests.comparisons import DIGITS, written
+from covey.extras.pages.tests.pages import run
+from covey.extras.simulate import driver
+from covey.extras.simulate.workers import WorkerPool
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.jobs import FindDevice
-from tests.coordinator.comparisons import DIGITS, written
-from tests.coordinator.pages import run
 
 ROOT = Path(__file__).parents[2]
 
@@ -112,7 +112,7 @@ def test_a_stopped_run_prints_the_resume_command(
         "--in-process",
     ]
     monkeypatch.setattr("sys.argv", ["coordinator", *line])
-    monkeypatch.setattr("covey.coordinator.simulate.driver.alone", interrupted)
+    monkeypatch.setattr("covey.extras.simulate.driver.alone", interrupted)
     result = typed(*line)
     assert result.exit_code == 130
     assert result.stderr == f"stopped; to continue: {shlex.join(['coordinator', *line])} --resume\n"
@@ -194,7 +194,7 @@ def test_a_typed_option_overrides_a_broker_from_the_environment_or_the_scenario(
 
     monkeypatch.setattr("covey.coordinator.cli.run.run", over_a_broker)
     monkeypatch.setattr(
-        "covey.coordinator.simulate.driver.alone", lambda scenario, *_: alone.append(scenario)
+        "covey.extras.simulate.driver.alone", lambda scenario, *_: alone.append(scenario)
     )
     elsewhere = {"broker": "mqtt://elsewhere"}
     if named == "in the environment":

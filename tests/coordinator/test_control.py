@@ -10,9 +10,9 @@ import pytest
 
 from covey.coordinator.cli.control import carry_out, send
 from covey.coordinator.cli.status import from_broker
-from covey.coordinator.cli.story import story_of
 from covey.coordinator.engine.events import Paused
 from covey.coordinator.run.run import Run
+from covey.extras.audit.story import story_of
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Received, Up

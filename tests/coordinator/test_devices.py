@@ -11,16 +11,16 @@ import pytest
 from pyarrow import parquet
 
 from covey.agent.worker.perform import Worked, worked
-from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.record import records
 from covey.coordinator.run.options import RunOptions
 from covey.coordinator.run.result import write_all
-from covey.coordinator.simulate import driver
+from covey.extras.compare.tests.comparisons import DIGITS
+from covey.extras.compare.tests.comparisons import scenario as small
+from covey.extras.simulate import driver
+from covey.extras.simulate.workers import WorkerPool
 from covey.shared.errors import UserError
 from covey.shared.scenario.fleet import Fleet
 from covey.shared.wire.jobs import Answers, Failure, FindDevice
-from tests.coordinator.comparisons import DIGITS
-from tests.coordinator.comparisons import scenario as small
 from tests.kit.device_run import here
 from tests.kit.small_run import fingerprint, in_process, scenario
 

@@ -13,11 +13,11 @@ import pytest
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.spool import REPORTS, Circumstances, Spool
+from covey.extras.secure.progress import GroupSum, Progress, SealedState, SummedFigures
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.storage import files
 from covey.shared.strategies.client_half import Report
-from covey.shared.strategies.secured.progress import GroupSum, Progress, SealedState, SummedFigures
 from tests.kit import spooled
 
 

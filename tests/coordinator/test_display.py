@@ -28,11 +28,11 @@ from covey.coordinator.record.notices import (
 )
 from covey.coordinator.report.progress import ProgressBar
 from covey.coordinator.report.roster import roster_table, status_lines
-from covey.coordinator.report.run_facts import device_words
 from covey.coordinator.report.tables import labels, results
 from covey.coordinator.view.printed import divided, framed, results_table, show, show_words
 from covey.coordinator.view.table import Table, columns_of
 from covey.coordinator.view.words import epsilons
+from covey.extras.pages.run_facts import device_words
 from covey.shared.candidate_names import CONSTANT
 from covey.shared.wire.documents import RosterMessage
 

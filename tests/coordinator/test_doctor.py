@@ -18,14 +18,10 @@ import numpy as np
 import pytest
 
 from covey.agent.cli.program import AgentCommands
-from covey.agent.data.proposal_data import describe
 from covey.agent.device.events import CoordinatorSeen, Inspected, OwnStatusSeen, VitalsSeen
 from covey.agent.device.session import Session
 from covey.broker.cli.program import BrokerCommands
-from covey.coordinator.cli.doctor import of_fleet
-from covey.coordinator.cli.init import odd_among
 from covey.coordinator.cli.program import CoordinatorCommands
-from covey.coordinator.deploy.uptake import RetainedFleet
 from covey.coordinator.doctor import columns, devices, examine
 from covey.coordinator.doctor.devices import Broker, Seen
 from covey.coordinator.doctor.examine import Facts
@@ -34,9 +30,13 @@ from covey.coordinator.engine.events import Forget
 from covey.coordinator.report.odd_list import odd_table
 from covey.coordinator.report.roster import status_lines
 from covey.coordinator.run.oddities import at_the_end
+from covey.extras.doctor.command import of_fleet
+from covey.extras.in_use.uptake import RetainedFleet
+from covey.extras.proposals.init import odd_among
+from covey.extras.proposals.proposal import propose
+from covey.extras.proposals.proposal_data import describe
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Down, Received, Up
-from covey.shared.proposal.proposal import propose
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, ModelInUse
 from covey.shared.wire.topics import Topics
 from tests import clock

@@ -11,7 +11,7 @@ import pytest
 from covey.coordinator.doctor import columns, moments
 from covey.coordinator.doctor.columns import Numbers, numbers_of, odd_columns
 from covey.coordinator.doctor.odd import Odd
-from covey.shared.proposal.description import ColumnFacts, DataDescription
+from covey.extras.proposals.description import ColumnFacts, DataDescription
 from covey.shared.scenario.task import Task
 from tests.coordinator.odd_words import kinds, named
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.cli.doctor import of_fleet, of_folder
-from covey.coordinator.cli.own_row import at_broker, in_folder
-from covey.coordinator.deploy.uptake import RetainedFleet
 from covey.coordinator.doctor.odd import KINDS
 from covey.coordinator.report.roster import status_lines
 from covey.coordinator.serve.service import last_will
+from covey.extras.doctor.command import of_fleet, of_folder
+from covey.extras.doctor.own_row import at_broker, in_folder
+from covey.extras.in_use.uptake import RetainedFleet
 from covey.shared.mqtt.link import Received
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 from covey.shared.wire.topics import Topics

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from covey.coordinator.cli.program import app
-from covey.coordinator.deploy.registry import Publication, note
 from covey.coordinator.record.audit_trail import Trail
 from covey.coordinator.run.result import write_all
+from covey.extras.in_use.registry import Publication, note
 from covey.shared.scenario.describe import dump
 from covey.shared.storage.files import folder_lock
 from tests.kit import small_run

@@ -6,12 +6,7 @@ import numpy as np
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from covey.coordinator.report.cluster_pictures import (
-    principal_plane,
-    rounds_in_one_plane,
-    tree_of,
-    tsne,
-)
+from covey.extras.pages.cluster_pictures import principal_plane, rounds_in_one_plane, tree_of, tsne
 from covey.shared.numerics.clustering import Linkage, euclidean
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from covey.coordinator.cli.story import story_of
 from covey.coordinator.engine.events import (
     Action,
     Ask,
@@ -39,6 +38,7 @@ from covey.coordinator.serve.roster import Roster
 from covey.coordinator.view.lines import EventLine, reduced
 from covey.coordinator.view.printed import show
 from covey.coordinator.view.state import agent_state, reason
+from covey.extras.audit.story import story_of
 from covey.shared.strategies.base import Phase
 from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.jobs import Perform

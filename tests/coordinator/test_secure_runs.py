@@ -12,13 +12,14 @@ import pytest
 from covey.coordinator.run.result import per_agent, result_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
-from covey.shared.strategies import flux
+from covey.extras.groups.tests import test_strategy_kin
+from covey.extras.papers import flux
+from covey.extras.secure import phases
+from covey.extras.secure import secured as secured
+from covey.extras.secure.grouping import Grouping
 from covey.shared.strategies.base import ClientId
 from covey.shared.strategies.client_half import COUNTED
 from covey.shared.strategies.registry import BUILT_IN
-from covey.shared.strategies.secured import coordinator as secured
-from covey.shared.strategies.secured import phases
-from covey.shared.strategies.secured.grouping import Grouping
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.kit import small_run
@@ -38,7 +39,6 @@ from tests.kit.secure_run import (
 )
 from tests.kit.small_run import fingerprint, in_process, samples_of, scenario
 from tests.methods import of_each_kind
-from tests.shared import test_strategy_kin
 
 RNG = np.random.default_rng(0)
 
@@ -60,7 +60,7 @@ def test_a_secure_run_has_the_sums_of_plain_integers_and_the_clusters_of_the_run
     monkeypatch.setattr(flux, "WARMUP_ROUNDS", 1)
     watch = Watch.of(monkeypatch)
     if method == "flux":  # its clusters are too small for a sum
-        monkeypatch.setattr("covey.shared.strategies.flux._knee", lambda apart: 99.0)
+        monkeypatch.setattr("covey.extras.papers.flux._knee", lambda apart: 99.0)
     rounds = {"count": 2 if method in LATER else 1}
     changes: Any = {"strategy": OPTIONS.get(method, {}), "rounds": rounds}
     masked = in_process(tmp_path / "masked", scene(method, **changes))

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from covey.coordinator.dashboard.sections import sections
 from covey.coordinator.fold.private_sums import epsilon
-from covey.coordinator.report.html_report import sums_table
 from covey.coordinator.view.lines import reduced
 from covey.coordinator.view.state import RunPlan, Sources, dashboard_state
+from covey.extras.pages.html_report import sums_table
+from covey.extras.pages.sections import sections
+from covey.extras.secure import secured as secured
 from covey.shared.numerics.measures import OF_CLASSIFICATION
 from covey.shared.scenario.compare import Metric
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.secured import coordinator as secured
 from tests.kit import small_run
 from tests.kit.scenes import VECTORS
 from tests.kit.secure_run import SECURE, Watch, rows, run_with, scene, sums

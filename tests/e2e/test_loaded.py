@@ -41,7 +41,7 @@ MARKS = {
     "agent lab fleet": "covey.agent.fleet.fleet",
     "agent start": "covey.agent.device.service",
     "worker of a fleet": "covey.agent.training.learner",
-    "worker of a device": "covey.agent.light.numpy_learner",
+    "worker of a device": "covey.extras.light.numpy_learner",
 }
 # rooms of which no process of the kind loads anything, whatever the list has
 NEVER = {

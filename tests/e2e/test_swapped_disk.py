@@ -10,8 +10,8 @@ import pytest
 
 from covey.agent.cli.program import app as agent_app
 from covey.agent.kept.model_dir import read_index
-from covey.agent.kept.secure_folder import SecureFolder
 from covey.broker.cli.program import app as broker_app
+from covey.extras.secure.secure_folder import SecureFolder
 from covey.shared.mqtt import credentials
 from tests.e2e.enrolled import Enrolled, data, ended
 from tests.processes import needs_mosquitto, rows, until

@@ -21,16 +21,17 @@ import numpy as np
 
 from covey.agent.data import arrays as array_files
 from covey.agent.data import load as load_data
-from covey.agent.data.proposal_data import describe
 from covey.agent.device.outbox import Outbox
 from covey.broker.access import passwords
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
 from covey.coordinator.disk.checkpoint import Checkpoint
-from covey.coordinator.record import audit_check, records
+from covey.coordinator.record import records
+from covey.extras.audit import check as audit_check
+from covey.extras.proposals.proposal import propose
+from covey.extras.proposals.proposal_data import describe
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import credentials, joining
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.proposal.proposal import propose
 from covey.shared.scenario.load import load as load_scenario
 from covey.shared.storage import audit
 from covey.shared.wire.documents import RosterMessage

@@ -10,17 +10,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from covey.shared.errors import DecodeError
-from covey.shared.secure import agent as at
-from covey.shared.secure import coordinator as co
-from covey.shared.secure.derivation import (
+from covey.extras.secure import agent as at
+from covey.extras.secure import coordinator as co
+from covey.extras.secure.derivation import (
     commitment_of,
     name_of_list,
     signed_of_answer,
     signed_of_head,
     signed_of_join,
 )
-from covey.shared.secure.messages import (
+from covey.extras.secure.messages import (
     Answer,
     CellInbox,
     Join,
@@ -29,12 +28,13 @@ from covey.shared.secure.messages import (
     Terms,
     UnmaskList,
 )
-from covey.shared.secure.primitives import signature
+from covey.extras.secure.primitives import signature
+from covey.extras.secure.tests.group import NOW, Device, Site, site, start, token_of
+from covey.shared.errors import DecodeError
 from covey.shared.wire.framing import Packed
 from tests.fuzz.mutate import mutated_tree
 from tests.fuzz.target import Target
 from tests.fuzz.wire_targets import hostile_message
-from tests.secure.group import NOW, Device, Site, site, start, token_of
 
 LIAR = 5  # the place of the hostile member; that of place 4 has not sent its message yet
 SIGNED = 0.6  # of the inputs, which the liar has signed

@@ -13,9 +13,10 @@ import pytest
 
 from covey.agent.data import load as load_data
 from covey.agent.data.arrays import ArrayFileError, read_members
-from covey.agent.data.proposal_data import describe
 from covey.coordinator.disk.array_files import open_arrays
-from covey.coordinator.record import audit_check
+from covey.extras.audit import check as audit_check
+from covey.extras.proposals.proposal_data import describe
+from covey.extras.secure.tests.group import site
 from covey.shared.errors import DataError, DecodeError, UserError
 from covey.shared.mqtt import joining
 from covey.shared.numerics.vectors import Layout
@@ -26,7 +27,6 @@ from covey.shared.wire.messages import Encoded, OrderMessage
 from tests.fuzz.file_targets import npz, sounds
 from tests.fuzz.mutate import packed
 from tests.fuzz.wire_targets import sealed
-from tests.secure.group import site
 from tests.shared.samples import SAMPLES
 
 

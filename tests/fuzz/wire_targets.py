@@ -18,10 +18,10 @@ import numpy as np
 from covey.agent.device import events as e
 from covey.agent.device.session import Session
 from covey.broker.access import acl
-from covey.broker.embedded.connection import Connection
-from covey.broker.embedded.hub import Hub, Users
 from covey.broker.limits import Limits
 from covey.coordinator.serve.roster import Roster
+from covey.extras.embedded.connection import Connection
+from covey.extras.embedded.hub import Hub, Users
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.link import Down, Up
@@ -504,7 +504,7 @@ class FakeTransport(asyncio.Transport):
 
 def broker_target(name: str, users: Users | None) -> Target:
     def ready(_: Path) -> Callable[[Any], str]:
-        logging.getLogger("covey.broker.embedded").setLevel(logging.CRITICAL)
+        logging.getLogger("covey.extras.embedded").setLevel(logging.CRITICAL)
         loop = asyncio.new_event_loop()
         hub = Hub(users, Limits())
         reader = _connected(loop, hub, CONNECT.replace(b"pi-7", b"pi-8") + PACKETS[5])

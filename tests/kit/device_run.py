@@ -11,11 +11,11 @@ from covey.agent.training.models import initial
 from covey.agent.worker.worker import answer
 from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.processes.launch import setup_of
-from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver, GivenUpError
-from covey.coordinator.simulate.worker_clients import WorkerClients
+from covey.extras.simulate.worker_clients import WorkerClients
+from covey.extras.simulate.workers import WorkerPool
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy
 from covey.shared.wire.jobs import DataSummary, DeviceData, InspectData, Perform, PerformTogether

@@ -126,8 +126,8 @@ def secure_folder(place: Path, scenario: Scenario, client: ClientId) -> Any:
     """The folder of a simulated agent's secure sums, if the scenario has them."""
     if scenario.privacy is None or scenario.privacy.secure is None:
         return None
-    from covey.agent.kept.secure_folder import SecureFolder
-    from covey.shared.secure.simulated import simulated_identity
+    from covey.extras.secure.secure_folder import SecureFolder
+    from covey.extras.secure.simulated import simulated_identity
 
     return SecureFolder(place, simulated_identity(scenario.seed, client), simulated=True)
 

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.agent.kept.secure_folder import SecureFolder
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
-from covey.shared.secure.integers import Integers, Total, total_of
-from covey.shared.secure.messages import Entry
-from covey.shared.secure.parameters import Scale
+from covey.extras.secure import phases
+from covey.extras.secure import secured as secured
+from covey.extras.secure.integers import Integers, Total, total_of
+from covey.extras.secure.messages import Entry
+from covey.extras.secure.parameters import Scale
+from covey.extras.secure.secure_folder import SecureFolder
 from covey.shared.strategies.base import ClientId
-from covey.shared.strategies.secured import coordinator as secured
-from covey.shared.strategies.secured import phases
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covey.shared.storage import csv_text
+from scripts.size import parts_of
 from tests.processes import ROOT
 
 # that begin a formula in Excel or LibreOffice, as cells are cut at commas, semicolons or tabs
@@ -72,8 +73,7 @@ def test_every_table_that_leaves_covey_is_written_here() -> None:
     """`agent serve` writes one that it reads itself."""
     writers = {
         path.name
-        for folder in ("agent", "broker", "coordinator", "shared")
-        for path in (ROOT / folder).rglob("*.py")
+        for path in (ROOT / file for file in parts_of(ROOT))
         if "csv.writer(" in (text := path.read_text()) or "csv.DictWriter(" in text
     }
     assert writers == {"csv_text.py", "serve.py"}

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from covey.extras.groups.kin import Kin
 from covey.shared.numerics import kinship
 from covey.shared.numerics.clustering import Linkage, euclidean
 from covey.shared.numerics.vectors import Vector
@@ -21,7 +22,6 @@ from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.fesem import Fesem
 from covey.shared.strategies.fesem_ma import FesemMa
 from covey.shared.strategies.ifca import Ifca
-from covey.shared.strategies.kin import Kin
 from covey.shared.strategies.pacfl import Pacfl
 from covey.shared.strategies.phase_names import CARD
 from covey.shared.strategies.reading import folded

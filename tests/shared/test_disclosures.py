@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
+from covey.extras.secure.phases import HEAD
 from covey.shared.candidate_names import REPORTED
 from covey.shared.disclosures import (
     ANY,
@@ -29,7 +30,6 @@ from covey.shared.numerics.figures import answers, baseline_figures, figures_of,
 from covey.shared.scenario.fleet_statistics import asked_statistics
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.phase_names import EVALUATE, MODES, MOMENTS, TRAIN
-from covey.shared.strategies.secured.phases import HEAD
 from covey.shared.wire.documents import AgentStatus, ModelInUse
 from covey.shared.wire.messages import Encoded, ReportContent
 

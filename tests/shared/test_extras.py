@@ -13,16 +13,13 @@ from covey.shared.strategies.registry import BUILT_IN
 from tests.kit.small_run import scenario
 
 SUMS = {"secure": {"threshold": 3, "clip": 1.0}}
+OF_COMMANDS = {entry.extra for entry in CoordinatorCommands.front.values()} - {""}
 
 
 @pytest.fixture
 def none_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every extra has the modules of a package that does not exist."""
-    gone = {
-        extra: tuple(name.replace("covey.", "covey.gone.") for name in names)
-        for extra, names in extras.PARTS.items()
-    }
-    monkeypatch.setattr(extras, "PARTS", gone)
+    """The package of the extras does not exist."""
+    monkeypatch.setattr(extras, "PACKAGE", "covey.gone")
 
 
 def refusal(what: str, extra: str) -> str:
@@ -58,12 +55,22 @@ def test_a_command_is_refused_and_not_listed() -> None:
 
 
 @pytest.mark.usefixtures("none_installed")
-def test_an_extra_that_is_not_there_is_none() -> None:
-    assert not any(map(extras.has, extras.PARTS))
+def test_where_no_extra_is_there_none_is_installed() -> None:
+    assert OF_COMMANDS
+    assert not any(map(extras.has, OF_COMMANDS))
+
+
+def test_a_folder_that_is_left_empty_is_no_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "extras_of_a_test" / "sums" / "__pycache__").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(extras, "PACKAGE", "extras_of_a_test")
+    assert not extras.has("sums")
 
 
 def test_a_method_is_refused_and_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "has", lambda extra: extra != "papers")
+    monkeypatch.setattr(extras, "PACKAGE", "covey.gone")
     with pytest.raises(extras.MissingExtraError, match=refusal("method 'clove'", "papers")):
         BUILT_IN["clove"]
     assert "clove" not in BUILT_IN
@@ -73,9 +80,11 @@ def test_a_method_is_refused_and_not_listed(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_library_that_an_extra_lacks_is_named_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "sums_of_a_test").mkdir()
-    (tmp_path / "sums_of_a_test" / "noise.py").write_text("import a_library_that_nobody_has")
+    (tmp_path / "extras_of_a_test" / "sums").mkdir(parents=True)
+    (tmp_path / "extras_of_a_test" / "sums" / "noise.py").write_text(
+        "import a_library_that_nobody_has"
+    )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(extras, "PARTS", {"sums": ("sums_of_a_test.noise",)})
+    monkeypatch.setattr(extras, "PACKAGE", "extras_of_a_test")
     with pytest.raises(ModuleNotFoundError, match="a_library_that_nobody_has"):
         extras.part("sums", "noise")

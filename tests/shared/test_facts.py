@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from covey.extras.secure.secured import Secured
 from covey.methods import Facts, Sealed, Strategy
 from covey.shared.strategies.phase_names import SIGNATURE
 from covey.shared.strategies.registry import BUILT_IN
-from covey.shared.strategies.secured.coordinator import Secured
 from tests.kit.small_run import scenario
 from tests.methods import of_each_kind
 

@@ -11,13 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 from covey.agent.cli.program import app as agent
-from covey.broker.programs.embedded import EmbeddedBroker
 from covey.coordinator.cli.program import app as coordinator
 from covey.coordinator.cli.run import run
 from covey.coordinator.record.notices import ignore
 from covey.coordinator.run.options import RunOptions
 from covey.coordinator.serve.connect import connected
 from covey.coordinator.serve.service import last_will
+from covey.extras.embedded.program import EmbeddedBroker
 from covey.shared.cli import BrokerAddresses
 from covey.shared.errors import UserError
 from covey.shared.mqtt.backoff import BRIEF_S, Backoff, Failover

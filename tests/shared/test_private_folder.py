@@ -16,13 +16,14 @@ import pytest
 
 from covey.agent.device.outbox import Outbox
 from covey.agent.kept.model_dir import ModelDir
-from covey.agent.kept.secure_folder import SecureFolder
 from covey.broker.folder import BrokerFolder
+from covey.extras.secure.secure_folder import SecureFolder
 from covey.shared.errors import UserError, os_errors_as_user_errors
 from covey.shared.storage import files
 from covey.shared.storage.files import obstacle, private_folder, sync, write_private
 from covey.shared.storage.journal import Journal
 from covey.shared.wire.parts import FileSink
+from scripts.size import parts_of
 from tests.kit.others import NOBODY, is_root, masked, read_by_others
 from tests.processes import ROOT
 
@@ -143,8 +144,7 @@ def test_every_write_of_a_file_names_it_in_an_error() -> None:
     """The system's error of a write to an open file has no name."""
     found = [
         f"{path}:{line}"
-        for room in ("agent", "broker", "coordinator", "shared")
-        for path in (ROOT / room).rglob("*.py")
+        for path in (ROOT / file for file in parts_of(ROOT))
         if ".write_" in (text := path.read_text())
         for line in unnamed_writes(ast.parse(text))
     ]

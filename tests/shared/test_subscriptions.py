@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from covey.broker.embedded.connection import Connection
-from covey.broker.embedded.hub import Hub
+from covey.extras.embedded.connection import Connection
+from covey.extras.embedded.hub import Hub
 from covey.shared.mqtt.backoff import Pauses
 from covey.shared.mqtt.link import Received, Subscribed, Up
 from covey.shared.mqtt.mqtt_link import MqttLink

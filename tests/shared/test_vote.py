@@ -10,6 +10,14 @@ import pytest
 from pydantic import ValidationError
 
 from covey.coordinator.run.run import Run as WholeRun
+from covey.extras.groups.tests.test_strategy_kin import (
+    Labelling,
+    even,
+    people,
+    phases,
+    sentences,
+    swapped,
+)
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import HOLD_BACK, Phase, View
 from covey.shared.strategies.fedclust import FedClust
@@ -18,7 +26,6 @@ from tests.kit import small_run
 from tests.kit.local_clients import LocalClients
 from tests.kit.small_run import local_for, samples_of, scenario
 from tests.shared import planted
-from tests.shared.test_strategy_kin import Labelling, even, people, phases, sentences, swapped
 
 
 def scene(strategy: Any, **sections: Any) -> Scenario:

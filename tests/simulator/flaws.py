@@ -14,17 +14,18 @@ from covey.coordinator.run.effects import DropModel, Effect, SendOrder
 from covey.coordinator.run.happenings import Happening
 from covey.coordinator.run.own_orders import OwnOrders
 from covey.coordinator.run.run import Run
-from covey.coordinator.serve import aggregators, reader
-from covey.coordinator.serve.aggregators import Aggregators, AggregatorSeen
+from covey.coordinator.serve import reader
 from covey.coordinator.serve.desk import Desk
+from covey.extras.scale import aggregators
+from covey.extras.scale.aggregators import Aggregators, AggregatorSeen
+from covey.extras.secure.agent import SecureAgent
+from covey.extras.secure.coordinator import SecureSum, SumState
+from covey.extras.secure.derivation import Stream, name_of_list, self_key
+from covey.extras.secure.progress import Collected, GroupSum
 from covey.shared.mqtt.link import Received
-from covey.shared.secure.agent import SecureAgent
-from covey.shared.secure.coordinator import SecureSum, SumState
-from covey.shared.secure.derivation import Stream, name_of_list, self_key
 from covey.shared.storage import files
 from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.base import ClientId
-from covey.shared.strategies.secured.progress import Collected, GroupSum
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import Work
 from tests.simulator.plan import Fault, Plan

@@ -34,15 +34,15 @@ from covey.coordinator.engine.pace import Pace
 from covey.coordinator.record.store import Saved, Store
 from covey.coordinator.run.parts import Parts
 from covey.coordinator.run.run import Run
-from covey.shared.secure.agent import OwnSum
-from covey.shared.secure.derivation import name_of_terms
-from covey.shared.secure.integers import Integers, total_of
-from covey.shared.secure.messages import JoinList, Terms
+from covey.extras.secure import secured as secured
+from covey.extras.secure.agent import OwnSum
+from covey.extras.secure.derivation import name_of_terms
+from covey.extras.secure.integers import Integers, total_of
+from covey.extras.secure.messages import JoinList, Terms
+from covey.extras.secure.phases import bytes_of
+from covey.extras.secure.progress import GroupSum
 from covey.shared.strategies.base import ClientId, Phase, Reports
 from covey.shared.strategies.client_half import Report
-from covey.shared.strategies.secured import coordinator as secured
-from covey.shared.strategies.secured.phases import bytes_of
-from covey.shared.strategies.secured.progress import GroupSum
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, ReportContent, Work
 from tests.simulator.plan import EVENTS

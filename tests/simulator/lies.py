@@ -18,10 +18,10 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from covey.extras.secure.messages import CellInbox, JoinList, Terms, UnmaskList
 from covey.shared.errors import DecodeError
 from covey.shared.scenario.columns import ColumnName
 from covey.shared.scenario.task import Task
-from covey.shared.secure.messages import CellInbox, JoinList, Terms, UnmaskList
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.phase_names import AHEAD, EVALUATE
 from covey.shared.wire.framing import Message, Packed

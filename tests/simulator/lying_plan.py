@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
+from covey.extras.secure.tests.live import SECTIONS, TASK
 from covey.shared.scenario.scenario import Scenario
 from tests.kit import small_run
 from tests.kit.scenes import Scenes
 from tests.methods import METHODS, NORMED
-from tests.secure.live import SECTIONS, TASK
 from tests.simulator.lies import ABOUT, AGAIN, COUNTED, LIES, MEMBERS, Lie, To
 
 FAULTS = ("gone", "asked again")  # an agent misses a phase; it does an order twice

@@ -25,7 +25,6 @@ import numpy as np
 
 from covey.agent.device.events import Inspected
 from covey.agent.device.presence import SessionPresence, SessionProgress
-from covey.agent.kept.secure_folder import SIGNING_KEY, SecureFolder
 from covey.agent.policy import OwnersRules, Policy
 from covey.agent.worker.worker import answer
 from covey.coordinator.processes.launch import setup_of
@@ -35,25 +34,26 @@ from covey.coordinator.run.orders import OrderBook
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver, GivenUpError
+from covey.extras.secure import on_device as on_device
+from covey.extras.secure import secured as secured
+from covey.extras.secure.figures import BITS, FIGURES
+from covey.extras.secure.grouping import Grouping
+from covey.extras.secure.integers import Integers, OutOfRangeError, add_masks, total_of
+from covey.extras.secure.messages import Terms
+from covey.extras.secure.phases import bytes_of, words_of
+from covey.extras.secure.primitives import hashed
+from covey.extras.secure.progress import GroupSum
+from covey.extras.secure.secure_folder import SIGNING_KEY, SecureFolder
+from covey.extras.secure.tests.live import FEATURES, LAYOUT, Devices
 from covey.shared.disclosures import cleared_status
 from covey.shared.scenario.task import Task
-from covey.shared.secure.integers import Integers, OutOfRangeError, add_masks, total_of
-from covey.shared.secure.messages import Terms
-from covey.shared.secure.primitives import hashed
 from covey.shared.strategies.base import ClientId
 from covey.shared.strategies.part_local import model_of
 from covey.shared.strategies.phase_names import AHEAD, BOX, CHOOSE, EVALUATE
-from covey.shared.strategies.secured import agent as on_device
-from covey.shared.strategies.secured import coordinator as secured
-from covey.shared.strategies.secured.figures import BITS, FIGURES
-from covey.shared.strategies.secured.grouping import Grouping
-from covey.shared.strategies.secured.phases import bytes_of, words_of
-from covey.shared.strategies.secured.progress import GroupSum
 from covey.shared.wire.jobs import DeviceData, InspectData, Perform, Performed
 from covey.shared.wire.messages import INITIAL, OrderMessage, ReportContent, Work
 from tests.kit.scenes import Scenes
 from tests.methods import METHODS
-from tests.secure.live import FEATURES, LAYOUT, Devices
 from tests.simulator.judge import BrokenError
 from tests.simulator.lies import MESSAGES, Bender, Lie, fields_of, other_model, renamed
 from tests.simulator.lying_plan import HONEST_TASK, NAMED, ROWS, SECURE_CLEAR, LyingPlan, scene_of

@@ -10,8 +10,8 @@ from functools import cache
 from typing import Literal
 
 from covey.coordinator.engine.rules import RoundRules
-from covey.coordinator.fold.partial_sums import check_aggregators
 from covey.coordinator.run.rules import rules_of
+from covey.extras.scale.partial_sums import check_aggregators
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Strategy

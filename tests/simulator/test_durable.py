@@ -21,7 +21,6 @@ from covey.agent.device.model_store import ModelStore
 from covey.agent.device.outbox import Outbox
 from covey.agent.device.service import Agent
 from covey.agent.kept.model_dir import ModelDir, read_index
-from covey.agent.kept.secure_folder import SecureFolder
 from covey.agent.worker import perform
 from covey.agent.worker.memory_file import MemoryDamaged, load_memory, save_memory
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
@@ -30,8 +29,9 @@ from covey.coordinator.disk.spool import Spool
 from covey.coordinator.record.store import Store
 from covey.coordinator.run.effects import SendModel
 from covey.coordinator.run.own_orders import OwnOrders
-from covey.shared.secure.agent import AgentState
-from covey.shared.secure.simulated import simulated_identity
+from covey.extras.secure.agent import AgentState
+from covey.extras.secure.secure_folder import SecureFolder
+from covey.extras.secure.simulated import simulated_identity
 from covey.shared.storage.files import (
     append,
     atomic_replace,
@@ -45,11 +45,11 @@ from covey.shared.strategies.client_half import Report
 from covey.shared.wire.jobs import FleetShare
 from covey.shared.wire.messages import ModelRef, OrderMessage, digest
 from covey.shared.wire.parts import split
+from scripts.size import parts_of
 from tests.shared.samples import SAMPLES
 from tests.simulator.disk import Disk, Disks
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("agent", "broker", "coordinator", "shared")
 CONTENT = b"content" * 100
 Check = Callable[[], bool]  # after the power cut
 
@@ -293,7 +293,7 @@ def has_durable(node: ast.AST) -> bool:
 def writers() -> set[str]:
     """Functions and classes of the product that can be durable or not."""
     found: set[str] = set()
-    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+    for path in (ROOT / file for file in parts_of(ROOT)):
         source = path.read_text()
         if "durable" not in source:
             continue

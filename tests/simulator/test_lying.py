@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from covey.agent.worker import perform
+from covey.extras.secure.agent import SecureAgent
+from covey.extras.secure.messages import Terms
+from covey.extras.secure.on_device import OnDevice
 from covey.shared.disclosures import cleared
 from covey.shared.scenario.task import Task
-from covey.shared.secure.agent import SecureAgent
-from covey.shared.secure.messages import Terms
 from covey.shared.strategies.client_half import Job
-from covey.shared.strategies.secured.agent import OnDevice
 from covey.shared.wire.messages import ReportContent, Work
 from tests.simulator.lies import ABOUT, LIES, Lie, kinds_told
 from tests.simulator.lying_plan import NOISE, SUMS, LyingPlan, lying_plan

@@ -20,9 +20,6 @@ from unittest.mock import patch
 
 from covey.agent.device.identity import Identity
 from covey.agent.device.service import Agent
-from covey.agent.kept.secure_folder import SecureFolder
-from covey.coordinator.aggregate.service import AggregatorService
-from covey.coordinator.aggregate.service import last_will as aggregator_will
 from covey.coordinator.record.notices import Notice
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import IN_PROCESS
@@ -30,12 +27,15 @@ from covey.coordinator.run.parts import Parts
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service, last_will
 from covey.coordinator.serve.sharded_link import ShardedLink
+from covey.extras.scale.service import AggregatorService
+from covey.extras.scale.service import last_will as aggregator_will
+from covey.extras.secure.agent import AgentState
+from covey.extras.secure.integers import Integers
+from covey.extras.secure.primitives import Token
+from covey.extras.secure.secure_folder import SecureFolder
+from covey.extras.secure.simulated import simulated_identity
 from covey.shared.errors import UserError
 from covey.shared.mqtt.shards import shard_of
-from covey.shared.secure.agent import AgentState
-from covey.shared.secure.integers import Integers
-from covey.shared.secure.primitives import Token
-from covey.shared.secure.simulated import simulated_identity
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.jobs import OrderAnswer, Perform, Performed

@@ -1,1 +1,0 @@
-"""Local training in plain numpy, for devices without torch. Nothing in here imports torch."""

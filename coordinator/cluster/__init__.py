@@ -1,1 +1,0 @@
-"""Cells of a comparison on the machines of a cluster."""

@@ -1,0 +1,172 @@
+"""`coordinator doctor`: what is odd about a fleet, as one ranked list. It asks the devices' own word at the broker, and the last run."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from covey.coordinator.cli.options import READERS, ensure_role, out
+from covey.coordinator.cli.runs import state_of
+from covey.coordinator.dashboard.folder_reader import FolderReader
+from covey.coordinator.doctor.devices import Broker, Seen, odd_devices
+from covey.coordinator.doctor.examine import Facts, examine, of_retained
+from covey.coordinator.doctor.odd import Odd, ranked, read_odd
+from covey.coordinator.record import records
+from covey.coordinator.record.roster_files import read_roster, roster_file
+from covey.coordinator.report.odd_list import show_odd
+from covey.coordinator.view.lines import PhaseLine
+from covey.coordinator.view.printed import json_line
+from covey.extras.doctor.own_row import at_broker, in_folder, is_at_work
+from covey.extras.in_use.uptake import RetainedFleet
+from covey.shared.cli import BrokerAddresses, Json, broker_option, check_name, with_connection
+from covey.shared.errors import DecodeError, UserError
+from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl
+from covey.shared.mqtt.credentials import COORDINATOR, read
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.mqtt.retained import until_quiet, why_not_up
+from covey.shared.wire.documents import Control
+from covey.shared.wire.topics import Topics
+
+WITHIN_S = 3.0
+MOST_S = 60.0  # to read the statuses of a whole fleet
+ANSWER_S = 5.0  # for a coordinator to answer
+
+
+@with_connection(broker_option(f"{DEFAULT_BROKER}; none with a folder"))
+def doctor(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="a run's folder: what was odd at its end  [default: ask the broker]"),
+    ] = None,
+    *,
+    connection: BrokerAddresses,
+    federation: Annotated[str, typer.Option(help="the federation to examine")] = "default",
+    as_json: Json = False,
+) -> None:
+    """List what is odd about a fleet, the most serious first: device, what, since when, and the next command.
+
+    It looks at data, figures, silence, versions, certificates, disks, clocks, refusals and brokers, with or without a
+    running coordinator. The exit code is 1 if anything is odd.
+    """
+    check_name("--federation", federation)
+    found: list[Odd] = []
+    if folder is not None:
+        found += of_folder(folder)
+    if folder is None or connection.is_named:
+        ensure_role(connection, *READERS)
+        url = connection.url()
+        roles = {read(file).role for file in connection.credentials}
+        asks = COORDINATOR in roles or not (roles or url.user)
+        found += asyncio.run(of_broker(url, federation, asks=asks))
+    listed = ranked(found)
+    if as_json:
+        json_line({"federation": federation, "odd": [one.to_json() for one in listed]})
+    else:
+        show_odd(out(), listed)
+    if listed:
+        raise typer.Exit(1)
+
+
+def of_folder(folder: Path) -> list[Odd]:
+    """The list of a run's end, or of its coordinator's newest roster, after what is odd about the coordinator itself.
+
+    Raises:
+        UserError: the folder has neither.
+    """
+    if (folder / "result.json").exists():
+        return read_odd(records.finished(folder).get("odd"))
+    reader = FolderReader(folder)
+    reader.poll()
+    lines = [line for line in reader.lines if isinstance(line, PhaseLine)]
+    rounds = lines[-1].rounds if lines else 0
+    own = [*with_disk(folder)]
+    if reader.status is not None:
+        own += in_folder(state_of(reader), reader.status, folder, rounds, reader.updated)
+    try:
+        return [*own, *read_odd(read_roster(folder).odd)]
+    except FileNotFoundError:
+        if own:
+            return own
+        raise records.no_run(folder, "no result.json and no roster.json in it") from None
+    except DecodeError as error:
+        raise UserError(f"{roster_file(folder)}: {error}") from None
+
+
+def with_disk(folder: Path) -> Iterator[Odd]:
+    """The disk of a run's folder, if it is full now."""
+    with suppress(OSError):
+        yield from odd_devices(Seen(time.time(), free=shutil.disk_usage(folder).free))
+
+
+async def of_broker(url: BrokerUrl, federation: str, *, asks: bool = False) -> list[Odd]:
+    """The list from all that a broker retains. A broker that cannot be reached is odd itself.
+
+    `asks`: also ask a coordinator that claims to be at work, with its own credentials.
+    """
+    topics = Topics(federation)
+    fleet = RetainedFleet(topics)
+    async with MqttLink(url, client_id=f"covey-doctor-{uuid.uuid4().hex[:8]}") as link:
+        if why := await why_not_up(link, WITHIN_S):
+            return examine(Facts(seen=Seen(time.time(), broker=Broker(why))))
+        await link.subscribe(_filters(topics))
+        # access rules may keep other federations back
+        await link.subscribe([Topics("+").every_status, Topics("+").coordinator_status])
+        async for message in until_quiet(link, MOST_S):
+            fleet.take(message)
+            further = fleet.pages.further_topics(topics) if message.topic == topics.roster else []
+            if further:
+                await link.subscribe(further)
+        answers = not (asks and is_at_work(fleet.coordinator)) or await _answers(link, topics)
+        return of_fleet(fleet, time.time(), link.certificate_until, answers=answers)
+
+
+async def _answers(link: MqttLink, topics: Topics) -> bool:
+    """Whether the coordinator answers. One that reads at all does so at once, whatever it computes."""
+    await link.publish(topics.control, Control(command="tell").to_bytes())
+    async for message in until_quiet(link, ANSWER_S, is_awaited=lambda: True):
+        if message.topic == topics.coordinator_status and not message.retained:
+            return True
+    return False
+
+
+def of_fleet(
+    fleet: RetainedFleet, now: float, until: float | None = None, *, answers: bool = True
+) -> list[Odd]:
+    """The list from all that was read at a broker; `answers`: whether the coordinator does."""
+    caller = fleet.coordinator
+    own = at_broker(
+        caller, fleet.pages.message, fleet.statuses, fleet.topics.federation, answers=answers
+    )
+    return ranked([*own, *_of_devices(fleet, now, until)])
+
+
+def _of_devices(fleet: RetainedFleet, now: float, until: float | None) -> list[Odd]:
+    caller = fleet.coordinator
+    return of_retained(
+        now,
+        fleet.statuses,
+        fleet.pages.message,
+        caller,
+        between_runs=not is_at_work(caller),
+        deployment=fleet.held.all_devices,
+        elsewhere=fleet.elsewhere,
+        until=until,
+    )
+
+
+def _filters(topics: Topics) -> list[str]:
+    return [
+        topics.every_status,
+        topics.coordinator_status,
+        topics.roster,
+        topics.deployment,
+        topics.candidate,
+    ]

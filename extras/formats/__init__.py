@@ -1,0 +1,1 @@
+"""Folders of images and sounds, and images in Parquet files."""

@@ -1,0 +1,1 @@
+"""Six methods of recent papers: Clove, FedALA, FedDBE, FedGWC, Feroma, FLUX."""

@@ -1,0 +1,1 @@
+"""Simulated agents in the process of the coordinator, which can train together on one device."""
