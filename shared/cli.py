@@ -30,7 +30,7 @@ from covey.shared.own_code.consent import AllowedCode, consented
 from covey.shared.own_code.faults import own_code
 from covey.shared.programs.start import INTERRUPTED, raise_interrupts
 from covey.shared.programs.version import version
-from covey.shared.sentences import log_to_stderr, printable_lines
+from covey.shared.sentences import in_lines, log_to_stderr, printable_lines
 
 R = TypeVar("R")
 ProgramFormat = Literal["pt2", "onnx"]  # the formats that a model can be exported to
@@ -53,7 +53,7 @@ def user_errors() -> Iterator[None]:
         with os_errors_as_user_errors(), own_code(), bare_errors():
             yield
     except UserError as error:
-        typer.secho(printable_lines(f"error: {error}"), err=True, fg=typer.colors.RED)
+        typer.secho(printable_lines(in_lines(f"error: {error}")), err=True, fg=typer.colors.RED)
         raise typer.Exit(USER_ERROR) from None
     except ModuleNotFoundError as error:
         places = [frame.f_globals["__name__"] for frame, _ in walk_tb(error.__traceback__)]
@@ -75,7 +75,7 @@ def stopped(hint: str = "") -> typer.Exit:
 
 def failed(text: str) -> typer.Exit:
     """Print why a command that ran to its end did not achieve its purpose; returns the exit to raise, with code 1."""
-    typer.secho(printable_lines(f"error: {text}"), err=True, fg=typer.colors.RED)
+    typer.secho(printable_lines(in_lines(f"error: {text}")), err=True, fg=typer.colors.RED)
     return typer.Exit(FAILED)
 
 

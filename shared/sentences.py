@@ -82,6 +82,21 @@ def printable_lines(text: str) -> str:
     return _LINES.sub(_escaped, text)
 
 
+LONG = 400  # characters of a message that is broken into lines
+
+
+def in_lines(text: str) -> str:
+    """A long message in three lines or so, each of whole clauses: what happened, what was expected, what to do."""
+    if len(text) <= LONG:
+        return text
+    lines = [""]
+    for clause in re.split(r"(?<=[.;:]) ", text):
+        if lines[-1] and len(lines) < 3 and len(lines[-1]) + len(clause) > len(text) / 3:
+            lines.append(" ")
+        lines[-1] += f"{' ' * bool(lines[-1])}{clause}"
+    return "\n".join(lines)
+
+
 def _escaped(match: re.Match[str]) -> str:
     """The character as a string literal of Python would have it."""
     character = match[0]

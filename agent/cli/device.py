@@ -119,6 +119,8 @@ def start(
         allowed.check_model(trains, "--learner")
     rules = OwnersRules(effective, allowed, trains)
     keep = models.keep()
+    if keep is not None:
+        keep = replace(keep, data=str(Path(source.data).absolute()))
     if keep is not None and framework_of(trains) == "flower":
         raise UserError(
             "--model-dir: a client of Flower gives no outputs to predict with; remove the option"

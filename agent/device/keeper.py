@@ -150,6 +150,7 @@ class KeepOptions:
     runs: int = DEFAULT_RUNS  # whose best models stay on disk
     hook: tuple[str, ...] = ()  # words of a command that runs after each change; none: no command
     hook_limit_s: float = LIMIT_S
+    data: str = ""  # that the device trains on: an absolute path
 
 
 class Keeper:
@@ -176,7 +177,7 @@ class Keeper:
         self._options = options
         self._observer = observer
         self._settled = settled
-        self.models = ModelDir(options.folder, options.runs, durable)
+        self.models = ModelDir(options.folder, options.runs, durable, options.data)
         self._lock = contextlib.ExitStack()
         self._lock.enter_context(
             folder_lock(

@@ -51,6 +51,7 @@ class Outbox:
     Args:
         folder: created if it does not exist; other users cannot read it.
         durable: whether the state survives a power cut too, which costs an fsync for each write.
+        agent: whose it is; "": nobody asks.
 
     Attributes:
         state: of the current run; always what `state.json` holds, or will hold once `unwritten` is empty.
@@ -58,11 +59,13 @@ class Outbox:
         unwritten: why the state could not be written; "" if it was. Call `flush` until it succeeds.
 
     Raises:
-        UserError: another process uses the folder, or another version of Covey wrote it in a form of its own.
+        UserError: another process uses the folder, it is another agent's, or another version of Covey wrote it in a form of its
+            own.
     """
 
-    def __init__(self, folder: Path, *, durable: bool = True) -> None:
+    def __init__(self, folder: Path, *, durable: bool = True, agent: str = "") -> None:
         self._folder = folder
+        self._agent = agent
         self._durable = durable
         self.damaged: list[str] = []
         self.unwritten = ""
@@ -270,7 +273,12 @@ class Outbox:
 
     def _read(self) -> tuple[State, State | None]:
         """The state and the one aside, without files that are missing or damaged."""
-        number, wrote = self._wrote()
+        number, wrote, owner = self._wrote()
+        if self._agent and owner not in ("", self._agent):
+            raise UserError(
+                f"{self._folder}: this is the state of agent {owner}, and {self._agent} is started with it. Give each agent a "
+                f"folder of its own (--state); if {self._agent} is the new name of {owner}, remove {self._format} first"
+            )
         if number > FORMAT:
             raise self._other_format(number, wrote)
         if NONE < number < FORMAT:
@@ -300,18 +308,18 @@ class Outbox:
             aside = self._without_damage(aside)
         return state, aside
 
-    def _wrote(self) -> tuple[int, str]:
-        """The format of the folder, and the version that it is of; `NONE` if neither is known."""
+    def _wrote(self) -> tuple[int, str, str]:
+        """The format of the folder, the version that it is of, and the agent whose it is; `NONE` if nothing is known."""
         try:
             tree = json.loads(self._format.read_bytes())
-            return int(tree["format"]), str(tree["covey"])
-        except (OSError, ValueError, TypeError, KeyError):
-            return NONE, ""
+            return int(tree["format"]), str(tree["covey"]), str(tree.get("agent", ""))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return NONE, "", ""
 
     def _note_format(self) -> None:
         """Name the format in a file of its own: an agent from before the number calls a state with another key damaged."""
-        mine = {"format": FORMAT, "covey": version()}
-        if self._wrote() == (FORMAT, version()):
+        mine = {"format": FORMAT, "covey": version(), "agent": self._agent or self._wrote()[2]}
+        if self._wrote() == tuple(mine.values()):
             return
         try:
             write_atomically(self._format, json.dumps(mine).encode(), durable=self._durable)

@@ -144,7 +144,7 @@ class Agent:
     ) -> None:
         self.identity = identity
         self.topics = Topics(identity.federation)
-        self.outbox = Outbox(identity.state, durable=identity.durable)
+        self.outbox = Outbox(identity.state, durable=identity.durable, agent=identity.agent)
         max_model_bytes = rules.policy.largest_model_bytes or MAX_MODEL_BYTES
         models = identity.state / "models"
         # a model that a power cut damages is fetched again, as the order still names it

@@ -64,6 +64,7 @@ class Index:
     why: str = ""  # its reason, with figures on the device's test part
     # reports may have the figures and weights of these models, and so may the status
     tells: bool = False
+    data: str = ""  # that the device trains on: a path
 
     def to_json(self) -> dict[str, Any]:
         in_use = self.in_use.to_json() if self.in_use is not None else None
@@ -81,6 +82,7 @@ class Index:
             "note": self.note,
             "why": self.why,
             "tells": self.tells,
+            "data": self.data,
         }
 
 
@@ -92,12 +94,14 @@ class ModelDir:
         folder: created if it does not exist.
         runs: of how many runs, the newest ones, the best model stays on disk.
         durable: whether the files survive a power cut.
+        data: that the device trains on, for the index; "": as it is there.
         damage: why the index could not be read, for a person; empty if it could. The folder then counts as empty.
     """
 
     folder: Path
     runs: int = DEFAULT_RUNS
     durable: bool = True
+    data: str = ""
     damage: str = field(default="", init=False)
     index: Index = field(default_factory=Index, init=False)
 
@@ -194,6 +198,7 @@ class ModelDir:
         self._write(replace(self.index, hook_failures=self.index.hook_failures + 1))
 
     def _write(self, index: Index) -> None:
+        index = replace(index, data=self.data or index.data)
         text = json_text.dumps(index.to_json(), indent=1)
         write_atomically(self.folder / INDEX, f"{text}\n".encode(), durable=self.durable)
         self.index = index
@@ -261,6 +266,7 @@ def _index_of(data: Any) -> Index:
         note=str(data["note"]),
         why=str(data["why"]),
         tells=data["tells"] is True,
+        data=str(data.get("data", "")),
     )
 
 

@@ -87,7 +87,7 @@ def predict(
 
     Prints a table with the columns row, prediction and, for classes, probability. Images have the column file too.
     """
-    from covey.extras.in_use.predict import as_csv, as_json_lines
+    from covey.extras.in_use.predict import SEEN, as_csv, as_json_lines, trains_on
     from covey.extras.in_use.serve import Models
     from covey.shared.sentences import printable_lines
     from covey.shared.storage import json_text
@@ -117,6 +117,8 @@ def predict(
             print(NO_MODEL, file=sys.stderr)
         if score:
             found = predictor.score(path, label)
+            if trains_on(path, model.parent if model is not None else model_dir or Path()):
+                print(SEEN, file=sys.stderr)
             print(json_text.dumps(found.to_json()) if as_json else found.sentence)
             return
         text = text_for(path, predictor)

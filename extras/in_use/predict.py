@@ -112,6 +112,19 @@ def model_in_use(folder: Path) -> Path:
     return folder / kept.version.file
 
 
+SEEN = "the device trains on rows of this file: their figures flatter the model; score a file that it has not seen"
+
+
+def trains_on(file: Path, folder: Path) -> bool:
+    """Whether the device whose models lie in a folder trains on rows of a file: its data, or a training table in its data."""
+    try:
+        data = read_index(folder).data
+    except UserError:
+        return False
+    own, given = Path(data).resolve(), file.resolve()
+    return bool(data) and (given == own or (own in given.parents and given.stem != "test"))
+
+
 @dataclass(frozen=True)
 class Score:
     """How good predictions are. A regression has errors in the units of the data, and classes have shares."""

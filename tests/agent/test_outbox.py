@@ -391,6 +391,17 @@ def test_a_state_with_a_changed_bit_is_damaged_and_never_another_state(tmp_path:
             assert outbox.state == state or outbox.damaged
 
 
+def test_a_state_is_refused_to_an_agent_of_another_name(tmp_path: Path) -> None:
+    Outbox(tmp_path).close()  # as an earlier version leaves it
+    Outbox(tmp_path, agent="g01").close()
+    with pytest.raises(UserError, match="state of agent g01, and g11 is started with it"):
+        Outbox(tmp_path, agent="g11")
+    Outbox(tmp_path).close()  # a look at it changes nothing
+    Outbox(tmp_path, agent="g01").close()
+    (tmp_path / "format.json").unlink()
+    Outbox(tmp_path, agent="g11").close()
+
+
 def newest(folder: Path) -> dict[str, object]:
     """The last line of the state."""
     line = (folder / "state.json").read_bytes().splitlines()[-1]

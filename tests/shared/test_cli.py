@@ -32,6 +32,7 @@ from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import BEGIN, render
 from covey.shared.programs.version import version
 from covey.shared.scenario.load import load
+from covey.shared.sentences import in_lines
 from tests.coordinator.dashboards import (
     agents,
     append_lines,
@@ -273,3 +274,16 @@ def test_no_help_names_a_type_as_python_does(app: typer.Typer) -> None:
     assert len(found) > 5
     for text in found:
         assert re.findall(r"<(?:str|int|float|bool|list|Path)\b.*?>", text) == [], text
+
+
+def test_a_long_message_has_three_lines_of_whole_clauses() -> None:
+    short = "error: x.csv: no such file; give another one"
+    assert in_lines(short) == short
+    clause = "the device g01 takes no part because its data has another column"
+    text = f"error: {'; '.join([clause] * 9)}. Expected: {clause}; {clause}"
+    lines = in_lines(text).splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) < 0.5 * len(text)
+    assert all(line.endswith((";", ".")) for line in lines[:-1])
+    assert " ".join(" ".join(lines).split()) == text, "no word is lost"
+    assert in_lines("x" * 900) == "x" * 900

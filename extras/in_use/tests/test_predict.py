@@ -16,7 +16,7 @@ from covey.agent.kept.model_dir import ModelDir
 from covey.agent.kept.model_file import save_model
 from covey.agent.kept.versions import Version
 from covey.agent.policy import OwnersRules, Policy
-from covey.extras.in_use.predict import Predictor, predict
+from covey.extras.in_use.predict import Predictor, predict, trains_on
 from covey.shared.errors import DataError, UserError
 from covey.shared.scenario.task import Model, Standardise, Task
 from tests.agent.test_kept import BAD, GOOD, LAYOUT, TASK
@@ -315,3 +315,19 @@ def test_a_score_of_a_regression_is_in_the_units_of_the_target(tmp_path: Path) -
     assert found.constant["RMSE"] == pytest.approx(np.std([5, -3, 4]))
     assert found.figures["R2"] == pytest.approx(1 - 5 / 3 / np.var([5, -3, 4]))
     assert "always the mean: RMSE" in found.sentence
+
+
+def test_a_score_on_rows_that_the_device_trains_on_names_itself(tmp_path: Path) -> None:
+    data, models = tmp_path / "pi", tmp_path / "models"
+    data.mkdir()
+    for name in ("train.csv", "test.csv"):
+        (data / name).touch()
+    kept = ModelDir(models, data=str(data))
+    kept.settle(1, pinned=False)
+    assert trains_on(data / "train.csv", models)
+    assert not trains_on(data / "test.csv", models)
+    assert not trains_on(tmp_path / "new.csv", models)
+    assert ModelDir(models).index.data == str(data), "another reader keeps it"
+    ModelDir(models, data=str(tmp_path / "pi.csv")).settle(2, pinned=False)
+    assert trains_on(tmp_path / "pi.csv", models)
+    assert not trains_on(data / "train.csv", tmp_path / "nowhere")
