@@ -376,6 +376,7 @@ ENTRIES = (
         "there an empty row means that the agent was forgotten.",
         {
             "run": "the run's id",
+            "round": "rounds that are over; left out before the first",
             "agents": "by agent: online, takes_part, cluster, seen, samples, problem, quarantined, silent, failing, ...",
             "refusals": "refused messages by reason",
             "pages": "how many pages the roster has; left out if this is the only one",

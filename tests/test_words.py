@@ -3,7 +3,7 @@
 The project writes plain technical English: subject, verb, object, and the usual word for each thing. `AVOIDED` lists the
 phrases that it does not use, each with what to write instead. Words in backticks or quotation marks are names or
 quotations and do not count. `EXCEPTIONS` lists files that need such a word, each with the reason.
-`CONTRIBUTING.md` shows the table to writers. Code blocks of a page do not count.
+Code blocks of a page do not count.
 """
 
 from __future__ import annotations
