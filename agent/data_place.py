@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from covey.shared.errors import DataError
 from covey.shared.own_code.plugins import SQLITE
+from covey.shared.storage import json_text
 
 # of a folder that are looked at; of a larger one, the first in the order of the disk
 MAX_ENTRIES = 5000
@@ -128,7 +129,9 @@ class DataWatch:
 
 FORM = "sqlite:FILE?table=NAME or sqlite:FILE?query=SELECT..."
 KEYS = ("table", "query")
-TEXTS = (".csv", ".tsv")
+JSON_LINES = (".jsonl", ".ndjson")
+TEXTS = (".csv", ".tsv", *JSON_LINES)
+NAMED_TEXTS = (*TEXTS, ".txt", ".dat", ".log", ".json")  # which a folder may hold next to its data
 DAILY = (*TEXTS, ".parquet")
 LONGEST_LINE = 1 << 16  # bytes
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
@@ -248,4 +251,18 @@ def text_of(place: Path) -> Path | None:
     """The text file whose first bytes show how a table is written; None for tables whose values have types."""
     if isinstance(place, GrowingFolder):
         place = place.parts[0]
-    return place if place.suffix.lower() in TEXTS and not isinstance(place, SqlitePath) else None
+    is_text = place.suffix.lower() in NAMED_TEXTS and not isinstance(place, SqlitePath)
+    return place if is_text and not is_json(place) else None
+
+
+def is_json(path: Path) -> bool:
+    """Whether a file has an object of JSON for each row: one a line, or all in a list."""
+    if path.suffix.lower() in JSON_LINES:
+        return True
+    return path.suffix.lower() == ".json" and json_text.holds_rows(path)
+
+
+def is_named_table(path: Path) -> bool:
+    """Whether a file that is named is read as a table, although a folder may hold such files next to its data."""
+    suffix = path.suffix.lower()
+    return suffix in NAMED_TEXTS and (suffix != ".json" or is_json(path))

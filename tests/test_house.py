@@ -154,7 +154,7 @@ DOORS = [
     "covey.extras.formats.images",
     "covey.extras.formats.parquet_images",
     "covey.extras.formats.sounds",
-    "covey.agent.data.sqlite_rows",
+    "covey.extras.formats.sqlite_rows",
     "covey.agent.data.tables",
     "covey.extras.light.estimators",
     "covey.extras.light.flower",

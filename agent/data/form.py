@@ -60,7 +60,15 @@ def _rows_of(path: Path, label: str | None, task: Task) -> int:
             return sum(len(block.rows) for block in file.blocks(file.columns[:1], faults))
     with opened(path, label, task) as (file, selection):
         BadCells(path).check(selection.faults)
-        count = sum(len(block.rows) for block in file.blocks(file.columns[:1], faults))
+        if task.read.pivot is None:
+            count = sum(len(block.rows) for block in file.blocks(file.columns[:1], faults))
+    if (
+        task.read.pivot is not None
+    ):  # its readings: how many rows they give follows from their times
+        with open_table(
+            path, least=1, notation=task.read.model_copy(update={"pivot": None})
+        ) as file:
+            count = sum(len(block.rows) for block in file.blocks(file.columns[:1], faults))
     targets = max(len(selection.labels), 1) * (task.window.targets if task.window else 1)
     empty = np.empty((0, len(selection.features)))
     no_targets = np.empty((0, targets) if targets > 1 else 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from covey.agent.data.arrays import load_function, load_installed, load_npz
 from covey.agent.data.dataset import Dataset
-from covey.agent.data_place import FORM, GrowingFolder, SqlitePath, place_of
+from covey.agent.data_place import DAILY, FORM, GrowingFolder, SqlitePath, is_named_table, place_of
 from covey.shared import extras
 from covey.shared.errors import DataError
 from covey.shared.own_code import plugins
@@ -17,9 +17,9 @@ from covey.shared.scenario.task import Task
 if TYPE_CHECKING:
     from covey.extras.formats.class_folders import ClassFolders
 
-TABLES = (".csv", ".tsv", ".parquet")
+TABLES = DAILY
 ACCEPTED = (
-    "a table (.csv, .tsv, .parquet), a folder of tables with dates in their names, an .npz with x and y, a folder per class of "
+    "a table (.csv, .tsv, .txt, .jsonl, .parquet), a folder of tables with dates in their names, an .npz with x and y, a folder per class of "
     f"images or of .wav sounds, {FORM}, module:function, or a data source that an installed package adds"
 )
 
@@ -150,7 +150,7 @@ def _file(path: Path, label: str | None, task: Task | None) -> Dataset:
     if may_hold_images and has_image_column(path):
         load_images = extras.part("formats", "parquet_images").load_image_column
         return cast(Dataset, load_images(path, label, task))
-    if path.suffix.lower() in TABLES:
+    if path.suffix.lower() in TABLES or is_named_table(path):
         return _table(path, label, task=task)
     if path.suffix.lower() == ".npz":
         return load_npz(path)
@@ -194,7 +194,9 @@ def _folder(folder: Path, label: str | None, task: Task | None) -> Dataset:
 
 def is_table(place: Path) -> bool:
     """Whether a place is read as the rows of one table."""
-    return isinstance(place, SqlitePath | GrowingFolder) or place.suffix.lower() in TABLES
+    if isinstance(place, SqlitePath | GrowingFolder) or place.suffix.lower() in TABLES:
+        return True
+    return place.is_file() and is_named_table(place)
 
 
 def tables_at(place: Path) -> tuple[Path, ...]:
@@ -202,7 +204,7 @@ def tables_at(place: Path) -> tuple[Path, ...]:
     if isinstance(place, SqlitePath | GrowingFolder):
         return (place,)
     if place.is_file():
-        return (place,) if place.suffix.lower() in TABLES else ()
+        return (place,) if is_table(place) else ()
     if not place.is_dir():
         return ()
     both = _train_and_test(place)
@@ -230,7 +232,7 @@ def only_file(folder: Path) -> Path | None:
 def is_loadable(place: Path) -> bool:
     """Whether `load` recognises the data at a path as that of one device. Nothing is read."""
     if place.is_file():
-        return place.suffix.lower() in (*TABLES, ".npz")
+        return is_table(place) or place.suffix.lower() == ".npz"
     if not place.is_dir():
         return False
     if tables_at(place):

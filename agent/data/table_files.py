@@ -9,7 +9,8 @@ from pathlib import Path
 
 from covey.agent.data.cells import BadCells
 from covey.agent.data.table_rows import Block, TableFile, listed, open_csv, open_parquet
-from covey.agent.data_place import GrowingFolder, SqlitePath
+from covey.agent.data_place import GrowingFolder, SqlitePath, is_json
+from covey.shared import extras
 from covey.shared.errors import DataError
 from covey.shared.scenario.columns import Notation
 
@@ -20,7 +21,7 @@ USUAL = Notation()
 def open_table(
     path: Path, names: Sequence[str] = (), least: int = 2, notation: Notation = USUAL
 ) -> Iterator[TableFile]:
-    """A `.csv`, `.tsv` or `.parquet` file, a table of a database, or all files of a growing folder, open while its rows are
+    """A text file, JSON lines, a `.parquet` file, a table of a database, or all files of a growing folder, open while its rows are
     read.
 
     Args:
@@ -34,10 +35,27 @@ def open_table(
     """
     if isinstance(path, GrowingFolder):
         yield _GrowingFolder(path, names, least, notation)
-    elif isinstance(path, SqlitePath):
-        from covey.agent.data.sqlite_rows import open_sqlite
+        return
+    with _opened(path, names, least, notation) as table:
+        if notation.join or notation.pivot:
+            layouts = extras.part("formats", "layouts", "task.read.pivot and join")
+            yield layouts.laid_out(table, path, notation, names)
+        else:
+            yield table
 
-        with open_sqlite(path, least, notation) as table:
+
+@contextmanager
+def _opened(
+    path: Path, names: Sequence[str], least: int, notation: Notation
+) -> Iterator[TableFile]:
+    """A table as it is stored. Arguments and errors are those of `open_table`."""
+    if isinstance(path, SqlitePath):
+        sqlite = extras.part("formats", "sqlite_rows", "a SQLite database")
+        with sqlite.open_sqlite(path, least, notation) as table:
+            yield table
+    elif is_json(path):
+        json_rows = extras.part("formats", "json_rows", "JSON")
+        with json_rows.open_json(path, names, least, notation) as table:
             yield table
     elif path.suffix.lower() == ".parquet":
         with open_parquet(path, least, notation) as table:
@@ -100,3 +118,4 @@ class _GrowingFolder(TableFile):
                 joined.enter(part, sorted(file.columns))
                 for block in file.blocks(names, faults):
                     yield replace(block, rows=joined.numbers(block.rows))
+                self.left_out.update(file.left_out)

@@ -271,7 +271,7 @@ OTHER_FILES = {
     b"sqliteformat3": "a SQLite database; name it as sqlite:FILE?table=NAME",
     b"%pdf": "a PDF document; export its table as CSV",
     b"\x1f\x8b": "compressed with gzip; unpack it",
-    **dict.fromkeys((b"[{", b"[[", b'{"'), "JSON; save it as CSV"),
+    **dict.fromkeys((b"[{", b"[[", b'{"'), "JSON; give it the suffix .jsonl"),
     b"@relation": "a table of Weka (ARFF); save it as CSV",
     b"versionhttps://git-lfs": "a pointer of Git LFS; fetch the file with git lfs pull",
 }

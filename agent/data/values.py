@@ -167,6 +167,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PLAUSIBLE_YEARS = (1990, 2100)  # of times as numbers: 1700000000 is a time, 3 is none
 WRITTEN_YEARS = (1700, 2100)  # of dates in texts, as typed values, and as eight digits or more
 FACTORS = (1, 1e3, 1e6, 1e9)  # numbers count seconds, milliseconds, microseconds or nanoseconds
+FIRST_OF_SIX_DIGITS = 2021
 COMPACT = {6: "%Y%m", 8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}  # digits -> form
 LEAST_DIGITS = 4  # of a date
 MAX_LENGTH = 48
@@ -216,6 +217,9 @@ def moment_counted(number: float) -> datetime | None:
         moment = moment_in_form(str(int(number)), form)
         if moment is not None and _is_likely(moment):
             return moment
+        # 251025: from 2021 on no year and month has the same digits
+        if form == "%Y%m" and (moment := moment_in_form(str(int(number)), "%y%m%d")) is not None:
+            return moment if FIRST_OF_SIX_DIGITS <= moment.year < WRITTEN_YEARS[1] else None
     least, most = PLAUSIBLE_YEARS
     for factor in FACTORS:
         try:

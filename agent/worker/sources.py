@@ -130,7 +130,11 @@ def _local(
 def _form(data: str, label: str | None, task: str, files: Fingerprint | None) -> tuple[int, int]:
     from covey.agent.data.form import form_counts
 
-    return form_counts(data, label, Task.model_validate_json(task))
+    before = LEAVES_OUT.set(True)
+    try:
+        return form_counts(data, label, Task.model_validate_json(task))
+    finally:
+        LEAVES_OUT.reset(before)
 
 
 @lru_cache(maxsize=1)

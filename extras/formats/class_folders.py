@@ -9,7 +9,28 @@ from pathlib import Path
 import numpy as np
 
 from covey.agent.data.dataset import Array
+from covey.agent.data.table_rows import listed
 from covey.shared.errors import DataError
+
+# folders of segmentation, in lower case
+PICTURES = frozenset(
+    {
+        "images",
+        "image",
+        "imgs",
+        "img",
+        "frames",
+        "photos",
+        "input",
+        "inputs",
+        "originals",
+        "jpegimages",
+    }
+)
+MASKS = frozenset(
+    ("masks", "mask", "labels", "label", "annotations", "gt", "ground_truth", "groundtruth", "segmentation", "segmentations",
+     "targets", "target", "output", "outputs", "segmentationclass")
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,6 +57,14 @@ class ClassFolders:
         if not self.train:
             self.train = self._files(folder)
         self.labels = tuple(sorted({file.class_name for file in self.train}))
+        names = {name.lower() for name in self.labels}
+        if names & PICTURES and names & MASKS and names <= PICTURES | MASKS:
+            fault = "pictures and their masks, which are no classes"
+            expected = "expected a folder for each class; segmentation is not built"
+            raise DataError(
+                f"{folder}: {listed(self.labels)}: {fault}; {expected}",
+                public=f"{fault}; {expected}",
+            )
 
     def _files(self, folder: Path) -> list[ClassFile]:
         if not folder.is_dir():

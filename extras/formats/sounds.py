@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import wave
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,8 @@ from covey.shared.scenario.task import Task
 SUFFIXES = frozenset({".wav"})
 RATE = 16_000  # to which all sounds are resampled, in Hz
 RATES = (1_000, 384_000)  # of files
+EXTENSIBLE, PCM = b"\xfe\xff", b"\1\0"  # kinds of samples in a header
+EXTENDED = 4096  # bytes, in which it ends
 MOST_WIDTH = 4  # bytes of a sample of one channel
 WINDOW, HOP, SPECTRUM = 400, 160, 512  # samples: 25 ms, 10 ms, and those of a Fourier transform
 LOWEST_HZ = 20.0
@@ -89,14 +93,14 @@ def read(path: Path, frames: int) -> Float64:
     Raises DataError if the file is not of PCM, or cut short.
     """
     try:
-        with wave.open(str(path), "rb") as file:
-            rate, channels, width = file.getframerate(), file.getnchannels(), file.getsampwidth()
+        with path.open("rb") as file, wave.open(_plain(file), "rb") as sound:
+            rate, channels, width = sound.getframerate(), sound.getnchannels(), sound.getsampwidth()
             if not RATES[0] <= rate <= RATES[1]:
                 raise wave.Error(f"{rate} samples a second, expected {RATES[0]} to {RATES[1]}")
             if width > MOST_WIDTH:
                 raise wave.Error(f"{width} bytes a sample, expected at most {MOST_WIDTH}")
             seconds = (WINDOW + (frames - 1) * HOP) / RATE
-            content = file.readframes(int(np.ceil(seconds * rate)))
+            content = sound.readframes(int(np.ceil(seconds * rate)))
     except (wave.Error, EOFError, OSError, RuntimeError) as error:  # `wave` seeks beyond a chunk
         raise DataError(
             f"{path}: not a .wav file of PCM, or cut short ({error}); convert it, for example with `ffmpeg -i IN OUT.wav`",
@@ -106,6 +110,17 @@ def read(path: Path, frames: int) -> Float64:
         content[: len(content) // (channels * width) * channels * width], np.uint8
     )
     return resampled(_numbers(whole, width).reshape(-1, channels).mean(axis=1), rate)
+
+
+def _plain(file: BinaryIO) -> BinaryIO:
+    """A file of sound, where PCM in the extensible form has the mark of plain PCM: Python 3.11 reads this one alone."""
+    begin = file.read(EXTENDED)
+    place = begin.find(b"fmt ")
+    kind, of_samples = begin[place + 8 : place + 10], begin[place + 32 : place + 34]
+    file.seek(0)
+    if place < 0 or kind != EXTENSIBLE or of_samples != PCM:
+        return file
+    return BytesIO(begin[: place + 8] + PCM + begin[place + 10 :] + file.read()[EXTENDED:])
 
 
 def _numbers(content: npt.NDArray[np.uint8], width: int) -> Float64:

@@ -18,7 +18,7 @@ from covey.agent.data.table_files import USUAL, open_table
 from covey.agent.data.values import Value, moment_counted, spelled, value_of
 from covey.agent.data_place import text_of
 from covey.shared.errors import DataError
-from covey.shared.scenario.classes import WordFacts, facts_of, why_no_classes
+from covey.shared.scenario.classes import WordFacts, facts_of, name_parts, why_no_classes
 from covey.shared.scenario.columns import LABEL_NAMES, Notation
 from covey.shared.sentences import counted
 
@@ -26,10 +26,12 @@ MAX_DISTINCT = 1000  # different values that are counted in one column
 MAX_SHOWN = 50  # values of one column in the description
 MAX_STRANGE = 3  # words in a column of numbers in the description
 FEW_VALUES = 20  # a column with at most this number of different values may name classes
+LAYOUT = ("names", "join", "pivot", "zeros")  # of `Notation`, which no cell shows
 EXAMINED_ROWS = 1000  # in which the notation of a file is looked for
 TIME_WORDS = ("time", "date", "stamp")  # in the name of a column that holds times as numbers
 LEAST_COMPACT = 5  # different dates of eight digits or more, which are no accident
 LARGE = 1e7  # of numbers that may be times
+LEAST_DATE = 1e5  # of those with the name of a time: 251025
 SOME_NUMBERS = 0.2  # of the cells of a column of words: worth a remark
 MOSTLY = 0.8  # of the words of a column are numbers with something around them
 STAND_APART = 10.0  # deviations between the outermost number and all others, from where it may stand for a missing cell
@@ -214,8 +216,13 @@ def found_notation(path: Path, known: Notation = USUAL) -> FoundNotation:
         encoding = (
             None if encoding_of(place, Notation()) == "utf-16" or is_utf8(place) else FALLBACK
         )
+    read = Notation(encoding=encoding, **{key: getattr(known, key) for key in LAYOUT})
+    if read.pivot is not None:  # the rows of readings show how their cells are spelled
+        of_readings = found_notation(path, known.model_copy(update={"pivot": None}))
+        read = of_readings.notation.model_copy(
+            update={"pivot": known.pivot, "missing": known.missing}
+        )
     texts: dict[str, list[str]] = {}
-    read = Notation(encoding=encoding, names=known.names)
     with open_table(path, least=1, notation=read) as file:
         for block in islice(file.blocks(file.columns, BadCells(path)), 1):
             for name, cells in block.cells.items():
@@ -227,7 +234,11 @@ def found_notation(path: Path, known: Notation = USUAL) -> FoundNotation:
                 ]
                 texts[name] = [text for text in spellings if text]
         found = notation_of(texts, file.separator, encoding, known.missing)
-        return replace(found, notation=found.notation.model_copy(update={"names": known.names}))
+    if read.pivot is not None:
+        marks = {"missing": found.notation.missing}
+        return replace(of_readings, notation=read.model_copy(update=marks))
+    layout = {key: getattr(known, key) for key in LAYOUT}
+    return replace(found, notation=found.notation.model_copy(update=layout))
 
 
 def _check_lines(path: Path, rows: int, faults: BadCells) -> None:
@@ -336,7 +347,8 @@ class _Column:
         self._rising += number > self._last
         self._falling += number < self._last
         self._last = number
-        if abs(number) >= LARGE and (moment := moment_counted(number)) is not None:
+        is_large = abs(number) >= (LEAST_DATE if self._is_named_time else LARGE)
+        if is_large and (moment := moment_counted(number)) is not None:
             self._counted_times += 1
             self._compact += number.is_integer() and moment.tzinfo is None
             self._midnights += str(moment)[11:19] == "00:00:00"
@@ -404,8 +416,12 @@ class _Column:
             return False
         if self._compact == self._present and len(self._counts) >= LEAST_COMPACT:
             return True
+        return self._is_named_time
+
+    @property
+    def _is_named_time(self) -> bool:
         name = self._name.lower()
-        return any(word in name for word in TIME_WORDS)
+        return any(word in name for word in TIME_WORDS) or "ts" in name_parts(name)[-1:]
 
 
 def _targets(columns: tuple[ColumnDescription, ...], rows: int) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 from covey.shared.errors import UserError
 from covey.shared.scenario.columns import Notation
 from covey.shared.scenario.section import Section
+from covey.shared.storage.json_text import holds_rows
 
 MAX_VALUES = 50  # different values of a column that a description lists
 MAX_BYTES = 16 << 20  # of a description in a file
@@ -121,8 +122,8 @@ class DataDescription(Section):
 
 
 def is_description(source: str) -> bool:
-    """Whether a source of data is such a description, which a device has written."""
-    return source.endswith(".json") and Path(source).is_file()
+    """Whether a source of data is such a description, which a device has written, and not a list or lines of JSON."""
+    return source.endswith(".json") and Path(source).is_file() and not holds_rows(Path(source))
 
 
 def read_description(path: Path) -> DataDescription:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +25,9 @@ MANY_THINGS = 20  # of fewer things, such as shops, their numbers may be an inpu
 CALENDAR = frozenset(
     ("second", "minute", "hour", "day", "week", "weekday", "wday", "month", "quarter", "of", "in", "the", "year")
 )  # fmt: skip
+DATE_SHAPE = re.compile(
+    r"9{1,4}([./-])9{1,2}\1(9{4}|99)\b"
+)  # as descriptions have it, without digits
 VALID_NAME: TypeAdapter[str] = TypeAdapter(ColumnName)
 
 Category = tuple[str, ...]
@@ -142,6 +146,8 @@ def _unsuited(column: FleetColumn) -> str:
         return "bytes"
     if len(column.kinds) > 1 and not is_number(column):
         return f"not the same everywhere: {column.kind_by_device()}"
+    if any(map(DATE_SHAPE.match, (shape for facts in column.facts for shape in facts.strange))):
+        return "dates whose day and month could be exchanged, or of no known form: name it in task.read.dates"
     if column.names_devices:
         return "one value per device, which names the device"
     if column.distinct < 2 and not column.missing:

@@ -27,7 +27,6 @@ from covey.extras.proposals.describe import (
     MAX_SHOWN,
     ColumnDescription,
     TableDescription,
-    describe_table,
     lists_words,
     shape_of,
 )
@@ -42,6 +41,7 @@ from covey.extras.proposals.description import (
     is_description,
     read_description,
 )
+from covey.extras.proposals.layout_found import described
 from covey.extras.proposals.proposal import checked, propose
 from covey.shared.errors import DataError
 from covey.shared.own_code.consent import AllowedCode
@@ -219,14 +219,32 @@ def describe_all(
         read_description(Path(one)) if is_description(one) else describe(one, words, known)
         for one in sources
     ]
-    marks = dict.fromkeys(mark for one in found for mark in one.read.missing)
-    of_all = known.model_copy(update={"missing": tuple(marks)})
+    of_all = _of_all([one.read for one in found], known)
     return [
         one
-        if {*one.read.missing} == {*marks} or one.kind != "table" or is_description(source)
+        if one.kind != "table" or is_description(source) or _fits(one.read, of_all)
         else describe(source, words, of_all)
         for source, one in zip(sources, found, strict=True)
     ]
+
+
+def _of_all(found: Sequence[Notation], known: Notation) -> Notation:
+    """What one device shows and all have in common: marks of missing cells, and the layout."""
+    pivots = [one.pivot for one in found if one.pivot is not None]
+    return known.model_copy(
+        update={
+            "missing": tuple(dict.fromkeys(mark for one in found for mark in one.missing)),
+            "zeros": tuple(dict.fromkeys(name for one in found for name in one.zeros)),
+            "join": next((one.join for one in found if one.join), ()),
+            "pivot": max(pivots, key=lambda one: one.step_s or 0.0, default=None),
+        }
+    )
+
+
+def _fits(one: Notation, of_all: Notation) -> bool:
+    layout = ("join", "pivot", "zeros")
+    same = all(getattr(one, key) == getattr(of_all, key) for key in layout)
+    return same and {*one.missing} == {*of_all.missing}
 
 
 def describe(data: str, words: Collection[str] = (), known: Notation = USUAL) -> DataDescription:
@@ -311,7 +329,7 @@ def _tables(
     data: str, tables: Sequence[Path], words: Collection[str], known: Notation
 ) -> DataDescription:
     """One table, or a training and a test table."""
-    found = describe_table(*tables, words=words, known=known)
+    found, remarks = described(tables, words, known)
     if found.rows < 2:
         fault = f"{found.rows} rows below the header; expected at least two"
         raise DataError(f"{data}: {fault}", public=fault)
@@ -323,7 +341,7 @@ def _tables(
         faulty_rows=found.faulty_rows,
         columns=tuple(columns),
         read=found.notation,
-        remarks=found.remarks,
+        remarks=(*remarks, *found.remarks),
         signs="".join(
             sign
             for sign, is_there in ((".", found.found.has_points), (",", found.found.has_commas))

@@ -8,11 +8,18 @@ from typing import Any
 
 from covey.extras.proposals.choices import Choice, Proposal, autoencoder, table_model, window_model
 from covey.extras.proposals.description import DataDescription, SeriesFacts
-from covey.extras.proposals.features import Features, find_features, is_number, is_year, key_reason
+from covey.extras.proposals.features import (
+    DATE_SHAPE,
+    Features,
+    find_features,
+    is_number,
+    is_year,
+    key_reason,
+)
 from covey.extras.proposals.fleet_columns import FleetColumn, fleet_columns, spelled_alike
 from covey.extras.proposals.targets import Target, find_labels, find_target, find_usual
 from covey.shared.errors import UserError
-from covey.shared.scenario.classes import why_no_classes
+from covey.shared.scenario.classes import name_parts, why_no_classes
 from covey.shared.scenario.columns import (
     EVERYTHING_ELSE,
     MAX_SPELLINGS,
@@ -24,6 +31,9 @@ from covey.shared.sentences import counted, some
 
 PAYS = 0.2  # of the squares around the mean
 SHOWN = 8  # words in a remark
+CLOCKS = frozenset(
+    ("time", "date", "datetime", "timestamp", "ts", "clock", "seconds", "sec", "ms", "millis", "epoch", "zeit", "datum", "uhrzeit")
+)  # fmt: skip
 QUANTILE = 0.99  # of errors, above which an alarm is raised
 
 
@@ -147,6 +157,11 @@ def table_task(
             f"the last fifth of a device's rows by {features.times[0]!r} tests; random rows lie between rows that the "
             "model knows",
         )
+    elif order := next((one.name for one in columns if _orders_rows(one, features)), None):
+        task["test"] = Choice(
+            "latest",
+            f"the last fifth of a device's rows tests: {order!r} shows that they are in the order of time",
+        )
     task["impute"] = _impute(features)
     task["standardise"] = Choice("federated", "from sums over the fleet; no rows leave a device")
     task["model"] = table_model(inputs, rows)
@@ -155,6 +170,14 @@ def table_task(
     if anomalies:
         task["model"] = autoencoder(inputs)
     proposal.sections["task"] = task
+
+
+def _orders_rows(column: FleetColumn, features: Features) -> bool:
+    """Whether a column that is not used is a clock that counts the rows, or a date with two readings."""
+    if column.name not in features.ignored or CLOCKS.isdisjoint(name_parts(column.name)):
+        return False
+    shapes = [shape for facts in column.facts for shape in facts.strange]
+    return column.is_row_number or any(map(DATE_SHAPE.match, shapes))
 
 
 def _window_and_features(
@@ -255,8 +278,27 @@ def _notation(devices: Sequence[DataDescription], proposal: Proposal) -> Choice 
     names = next((one.read.names for one in devices if one.read.names), ())
     if names:
         kinds.append("the first line of the files is a sample")
+    join = next((one.read.join for one in devices if one.read.join), ())
+    if join:
+        kinds.append(f"{some(join)} are one time")
+    pivot = next((one.read.pivot for one in devices if one.read.pivot), None)
+    if pivot is not None:
+        kinds.append(
+            f"a row of the files is a reading of what {pivot.name!r} names; here it has all of {pivot.every or 'one time'}"
+        )
+    if any((one.read.pivot, one.read.join) != (pivot, join) for one in devices):
+        proposal.warnings.append(
+            "the files of the devices differ in layout (read.pivot, read.join): describe each with agent check --propose --json "
+            "--also DESCRIPTION, that of another device"
+        )
+    zeros = tuple(dict.fromkeys(name for one in devices for name in one.read.zeros))
+    if zeros:
+        kinds.append(f"a key that is not there is 0 or false: {some(zeros)}")
     read = Notation(
         names=names,
+        join=join,
+        pivot=pivot,
+        zeros=zeros,
         decimal="," if decimal == "," and (has_commas or thousands == ".") else ".",
         dates=tuple(forms),
         encoding=next(iter(encodings), None),

@@ -146,6 +146,48 @@ def _encoding(name: str) -> str:
         raise ValueError(f"unknown encoding {name!r}; expected a name such as cp1252") from None
 
 
+UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+class Pivot(Section):
+    """A table with a reading in each row, as one with a column for each quantity."""
+
+    name: ColumnName = Field(
+        description="Column that names the quantity of a reading. Of names with slashes, such as topics, the folders that all of a file have in common are left out."
+    )
+    value: ColumnName | tuple[ColumnName, ...] = Field(
+        description="Column of the readings; of several, such as one for each type, the one that is not empty."
+    )
+    time: ColumnName = Field(description="Column of their times, as written.")
+    every: str | None = Field(
+        None,
+        pattern=rf"^[1-9]\d{{0,4}}({'|'.join(UNITS_S)})$",
+        json_schema_extra=FIRST,
+        description="The time that a row stands for, such as 10min: it has the mean of numbers, the last word, and nothing for a "
+        "quantity without a reading. null: only readings of the same time are one row.",
+    )
+    by: ColumnName | None = Field(
+        None, description="Column that names the thing that was read, whose rows are its own."
+    )
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        return (self.value,) if isinstance(self.value, str) else self.value
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        return (self.name, *self.values, self.time, *((self.by,) if self.by else ()))
+
+    @property
+    def step_s(self) -> float | None:
+        """The time that a row stands for, in seconds."""
+        if self.every is None:
+            return None
+        count = self.every.rstrip("sminhd")
+        return int(count) * UNITS_S[self.every.removeprefix(count)]
+
+
 class Notation(Section):
     """How the files of the devices spell numbers, times and missing cells. The usual spelling is read as well."""
 
@@ -165,6 +207,20 @@ class Notation(Section):
         (),
         max_length=MAX_COLUMNS,
         description="Names of the columns of text files that begin with a sample: [time, temp, hum]. Empty: the first line has them.",
+    )
+    join: tuple[ColumnName, ...] = Field(
+        (),
+        max_length=6,
+        description="Columns that are one time together: a day and a clock, or year, month, day and further. They are read as one, by the name of the first.",
+    )
+    pivot: Pivot | None = Field(
+        None,
+        description="For tables with a reading in each row: {name: entity_id, value: state, time: last_changed, every: 10min}. null: a row is a sample.",
+    )
+    zeros: tuple[ColumnName, ...] = Field(
+        (),
+        max_length=MAX_COLUMNS,
+        description="Columns of JSON in which a key that is not there is 0, because a protocol leaves out zeros.",
     )
     separator: Literal[",", ";", "\t", "|"] | None = Field(
         None,

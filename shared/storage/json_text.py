@@ -6,7 +6,9 @@ other programs cannot read. Here they are refused on both sides. This module nee
 
 from __future__ import annotations
 
+import codecs
 import json
+from pathlib import Path
 from typing import Any
 
 MAX_DEPTH = 64
@@ -76,3 +78,12 @@ def _check_leaf(item: Any) -> None:
             item.encode()
         except UnicodeEncodeError:
             raise JsonError("a text holds half of a character (a lone surrogate)") from None
+
+
+def holds_rows(path: Path) -> bool:
+    """Whether a file is a list in JSON, or has an object in each line, as far as its beginning shows."""
+    with path.open("rb") as file:
+        begin = file.read(1 << 16).removeprefix(codecs.BOM_UTF8).strip()
+    return begin.startswith(b"[") or (
+        begin.startswith(b"{") and b"}\n{" in begin.replace(b"\r", b"")
+    )

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from covey.agent.cli.options import resolve_data
-from covey.agent.data import sqlite_rows, tables
+from covey.agent.data import tables
 from covey.agent.data.check import load_local
 from covey.agent.data.named import device_entries
 from covey.agent.data_place import DataWatch, GrowingFolder, daily_files, fingerprint, place_of
+from covey.extras.formats import sqlite_rows
 from covey.extras.in_use.unlabelled import cells_of, load_unlabelled
 from covey.extras.proposals.proposal_data import describe
 from covey.shared.errors import DataError, UserError

@@ -24,9 +24,9 @@ from covey.agent.data.limits import (
     STEP_BYTES,
     unpacked_limit,
 )
-from covey.agent.data.sqlite_rows import STEPS
 from covey.agent.data.table_rows import MAX_COLUMNS, check_names
 from covey.agent.data_place import sqlite_path
+from covey.extras.formats.sqlite_rows import STEPS
 from covey.shared.errors import DataError, UserError
 
 SMALL = 1 << 20

@@ -57,6 +57,7 @@ WINDOWED = {"features": [2, 3]}
 TIMED = {"features": [5], "columns": ["age", "seen"], "times": ["seen"]}
 WORDS = {"features": [3], "columns": ["age", "diagnosis"], "classes": None}
 IMAGES = {"features": [1, 2, 1]}
+PIVOT = {"name": "diagnosis", "value": "age", "time": "seen"}
 OF_ANOMALIES = {"model": {"name": "autoencoder"}, "classes": ["0", "1"]}
 # by field of `Task` and of its sections: the keys of a task that has a second value there
 SECOND: dict[str, dict[str, Any]] = {
@@ -71,6 +72,14 @@ SECOND: dict[str, dict[str, Any]] = {
     "read.dates": {"read": {"dates": ["%d.%m.%Y"]}, **TIMED},
     "read.encoding": {"read": {"encoding": "cp1252"}},
     "read.names": {"read": {"names": ["age", "patient", "weight", "diagnosis", "seen", "label"]}},
+    "read.join": {"read": {"join": ["seen", "patient"]}},
+    "read.pivot": {"read": {"pivot": PIVOT}},
+    "read.zeros": {"read": {"zeros": ["age"]}},
+    "read.pivot.name": {"read": {"pivot": {**PIVOT, "name": "patient"}}},
+    "read.pivot.value": {"read": {"pivot": {**PIVOT, "value": ["weight", "age"]}}},
+    "read.pivot.time": {"read": {"pivot": {**PIVOT, "time": "y"}}},
+    "read.pivot.every": {"read": {"pivot": {**PIVOT, "every": "1d"}}},
+    "read.pivot.by": {"read": {"pivot": {**PIVOT, "by": "patient"}}},
     "read.separator": {"read": {"separator": ","}},
     "read.missing": {"read": {"missing": ["syphilis", "61"]}, "impute": "drop", **WORDS, "categories": {"diagnosis": ["flu"]}},
     "read.thousands": {"read": {"thousands": ","}},

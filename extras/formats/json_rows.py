@@ -1,0 +1,134 @@
+"""Rows of JSON: an object in each line, as loggers of MQTT write them, or all objects in a list.
+
+Nested objects are spread, `{"payload": {"temp": 20}}` to the column `payload.temp`; so are objects in a text. A column is a key of
+any row; where a row lacks it, its cell is missing, or 0 if the task has it among `read.zeros`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from covey.agent.data.cells import LEAVES_OUT, BadCell, BadCells
+from covey.agent.data.limits import ROW_BYTES, VALUE_BYTES, check_size, unpacked_limit
+from covey.agent.data.notation import encoding_of, plain
+from covey.agent.data.table_rows import BLOCK_ROWS, Block, TableFile, check_columns
+from covey.agent.data_place import JSON_LINES, UnfinishedFile
+from covey.shared.errors import DataError
+from covey.shared.scenario.columns import Notation
+
+DEEPEST = 16  # objects within one another
+Row = dict[str, Any]
+
+
+class _JsonRows(TableFile):
+    def __init__(
+        self, rows: Sequence[tuple[int, Row | None]], columns: tuple[str, ...], notation: Notation
+    ) -> None:
+        self.columns = columns
+        self._rows = rows  # with their lines; None: no object
+        self._notation = notation
+
+    def blocks(self, names: Sequence[str], faults: BadCells) -> Iterator[Block]:
+        zeros = {name: self._zero_of(name) for name in self._notation.zeros}
+        numbered = self._numbered(faults)
+        while block := list(islice(numbered, BLOCK_ROWS)):
+            rows, lines, found = zip(*block, strict=True)
+            cells = {
+                name: plain([row.get(name, zeros.get(name)) for row in found], self._notation)
+                for name in names
+            }
+            yield Block(rows, lines, cells)
+
+    def _zero_of(self, name: str) -> object:
+        """The cell that a row without a key stands for: false among booleans."""
+        cells = (row[name] for _, row in self._rows if row is not None and name in row)
+        return False if isinstance(next(cells, None), bool) else 0
+
+    def _numbered(self, faults: BadCells) -> Iterator[tuple[int, int, Row]]:
+        for number, (line, row) in enumerate(self._rows, start=1):
+            if row is not None:
+                yield number, line, row
+                continue
+            fault = "no object of JSON"
+            advice = "correct the line, or remove it"
+            faults.add(BadCell(number, -1, line, "", fault, f"is {fault}", advice))
+
+
+@contextmanager
+def open_json(
+    path: Path, asked: Sequence[str], least: int, notation: Notation
+) -> Iterator[TableFile]:
+    """A file of objects, as a table; where the owner of a device hides what rows hold, with the columns that are asked for.
+
+    Raises:
+        DataError: it is neither a list nor lines of objects, has too few or too many keys, or takes too much memory.
+    """
+    try:
+        text = path.read_text(encoding_of(path, notation))
+    except UnicodeError as error:
+        fault = "not UTF-8 text"
+        raise DataError(f"{path}: {fault} ({error})", public=f"the file is {fault}") from None
+    rows = list(_lines(path, text) if path.suffix.lower() in JSON_LINES else _of_file(path, text))
+    names: dict[str, None] = {}
+    size, limit = 0, unpacked_limit(path)
+    for _, row in rows:
+        names |= dict.fromkeys(row or ())
+        size += ROW_BYTES + VALUE_BYTES * len(row or ())
+        check_size(path, size, limit)
+    if LEAVES_OUT.get() and asked:
+        names = dict.fromkeys(asked)
+    columns = tuple(name for name in names if name.strip())
+    check_columns(path, columns, least)
+    yield _JsonRows(rows, columns, notation)
+
+
+def _of_file(path: Path, text: str) -> Iterator[tuple[int, Row | None]]:
+    """The rows of a list, or of lists in it; else those of lines."""
+    if not text.lstrip("\ufeff \r\n\t").startswith("["):
+        yield from _lines(path, text)
+        return
+    found = _value(text)
+    if not isinstance(found, list):
+        fault = "not JSON, or cut short"
+        raise DataError(f"{path}: {fault}; copy it again", public=f"the file is {fault}")
+    for one in found:
+        for row in one if isinstance(one, list) else [one]:
+            yield 0, _row(row)
+
+
+def _lines(path: Path, text: str) -> Iterator[tuple[int, Row | None]]:
+    lines = text.splitlines(keepends=True)
+    if isinstance(path, UnfinishedFile) and lines and not lines[-1].endswith(("\n", "\r")):
+        del lines[-1]
+    for number, line in enumerate(lines, start=1):
+        if line.strip("\ufeff \r\n\t,"):
+            yield number, _row(_value(line))
+
+
+def _value(text: str) -> Any:
+    """What a text of JSON stands for; None for another text. NaN is a missing cell."""
+    try:
+        return json.loads(text.strip("\ufeff \r\n\t,"), parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _row(value: Any) -> Row | None:
+    return dict(_spread(value, "", DEEPEST)) if isinstance(value, Mapping) else None
+
+
+def _spread(value: Mapping[str, Any], begin: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """The cells of an object, by the names of all keys above them."""
+    for key, cell in value.items():
+        if isinstance(cell, str) and cell.lstrip().startswith("{"):
+            inner = _value(cell)
+            cell = inner if isinstance(inner, Mapping) else cell
+        if isinstance(cell, Mapping) and depth:
+            yield from _spread(cell, f"{begin}{key}.", depth - 1)
+        else:
+            yield begin + key, cell

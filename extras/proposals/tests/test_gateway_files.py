@@ -1,0 +1,435 @@
+"""Files as gateways and loggers write them: read as they are meant, or refused by a sentence that names what to do."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.agent.data.cells import BadCells
+from covey.agent.data.table_files import open_table
+from covey.agent.data.tables import read_table
+from covey.agent.data_place import place_of
+from covey.extras.proposals.describe import describe_table
+from covey.extras.proposals.init import described
+from covey.extras.proposals.proposal import checked, propose
+from covey.extras.proposals.proposal_data import describe, describe_all
+from covey.shared.errors import DataError
+from covey.shared.scenario.columns import Notation, Pivot
+from covey.shared.scenario.task import Task
+
+CLOCK = [f"2025-10-01 00:{minute:02d}:00" for minute in range(60)]
+
+
+def file(folder: Path, *lines: str, name: str = "gw.csv", end: str = "\n") -> str:
+    path = folder / name
+    path.write_text(end.join(lines) + end, "utf-8")
+    return str(path)
+
+
+def proposed(*sources: str, known: Notation | None = None, **options: Any) -> Task:
+    described = [describe(source, known=known or Notation()) for source in sources]
+    return checked(propose(described, **options)).task
+
+
+def rows_of(path: str, **keys: Any) -> list[list[float]]:
+    task = {"features": [1], "columns": ["temp"], "target": "state", "classes": ["ok", "worn"]}
+    task |= {"model": {"name": "linear"}} | keys
+    found = read_table(Path(path), task=Task.model_validate(task)).features.tolist()
+    assert isinstance(found, list)
+    return found
+
+
+READINGS = [
+    (time, f"{20 + row / 8:.2f}", "ok" if row % 3 else "worn") for row, time in enumerate(CLOCK)
+]
+TABLE = ["time,temp,state", *(",".join(row) for row in READINGS)]
+TEMPS = [[float(temp)] for _, temp, _ in READINGS]
+
+
+@pytest.mark.parametrize(
+    ("lines", "width"),
+    [
+        ([",".join(row) for row in READINGS], 3),  # a time above times
+        ([f"{float(temp) % 1:.3f},{temp},{state}" for _, temp, state in READINGS], 3),
+        ([f"31,{row[2]},{4991332 + n},{row[1]};" for n, row in enumerate(READINGS)], 4),
+        (
+            [
+                f"2025-10-01T{n // 60:02d}:{n % 60:02d}:00+0200,plant/hum,20.0{n % 9}"
+                for n in range(60)
+            ],
+            3,
+        ),
+        ([f"p{row % 3},x{row % 2},s" for row in range(30)], 3),  # words alone
+        ([f"{1760000000 + row}\tpump\t{20 + row % 5}\tok" for row in range(30)], 4),
+        ([f"pump;{20 + row % 5},5;0,{row % 7};worn" for row in range(30)], 4),  # decimal commas
+        ([f"{row % 24}:{row % 60:02d}:00,pump,{20 + row % 5}" for row in range(30)], 3),
+    ],
+    ids=["time", "numbers", "trailing", "mqtt", "words", "tabs", "german", "clock"],
+)
+def test_a_first_line_that_is_a_sample_is_refused_with_what_to_do(
+    tmp_path: Path, lines: list[str], width: int
+) -> None:
+    path = file(tmp_path, *lines)
+    for read in (lambda: describe(path), lambda: read_table(Path(path))):
+        with pytest.raises(
+            DataError, match=r"first line (looks like a sample|holds numbers).*--names"
+        ):
+            read()
+    names = [f"c{place}" for place in range(width)]
+    found = describe_table(Path(path), known=Notation(names=tuple(names)))
+    assert (found.rows, [column.name for column in found.columns]) == (len(lines), names)
+    with pytest.raises(
+        DataError, match=f"first row has {len(names)} cells, and task.read.names 2 names"
+    ):
+        describe_table(Path(path), known=Notation(names=("a", "b")))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "country,2019,2020,2021",  # years
+        "sample,400.0,402.0,404.0",  # wavelengths
+        "0,1,2,3,label",  # pixels
+        "id,1,2,target",
+        "other,name,time",
+    ],
+)
+def test_column_names_that_are_numbers_are_names(tmp_path: Path, header: str) -> None:
+    width = header.count(",")
+    rows = [
+        ",".join([f"r{row % 3}", *(f"{(row * place) % 7}" for place in range(width))])
+        for row in range(20)
+    ]
+    if header.startswith("0"):
+        rows = [
+            ",".join([*(f"{(row * place) % 9}" for place in range(width)), "abc"[row % 3]])
+            for row in range(20)
+        ]
+    assert describe_table(Path(file(tmp_path, header, *rows))).rows == 20
+
+
+def test_a_task_may_ask_for_a_column_by_a_number(tmp_path: Path) -> None:
+    path = file(tmp_path, "1,state", *(f"{row},{'ok' if row % 2 else 'worn'}" for row in range(9)))
+    assert rows_of(path, columns=["1"]) == [[float(row)] for row in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "left_out"),
+    [
+        (["# station 7", "# made in, Kiel, 2025", *TABLE], {"comments": 2}),
+        (["# station 7", "", *TABLE], {"comments": 1}),
+        (["% a", "% b", *TABLE], {"comments": 2}),
+        (["// logger 3", *TABLE[:9], "// restart", *TABLE[9:]], {"comments": 2}),
+        ([*TABLE[:9], "# restart", *TABLE[9:]], {"comments": 1}),
+        ([*TABLE[:25], TABLE[0], *TABLE[25:]], {"repeated column names": 1}),
+        ([*TABLE[:25], "", "# annotated", TABLE[0], *TABLE[25:]], {"repeated column names": 1, "comments": 1}),
+        ([f"{line};" for line in TABLE], {}),
+        ([TABLE[0], *(f"{line};" for line in TABLE[1:])], {}),
+        ([f"{line}," for line in TABLE], {}),
+        (["sep=,", *TABLE], {}),
+    ],
+    ids=range(11),
+)  # fmt: skip
+def test_lines_that_hold_no_row_are_left_out_and_counted(
+    tmp_path: Path, lines: list[str], left_out: dict[str, int]
+) -> None:
+    path = file(tmp_path, *lines)
+    found = describe_table(Path(path))
+    assert {what: count for what, count in found.left_out.items() if count} == left_out
+    assert [column.name for column in found.columns] == ["time", "temp", "state"]
+    assert found.nameless == 0
+    assert rows_of(path, ignore=["time"]) == TEMPS
+
+
+def test_column_names_may_stand_in_a_comment(tmp_path: Path) -> None:
+    for above in ([], ["# station 7"]):
+        path = file(tmp_path, *above, "# time,temp,state", *TABLE[1:])
+        assert [column.name for column in describe_table(Path(path)).columns] == [
+            "# time",
+            "temp",
+            "state",
+        ]
+        assert rows_of(path, ignore=["# time"]) == TEMPS
+    words = file(tmp_path, "#,name,state", *(f"a{row},b{row},ok" for row in range(9)))
+    assert (describe_table(Path(words)).rows, describe_table(Path(words)).columns[0].name) == (
+        9,
+        "#",
+    )
+
+
+def test_a_second_table_below_comments_is_refused(tmp_path: Path) -> None:
+    path = file(
+        tmp_path,
+        "#group,false,false",
+        *TABLE,
+        "",
+        "#group,false,false",
+        "time,hum,state",
+        *TABLE[1:5],
+    )
+    with pytest.raises(
+        DataError, match=r"line 65 begins a second table, with other column names .*'hum'"
+    ):
+        describe(path)
+
+
+def test_lines_keep_their_numbers_below_comments(tmp_path: Path) -> None:
+    path = file(tmp_path, "# a", "# b", *TABLE[:3], "# c", "2025-10-01 09:00:00,high,ok")
+    with pytest.raises(DataError, match=r"row 3 \(line 7\), column 'temp': 'high' is not a number"):
+        rows_of(path, ignore=["time"])
+
+
+def test_files_without_column_names_become_a_task_that_reads_them(tmp_path: Path) -> None:
+    bare = file(tmp_path, *TABLE[1:], name="a.csv")
+    newer = file(tmp_path, *TABLE, name="b.csv")  # the same logger, which writes its names by now
+    names = Notation(names=("time", "temp", "state"))
+    task = proposed(bare, newer, known=names)
+    assert task.read.names == names.names
+    for path in (bare, newer):
+        assert rows_of(path, ignore=["time"], read={"names": names.names}) == TEMPS
+
+
+# -- other layouts than a sample in each row ------------------------------------------------------------------
+
+
+def readings(home: int, *, every_s: int = 600) -> list[str]:
+    """Of three entities, as a history of Home Assistant has them: one after the other, with words for those that were away."""
+    start, lines = datetime(2025, 10, 1), ["entity_id,state,last_changed"]
+    for place, entity in enumerate(
+        ("sensor.temperature", "sensor.humidity", "binary_sensor.motion")
+    ):
+        for row in range(90):
+            at = start + timedelta(seconds=row * every_s + 7 * place + row % 3)
+            value = {
+                0: f"{20 + home + (row % 7) / 4}",
+                1: f"{50 + row % 5}",
+                2: ("on", "off")[row % 2],
+            }[place]
+            lines.append(f"{entity},{'unavailable' if row % 15 == 9 else value},{at.isoformat()}Z")
+    return lines
+
+
+def test_a_row_per_reading_becomes_a_column_per_quantity(tmp_path: Path) -> None:
+    homes = [file(tmp_path, *readings(home), name=f"home{home}.csv") for home in range(3)]
+    proposal = propose(describe_all(homes), target="binary_sensor.motion")
+    task = checked(proposal).task
+    assert task.read.pivot == Pivot(
+        name="entity_id", value="state", time="last_changed", every="10min"
+    )
+    assert task.columns == ("last_changed", "sensor.humidity", "sensor.temperature")
+    assert task.read.missing == ("unavailable",)
+    found = read_table(Path(homes[1]), task=task)
+    assert len(found.rows) == 84, "six rows have no target"
+    assert found.features[:3, 1:].tolist() == [[50.0, 21.0], [51.0, 21.25], [52.0, 21.5]]
+    assert found.spelled[:3] == ["on", "off", "on"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "pivot", "columns"),
+    [
+        (  # several readings in the time of a row: the mean of numbers, the last word
+            ["name,value,time", "a,1,2025-10-01 00:00:10", "a,3,2025-10-01 00:00:50", "b,on,2025-10-01 00:00:30",
+             "b,off,2025-10-01 00:00:20", "a,7,2025-10-01 00:01:00"],
+            {"every": "1min"},
+            {"time": ["2025-10-01 00:00:00", "2025-10-01 00:01:00"], "a": ["2", "7"], "b": ["on", None]},
+        ),
+        (  # a column for each type, and names of the fleet's topics
+            ["name,dbl,str,time", "plant/7/t,1.5,,1760000000000", "plant/7/s,,ok,1760000000000"],
+            {"value": ["dbl", "str"]},
+            {"time": ["2025-10-09 08:53:20"], "t": ["1.5"], "s": ["ok"]},
+        ),
+        (  # things with rows of their own
+            ["name,value,time,room", "t,1,2025-10-01,x", "t,2,2025-10-01,y", "h,5,2025-10-02,x"],
+            {"by": "room"},
+            {"time": ["2025-10-01 00:00:00", "2025-10-02 00:00:00", "2025-10-01 00:00:00"], "room": ["x", "x", "y"],
+             "t": ["1", None, "2"], "h": [None, "5", None]},
+        ),
+    ],
+)  # fmt: skip
+def test_readings_of_a_time_are_one_row(
+    tmp_path: Path, lines: list[str], pivot: dict[str, Any], columns: dict[str, list[Any]]
+) -> None:
+    keys = {"name": "name", "value": "value", "time": "time"} | pivot
+    notation = Notation.model_validate({"pivot": keys})
+    path = Path(file(tmp_path, *lines))
+    with open_table(path, notation=notation) as table:
+        assert {*table.columns} == {*columns}
+        [block] = table.blocks(table.columns, BadCells(path))
+    assert {name: list(cells) for name, cells in block.cells.items()} == columns
+
+
+def test_a_reading_without_a_time_is_named_and_so_is_a_lacking_column(tmp_path: Path) -> None:
+    path = Path(file(tmp_path, *readings(0)[:20], "sensor.humidity,50,never"))
+    notation = Notation(pivot=Pivot(name="entity_id", value="state", time="last_changed"))
+    task = {
+        "features": [5],
+        "columns": ["last_changed", "sensor.temperature"],
+        "target": "sensor.humidity",
+    }
+    task |= {
+        "classes": None,
+        "model": {"name": "linear"},
+        "ignore": ["*"],
+        "times": ["last_changed"],
+        "impute": "mean",
+    }
+    with pytest.raises(
+        DataError, match=r"row 20 \(line 21\), column 'last_changed': the cell is not a time"
+    ):
+        read_table(
+            path,
+            task=Task.model_validate(task | {"read": notation.model_dump(exclude_defaults=True)}),
+        )
+    with (
+        pytest.raises(DataError, match=r"no column 'at', which task\.read\.join names"),
+        open_table(path, notation=Notation(join=("last_changed", "at"))),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["machine,time,temp", "shop,date,sales"],  # one quantity of several things
+)
+def test_things_of_one_kind_stay_rows(tmp_path: Path, header: str) -> None:
+    rows = [
+        f"{thing},{time},{10 * place + row % 4}"
+        for place, thing in enumerate("abc")
+        for row, time in enumerate(CLOCK)
+    ]
+    found = describe(file(tmp_path, header, *rows))
+    assert found.read.pivot is None
+    assert any("R2 is high for that alone" in remark for remark in found.remarks)
+
+
+@pytest.mark.parametrize(
+    ("header", "times"),
+    [
+        ("Date,Time,temp,state", [f"{1 + row // 24}.10.2025,{row % 24}:00" for row in range(72)]),
+        ("Time,Date,temp,state", [f"{row % 24}:30:00,2025-10-{1 + row // 24:02d}" for row in range(72)]),
+        ("day,hhmm,temp,state", [f"202510{1 + row // 24:02d},{100 * (row % 24) + 5}" for row in range(72)]),
+        ("date,time,temp,state", [f"2025/10/{1 + row // 24:02d},{row % 12 or 12}:00 {'ap'[row % 24 // 12]}m" for row in range(72)]),
+        ("year,month,day,hour,temp,state", [f"2025,10,{1 + row // 24},{row % 24}" for row in range(72)]),
+        ("stamp,temp,state", [f"202510{1 + row // 24:02d}{row % 24:02d}05" for row in range(72)]),
+        ("date,temp,state", [f"2510{1 + row // 3:02d}" for row in range(72)]),
+    ],
+)  # fmt: skip
+def test_a_time_in_parts_or_digits_is_a_time(tmp_path: Path, header: str, times: list[str]) -> None:
+    names = header.split(",")[:-2]
+    path = file(
+        tmp_path,
+        header,
+        *(f"{time},{20 + row % 5},{'ok' if row % 3 else 'worn'}" for row, time in enumerate(times)),
+    )
+    task = proposed(path)
+    assert (task.columns[-1], len(task.times), task.tests_latest) == ("temp", 1, True)
+    assert {*task.read.join} in ({*names}, set())
+    found = read_table(Path(path), task=task)
+    assert found.moments == sorted(found.moments)
+    assert len({*found.moments}) in (72, 24 if len(names) == 1 else 72)
+
+
+@pytest.mark.parametrize("clock", ["counts", "date"])
+def test_a_file_whose_clock_counts_its_rows_is_in_the_order_of_time(
+    tmp_path: Path, clock: str
+) -> None:
+    name = {"counts": "Time", "date": "Date"}[clock]
+    path = file(
+        tmp_path,
+        f"{name},temp,state",
+        *(
+            f"{row if clock == 'counts' else f'{1 + row // 24}/10/2025'},{20 + row % 5},{'ok' if row % 3 else 'worn'}"
+            for row in range(72)
+        ),
+    )
+    task = proposed(path)
+    assert (name in task.ignore, task.times, task.test) == (True, (), "latest")
+
+
+# -- JSON -----------------------------------------------------------------------------------------------------
+
+
+def objects(count: int = 60) -> list[dict[str, Any]]:
+    return [
+        {
+            "at": f"2025-10-01T00:{row:02d}:00Z",
+            "payload": {"temp": 20 + row / 8, "state": "ok" if row % 3 else "worn"},
+        }
+        for row in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("gw.jsonl", "\n".join(map(json.dumps, objects())) + "\n"),
+        ("gw.ndjson", "\r\n".join(map(json.dumps, objects()))),
+        ("gw.json", json.dumps(objects())),
+        ("gw.json", json.dumps([objects()[:30], objects()[30:]], indent=1)),
+        ("gw.json", "\n".join(map(json.dumps, objects()))),
+        (
+            "gw.jsonl",
+            "\n".join(
+                json.dumps({**one, "payload": json.dumps(one["payload"])}) for one in objects()
+            ),
+        ),
+    ],
+)
+def test_objects_of_json_are_rows(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text, "utf-8")
+    task = proposed(str(path))
+    assert (task.target, task.columns, task.times) == (
+        "payload.state",
+        ("at", "payload.temp"),
+        ("at",),
+    )
+    found = read_table(path, task=task)
+    assert found.features[:, 1].tolist() == [20 + row / 8 for row in range(60)]
+    assert described([str(path)])[0].samples == 60, (
+        "`coordinator init` takes it for data, not for a description"
+    )
+
+
+def test_a_key_that_a_protocol_leaves_out_is_zero(tmp_path: Path) -> None:
+    rows = [
+        {"count": row % 4, "door": bool(row % 3), "hum": 40 + row % 9, "state": "ab"[row % 2]}
+        for row in range(48)
+    ]
+    path = tmp_path / "node.jsonl"
+    kept = [{key: value for key, value in one.items() if value or key == "hum"} for one in rows]
+    for key, zeros in (("up.decoded_payload", ("count", "door")), ("payload", ("door",))):
+        path.write_text(
+            "".join(json.dumps({key: one}) + "\n" for one in kept).replace("up.", ""), "utf-8"
+        )
+        found = describe(str(path))
+        names = [f"{key.removeprefix('up.')}.{zero}" for zero in zeros]
+        assert {*found.read.zeros} == {*names}
+        assert any("never 0" in remark for remark in found.remarks) == (key == "payload")
+    task = proposed(str(path), target="payload.state")
+    doors = read_table(path, task=task).features[:, task.columns.index("payload.door")]
+    assert doors.tolist() == [float(bool(row % 3)) for row in range(48)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [('[{"a": 1}', "not JSON, or cut short"), ('{"a": 1, "b": 2}\n[3]\n', r"row 2 \(line 2\): no object of JSON"), ("[1, 2]", "0 columns")],
+)  # fmt: skip
+def test_a_fault_in_json_is_named(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / ("x.jsonl" if text.startswith("{") else "x.json")
+    path.write_text(text, "utf-8")
+    with pytest.raises(DataError, match=words):
+        read_table(path)
+
+
+def test_a_folder_with_readings_of_each_day_is_one_table(tmp_path: Path) -> None:
+    lines = readings(0)
+    for day, part in (("01", slice(1, None, 2)), ("02", slice(2, None, 2))):
+        file(tmp_path, lines[0], *lines[part], name=f"2025-10-{day}.csv")
+    task = proposed(str(tmp_path), target="binary_sensor.motion")
+    assert task.read.pivot is not None
+    assert len(read_table(place_of(str(tmp_path)), task=task).rows) > 80
