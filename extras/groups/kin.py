@@ -10,7 +10,10 @@ Method. The project's own; benchmarks/results/kin.md has its formulas, and what 
 4. With such a cut, agents hold back a tenth of their training samples, and the first third of the
    rounds is FedAvg. In its last round the averages of the groups are made too.
 5. Phase `vote`: does the average of its group serve an agent better than that of all, both without
-   the agent's own model? Then the groups train apart, else one model. Now all samples train.
+   the agent's own model? Then groups and one model train side by side for as many rounds again, else
+   one model does.
+6. Phase `vote` again: does it do so after five epochs at home, for most? Then the groups train apart, else one
+   model, which has lost nothing. Now all samples train.
 
 A newcomer sends its card in phase `entry` and joins the group that is nearest to it. So does an
 agent whose data have changed since its card, which it finds out for itself: it keeps a finer one.
@@ -89,16 +92,19 @@ from covey.shared.strategies.bases.vote import (
     VOTE_NUMBERS,
     Ballot,
     after_round,
-    ballots_on_groups,
+    after_trial,
+    before_round,
+    before_votes,
     counting_in_groups,
     elected,
     on_groups,
+    on_trial,
     standing,
     voted_on,
 )
 from covey.shared.strategies.client_half import ClientState, Job, Local, Report, trained_report
 from covey.shared.strategies.expected import ASKED
-from covey.shared.strategies.phase_names import VOTE
+from covey.shared.strategies.phase_names import TRIAL, VOTE
 
 VOTERS = 6  # agents; fewer have no first vote
 MOST_DRAWN = 200  # agents; of more no distances are kept for a picture
@@ -144,7 +150,11 @@ class KinState(Tested, Ballot):
     @property
     def proposed(self) -> dict[str, dict[ClientId, int]]:
         proposed = {INPUTS: self.inputs, LABELS: self.labels}
-        return {basis: groups for basis, groups in proposed.items() if groups}
+        return {
+            basis: groups
+            for basis, groups in proposed.items()
+            if groups and self.trial in ("", basis)
+        }
 
 
 class Kin(ManyModels[KinState]):
@@ -155,7 +165,7 @@ class Kin(ManyModels[KinState]):
             SIGNATURE: WHOLE_CARD_ASKED,
             ENTRY: WHOLE_CARD_ASKED,
             VOTE: {**VOTE_NUMBERS, PRIOR: ASKED},
-            TRAIN: dict.fromkeys((WATCH, HOLD_BACK, PRIOR), ASKED),
+            **dict.fromkeys((TRAIN, TRIAL), dict.fromkeys((WATCH, HOLD_BACK, PRIOR), ASKED)),
             EVALUATE: {PRIOR: ASKED},
         },
         cell=1,
@@ -181,18 +191,16 @@ class Kin(ManyModels[KinState]):
     min_group: MinGroup = None
 
     def init(self, setup: Setup) -> KinState:
-        first = max(round(setup.rounds / 3), 1)
         start = setup.starts[0]
-        voted = first if first < setup.rounds else 0
-        return KinState(start, (start,), vote_after=voted)
+        return KinState(start, (start,), **before_votes(setup))
 
     # -- phases and orders ------------------------------------------------------------------------
 
     def plan(self, state: KinState, view: View) -> Phase:
         if not state.tested:
             return CARDS_ALONE
-        if state.question and view.round < view.rounds:
-            return ballots_on_groups(state, view)
+        if before := before_round(state, view):
+            return before
         newcomers = unassigned(state, view) if state.basis else ()
         if newcomers:
             entry = Phase(ENTRY, newcomers, ends_round=False, may_be_empty=True)
@@ -204,11 +212,9 @@ class Kin(ManyModels[KinState]):
         if phase.name in (SIGNATURE, ENTRY):
             return CARD_ORDER
         order = self.serve(state, client)
-        if phase.name == VOTE:
-            return on_groups(state, order, client)
         if state.basis:
             order = _with(order, {WATCH: 1})
-        return _with(order, {HOLD_BACK: 1}) if state.is_before_vote else order
+        return on_groups(state, phase, order, client)
 
     def model(self, state: KinState, key: str) -> Vector:
         return state.averages[key] if key in state.averages else super().model(state, key)
@@ -233,7 +239,7 @@ class Kin(ManyModels[KinState]):
 
     def terms(self, state: KinState, phase: Phase, client: ClientId, report: Report) -> Terms:
         if phase.name != TRAIN:
-            return ()
+            return on_trial(state, phase, client, report)
         if state.basis:
             return sample_term(report, str(state.assign[client])) if client in state.assign else ()
         return counting_in_groups(state, client, sample_term(report))
@@ -247,8 +253,11 @@ class Kin(ManyModels[KinState]):
             return after if after.vote_after else _standing(after, "")
         if phase.name == ENTRY:
             return _with_newcomers(state, phase, reports)
+        if phase.name == TRIAL:
+            return after_trial(state, sums)
         if phase.name == VOTE:
-            return _standing(*elected(state, reports, _clear(state)))
+            after, name = elected(state, reports, _clear(state))
+            return after if after.trial else _standing(after, name)
         after = after_round(replace(state, asked=()), sums, reports)
         models = [sums.mean(str(k), otherwise=model) for k, model in enumerate(state.models)]
         after = replace(_without_changed(after, reports), models=tuple(models))

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-VOTE = "vote"  # number of the report of an evaluation: the losses of the served model and its alternative
 LEAST = 5  # samples: with fewer the variance of a mean is a guess
 SURE = 2.33  # standard deviations: one-sided, 1 %
 LIMIT = 3.0  # times the median, the most that one agent counts in a decision of the fleet
@@ -49,11 +48,6 @@ class VoteOutcome:
     gain: float  # the sum of the differences
     z: float  # the sum in standard deviations; the agents are given, their samples drawn
     least: float = 0.0  # z of the group that loses most; 0: none loses
-
-    @property
-    def is_sure(self) -> bool:
-        """Whether the gain is beyond chance."""
-        return self.z > SURE
 
     @property
     def harms(self) -> bool:

@@ -67,7 +67,7 @@ from covey.shared.strategies.client_half import (
     trained_report,
 )
 from covey.shared.strategies.expected import A_COUNT
-from covey.shared.strategies.phase_names import VOTE
+from covey.shared.strategies.phase_names import TRIAL, VOTE
 from covey.shared.strategies.secured.clear import shortened
 from covey.shared.written import FIRST
 
@@ -227,7 +227,7 @@ class FedClust(SignedOnce[FedClustState]):
         return FedClustState(
             setup.starts[0],
             asks=self.cut.asks(setup),
-            vote_after=self.rounds_before_vote(setup),
+            **self.before_votes(setup),
             span=(span.start, span.stop),
             epochs=epochs,
             steps=self.first_steps,
@@ -250,7 +250,7 @@ class FedClust(SignedOnce[FedClustState]):
         epochs = job.numbers.get("epochs")
         steps = job.numbers.get("steps")
         result = local.train(job.models[0], Drill(epochs=epochs, steps=steps))
-        if job.phase == TRAIN:
+        if job.phase in (TRAIN, TRIAL):
             return trained_report(result, local), client_state
         signature = self._made(job.models[0], result.end, self._compared(job.layout))
         report = Report(

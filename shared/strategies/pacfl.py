@@ -62,7 +62,7 @@ from covey.shared.strategies.bases.hard import START, joined
 from covey.shared.strategies.bases.soft import merged
 from covey.shared.strategies.bases.vote import voted_on
 from covey.shared.strategies.client_half import ClientState, Job, Local, Report, trained_report
-from covey.shared.strategies.phase_names import VOTE
+from covey.shared.strategies.phase_names import TRIAL, VOTE
 from covey.shared.written import FIRST
 
 VectorLabels = tuple[int, ...]  # the class of each vector of a signature
@@ -156,9 +156,7 @@ class Pacfl(SignedOnce[PacflState]):
         return self
 
     def init(self, setup: Setup) -> PacflState:
-        return PacflState(
-            setup.starts[0], asks=self.cut.asks(setup), vote_after=self.rounds_before_vote(setup)
-        )
+        return PacflState(setup.starts[0], asks=self.cut.asks(setup), **self.before_votes(setup))
 
     @property
     def entry_numbers(self) -> Mapping[str, Expected]:
@@ -177,7 +175,7 @@ class Pacfl(SignedOnce[PacflState]):
         return super().order(state, phase, client)
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
-        if job.phase == TRAIN:
+        if job.phase in (TRAIN, TRIAL):
             return trained_report(local.train(job.models[0]), local), client_state
         if job.phase == VOTE:
             return voted_on(job, local, client_state), client_state

@@ -11,6 +11,7 @@ ENTRY = "entry"  # clients without a cluster get one
 SIGNATURE = "signature"  # clients send what they are clustered by
 WARMUP = "warmup"  # clients train before they are clustered
 CHOOSE = "choose"  # clients choose a model, which they then train
+TRIAL = "trial"  # clients train the models of groups, next to the one model of the round
 VOTE = "vote"  # clients compare models on samples that they hold back
 ESTIMATE = "estimate"  # clients estimate the share of each cluster in their data
 

@@ -22,7 +22,7 @@ from tests.methods import METHODS
 # numbers that others read: the worker, before the method's work, and a vote under secure sums
 READ_ELSEWHERE = {HOLD_BACK, PRIOR, CAP}
 # of votes, which the base declares and this method refuses
-NOT_OFFERED = {"robust": {"share"}}
+NOT_OFFERED = {"robust": {"share", "home"}}
 
 
 class Looked(dict[str, Any]):

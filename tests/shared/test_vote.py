@@ -45,10 +45,11 @@ def test_clusters_that_help_are_voted_for_and_train_apart_from_then_on(tmp_path:
     run = complete(
         tmp_path / "a", swapped, scene({"name": "fedclust", "signature": "update", **given})
     )
-    assert phases(tmp_path / "a") == ["signature", "vote"]
+    assert phases(tmp_path / "a") == ["signature", "vote", "trial", "trial", "vote"]
     assert [*run.state.assign.values()] == [0, 1] * 4
     assert len(run.state.models) == 2
-    [answer] = sentences(tmp_path / "a")
+    answer, at_home = sentences(tmp_path / "a")
+    assert "after round 4: after 5 epochs at home 2 clusters serve the agents better" in at_home
     assert answer.startswith("vote after round 2: 2 clusters serve the agents better")
     complete(tmp_path / "b", swapped, scene({"name": "pacfl", **given}))
     assert phases(tmp_path / "b") == ["signature", "vote"]

@@ -24,7 +24,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, View
 from covey.shared.strategies.bases import cut
 from covey.shared.strategies.bases.vote import outcomes_of
-from covey.shared.strategies.client_half import LAST_MODEL, Local, Report
+from covey.shared.strategies.client_half import LAST_MODEL, Drill, Local, Report
 from covey.shared.strategies.reading import folded
 from covey.shared.wire.messages import OrderMessage
 from tests import clock, drive
@@ -165,14 +165,17 @@ def test_cards_have_the_sums_of_single_samples_in_a_simulated_fleet_of_kin_alone
 def test_groups_are_found_confirmed_by_a_vote_and_trained_apart(tmp_path: Path) -> None:
     run = complete(tmp_path, swapped, scene())
     assert [*run.state.assign.values()] == [0, 1] * 4
-    assert phases(tmp_path) == ["signature", "vote"]
-    found, vote = sentences(tmp_path)
+    assert phases(tmp_path) == ["signature", "vote", "trial", "trial", "vote"]
+    found, vote, at_home = sentences(tmp_path)
     assert found == "kin: the data of 8 agents differ in concept"
     assert vote.startswith(
         "vote after round 2: 2 groups by inputs serve the agents better than one model (8 of 8 gain, z "
     )
-    outcome = run.state.outcomes["inputs"]
-    assert outcome["voters"] == outcome["better"] == 8
+    assert at_home.startswith(
+        "vote after round 4: after 5 epochs at home 2 groups by inputs serve the agents better than one model (8 of 8 gain, z "
+    )
+    for outcome in run.state.outcomes.values():
+        assert outcome["voters"] == outcome["better"] == 8
     served = [figures["server"]["accuracy"] for figures in run.members.evaluation.values()]
     assert min(served) > 0.8
 
@@ -259,13 +262,13 @@ def _two_groups() -> dict[str, Any]:
 def test_an_agent_whose_data_change_sends_a_new_card_and_joins_the_group_that_is_nearest(
     tmp_path: Path,
 ) -> None:
-    """Of nine rounds groups stand from the fourth on; before the sixth agent-2 gets the data of the other group."""
+    """Of nine rounds groups stand from the seventh on; before the sixth agent-2 gets the data of the other group."""
     run = _with_a_change(tmp_path)
-    assert run.state.changed == {"agent-2": 6}
+    assert run.state.changed == {"agent-2": 7}
     assert run.state.assign["agent-2"] == 1
     assert [*run.state.assign.values()] == [0, 1, 1, 1, 0, 1, 0, 1]
-    assert phases(tmp_path) == ["signature", "vote", "entry"]
-    assert "after round 6: the data of agent-2 have changed; new cards are asked for" in sentences(
+    assert phases(tmp_path)[-2:] == ["vote", "entry"]
+    assert "after round 7: the data of agent-2 have changed; new cards are asked for" in sentences(
         tmp_path
     )
 
@@ -325,7 +328,7 @@ def test_each_decision_is_a_row_of_the_report_and_an_event_of_the_dashboard(tmp_
     assert table is not None
     found = sentences(tmp_path)
     assert [row[1] for row in table.rows] == [*found]
-    assert [row[0] for row in table.rows] == ["1", "3"]
+    assert [row[0] for row in table.rows] == ["1", "3", "5"]
     sources = Sources(RunPlan(), [line for line in map(reduced, lines) if line is not None])
     shown = dashboard_state(sources).events
     events = [event.text for event in shown if event.kind == "decision"]
@@ -390,7 +393,7 @@ def test_groups_drawn_at_random_are_voted_down(
     assert sum(helped) <= 1
 
 
-def _voted(gains: list[float], basis: str, silhouette: float = 0.5) -> KinState:
+def _voted(gains: list[float], basis: str, silhouette: float = 0.5, trial: str = "") -> KinState:
     clients = [f"c{i}" for i in range(len(gains))]
     cut = {client: i % 2 for i, client in enumerate(clients)}
     state = KinState(
@@ -403,8 +406,9 @@ def _voted(gains: list[float], basis: str, silhouette: float = 0.5) -> KinState:
         agents=len(gains),
         kin={basis: _two_groups()},
         averages={f"{basis}-0": flat(1, 1), f"{basis}-1": flat(2, 2)},
-        question=True,
         silhouettes={basis: silhouette},
+        trial=trial,
+        tries=True,
         **{basis: cut},  # type: ignore[arg-type]
     )
     reports = [(client, ballot(gain)) for client, gain in zip(clients, gains, strict=True)]
@@ -415,20 +419,65 @@ def ballot(gain: float) -> Report:
     return Report({}, 20, {"gain": [gain], "variance": [0.04]})
 
 
-def test_a_clear_cut_by_inputs_needs_a_majority_and_any_other_must_be_sure() -> None:
+def test_for_a_trial_a_clear_cut_by_inputs_needs_a_majority_and_any_other_must_be_sure() -> None:
     slight = [0.1] * 4 + [-0.05] * 2
-    assert _voted(slight, "inputs").basis == "inputs"
-    assert _voted(slight, "inputs", silhouette=0.49).basis == ""
-    assert _voted([1.0] * 6, "inputs", silhouette=0.49).basis == "inputs"
-    assert _voted(slight, "labels").basis == ""
-    assert _voted([1.0] * 6, "labels").basis == "labels"
-    assert _voted([-0.1] * 6, "inputs").basis == ""
+    assert _voted(slight, "inputs").trial == "inputs"
+    assert _voted(slight, "inputs", silhouette=0.49).trial == ""
+    assert _voted([1.0] * 6, "inputs", silhouette=0.49).trial == "inputs"
+    assert _voted(slight, "labels").trial == ""
+    assert _voted([1.0] * 6, "labels").trial == "labels"
+    assert _voted([-0.1] * 6, "inputs").trial == ""
+
+
+@pytest.mark.parametrize("basis", ["inputs", "labels"])
+def test_after_the_trial_groups_need_a_gain_of_the_fleet_and_of_most_agents(basis: str) -> None:
+    assert _voted([0.01] * 4 + [-0.01] * 2, basis, trial=basis).basis == basis
+    few = _voted([-0.05] * 4 + [1.0] * 2, basis, trial=basis)
+    assert few.outcomes[f"{basis} on trial"]["z"] > 0
+    assert few.basis == ""
+    assert _voted([0.01] * 4 + [-1.0] * 2, basis, trial=basis).basis == ""
+    assert _voted([1.0, -0.8] * 3, basis, trial=basis).basis == "", "a group loses"
+
+
+def test_on_trial_groups_train_next_to_one_model_and_nothing_else_is_voted_on() -> None:
+    state = replace(_voted([1.0] * 6, "inputs"), labels={"c0": 0, "c1": 1})
+    assert (state.vote_after, [*state.proposed]) == (2, ["inputs"])
+    strategy, view = Kin(), View(1, 9, 0, ("c0", "c1", "new"))
+    trial = strategy.plan(state, view)
+    assert (trial.name, trial.ends_round, trial.draw) == ("trial", False, "train")
+    orders = [strategy.order(state, trial, client) for client in view.present]
+    assert [one.models for one in orders] == [("inputs-0",), ("inputs-1",), ("0",)]
+    reports = [(client, Report({"model": flat(4, 4)}, 10)) for client in view.present]
+    after = folded(strategy, state, replace(trial, cohort=view.present), reports=reports)
+    assert [one.tolist() for one in after.averages.values()] == [[4, 4], [4, 4]]
+    assert after.models[0].tolist() == [0, 0]
+    train = strategy.plan(after, view)
+    assert (train.name, strategy.order(after, train, "c0").models) == ("train", ("0",))
+    assert strategy.order(after, train, "c0").numbers == {"prior": 1, "hold_back": 1}
+    ended = folded(strategy, after, replace(train, cohort=view.present), reports=reports)
+    assert ended.averages == after.averages, "the round is of the one model"
+    vote = strategy.plan(ended, replace(view, round=2))
+    assert vote.name == "vote"
+    asked = strategy.order(ended, vote, "c0")
+    assert asked.models == ("0", "inputs-0")
+    assert asked.numbers == {"prior": 1, "hold_back": 1, "share": [0.0, 0.0], "home": 5}
+
+
+def test_after_a_trial_an_agent_compares_what_it_has_made_of_the_models_at_home() -> None:
+    job = replace(
+        planted.job(flat(8, 0), flat(4, 0), phase="vote", share=[0.0, 0.0], home=1),
+        held_back=Bowl(flat(0, 0)),
+    )
+    report, _ = Kin().work(job, Bowl(flat(2, 0)), {})
+    at_home = [Bowl(flat(2, 0)).train(model, Drill(epochs=1)).end for model in job.models]
+    apart = [float(model[0] ** 2 / 2) for model in at_home]
+    assert report.numbers["gain"] == [pytest.approx(apart[0] - apart[1], rel=1e-5)]
 
 
 def test_a_cut_that_harms_one_of_its_groups_does_not_stand_whatever_the_other_gains() -> None:
     after = _voted([1.0, -0.8] * 3, "inputs")
     assert after.outcomes["inputs"]["z"] > 0
-    assert after.basis == ""
+    assert (after.trial, after.basis) == ("", "")
     [answer] = after.answers
     assert "do not serve the agents better" in answer
     assert "; a group loses, z -" in answer
@@ -440,7 +489,7 @@ def test_the_ballot_of_an_agent_that_was_forgotten_since_is_counted_in_no_group(
 
 
 def test_groups_continue_from_their_own_averages_and_a_refused_cut_leaves_nothing() -> None:
-    won, lost = _voted([1.0] * 6, "inputs"), _voted([-1.0] * 6, "inputs")
+    won, lost = (_voted([gain] * 6, "inputs", trial="inputs") for gain in (1.0, -1.0))
     assert [model.tolist() for model in won.models] == [[1, 1], [2, 2]]
     assert [model.tolist() for model in lost.models] == [[0, 0]]
     for state in (won, lost):
@@ -474,7 +523,7 @@ def test_in_buffered_rounds_those_before_the_vote_are_synchronous(tmp_path: Path
     complete(tmp_path, swapped, plan)
     lines = [row for row in records.lines(tmp_path) if row["event"] == "phase"]
     reported = {row["round"] + 1: len(row["reported"]) for row in lines if row["phase"] == "train"}
-    assert [reported[number] for number in range(1, 10)] == [8] * 3 + [3] * 6
+    assert [reported[number] for number in range(1, 10)] == [8] * 6 + [3] * 3
 
 
 def test_kills_at_every_step_change_neither_a_vote_nor_a_byte(tmp_path: Path) -> None:
@@ -483,7 +532,7 @@ def test_kills_at_every_step_change_neither_a_vote_nor_a_byte(tmp_path: Path) ->
 
 def test_kills_while_an_agent_changes_its_group_change_no_byte(tmp_path: Path) -> None:
     run = _killed(tmp_path, scene(9), _changing(swapped, swapped))
-    assert run.state.changed == {"agent-2": 6}
+    assert run.state.changed == {"agent-2": 7}
     assert run.state.assign["agent-2"] == 1
 
 

@@ -67,15 +67,18 @@ from covey.shared.strategies.bases.vote import (
     VOTE_NUMBERS,
     Ballot,
     after_round,
-    ballots_on_groups,
+    after_trial,
+    before_round,
+    before_votes,
     counting_in_groups,
     elected,
     on_groups,
+    on_trial,
     standing,
 )
 from covey.shared.strategies.client_half import Job, Local, Report
 from covey.shared.strategies.expected import A_COUNT, ASKED
-from covey.shared.strategies.phase_names import CARD, VOTE
+from covey.shared.strategies.phase_names import CARD, TRIAL, VOTE
 from covey.shared.strategies.server import Server
 from covey.shared.written import FIRST
 
@@ -488,7 +491,7 @@ class ClusteredOnce(Gated[G], Generic[G]):
     """Cuts a tree where the cards find a shift."""
 
     facts: ClassVar[Facts] = Facts(
-        numbers={TRAIN: {HOLD_BACK: ASKED}, VOTE: VOTE_NUMBERS},
+        numbers={TRAIN: {HOLD_BACK: ASKED}, TRIAL: {HOLD_BACK: ASKED}, VOTE: VOTE_NUMBERS},
         sealed=Sealed({SIGNATURE: "signature", ENTRY: "signature", VOTE: "vote"}),
     )
 
@@ -517,29 +520,25 @@ class ClusteredOnce(Gated[G], Generic[G]):
 
     # -- the vote ------------------------------------------------------------------------------------
 
-    def rounds_before_vote(self, setup: Setup) -> int:
-        """Rounds of one model for all; `init` sets them."""
-        return max(round(setup.rounds / 3), 1) if self.vote and setup.rounds > 1 else 0
+    def before_votes(self, setup: Setup) -> dict[str, Any]:
+        """What `init` sets of a state whose agents will vote."""
+        return before_votes(setup) if self.vote else {}
 
     def plan(self, state: G, view: View) -> Phase:
-        if state.question and view.round < view.rounds:
-            return ballots_on_groups(state, view)
-        return super().plan(state, view)
+        return before_round(state, view) or super().plan(state, view)
 
     def order(self, state: G, phase: Phase, client: ClientId) -> Order:
+        if phase.name in (TRIAL, VOTE):
+            return on_groups(state, phase, Order(), client)
         order = super().order(state, phase, client)
-        if phase.name == VOTE:
-            return on_groups(state, order, client)
-        if phase.name == TRAIN and state.is_before_vote:
-            return replace(order, numbers={**order.numbers, HOLD_BACK: 1})
-        return order
+        return on_groups(state, phase, order, client) if phase.name == TRAIN else order
 
     def model(self, state: G, key: str) -> Vector:
         return state.averages[key] if key in state.averages else super().model(state, key)
 
     def terms(self, state: G, phase: Phase, client: ClientId, report: Report) -> Terms:
-        if phase.name == VOTE:
-            return ()
+        if phase.name in (TRIAL, VOTE):
+            return on_trial(state, phase, client, report)
         terms = super().terms(state, phase, client, report)
         if not state.is_before_vote:
             return terms
@@ -553,11 +552,11 @@ class ClusteredOnce(Gated[G], Generic[G]):
         return after_round(replace(state, models=(one,) * len(state.models)), sums, reports)
 
     def fold(self, state: G, phase: Phase, sums: Sums, reports: Reports) -> G:
-        return (
-            _voted(state, reports)
-            if phase.name == VOTE
-            else super().fold(state, phase, sums, reports)
-        )
+        if phase.name == TRIAL:
+            return after_trial(state, sums)
+        if phase.name == VOTE:
+            return _voted(state, reports)
+        return super().fold(state, phase, sums, reports)
 
     def refuses(self, settings: Settings) -> str:
         if self.vote is None:
@@ -589,7 +588,8 @@ class ClusteredOnce(Gated[G], Generic[G]):
             notes.update(shift_facts(state, self.gate))
         notes.update(useless(state, None if self.cut.is_given else self.cut))
         if state.outcomes:
-            notes |= {"votes": state.outcomes, "decision_1": state.answers[0]}
+            notes |= {"votes": state.outcomes}
+            notes |= {f"decision_{number}": text for number, text in enumerate(state.answers, 1)}
         return Shown(notes, proximity=lambda: self._proximity(state))
 
     def _proximity(self, state: G) -> Proximity | None:
@@ -610,9 +610,11 @@ def is_ready(state: Grouped) -> bool:
 
 
 def _voted(state: G, reports: Reports) -> G:
-    """The state after the vote: clusters continue from their own averages, or all agents are one cluster."""
+    """The state after a vote: clusters are on trial or continue from their own averages, or all agents are one cluster."""
     tested = (CLUSTERS,) if INPUTS in bases_of(state.chances) else ()
     after, name = elected(state, reports, tested)
+    if after.trial:
+        return after
     assign = state.assign if name else dict.fromkeys(state.assign, 0)
     return replace(standing(after, name), assign=assign)
 

@@ -3,6 +3,11 @@
 Each agent compares them on samples that it holds back (`HOLD_BACK`), both without its own model, which
 weighs more in the smaller average: with it, groups drawn at random would win. It sends a mean difference
 of losses and the variance of that mean; numerics/votes.py has the outcome.
+
+What a group knows, each device may learn at home in an epoch. So groups that are voted for are on trial:
+for as many rounds again they train (phase `trial`) next to the one model, and then the agents compare the
+two after five epochs at home. Groups stay if they serve the fleet better, and most of its agents: few
+samples of few agents have large losses, and would decide alone. Else the one model has lost nothing.
 """
 
 from __future__ import annotations
@@ -13,50 +18,64 @@ from typing import Any, TypeVar
 
 from covey.shared.numerics.averages import fair_weights
 from covey.shared.numerics.vectors import Vector, combine
-from covey.shared.numerics.votes import VoteOutcome, counted, difference
+from covey.shared.numerics.votes import SURE, VoteOutcome, counted, difference
 from covey.shared.strategies.base import (
     CAP,
     HOLD_BACK,
     LARGEST,
+    MODEL,
+    TRAIN,
     ClientId,
     Expected,
     Order,
     Phase,
     Reports,
+    Setup,
     Sums,
     Terms,
     View,
 )
 from covey.shared.strategies.bases.hard import Clustered
-from covey.shared.strategies.bases.single import KEY
+from covey.shared.strategies.bases.single import KEY, sample_term
 from covey.shared.strategies.bases.single import counted as samples_counted
-from covey.shared.strategies.client_half import COUNTED, LAST_MODEL, ClientState, Job, Local, Report
+from covey.shared.strategies.client_half import (
+    COUNTED,
+    LAST_MODEL,
+    ClientState,
+    Drill,
+    Job,
+    Local,
+    Report,
+)
 from covey.shared.strategies.expected import A_COUNT, ASKED, SHARES
-from covey.shared.strategies.phase_names import VOTE
+from covey.shared.strategies.phase_names import TRIAL, VOTE
 
 MOST_AVERAGES = 3  # of all agents, and of the groups of two cuts
 CLUSTERS = "clusters"  # name of the cut of a method that makes one
+AT_HOME = 5  # epochs before what was on trial is compared
 
 # numbers of orders and reports of a vote
 SHARE = "share"  # of the agent's own model in each average
+HOME = "home"  # compare after this many epochs at home
 VOTE_NUMBERS = {  # of an order for a vote on groups
     HOLD_BACK: ASKED,
     SHARE: replace(SHARES, length=-MOST_AVERAGES),
     CAP: A_COUNT,
+    HOME: A_COUNT,
 }
 GAIN = "gain"
 VARIANCE = "variance"
-
-Differences = list[tuple[float, float]]  # of each comparison: a mean difference and its variance
 
 
 @dataclass(frozen=True)
 class Ballot(Clustered):
     """The state of a method whose agents vote on averages of one round."""
 
-    vote_after: int = 0  # rounds of one model for all, before a vote on groups; 0: none is to come
+    vote_after: int = 0  # rounds before a vote on groups; 0: none is to come
     done: int = 0  # rounds that are complete
-    question: bool = False  # a vote is due
+    tries: bool = False  # groups that are voted for are on trial before they stand
+    trial: str = ""  # the cut whose groups train next to the one model; empty: none
+    tried: bool = False  # they have done so in this round
 
     # for the vote: the averages of groups (d,) by their keys, and the share of an agent's own model in
     # each average that counts it
@@ -73,74 +92,91 @@ class Ballot(Clustered):
 
     @property
     def is_before_vote(self) -> bool:
-        """Whether all agents train one model until their vote on groups."""
+        """Whether all agents train one model until their next vote on groups."""
         return bool(self.proposed) and self.done < self.vote_after
+
+    @property
+    def question(self) -> bool:
+        """Whether a vote is due."""
+        return bool(self.proposed) and self.done >= self.vote_after
 
 
 B = TypeVar("B", bound=Ballot)
 
 
+def before_votes(setup: Setup) -> dict[str, Any]:
+    """Fields of the state of a new run: the first vote is after a third of the rounds, and the trial is as long. Under secure sums
+    an agent votes once, so there is no trial."""
+    first = max(round(setup.rounds / 3), 1)
+    tries = 2 * first < setup.rounds and setup.secure is None
+    return {"vote_after": first if first < setup.rounds else 0, "tries": tries}
+
+
 # -- the phase of a vote ------------------------------------------------------------------------------
 
 
-def ballots(voters: Sequence[ClientId], comparisons: int) -> Phase:
-    """The phase of a vote; an agent without samples to compare on abstains."""
+def before_round(state: Ballot, view: View) -> Phase | None:
+    """The vote or the trial that comes before the next round.
+
+    Those vote for whom each average exists, also without their own model; an agent without samples to compare on abstains.
+    """
+    if not state.question or view.round >= view.rounds:
+        trial = Phase(TRIAL, sizes={MODEL: state.start.size}, ends_round=False, draw=TRAIN)
+        return trial if state.trial and not state.tried else None
+    voters = [
+        client
+        for client in view.present
+        if len(averaged(state, client)) == len(state.proposed)
+        and state.shares.get(client, {}).get(KEY, 0.0) < 1.0
+    ]
+    count = len(state.proposed)
     numbers = {
-        GAIN: Expected(comparisons, -LARGEST, LARGEST, required=False),
-        VARIANCE: Expected(comparisons, 0.0, LARGEST, required=False),
+        name: Expected(count, least, LARGEST, required=False)
+        for name, least in ((GAIN, -LARGEST), (VARIANCE, 0.0))
     }
-    return Phase(VOTE, tuple(voters), {}, ends_round=False, may_be_empty=True, numbers=numbers)
+    return Phase(VOTE, tuple(voters), ends_round=False, may_be_empty=True, numbers=numbers)
 
 
-def ballots_on_groups(state: Ballot, view: View) -> Phase:
-    """The phase of a vote on groups, of those for whom each average exists, also without their own model."""
-    voters = []
-    for client in view.present:
-        keys = keys_of(state, client)
-        averages = len(keys) == len(state.proposed) and all(key in state.averages for key in keys)
-        if averages and state.shares.get(client, {}).get(KEY, 0.0) < 1.0:
-            voters.append(client)
-    return ballots(voters, len(state.proposed))
-
-
-def on_groups(state: Ballot, order: Order, client: ClientId) -> Order:
-    """The order to compare the average of all with those of the client's groups."""
-    keys = (KEY, *keys_of(state, client))
-    shares = state.shares.get(client, {})
-    numbers = {HOLD_BACK: 1, SHARE: [shares.get(key, 0.0) for key in keys]}
-    return replace(order, models=keys, cluster=None, numbers={**order.numbers, **numbers})
+def on_groups(state: Ballot, phase: Phase, order: Order, client: ClientId) -> Order:
+    """The order of a round, a trial or a vote: until the last vote agents hold samples back. An agent without a group trains the
+    one model on trial, for nobody."""
+    if not state.proposed:
+        return order
+    numbers: dict[str, Any] = {**order.numbers, HOLD_BACK: 1}
+    if phase.name == TRAIN:
+        return replace(order, numbers=numbers)
+    keys = averaged(state, client)
+    if phase.name == VOTE:
+        keys = (KEY, *keys)
+        shares = state.shares.get(client, {})
+        numbers[SHARE] = [shares.get(key, 0.0) for key in keys]
+        numbers |= {HOME: AT_HOME} if state.trial else {}
+    return replace(order, models=keys or (KEY,), cluster=None, numbers=numbers)
 
 
 def keys_of(state: Ballot, client: ClientId) -> tuple[str, ...]:
-    """The keys of the averages of a client's groups, one for each cut."""
+    """The keys of the averages of a client's groups, one for each cut that is proposed."""
     return tuple(
         f"{name}-{groups[client]}" for name, groups in state.proposed.items() if client in groups
     )
 
 
-def ballot(differences: Differences, local: Local) -> Report:
-    """The report of a vote."""
-    if not differences:
-        return Report({}, local.examples)
-    gains, variances = zip(*differences, strict=True)
-    return Report({}, local.examples, {GAIN: list(gains), VARIANCE: list(variances)})
+def averaged(state: Ballot, client: ClientId) -> tuple[str, ...]:
+    """Those of the keys of a client's groups that have an average."""
+    return tuple(key for key in keys_of(state, client) if key in state.averages)
 
 
 def voted_on(job: Job, local: Local, client_state: ClientState) -> Report:
-    """The report of a vote on groups."""
-    return ballot(group_or_all(job, local, client_state), local)
+    """The report of a vote: by how much the losses under each average of the agent's groups are lower than under that of all.
 
-
-def group_or_all(job: Job, local: Local, client_state: ClientState) -> Differences:
-    """Losses under the average of all agents minus those under each average of the agent's group.
-
-    Each average is taken without the agent's own model. An average of nothing else is the agent's own model.
+    Each average is taken without the agent's own model, of which the order states the share. An average of nothing else is the
+    agent's own model.
     """
     held = job.held_back
     weight = min(job.numbers[CAP], local.examples) if CAP in job.numbers else 1
     shares = [float(share) * weight for share in job.numbers[SHARE]]
     if held is None or (any(shares) and LAST_MODEL not in client_state):
-        return []
+        return Report({}, local.examples)
     own = client_state.get(COUNTED, client_state.get(LAST_MODEL, job.models[0]))
     losses = []
     for average, share in zip(job.models, shares, strict=True):
@@ -148,16 +184,21 @@ def group_or_all(job: Job, local: Local, client_state: ClientState) -> Differenc
             average = own
         elif share > 0:
             average = combine([(average, 1 / (1 - share)), (own, -share / (1 - share))])
+        if HOME in job.numbers:
+            average = local.train(average, Drill(epochs=job.numbers[HOME], at_home=True)).end
         losses.append(held.losses(average))
-    return [difference(losses[0], of_group, held.units()) for of_group in losses[1:]]
+    of_all, *of_groups = losses
+    apart = [difference(of_all, one, held.units()) for one in of_groups]
+    numbers = {GAIN: [gain for gain, _ in apart], VARIANCE: [variance for _, variance in apart]}
+    return Report({}, local.examples, numbers)
 
 
 # -- on the server ------------------------------------------------------------------------------------
 
 
 def counting_in_groups(state: Ballot, client: ClientId, terms: Terms) -> Terms:
-    """The terms of a report to the model of all; in the last round before the vote it counts in its groups too."""
-    if not state.is_before_vote or state.done + 1 < state.vote_after:
+    """The terms of a report to the model of all; in the last round before the first vote it counts in its groups too."""
+    if not state.is_before_vote or state.done + 1 < state.vote_after or state.trial:
         return terms
     keys = keys_of(state, client)
     return (
@@ -166,17 +207,29 @@ def counting_in_groups(state: Ballot, client: ClientId, terms: Terms) -> Terms:
     )
 
 
+def on_trial(state: Ballot, phase: Phase, client: ClientId, report: Report) -> Terms:
+    """The terms of a report to the models of its groups on trial; none in other phases."""
+    keys = averaged(state, client) if phase.name == TRIAL else ()
+    return tuple(term for key in keys for term in sample_term(report, key))
+
+
+def after_trial(state: B, sums: Sums) -> B:
+    """The state after a round of the groups on trial."""
+    averages = {key: sums.mean(key, otherwise=one) for key, one in state.averages.items()}
+    return replace(state, averages=averages, tried=True)
+
+
 def after_round(state: B, sums: Sums, reports: Reports) -> B:
-    """The state after one more round; after the last one before the vote it has the averages of all groups, and each agent's
-    share in its own ones.
+    """The state after one more round; after the last one before the first vote it has the averages of all groups, and each
+    agent's share in its own ones.
 
     Args:
         state: after the round, but for this.
         sums: of the round, the one of all agents under `KEY`.
         reports: of the round.
     """
-    after = replace(state, done=state.done + 1)
-    if not state.is_before_vote or after.is_before_vote:
+    after = replace(state, done=state.done + 1, tried=False)
+    if not state.is_before_vote or after.is_before_vote or state.trial:
         return after
     members: dict[str, dict[ClientId, float]] = {KEY: {}}
     for client, report in reports:
@@ -194,12 +247,12 @@ def after_round(state: B, sums: Sums, reports: Reports) -> B:
             weights, fair_weights([*weights.values()], sums.average.share), strict=True
         ):
             shares.setdefault(client, {})[key] = weight / total
-    in_order = dict(sorted(shares.items()))
-    return replace(after, averages=averages, shares=in_order, question=True)
+    return replace(after, averages=averages, shares=dict(sorted(shares.items())))
 
 
 def elected(state: B, reports: Reports, tested: Collection[str]) -> tuple[B, str]:
-    """The state with the outcome of a vote on groups, and the cut that serves the agents best; "" if none does.
+    """The state with the outcome of a vote on groups, and the cut that serves the agents best; "" if none does. After the first
+    vote this cut is on trial.
 
     Groups must serve the fleet better than one model, and none of them may lose beyond chance: groups cannot be made for some
     agents alone, and those whom the others help would be left behind.
@@ -207,28 +260,36 @@ def elected(state: B, reports: Reports, tested: Collection[str]) -> tuple[B, str
     Args:
         state: before.
         reports: of the vote.
-        tested: cuts of what a test has found to differ: for them more votes for than against are enough.
+        tested: cuts of what a test has found to differ: for them more votes for than against are enough for a trial.
     """
     outcomes = outcomes_of(reports, [*state.proposed.values()])
+    when = f"after {AT_HOME} epochs at home " if state.trial else ""
     helpful = {}
-    answers = []
+    answers, facts = [], {}
     for (name, groups), outcome in zip(state.proposed.items(), outcomes, strict=True):
-        if (outcome.z > 0 if name in tested else outcome.is_sure) and not outcome.harms:
+        enough = state.trial or name in tested
+        is_for_most = not state.trial or 2 * outcome.better > outcome.voters
+        if outcome.z > (0.0 if enough else SURE) and is_for_most and not outcome.harms:
             helpful[name] = outcome.gain
         count = len(set(groups.values()))
         what = f"{count} clusters" if name == CLUSTERS else f"{count} groups by {name}"
         answers.append(
-            f"vote after round {state.done}: {what} {'serve' if name in helpful else 'do not serve'} the agents better than "
-            f"one model ({counts(outcome)})"
+            f"vote after round {state.done}: {when}{what} {'serve' if name in helpful else 'do not serve'} the agents better "
+            f"than one model ({counts(outcome)})"
         )
-    facts = {name: dict(vars(one)) for name, one in zip(state.proposed, outcomes, strict=True)}
+        facts[f"{name} on trial" if state.trial else name] = dict(vars(outcome))
+    best = max(helpful, key=lambda name: helpful[name], default="")
     after = replace(
         state,
-        question=False,
         answers=(*state.answers, *answers),
         outcomes={**state.outcomes, **facts},
+        trial=best if state.tries and not state.trial else "",
     )
-    return after, max(helpful, key=lambda name: helpful[name], default="")
+    if not after.trial:
+        return after, best
+    keys = sorted({f"{best}-{group}" for group in state.proposed[best].values()})
+    averages = {key: state.averages.get(key, state.models[0]) for key in keys}
+    return replace(after, vote_after=2 * state.vote_after, averages=averages, shares={}), best
 
 
 def standing(state: B, name: str) -> B:
@@ -237,7 +298,7 @@ def standing(state: B, name: str) -> B:
     if name:
         count = max(state.proposed[name].values()) + 1
         models = tuple(state.averages.get(f"{name}-{k}", models[0]) for k in range(count))
-    return replace(state, question=False, vote_after=0, averages={}, shares={}, models=models)
+    return replace(state, vote_after=0, trial="", averages={}, shares={}, models=models)
 
 
 def outcomes_of(reports: Reports, cuts: Sequence[Mapping[ClientId, int]]) -> list[VoteOutcome]:
