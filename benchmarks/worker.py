@@ -30,7 +30,7 @@ import psutil
 from benchmarks.measuring import OUT, Cost, Row, cost_of, cost_of_children, foreign_load, in_turns
 from benchmarks.measuring import show as show_rows
 from covey.agent.policy import NO_CODE_RULES
-from covey.agent.worker import sources
+from covey.agent.worker import fleet_share
 from covey.agent.worker.memory_file import save_memory
 from covey.shared.numerics.vectors import Layout
 from covey.shared.programs.child import environment, worker_environment
@@ -301,7 +301,7 @@ def fleet_rows(folder: Path, form: Layout, times: int) -> list[Row]:
                 module(rows)
 
     def tested(*, alone: bool) -> Cost:
-        sources._fleet.cache_clear()
+        fleet_share._fleet.cache_clear()
         shares = [
             dataset(FleetShare(scenario=scenario, data_root=root, index=index), TASK)
             for index in range(100)

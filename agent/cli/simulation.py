@@ -64,14 +64,7 @@ def model(
     allow: Allow = None,
 ) -> None:
     """Write the initial weights of a scenario, drawn from its seed."""
+    from covey.agent.worker.start import write_start_of
     from covey.shared.own_code.consent import AllowedCode
-    from covey.shared.scenario.code import check_code
-    from covey.shared.scenario.load import load_without_files
 
-    allowed = AllowedCode.parse(allow)
-    plan = load_without_files(scenario)
-    check_code(plan, allowed)
-
-    from covey.agent.worker.start import write_start
-
-    write_start(plan, out, allowed)
+    write_start_of(scenario, out, AllowedCode.parse(allow))

@@ -3,6 +3,5 @@
 from covey.agent.data.dataset import Dataset, take, with_test
 from covey.agent.data.fit import fit
 from covey.agent.data.load import load
-from covey.agent.data.named import find_root, load_named
 
-__all__ = ["Dataset", "find_root", "fit", "load", "load_named", "take", "with_test"]
+__all__ = ["Dataset", "fit", "load", "take", "with_test"]

@@ -35,7 +35,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
 from covey.shared.wire.documents import CoordinatorStatus
-from covey.shared.wire.jobs import Failure, FleetShare, Nothing, WorkerJob, WritePartition
+from covey.shared.wire.jobs import Failure, FleetShare, WritePartition
 from covey.shared.wire.messages import OrderMessage
 from covey.shared.wire.topics import AgentTopic, Topics
 
@@ -327,7 +327,7 @@ async def host(
         def open_link(client_id: str, will: Will | None) -> AbstractAsyncContextManager[Link]:
             return MqttLink(brokers_of(will, topics, urls), client_id=client_id, will=will)
 
-        run = FleetRun(
+        await FleetRun(
             scenario,
             source,
             folder,
@@ -336,8 +336,7 @@ async def host(
             observer=observer,
             allowed=allowed,
             learner=learner,
-        )
-        await run.run()
+        ).run()
 
     async with (
         Pool(workers, keep_warm_s=KEEP_WARM_S, warm=learner == TORCH) as pool,
@@ -398,12 +397,7 @@ async def write_partition(pool: PoolLike, source: FleetShare, out: Path) -> None
         UserError: the data or the partition is wrong.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    await _done(pool, WritePartition(source=source, out=out))
-
-
-async def _done(pool: PoolLike, job: WorkerJob[Nothing]) -> None:
-    """Let a worker do a job that answers nothing. Raises UserError if it fails."""
-    answer = await pool.call(job)
+    answer = await pool.call(WritePartition(source=source, out=out))
     if isinstance(answer, Failure):
         raise UserError(answer.in_full)
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from covey.agent.policy import SIGNATURES, PolicyError, values_of
-from covey.agent.worker.keep import keep_of_order
 from covey.agent.worker.memory_file import (
     DiskBroken,
     MemoryDamaged,
@@ -238,6 +237,8 @@ def worked(
         new = memory if ledger is None else {**memory, PRIVACY_LEDGER: ledger}
     kept: ModelJudgement | Failure | None = None
     if keep is not None and not failed:
+        from covey.agent.worker.keep import keep_of_order  # here, because most keep none
+
         judged = new if has_judge(work) else memory
         try:
             kept = keep_of_order(order, models, at_hand, judged, who, place=keep)

@@ -9,7 +9,8 @@ from covey.shared import extras
 from covey.shared.models.sketch import seeds_of, starts_of, write_starts
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.consent import NO_CODE, AllowedCode, framework_of
-from covey.shared.scenario.code import check_training
+from covey.shared.scenario.code import check_code, check_training
+from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy
 
@@ -25,6 +26,13 @@ def write_start(scenario: Scenario, out: Path, allowed: AllowedCode = NO_CODE) -
         starts_of(scenario) or _begun(scenario, seeds, allowed) or _built(scenario, seeds, allowed)
     )
     write_starts(out, starts, layout)
+
+
+def write_start_of(path: Path, out: Path, allowed: AllowedCode) -> None:
+    """As `write_start`, for a scenario's file, whose code must be allowed."""
+    scenario = load_without_files(path)
+    check_code(scenario, allowed)
+    write_start(scenario, out, allowed)
 
 
 def _begun(

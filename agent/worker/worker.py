@@ -97,12 +97,15 @@ def _done(job: j.WorkerJob[Any], options: WorkerOptions) -> object:
         case j.PerformTogether():
             return _performed_together(job, options)
         case j.WritePartition():
-            from covey.agent.worker.sources import write_partition
+            from covey.agent.worker.fleet_share import write_partition
 
             write_partition(job.source, job.out)
             return j.Nothing()
         case j.WriteStart():
-            return _started(job)
+            from covey.agent.worker.start import write_start_of
+
+            write_start_of(job.source.scenario, job.out, OwnersRules.of_job(job.rules).allowed)
+            return j.Nothing()
         case j.AdoptModel():
             return _adopted(job, options.threads)
         case j.FindDevice():
@@ -184,19 +187,6 @@ def _tried(job: j.TryStep, threads: int) -> j.Nothing:
     with memory_limited(rules, threads):
         data = dataset(job.source, task, leaves_out=rules.policy.demands)
         one_step(data, task, Training(batch=job.batch), rules)
-    return j.Nothing()
-
-
-def _started(job: j.WriteStart) -> j.Nothing:
-    """Write the initial models of a scenario, if the rules allow its code."""
-    from covey.agent.worker.start import write_start
-    from covey.shared.scenario.code import check_code
-    from covey.shared.scenario.load import load_without_files
-
-    allowed = OwnersRules.of_job(job.rules).allowed
-    scenario = load_without_files(job.source.scenario)
-    check_code(scenario, allowed)
-    write_start(scenario, job.out, allowed)
     return j.Nothing()
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from covey.agent.data import Dataset, find_root, load_named
-from covey.agent.data.named import FILES, MADE_OF
+from covey.agent.data import Dataset
+from covey.agent.data.named import FILES, MADE_OF, find_root, load_named
 from covey.shared.storage.files import atomic_replace
 from tests.processes import ROOT
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from covey.agent.data import find_root, load_named
-from covey.agent.data.named import in_time_order
+from covey.agent.data.named import find_root, in_time_order, load_named
 from covey.shared.errors import DataError
 from tests.agent.real_data import real
 

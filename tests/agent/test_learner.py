@@ -488,7 +488,8 @@ def test_it_is_a_local_and_its_layout_is_the_models() -> None:
 
 
 def test_real_digits_are_learned() -> None:
-    from covey.agent.data import fit, load_named, with_test
+    from covey.agent.data import fit, with_test
+    from covey.agent.data.named import load_named
 
     task = Task(features=(1, 8, 8), classes=10, scale=1 / 16)
     data = with_test(fit(load_named("digits"), task))

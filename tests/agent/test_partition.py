@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.agent.data import Dataset, load_named
+from covey.agent.data import Dataset
 from covey.agent.data.dataset import dataset
+from covey.agent.data.named import load_named
 from covey.agent.data.partition import (
     SampleSplit,
     client_dataset,

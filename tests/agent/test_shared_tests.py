@@ -24,7 +24,7 @@ from covey.agent.data.partition import partition
 from covey.agent.policy import NO_CODE_RULES
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.torch_learner import LEARNER
-from covey.agent.worker import sources
+from covey.agent.worker import fleet_share
 from covey.agent.worker.sources import dataset
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.partition import Dirichlet, GroupedLabels, Iid, LabelSkew, Partition
@@ -129,7 +129,7 @@ def test_shares_of_simulated_agents_are_kept_as_far_as_there_is_room(
 ) -> None:
     def kept(room_bytes: int) -> int:
         """How many of three shares are the same object when they are asked for again, the newest first."""
-        monkeypatch.setattr(sources, "SHARES_BYTES", room_bytes)
+        monkeypatch.setattr(fleet_share, "SHARES_BYTES", room_bytes)
         folder = tmp_path / str(room_bytes)
         folder.mkdir()
         agents = fleet(folder, {"name": "iid"})[:3]

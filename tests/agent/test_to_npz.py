@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from covey.agent.data import Dataset, find_root, load, load_named
+from covey.agent.data import Dataset, load
 from covey.agent.data.load import PUBLISHED_FILES, PUBLISHED_FOLDERS
+from covey.agent.data.named import find_root, load_named
 from covey.shared.errors import DataError
 from tests.processes import ROOT
 

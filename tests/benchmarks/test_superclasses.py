@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.superclasses import by_superclass, figures, membership, write_data
-from covey.agent.data import load, load_named, with_test
+from covey.agent.data import load, with_test
+from covey.agent.data.named import load_named
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.coordinator.run.options import RunOptions
 from covey.extras.simulate.driver import simulate

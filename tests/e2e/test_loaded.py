@@ -51,7 +51,8 @@ NEVER = {
     "agent lab fleet": "broker coordinator agent.data agent.training agent.light shared.secure shared.proposal shared.work",
     "agent start": "broker coordinator agent.data agent.training agent.light agent.fleet shared.numerics shared.scenario "
     "shared.secure shared.proposal shared.work",
-    "worker of a device": "broker coordinator agent.training agent.fleet shared.secure",
+    "worker of a device": "broker coordinator agent.training agent.fleet agent.data.partition agent.worker.keep shared.secure "
+    "shared.scenario.scenario",
     "worker of a fleet": "broker coordinator agent.fleet shared.secure",
 }
 
