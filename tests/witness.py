@@ -53,7 +53,7 @@ BUFFERED = ("fedavg", "fedclust", "fesem")
 CELLS = ("local/1", "fedclust/1")  # the cheapest of the comparison: one without clusters, one with
 PACKAGES = ("numpy", "scipy", "scikit-learn", "torch")
 
-DURATIONS = {"seconds", "train_seconds", "fold_seconds"}
+DURATIONS = {"seconds", "train_seconds", "fold_seconds", "took"}
 WIRE_BYTES = {
     "wire_up",
     "wire_down",

@@ -35,6 +35,7 @@ Kind = Literal[
     "publication",
     "silent",
     "offline",
+    "slow",
     "link",
     "version",
 ]

@@ -117,6 +117,9 @@ class Member(KeptFacts):
     samples: tuple[int, int] | None = None  # of its newest status, for training and for tests
     cluster_shown: int | None = None  # in the published roster
     durations: dict[str, Durations] | None = None  # of its work, by phase
+    takes: float | None = None  # seconds of its newest round, from invitation to report
+    rounds: int = 0  # that it has reported in, since this process began
+    last: int = 0  # of these, those in which it was the last one of three or more
 
     def count_failure(self, round_: int, why: str) -> None:
         """The agent could not do its work in a round, counted from 1."""
@@ -162,6 +165,15 @@ class Members:
 
     def __getitem__(self, client: ClientId) -> Member:
         return self._by_id[client]
+
+    def take_times(self, took: Mapping[ClientId, float]) -> None:
+        """How long each reporter of a round took."""
+        last = max(took, key=lambda one: took[one], default="")
+        for client, seconds in took.items():
+            member = self.of(client)
+            member.takes = round(seconds, 3)
+            member.rounds += 1
+            member.last += client == last and len(took) > 2
 
     def get(self, client: ClientId) -> Member | None:
         """The entry of an agent; None if nothing is known of it."""

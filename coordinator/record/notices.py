@@ -55,6 +55,9 @@ class PhaseFolded(Record):
     # of a buffered round: the cluster that was folded, and folds since the order of each reporter
     buffer: int | None = None
     staleness: list[int] = field(default_factory=list)
+    took: list[float] = field(
+        default_factory=list
+    )  # seconds from invitation to report, of each reporter
     client_state: Mapping[ClientId, str] = field(default_factory=dict)  # agents that lost memory
     devices: Mapping[str, int] = field(default_factory=dict)  # empty: all computed on CPUs
     cluster_sizes: Mapping[str, int]  # agents by cluster id, after the fold

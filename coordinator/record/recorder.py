@@ -129,6 +129,7 @@ class Recorder:
             traffic=dict(traffic),
             notes=dict(strategy.shown(state).notes) if own_phase else {},
             privacy=privacy,
+            took=_took(step, close.reporters),
             deadline_s=None if step.adapted_s is None else round(step.adapted_s, 3),
         )
 
@@ -145,6 +146,12 @@ class Recorder:
         )
         if found is not None:
             self._store.sketches(found, step.number)
+
+
+def _took(step: Step, reporters: Sequence[ClientId]) -> list[float]:
+    """How long each reporter took; empty after a restart in the step, and where no time passes."""
+    times = [step.took.get(one, -1.0) for one in reporters]
+    return [round(one, 3) for one in times] if min(times, default=0.0) >= 0.0 and any(times) else []
 
 
 def _moved(before: Mapping[ClientId, int], after: Mapping[ClientId, int]) -> int:

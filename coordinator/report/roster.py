@@ -25,7 +25,7 @@ STYLES = {
     "failing": "red",
 }
 # `--json` has all else
-COLUMNS = ("agent", "state", "since", "version in use", USES, "what is wrong")
+COLUMNS = ("agent", "state", "since", "takes", "version in use", USES, "what is wrong")
 
 
 def status_lines(seen: Mapping[str, Any]) -> list[str]:
@@ -91,7 +91,10 @@ def _cells(agent: str, row: Mapping[str, Any]) -> list[str]:
     """The cells of one agent, in the order of `COLUMNS`. Of one that was lost, the time is when it was heard last."""
     since = row.get("since") or row["seen"]
     model = row.get("model")
-    return [agent, _state(row), moment(since), _model(model), _uses(model or {}), _wrong(row)]
+    takes = row.get("takes")
+    took = NONE if takes is None else f"{takes:.3g} s"
+    shown = (_model(model), _uses(model or {}), _wrong(row))
+    return [agent, _state(row), moment(since), took, *shown]
 
 
 def _wrong(row: Mapping[str, Any]) -> str:

@@ -93,6 +93,8 @@ def _folded(parts: Parts, folded: FoldedStep, reports: Reports, answer: Answer) 
     if buffer is not None:
         record = replace(record, buffer=buffer.cluster, staleness=list(buffer.staleness))
     recorder.note_fold(folded.step, closed)
+    if folded.step.phase.ends_round:
+        parts.members.take_times(folded.step.took)
     parts.folding = None
     parts.orders.forget_models()
     parts.members.settle()

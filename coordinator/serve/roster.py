@@ -374,6 +374,8 @@ class Roster:
                 "version": status.version,
                 "refusals": dict(entry.refusals or {}),
             }
+            if member.takes is not None:
+                row |= {"takes": member.takes, "rounds": member.rounds, "last": member.last}
             if agent in resting:
                 row[resting[agent].kind] = resting[agent].words
             if status.model is not None:  # that the device uses itself

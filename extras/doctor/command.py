@@ -25,6 +25,7 @@ from covey.coordinator.report.odd_list import show_odd
 from covey.coordinator.view.lines import PhaseLine
 from covey.coordinator.view.printed import json_line
 from covey.extras.doctor.own_row import at_broker, in_folder, is_at_work
+from covey.extras.doctor.slow import slow
 from covey.extras.in_use.uptake import RetainedFleet
 from covey.shared.cli import BrokerAddresses, Json, broker_option, check_name, with_connection
 from covey.shared.errors import DecodeError, UserError
@@ -82,7 +83,10 @@ def of_folder(folder: Path) -> list[Odd]:
         UserError: the folder has neither.
     """
     if (folder / "result.json").exists():
-        return read_odd(records.finished(folder).get("odd"))
+        late: list[Odd] = []
+        with suppress(FileNotFoundError, DecodeError):  # a run without a broker has no roster
+            late += slow(read_roster(folder).agents, of_run=False)
+        return [*read_odd(records.finished(folder).get("odd")), *late]
     reader = FolderReader(folder)
     reader.poll()
     lines = [line for line in reader.lines if isinstance(line, PhaseLine)]
@@ -91,7 +95,8 @@ def of_folder(folder: Path) -> list[Odd]:
     if reader.status is not None:
         own += in_folder(state_of(reader), reader.status, folder, rounds, reader.updated)
     try:
-        return [*own, *read_odd(read_roster(folder).odd)]
+        roster = read_roster(folder)
+        return [*own, *read_odd(roster.odd), *slow(roster.agents, of_run=False)]
     except FileNotFoundError:
         if own:
             return own
@@ -145,7 +150,9 @@ def of_fleet(
     own = at_broker(
         caller, fleet.pages.message, fleet.statuses, fleet.topics.federation, answers=answers
     )
-    return ranked([*own, *_of_devices(fleet, now, until)])
+    roster = fleet.pages.message
+    late = slow({} if roster is None else roster.agents, of_run=not is_at_work(caller))
+    return ranked([*own, *late, *_of_devices(fleet, now, until)])
 
 
 def _of_devices(fleet: RetainedFleet, now: float, until: float | None) -> list[Odd]:

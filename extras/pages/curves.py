@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.processes import launch
 from covey.coordinator.record import sketches
 from covey.coordinator.record.notices import PhaseFolded
-from covey.coordinator.record.records import lines, mbit_per_agent
+from covey.coordinator.record.records import lines, mbit_per_agent, rounds_done
 from covey.coordinator.record.sketches import ModelSketches
 from covey.coordinator.report.tables import labels
 from covey.coordinator.view.lines import PhaseLine, averages, macro, reduced
@@ -42,6 +43,16 @@ class Attendance:
     round: int  # counted from 1
     reported: int
     missing: int
+
+
+@dataclass(frozen=True)
+class RoundTimes:
+    """How long the reporters of a training round took, in seconds."""
+
+    round: int  # counted from 1
+    usual: float  # the median
+    last: float
+    agent: ClientId  # the last one
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,7 @@ class Curves:
     cut: TreeCut | None = None  # how its tree was cut
     attendance: Sequence[Attendance] = ()
     seed: int = 0
+    times: Sequence[RoundTimes] = ()
 
     @property
     def measure(self) -> Measure:
@@ -168,7 +180,13 @@ def _curves(label: str, result: Mapping[str, Any], folder: Path, *, detailed: bo
         cut,
         [Attendance(line.rounds, line.reported, line.missing) for line in ended],
         result["seed"],
+        [_times(row) for row in record if row["ends_round"] and len(row.get("took", ())) > 1],
     )
+
+
+def _times(row: Mapping[str, Any]) -> RoundTimes:
+    last, agent = max(zip(row["took"], row["reported"], strict=True))
+    return RoundTimes(rounds_done(row), median(row["took"]), last, agent)
 
 
 def proximity_of(folder: Path, scenario: Scenario) -> Proximity | None:

@@ -11,6 +11,7 @@ population deviation to either side. A report of single runs has a group for eac
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -90,6 +91,8 @@ def _of_rounds(groups: Sequence[RunGroup]) -> Iterator[Picture]:
         title = "Training loss, mean over a round's agents"
         yield Picture("loss", title, drawing, band_remark(groups))
     runs = [group.runs[0] for group in groups if len(group.runs) == 1]
+    if len(runs) == 1 and runs[0].times:
+        yield _waits(runs[0])
     attended = [run for run in runs if any(one.missing for one in run.attendance)]
     if attended and len(runs) <= MAX_PANELS:
         panels = [_attendance(run, alone=len(runs) == 1) for run in attended]
@@ -98,6 +101,19 @@ def _of_rounds(groups: Sequence[RunGroup]) -> Iterator[Picture]:
             plots.colour_entry(MISSING, "invited, did not report"),
         ]
         yield Picture("attendance", "Agents of each training round", Drawing(panels, legend))
+
+
+def _waits(run: Curves) -> Picture:
+    """Who made the others wait, round by round."""
+    usual = plots.Series("median agent", None, [(one.round, one.usual) for one in run.times])
+    last = plots.Series("last agent", other(0), [(one.round, one.last) for one in run.times])
+    x = rounds_axis([one.round for one in run.times])
+    y = from_zero([one.last for one in run.times], "seconds from the order to the report")
+    found = plots.lines("", [usual, last], x, y)
+    [(agent, count)] = Counter(one.agent for one in run.times).most_common(1)
+    remark = f"The last one of most rounds: {agent}, in {count} of {len(run.times)}."
+    drawing = Drawing([found], plots.legend_of([usual, last]))
+    return Picture("waits", "How long agents take in a round", drawing, remark)
 
 
 def _attendance(run: Curves, *, alone: bool) -> Panel:
