@@ -29,7 +29,7 @@ from covey.shared.errors import DataError, PublicError
 from covey.shared.numerics import kinship
 from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Vector
-from covey.shared.scenario.columns import TableColumn
+from covey.shared.scenario.columns import TableColumn, width_of
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Training
 from covey.shared.strategies.client_half import DataSplit, SampleIndices
@@ -300,6 +300,17 @@ class DataOfLocal(ABC):
         """The samples of a part of the data (n, values of one) as their file has them."""
         features = self._samples[split].features
         return features.reshape(len(features), -1).astype(np.float32, copy=False)
+
+    def last_values(self, split: DataSplit) -> npt.NDArray[np.float64] | None:
+        """Of a forecast: the last value of the target in each window, for each step (n, steps); None of a task whose columns do
+        not have it, and of others."""
+        task = self._task
+        forecasts = task.window is not None and task.window.horizon is not None
+        if not forecasts or task.target not in task.columns:
+            return None
+        place = width_of(task.table_columns[: task.columns.index(task.target)])
+        last = self._samples[split].features[:, place, -1].astype(np.float64)
+        return np.tile(last[:, None], (1, task.outputs))
 
     def targets(self, split: DataSplit) -> Array:
         """Class indices (n,) int64, values (n,) float32 in the units of the data, labels (n, labels) or anomalies (n,) bool."""

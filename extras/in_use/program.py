@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from covey.agent.data.scaling import target_scale_of
-from covey.agent.kept.model_file import ModelFile, read_model
+from covey.agent.kept.model_file import MixedPart, ModelFile, read_model
 from covey.agent.learning import SAME_VERSION
 from covey.agent.training.models import build, check_claims, layout_of, merged, tensors_of
 from covey.agent.training.objective import InputScaling
@@ -161,8 +161,8 @@ def load(model: Path, allowed: AllowedCode = NO_CODE) -> tuple[Task, nn.Module, 
     file = read_model(model)
     task = file.task
     used = [place for place, weight in enumerate(file.weights) if weight]
-    constants = [part for part in file.parts if part.name == NONE]
-    left_out = {part.name: part.weight for part in file.parts if part.name != NONE}
+    constants = [part for part in file.parts if _is_number(part)]
+    left_out = {part.name: part.weight for part in file.parts if not _is_number(part)}
     if not used:
         what = in_words({part.name: part.weight for part in file.parts})
         raise UserError(
@@ -178,6 +178,11 @@ def load(model: Path, allowed: AllowedCode = NO_CODE) -> tuple[Task, nn.Module, 
         constant = torch.from_numpy(constants[0].arrays["answer"].astype("float32"))
     mixed = Mixed(modules, shares, constant, task.kind)
     return task, mixed, in_words(left_out) if left_out else ""
+
+
+def _is_number(part: MixedPart) -> bool:
+    """Whether a part is a constant, and not the last value of a forecast, which is none."""
+    return part.name == NONE and part.arrays["answer"].size > 0
 
 
 def _pt2(program: torch.export.ExportedProgram, task: Task) -> bytes:

@@ -193,18 +193,28 @@ def _by_step(errors: Float64, truth: Float32) -> list[float]:
     return means
 
 
-def baseline_figures(train: npt.NDArray[Any], truth: npt.NDArray[Any]) -> Figures:
+def baseline_figures(
+    train: npt.NDArray[Any], truth: npt.NDArray[Any], last: tuple[Float64, Float64] | None = None
+) -> Figures:
     """Figures of an agent that ignores all features: its most frequent class, the mean of its own targets, or how
     frequent each of its labels is. Anomalies have none.
+
+    That of a forecast answers with the last value where this is nearer to the targets of the training part.
 
     Args:
         train: targets of the training part (m,) or (m, labels), m >= 1: class indices int64, values float32, or bool.
         truth: targets of the test part (n,) or (n, labels), n >= 1, of the same kind.
+        last: of forecasts, the last values before those of train and of truth, in their shapes.
     """
     match kind_of(truth):
         case "values":
-            mean = np.full(truth.shape, np.mean(train.astype(np.float64)))
-            return regression_figures(truth, mean)
+            mean = np.mean(train.astype(np.float64))
+            if (
+                last is not None
+                and np.square(train - last[0]).mean() < np.square(train - mean).mean()
+            ):
+                return regression_figures(truth, last[1])
+            return regression_figures(truth, np.full(truth.shape, mean))
         case "labels":
             return label_figures(truth, np.tile(train.mean(axis=0), (len(truth), 1)))
         case "anomalies":

@@ -119,9 +119,9 @@ Make = Callable[[Local], Candidate]  # of the samples that train
 
 @dataclass(frozen=True)
 class Constant:
-    """The shares of the classes or labels, or the mean of the values, whatever the sample is."""
+    """The shares of the classes or labels, or the mean of the values, whatever the sample is; or of a forecast the last value."""
 
-    answer: Float64  # (outputs,)
+    answer: Float64  # (outputs,); empty: the last value of each window
 
     @classmethod
     def of(cls, targets: npt.NDArray[Any], outputs: int, smoothing: float = 0.5) -> Constant:
@@ -131,8 +131,27 @@ class Constant:
             return cls(counts / counts.sum())
         return cls(targets.reshape(len(targets), -1).mean(axis=0, dtype=np.float64))
 
+    @classmethod
+    def nearest(cls, local: Local, outputs: int) -> Constant:
+        """That of the samples that train; of a forecast the last value, if it is nearer to what came than the mean."""
+        truth = local.targets("train")
+        mean, last = cls.of(truth, outputs), cls(np.empty(0))
+        if last_values(local, "train") is None:
+            return mean
+        wide = truth.reshape(len(truth), -1)
+        errors = [np.square(one.answers(local, "train") - wide).mean() for one in (last, mean)]
+        return last if errors[0] < errors[1] else mean
+
     def answers(self, local: Local, split: DataSplit) -> Float64:
+        if not self.answer.size and (last := last_values(local, split)) is not None:
+            return last
         return np.tile(self.answer, (len(local.targets(split)), 1))
+
+
+def last_values(local: Local, split: DataSplit) -> Float64 | None:
+    """Of forecasts the last value in each window, for each step (n, steps); None of other samples."""
+    own: Callable[[DataSplit], Float64 | None] | None = getattr(local, "last_values", None)
+    return None if own is None else own(split)
 
 
 @dataclass(frozen=True)
@@ -212,7 +231,7 @@ def names_of(local: Local, given: BeforeHome, snapshots: Snapshots) -> list[str]
 def _makers(local: Local, given: BeforeHome, snapshots: Snapshots) -> dict[str, Make]:
     _, largest = max(given.served, key=lambda pair: pair[0])
     makers: dict[str, Make] = {
-        NONE: lambda one: Constant.of(one.targets("train"), given.outputs),
+        NONE: lambda one: Constant.nearest(one, given.outputs),
         SERVED: lambda _: OfModels(given.served),
     }
     for epochs, mixture in snapshots.items():

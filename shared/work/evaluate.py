@@ -34,7 +34,7 @@ from covey.shared.strategies.client_half import (
 from covey.shared.strategies.part_local import PartLocal, of_whole, tuned
 from covey.shared.wire.messages import Work
 from covey.shared.work.at_hand import seen_by_methods
-from covey.shared.work.candidates import BeforeHome, Candidate, Make, made
+from covey.shared.work.candidates import BeforeHome, Candidate, Make, last_values, made
 from covey.shared.work.judge import Judgement, figures_with, fleet_of, forgotten, only_served
 from covey.shared.work.order_settings import task_of
 
@@ -92,7 +92,10 @@ def _figures(
     if LAST_MODEL in client_state:
         numbers["last"] = measure(((1.0, client_state[LAST_MODEL]),), on_whole)
     if numbers["server"]["n"] and not isinstance(on_whole, Measured):
-        numbers["baseline"] = baseline_figures(local.targets("train"), local.targets("test"))
+        train, truth = local.targets("train"), local.targets("test")
+        before, after = last_values(local, "train"), last_values(local, "test")
+        last = None if before is None or after is None else (before, after)
+        numbers["baseline"] = baseline_figures(train, truth, last)
     return Report({}, local.examples, numbers)
 
 

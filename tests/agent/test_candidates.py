@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import covey.agent.data.trees as trees
+from covey.agent.data.answering import Answering
 from covey.agent.data.dataset import Dataset, folds
 from covey.agent.data.trees import trees_for
 from covey.agent.policy import NO_CODE_RULES, OwnersRules, Policy
@@ -19,7 +20,7 @@ from covey.agent.worker.learners import new_weights
 from covey.extras.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.extras.light.own_loop import LoopLocal, start_of
 from covey.shared.candidate_names import HOMES
-from covey.shared.numerics.figures import figures_of
+from covey.shared.numerics.figures import baseline_figures, figures_of
 from covey.shared.numerics.mixture import chosen
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
@@ -496,3 +497,38 @@ def test_trees_of_few_rows_split_them(rows: int) -> None:
         model = trees.Trees.of(x, y, 2).model
         assert len({*model.predict(x).tolist()}) > 1
     assert [trees.least_in_leaf(n) for n in (4, 12, 40, 80, 9000)] == [3, 3, 10, 20, 20]
+
+
+def forecast(steps: int) -> Task:
+    keys = {"features": [2, 3], "columns": ["a", "b"], "target": "b", "classes": None}
+    return Task.model_validate(keys | {"window": {"rows": 3, "horizon": steps}, "model": {"name": "mlp"}})  # fmt: skip
+
+
+@pytest.mark.parametrize(("drift", "is_last"), [(1.0, True), (0.0, False)])
+def test_the_constant_of_a_forecast_is_the_last_value_or_the_mean(
+    drift: float, is_last: bool
+) -> None:
+    """Whichever is nearer to what has come: a level that wanders, or noise."""
+    rng = np.random.default_rng(1)
+    series = 50 + np.cumsum(rng.normal(size=200)) * drift + rng.normal(size=200) * (1 - drift)
+    windows = np.stack([np.stack([rng.normal(size=3), series[at : at + 3]]) for at in range(190)])
+    after = np.stack([series[at + 3 : at + 5] for at in range(190)]).astype(np.float32)
+    data = Dataset(windows[:150], after[:150], windows[150:], after[150:])
+    task = forecast(2)
+    local = NumpyLocal(data, task, layout_of_task(task), TRAINING, rng)
+    constant = Constant.nearest(local, 2)
+    assert (not constant.answer.size) == is_last
+    expected = (
+        np.repeat(windows[150:, 1, -1:], 2, axis=1)
+        if is_last
+        else np.tile(after[:150].mean(axis=0), (40, 1))
+    )
+    assert constant.answers(local, "test") == pytest.approx(expected)
+    before, last = local.last_values("train"), local.last_values("test")
+    assert before is not None
+    assert last is not None
+    found = baseline_figures(after[:150], after[150:], (before, last))
+    assert (found["mse"] == pytest.approx(np.square(after[150:] - expected).mean())) == is_last
+    kept = Answering.of(((1.0, np.zeros(1, np.float32)),), {"none": 1.0}, {"none": constant})
+    [(_, again)] = kept.candidates(2)
+    assert again.answers(local, "test") == pytest.approx(expected)
