@@ -1,9 +1,9 @@
-"""What the way of an order and of its report is made of: system calls, turns of the event loop, files, calls. Nothing is timed.
+"""System calls, turns of the event loop, files and calls on the way of an order and of its report. Nothing is timed.
 
     python -m benchmarks.counts [--orders 40] [--write]
 
 `agents` traces a coordinator and one real agent with its worker over a stock Mosquitto (`strace -f`), `fleet` a coordinator
-with a simulated fleet of ten. What is counted lies between two reports of the same agent, so starts do not count, and is
+with a simulated fleet of ten. Only calls between two reports of the same agent count, so starts do not, and their number is
 divided by the orders in between. `way` counts Python calls, and the files they enter, for one report in one small fleet in
 one event loop. The counts are those of this program on any machine, but for the turns that chance joins.
 """

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable
+from typing import TextIO
 
 from covey.agent.device.notices import (
     Connected,
@@ -133,8 +134,13 @@ def _print_story(lines: tuple[StoryLine, ...]) -> None:
 
 
 def _print(text: str) -> None:
-    print(printable(text), flush=True)
+    _write(sys.stdout, text)
 
 
 def _print_error(text: str) -> None:
-    print(printable(text), file=sys.stderr, flush=True)
+    _write(sys.stderr, text)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    stream.write(f"{printable(text)}\n")  # at once, also where each write is one to the disk
+    stream.flush()

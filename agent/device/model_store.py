@@ -19,7 +19,7 @@ from pathlib import Path
 from covey.shared.storage.files import SUFFIX, atomic_replace, make_folder, private_folder
 from covey.shared.wire.framing import CHECKSUM_BYTES
 from covey.shared.wire.messages import Part, digest_of_file
-from covey.shared.wire.parts import Assembler, FileSink, Sink
+from covey.shared.wire.parts import Assembler, FileSink, MemorySink, Sink, taken
 
 MAX_MODEL_BYTES = 8 << 30
 MAX_PENDING = 64  # incomplete models
@@ -167,8 +167,11 @@ class ModelStore:
         make_folder(folder, durable=durable)
         for path in folder.glob("*.part"):
             path.unlink()
+        self._complete: set[bytes] = set()
         for path in sorted(folder.glob("*.model")):
-            if not _matches_its_name(path):
+            if _matches_its_name(path):
+                self._complete.add(bytes.fromhex(path.stem))
+            else:
                 path.unlink()
                 self.damaged.append(
                     f"{path}: the model is damaged; it is fetched again if it is still needed"
@@ -182,7 +185,7 @@ class ModelStore:
     @property
     def digests(self) -> list[bytes]:
         """The digests of all complete models."""
-        return [bytes.fromhex(path.stem) for path in sorted(self._folder.glob("*.model"))]
+        return sorted(self._complete)
 
     def path(self, digest: bytes) -> Path:
         return self._folder / f"{digest.hex()}.model"
@@ -203,28 +206,33 @@ class ModelStore:
             DecodeError: the part cannot be right.
             OSError: the disk is full, for instance.
         """
-        if self.path(part.digest).exists():
+        if part.digest in self._complete:
             return None
         if self._received is not None:
             return self._take(self._received, part, now)
         sink = self._parts.feed(BROKER, part, now)
         if sink is None:
             return False
-        assert isinstance(sink, FileSink)  # noqa: S101 - that is what the assembler was given
         try:
             with atomic_replace(self.path(part.digest), durable=self._durable) as beside:
-                sink.path.replace(beside)
+                if isinstance(sink, FileSink):
+                    sink.path.replace(beside)
+                else:
+                    beside.write_bytes(taken(sink))
         except OSError:  # a full disk: let the parts come again
             self._parts.forget(BROKER, part.digest)
             raise
+        self._complete.add(part.digest)
         return True
 
     def has_base(self, digest: bytes) -> bool:
         """Whether a base is here that was not, because an earlier run or the owner has left it."""
-        path = self.path(digest)
-        if self._bases is None or path.exists():
+        if self._bases is None or digest in self._complete:
             return False
-        return self._bases.give(digest, path)
+        is_here = self._bases.give(digest, self.path(digest))
+        if is_here:
+            self._complete.add(digest)
+        return is_here
 
     def keep_base(self, digest: bytes) -> None:
         """Keep a complete base for later runs."""
@@ -237,27 +245,32 @@ class ModelStore:
             return False
         with atomic_replace(self.path(part.digest), durable=self._durable) as beside:
             received.give(part.digest, beside)
+        self._complete.add(part.digest)
         return True
 
     def remove(self, digest: bytes) -> str:
         """Remove a model whose file is damaged. Returns a sentence about it."""
-        self.path(digest).unlink(missing_ok=True)
-        self._parts.forget(BROKER, digest)
+        self._forget(digest)
         if self._received is not None:
             self._received.damaged(digest)
         return f"{self.path(digest)}: the model is damaged; it is fetched again"
 
     def keep(self, digests: Collection[bytes], now: float) -> None:
         """Remove all other complete models, and incomplete ones that are too old."""
-        for digest in self.digests:
-            if digest not in digests:
-                self.path(digest).unlink(missing_ok=True)
-                self._parts.forget(BROKER, digest)  # a later order may name it again
+        for digest in self._complete.difference(digests):
+            self._forget(digest)  # a later order may name it again
         self._parts.expire(now)
         if self._received is not None:
             self._received.keep(self._folder, digests, now)
 
-    def _sink(self, sender: str, part: Part) -> FileSink:
+    def _forget(self, digest: bytes) -> None:
+        self._complete.discard(digest)
+        self.path(digest).unlink(missing_ok=True)
+        self._parts.forget(BROKER, digest)
+
+    def _sink(self, sender: str, part: Part) -> Sink:
+        if part.count == 1:
+            return MemorySink()
         return FileSink(self._folder / f"{next(self._numbers)}.part", part.size)
 
 

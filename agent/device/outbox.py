@@ -9,6 +9,8 @@ reads them, this process never holds them.
   report (a power cut, a restored backup) can ask for it again.
 - The state of one other run is kept aside: an agent that returns to that run finds its memory there.
 - Every report has a digest, which a new process compares. A damaged file is reported and set aside.
+- Changes that are held (`holds`) are one line, of `flush`. While work is done its report brings a line soon: what was accepted
+  and dropped meanwhile waits for that one. The files of the state on disk stay until then, so a kill repeats a question at most.
 - A full disk only delays the new line of `state.json`. The old files stay until it is there, so a kill costs only work.
 - The first line of a process, and one after `MOST_BYTES`, replaces the file.
 
@@ -33,8 +35,6 @@ from covey.shared.storage.files import (
     folder_lock,
     obstacle,
     private_folder,
-    read_replaced,
-    replace_quickly,
     sync_folder,
     write_atomically,
 )
@@ -57,6 +57,7 @@ class Outbox:
         state: of the current run; always what `state.json` holds, or will hold once `unwritten` is empty.
         damaged: files that were found damaged at the start, in sentences for a person.
         unwritten: why the state could not be written; "" if it was. Call `flush` until it succeeds.
+        holds: changes wait for `flush`.
 
     Raises:
         UserError: another process uses the folder, it is another agent's, or another version of Covey wrote it in a form of its
@@ -69,6 +70,8 @@ class Outbox:
         self._durable = durable
         self.damaged: list[str] = []
         self.unwritten = ""
+        self.holds = False
+        self._is_changed = False  # since the newest line
         private_folder(folder, durable=durable)
         self._lock = ExitStack()
         self._lock.enter_context(
@@ -84,8 +87,10 @@ class Outbox:
             self.close()
             raise
         self._note_format()
-        self._named: set[str] | None = None  # files of the latest sweep; None before the first
         self._bytes = MOST_BYTES  # of `state.json`, as far as a line may follow
+        self._on_disk = {path.name for path in self._contents()}  # that may be there, but for:
+        self._at_work: set[str] = set()  # those that a worker may be writing now
+        self._synced: set[str] = set()  # names that survive a power cut
         self._sweep()
 
     def __repr__(self) -> str:
@@ -137,6 +142,8 @@ class Outbox:
     def places(self, step: int) -> tuple[Path, Path]:
         """The files to which the worker writes the report and the memory of a step, before `put` names them."""
         name = f"{self.state.run}-{step}"
+        self._on_disk |= self._at_work
+        self._at_work = {f"report-{name}", f"memory-{name}"}
         return self._folder / f"report-{name}", self._folder / f"memory-{name}"
 
     def put(
@@ -162,6 +169,8 @@ class Outbox:
             memory_digest: the seal of that memory's file.
         """
         report, memory = self.places(step)
+        self._on_disk |= self._at_work
+        self._at_work = set()
         self._become(
             replace(
                 self.state.without_report,
@@ -224,42 +233,43 @@ class Outbox:
         report = self.report
         return report is not None and _has_digest(report, self.state.digest)
 
-    def flush(self) -> str:
-        """Write the state if that failed before: "" if everything is written now, or what stands in the way of it."""
-        if self.unwritten:
-            self._become(self.state)
-        return self.unwritten
-
     def _become(self, state: State) -> None:
-        """Add a line to `state.json`, and remove the files that it no longer names."""
         self.state = state
-        tree = state.to_json()
+        self._is_changed = True
+        if not self.holds:
+            self.flush()
+
+    def flush(self) -> str:
+        """Add a line to `state.json` if the state has changed, and remove the files that it no longer names.
+
+        Returns what stands in the way of it; "" if everything is written now.
+        """
+        if not self._is_changed:
+            return ""
+        tree = self.state.to_json()
         if self._aside is not None:
             tree["aside"] = self._aside.to_json()
-        tree["seal"] = _seal_of(tree)
-        content = json.dumps(tree).encode() + b"\n"
         try:
-            self._write(content)
+            self._write(_sealed(tree))
         except OSError as error:
             self._bytes = MOST_BYTES
             self.unwritten = obstacle(error, self._folder)
             if not self.unwritten:
                 raise
-            return
+            return self.unwritten
         self.unwritten = ""
+        self._is_changed = False
         self._sweep()
+        return ""
 
     def _write(self, content: bytes) -> None:
         if self._bytes < MOST_BYTES:
-            if self._durable and not self._files <= (self._named or set()):
+            if self._durable and not self._files <= self._synced:
                 sync_folder(self._folder)  # the line names files that are new
             append(self._path, content, durable=self._durable)
             self._bytes += len(content)
             return
-        if self._durable:
-            write_atomically(self._path, content)
-        else:
-            replace_quickly(self._path, content)
+        write_atomically(self._path, content, durable=self._durable)
         self._bytes = len(content)
 
     @property
@@ -286,7 +296,7 @@ class Outbox:
             return State(), None
         is_whole = False
         try:
-            tree = _newest(read_replaced(self._path))
+            tree = _newest(self._path.read_bytes())
             is_whole = True
             tree_aside = tree.pop("aside", None)
             state = State.of_json(tree)
@@ -374,14 +384,11 @@ class Outbox:
         return f"{path}: {why} (the file is kept as {away.name})"
 
     def _sweep(self) -> None:
-        """Remove the files that neither state names. Nothing is to be done if both name the same files as before."""
-        named = self._files
-        if named == self._named:
-            return
-        self._named = named
-        for path in self._contents():
-            if path.name not in named:
-                path.unlink(missing_ok=True)
+        """Remove the files that neither state names."""
+        self._synced = self._files
+        for name in self._on_disk - self._synced:
+            (self._folder / name).unlink(missing_ok=True)
+        self._on_disk = set(self._synced)
 
     def _contents(self) -> Iterator[Path]:
         """Reports and memories, except damaged ones that are kept for a person."""
@@ -404,10 +411,19 @@ def _newest(content: bytes) -> dict[str, Any]:
     return tree
 
 
+def _sealed(tree: dict[str, Any]) -> bytes:
+    """The line of a state."""
+    content = json.dumps(tree, sort_keys=True)
+    return f'{content[:-1]}, "seal": "{_digest(content)}"}}\n'.encode()
+
+
 def _seal_of(tree: dict[str, Any]) -> str:
     """A digest that finds a damaged state: a changed number of a step would make the agent drop reports."""
-    content = json.dumps(tree, sort_keys=True).encode()
-    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
+    return _digest(json.dumps(tree, sort_keys=True))
+
+
+def _digest(content: str) -> str:
+    return hashlib.blake2b(content.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
 def _has_digest(path: Path, digest: str) -> bool:

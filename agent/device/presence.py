@@ -18,6 +18,7 @@ from covey.shared.wire.format import FORMAT, speaks_other
 from covey.shared.wire.roll_call import answer_delay_s
 
 DAY_S = 86_400.0
+PROGRESS_S = 1.0  # work that is over sooner is not published: only people follow it
 MOST_LINKS = 1000  # of a day that are counted
 TWINS_S = 3600.0  # another program with our id that was silent for so long is gone
 
@@ -26,11 +27,7 @@ TWINS_S = 3600.0  # another program with our id that was silent for so long is g
 class SessionProgress:
     """The part of the status that the session's other machines know."""
 
-    cluster: int | None
     busy: bool
-    step: int  # of the order that it trains or evaluates for; 0 for none
-    run: str
-    accepted: int
     dropped: dict[str, int]
     model: ModelInUse | None = None  # that the device uses itself
     unmet: str = ""  # why no work may or can begin now; empty if it may, or if work is under way
@@ -81,6 +78,8 @@ class SessionPresence:
         # what others see in the newest status; None: the broker has none of this connection
         self._published: tuple[Any, ...] | None = None
         self._is_due = False  # the status has to be published even if nothing changed
+        self._shown = False  # what the newest status has of whether it works
+        self._show_at: float | None = None  # when to publish that; None: it is as published
         self._serial = 0  # of the newest status; grows with each
         self._epoch = ""  # the roll call that the next status answers
         self._roll_at: float | None = None  # when to answer it
@@ -99,7 +98,9 @@ class SessionPresence:
 
     @property
     def wake_at(self) -> float | None:
-        return earliest(self._roll_at, self._duplicate_ids.announce_at, self._twins_until)
+        return earliest(
+            self._roll_at, self._show_at, self._duplicate_ids.announce_at, self._twins_until
+        )
 
     @property
     def will(self) -> AgentStatus:
@@ -132,11 +133,7 @@ class SessionPresence:
             test_samples=seen.test_samples,
             labels=self._labels,
             problem=self._problem(progress),
-            cluster=progress.cluster,
             busy=progress.busy,
-            step=progress.step,
-            run=progress.run,
-            accepted=progress.accepted,
             dropped=progress.dropped,
             model=progress.model,
             brief=True,
@@ -147,17 +144,25 @@ class SessionPresence:
             refused=progress.refused,
         )
 
-    def announce(self, progress: SessionProgress) -> Actions:
+    def announce(self, progress: SessionProgress, now: float) -> Actions:
         """Publish the status if it is due, or if others would see a change."""
         if not self.is_up:
             return []
         visible = self._visible(progress)
         if not self._is_due and visible == self._published:
-            return []
+            if progress.busy == self._shown:
+                self._show_at = None
+                return []
+            if self._show_at is None:
+                self._show_at = now + PROGRESS_S
+            if now < self._show_at:
+                return []
         self._serial += 1
         self._is_due = False
         self._roll_at = None
+        self._show_at = None
         self._published = visible
+        self._shown = progress.busy
         return [PublishStatus(self.status(progress))]
 
     def _visible(self, progress: SessionProgress) -> tuple[Any, ...]:
@@ -169,9 +174,6 @@ class SessionPresence:
             seen.test_samples,
             self._labels,
             self._problem(progress),
-            progress.cluster,
-            progress.busy,
-            progress.step,
             progress.model,
             progress.refused,
             *self.vitals.visible,

@@ -23,6 +23,7 @@ from covey.agent.data_place import DataWatch
 from covey.agent.device import events as e
 from covey.agent.device import notices as n
 from covey.agent.device import readings
+from covey.agent.device.fetching import WorkState
 from covey.agent.device.identity import Identity
 from covey.agent.device.model_store import MAX_MODEL_BYTES, Bases, ModelStore, ReceivedModels
 from covey.agent.device.outbox import Outbox
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 
 MAX_WAITING = 64  # messages that were read and not dealt with; beyond this the link's bounds count
 STATUS_CACHE = 4  # statuses of coordinators that are kept as they were read
-SENT_STATUSES = 4  # that may be on their way back to us
 WATCH_S = 5.0  # between two looks at the data
 GOODBYE_S = 2.0  # how long a broker that does not answer may delay the end
 # names of work
@@ -205,8 +205,6 @@ class Agent:
         self._unmet = ""  # the first of them that does not hold, for people; empty if all hold
         self._certificate = certificate
         self._link: Link | None = None  # None before `run`
-        # the newest of our statuses, which the broker sends back
-        self._sent_statuses: deque[bytes] = deque(maxlen=SENT_STATUSES)
         self._items = Items(MAX_WAITING)
         self._events: deque[e.Event] | None = None  # to be handled now; None between two items
         self._effects: list[Effect] = []  # of the item that is handled now
@@ -305,6 +303,7 @@ class Agent:
     def handle(self, items: Sequence[Item], now: float) -> list[Effect]:
         self._effects = []
         self._events = deque()
+        self.outbox.holds = True
         try:
             if not items:
                 self._woken(now)
@@ -315,6 +314,9 @@ class Agent:
                     self._carry_out(action, now)
         finally:
             self._events = None
+            self.outbox.holds = False
+        if self._ends or self.session.state is WorkState.IDLE:
+            self.outbox.flush()
         if self.outbox.unwritten and not self._is_flushing:
             self._is_flushing = True
             self._effects.append(Start(FLUSH, self._flush))
@@ -451,8 +453,6 @@ class Agent:
             case PlainTopic("coordinator/status"):
                 return e.CoordinatorSeen(_coordinator_status(payload), message.retained)
             case AgentTopic(agent, "status") if agent == self.identity.agent:
-                if payload in self._sent_statuses and not message.retained:
-                    return None  # this session and serial number are ours alone
                 return e.OwnStatusSeen(AgentStatus.from_bytes(payload), message.retained)
             case AgentTopic(agent, "order") if agent == self.identity.agent:
                 return self._order(OrderMessage.from_bytes(payload))
@@ -523,7 +523,6 @@ class Agent:
             case e.PublishStatus(status):
                 dated = status.model_copy(update={"clock": round(time.time(), 3)})
                 payload = cleared_status(dated, self._promises).to_bytes()
-                self._sent_statuses.append(payload)
                 effects.append(Publish([(self._status_topic, payload)]))
             case e.Inspect(task, task_digest, batch):
                 self._is_inspected.clear()

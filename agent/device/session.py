@@ -186,18 +186,13 @@ class Session:
     @property
     def _progress(self) -> SessionProgress:
         order = self._fetching.order
-        # the exchanges of a secure sum take less time than others need to read of them
-        training = None if order is None or is_exchange(order) else order
         model = self._model_in_use
         if model is not None and self._deployments is not None and self._deployments.judging:
             note = f"{JUDGING}{self._deployments.judging}"
             model = model.model_copy(update={"note": note[:MAX_TEXT]})
         return SessionProgress(
-            cluster=self._order.cluster if self._order is not None else None,
-            busy=training is not None,
-            step=training.step if training is not None else 0,
-            run=self._delivery.run,
-            accepted=self._delivery.accepted,
+            # the exchanges of a secure sum take less time than others need to read of them
+            busy=order is not None and not is_exchange(order),
             dropped=dict(self.dropped),
             model=model,
             unmet=self._briefs.withheld or ("" if self._is_engaged else self._unmet),
@@ -223,7 +218,7 @@ class Session:
         before = self._circumstances
         actions = self._react(event, now)
         actions += self._settle_subscriptions()
-        actions += self._presence.announce(self._progress)
+        actions += self._presence.announce(self._progress, now)
         for sentence in sentences(event, actions, before, self._circumstances):
             self._story.add(sentence, now)
         return actions
@@ -302,7 +297,7 @@ class Session:
         if not self._presence.is_up:
             return []
         self._presence.tick(now)
-        actions = self._presence.announce(self._progress)
+        actions = self._presence.announce(self._progress, now)
         actions += self._delivery.tick(now)
         actions += self._fetching.tick(now)
         actions += self._briefs.tick(now)

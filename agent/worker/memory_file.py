@@ -46,23 +46,29 @@ def _read(path: Path) -> Iterator[None]:
 
 
 class StoredMemory(Mapping[str, npt.NDArray[Any]]):
-    """The arrays in a memory's file. Each is read when it is first asked for, and then kept.
+    """The arrays in a memory's file, as `save_memory` wrote it. Each is read and compared with its checksum when it is first
+    asked for, and then kept.
 
     Most methods replace what they have stored without a look at it, so most arrays are never read.
 
     Args:
-        path: the .npz file, already compared with its seal.
+        path: the .npz file.
+        expected: the seal of the file, in hex; "" if it is unknown.
 
     Raises:
-        MemoryDamaged: the file cannot be read; also when an array is asked for.
+        MemoryDamaged: the file has other content, or cannot be read; also when an array is asked for.
+        OSError: the device's limits are in the way, such as too few descriptors.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, expected: str = "") -> None:
         self._path = path
         self._read: dict[str, npt.NDArray[Any]] = {}  # what was asked for so far
         with _read(path):
             self._file = np.load(path, allow_pickle=False)
             self._names: list[str] = list(self._file.files)
+            is_whole = not expected or _seal_of(self._file.zip).hex() == expected
+        if not is_whole:
+            raise MemoryDamaged(path)
 
     def __repr__(self) -> str:
         return f"<StoredMemory {self._path}: {len(self._read)} of {len(self)} arrays were read>"
@@ -85,25 +91,6 @@ class StoredMemory(Mapping[str, npt.NDArray[Any]]):
         return len(self._names)
 
 
-def load_memory(path: Path, expected: str = "") -> StoredMemory:
-    """Open what `save_memory` wrote.
-
-    Args:
-        path: the .npz file.
-        expected: the seal of the file, in hex; "" if it is unknown.
-
-    Raises:
-        MemoryDamaged: the file has other content, or cannot be read.
-        OSError: the device's limits are in the way, such as too few descriptors.
-    """
-    if expected:
-        with _read(path):
-            is_whole = _is_whole(path, bytes.fromhex(expected))
-        if not is_whole:
-            raise MemoryDamaged(path)
-    return StoredMemory(path)
-
-
 def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> bytes:
     """Write named arrays as .npz.
 
@@ -113,7 +100,7 @@ def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> byt
         durable: wait until the content is on the disk. Its name follows with the state of the outbox, in the same folder.
 
     Returns:
-        The seal of the file, for `load_memory`: it finds what a disk has damaged.
+        The seal of the file, for `StoredMemory`: it finds what a disk has damaged.
 
     Raises:
         DiskFull: the disk has no room for it.
@@ -123,12 +110,18 @@ def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> byt
     try:
         mark = str(os.getpid())  # another process may still work on the same step
         with atomic_replace(path, durable=durable, mark=mark, name_durable=False) as temporary:
-            with temporary.open("w+b") as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]  # the stubs fear an array named allow_pickle
-            with zipfile.ZipFile(temporary) as archive:
-                return _seal_of(archive)
+            return _written(temporary, arrays)
     except OSError as error:
         raise unwritten(error, path) from error
+
+
+def _written(path: Path, arrays: ClientState) -> bytes:
+    """Write the arrays as `numpy.savez` does, which keeps the checksums to itself. Returns their seal."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+        return _seal_of(archive)
 
 
 def unwritten(error: OSError, path: Path) -> ResultDoesNotFit | DiskBroken:
@@ -143,9 +136,3 @@ def _seal_of(archive: zipfile.ZipFile) -> bytes:
         f"{member.filename}:{member.file_size}:{member.CRC:08x}" for member in archive.infolist()
     ]
     return digest("\n".join(lines).encode())
-
-
-def _is_whole(path: Path, expected: bytes) -> bool:
-    """Whether a file has the list of arrays of this seal, and each content its CRC-32, a fifth of the time of a digest."""
-    with zipfile.ZipFile(path) as archive:
-        return _seal_of(archive) == expected and archive.testzip() is None

@@ -19,7 +19,7 @@ from covey.agent.worker.memory_file import (
     DiskBroken,
     MemoryDamaged,
     ResultDoesNotFit,
-    load_memory,
+    StoredMemory,
     save_memory,
     unwritten,
 )
@@ -141,7 +141,7 @@ def _with_memory_saved(
             models = [*who.models(paths, layout, _model), *base]
             memory: ClientState = {}
             if job.memory is not None:
-                memory = load_memory(job.memory, job.memory_digest)
+                memory = StoredMemory(job.memory, job.memory_digest)
             done = worked(
                 order,
                 models,

@@ -23,7 +23,6 @@ from covey.shared.numerics.mixture import FleetWeights
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
-from covey.shared.storage.files import replace_quickly
 from covey.shared.strategies.base import ClientId, Order, Phase, Setup, Training
 from covey.shared.strategies.part_local import model_of, with_own
 from covey.shared.strategies.phase_names import AHEAD, CARD, EVALUATE, MOMENTS
@@ -294,7 +293,7 @@ class OrderBook:
     def _new_shared(self, work: Work, step: int) -> SendModel:
         content = shared_of(work).to_bytes()
         path = self._folder / SETTINGS
-        self._room.write(lambda: replace_quickly(path, content))
+        self._room.write(lambda: _write_new(path, content))
         return SendModel(ref=self._ref(SETTINGS, content), path=path, about=step, values=0)
 
     def _work_with(self, phase: Phase, order: Order, models: list[ModelRef]) -> Work:
@@ -364,8 +363,7 @@ class OrderBook:
         model = model_of(self._strategy, state, key, self._setup)
         content = self._content(key, model)
         path = self._folder / key
-        # a coordinator that starts again encodes its models again
-        self._room.write(lambda: replace_quickly(path, content))
+        self._room.write(lambda: _write_new(path, content))
         return SendModel(self._ref(key, content), path, step, model.size)
 
     def _content(self, key: str, model: Vector) -> bytes:
@@ -461,3 +459,10 @@ class OrderBook:
         setup = self._setup
         own = 0 if setup.rest is None else setup.rest.size
         self.own.restore(self._engine.pace.numbers(), setup.layout.size, own)
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    """Write a file that a coordinator which starts again makes again. Who reads the old one keeps it: a rename in its place would
+    have some file systems (ext4) write the content to the disk at once, which takes about a millisecond."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)

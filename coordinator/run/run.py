@@ -300,7 +300,7 @@ class Run(Parts):
         return [*effects, SumTaken(counts=True)]
 
     def _told(self, event: Told, now: float) -> Effects:
-        """What follows from reports that came, and the next orders of their senders: those know of the reports."""
+        """What follows from reports that came: the next orders of their senders, which know of them, where there is work."""
         match event:
             case events.ReportedTogether(clients):
                 effects = self._engine_handles(event, now)
@@ -311,6 +311,9 @@ class Run(Parts):
                 return self._refused(client, error, now)
             case events.Reported(client):
                 effects = self._engine_handles(event, now)
+                step = self.engine.step
+                if step is None or step.number == event.step or not step.owes_report(client):
+                    return effects
                 return [*effects, self.order_of(client)]
 
     def _failed(self, failed: events.Failed, now: float) -> Effects:

@@ -9,17 +9,9 @@ from functools import partial
 from covey.coordinator.record.notices import WorkFailed
 from covey.coordinator.run.effects import Announce, Effect, ReportTaken
 from covey.coordinator.run.happenings import ReportCame
-from covey.coordinator.run.run import Run
 from covey.coordinator.serve.desk import Desk, apart
 from covey.coordinator.serve.intake import Arrived
-from covey.shared.mqtt.program import TOGETHER
 from covey.shared.wire.parts import taken
-
-
-def expects_many(run: Run) -> bool:
-    """Whether very many reports of the open step are awaited. Then the next ones come before long."""
-    step = run.engine.step
-    return step is not None and len(step.awaited) > TOGETHER
 
 
 def accept(desk: Desk, reports: Sequence[Arrived], now: float) -> list[Effect]:
@@ -35,6 +27,7 @@ def accept(desk: Desk, reports: Sequence[Arrived], now: float) -> list[Effect]:
             desk.show.changed(now)
         else:
             desk.roster.reported(report.client, time.time(), worked=_has_worked(effects))
+            desk.unpublished[report.client] = None  # its next order states it
     return [effect for effects in found for effect in effects]
 
 

@@ -17,7 +17,7 @@ from covey.coordinator.record.notices import (
 )
 from covey.coordinator.run.effects import Effect, SendModel, SendOrder
 from covey.coordinator.serve import publisher
-from covey.coordinator.serve.desk import STATUS, Desk, apart, happen, orders_of
+from covey.coordinator.serve.desk import ORDERS, STATUS, Desk, apart, happen, orders_of
 from covey.coordinator.serve.direct import Direct
 from covey.coordinator.serve.hearing import AWAY_S
 from covey.shared.mqtt.link import Down, Up
@@ -195,16 +195,15 @@ class Connections:
     def retained_again(self, shard: int) -> list[Effect]:
         """All that a broker should retain, however much of it is still there: models, then the orders of the agents there.
 
-        Only orders with work are among the effects; the others are postponed. With several brokers the models are
+        Only orders with work are among the effects; the others have their turns later. With several brokers the models are
         published here, because the others have them.
         """
         desk = self._desk
         desk.shared = b""
         self._aggregators.retained_is_unknown(shard)
         desired = apart(desk, desk.run.desired)
-        accepted = desk.run.members.accepted
         if desk.shards == 1:
-            return desk.postponed.keep_idle(desired, accepted)
+            return _idle_later(desk, desired)
         orders: list[Effect] = []
         for effect in desired:
             match effect:
@@ -212,4 +211,24 @@ class Connections:
                     publisher.model(desk, effect, shard)
                 case SendOrder(client) if desk.placement.where(client) == shard:
                     orders.append(effect)
-        return desk.postponed.keep_idle(orders, accepted)
+        return _idle_later(desk, orders)
+
+
+def _idle_later(desk: Desk, effects: Sequence[Effect]) -> list[Effect]:
+    """Let the orders without work wait for their turns, and return all other effects: thousands of orders take a broker and a
+    fleet many seconds, and reports and statuses that arrive meanwhile must not wait for all of them.
+
+    The agent whose report was accepted last has the first turn: it sends that report again if it does not learn of it.
+    """
+    urgent: list[Effect] = []
+    idle: list[str] = []
+    for effect in effects:
+        if isinstance(effect, SendOrder) and not effect.order.step:
+            idle.append(effect.client)
+        else:
+            urgent.append(effect)
+    idle.sort(key=desk.run.members.accepted, reverse=True)
+    if idle:
+        desk.unpublished |= dict.fromkeys(idle)
+        desk.timers.set(ORDERS, 0.0)
+    return urgent

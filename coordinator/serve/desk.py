@@ -16,7 +16,6 @@ from covey.coordinator.serve.hearing import Hearing
 from covey.coordinator.serve.intake import Intake
 from covey.coordinator.serve.own_status import OwnStatus
 from covey.coordinator.serve.placement import Placement, SilentShards
-from covey.coordinator.serve.postponed import PostponedOrders
 from covey.coordinator.serve.roster import Roster
 from covey.coordinator.serve.roster_show import RosterShow
 from covey.shared.mqtt.duplicate_ids import DuplicateIds
@@ -49,14 +48,11 @@ class Desk:
     show: RosterShow
     elsewhere: Elsewhere
     duplicate_ids: DuplicateIds  # decides between this coordinator and another one
-    postponed: PostponedOrders = field(default_factory=PostponedOrders)
-    unpublished: set[ClientId] = field(
-        default_factory=set
-    )  # agents whose newest order was not taken
+    # agents that do not have their newest order, in the order of their turns: a broker did not take it, or it can wait
+    unpublished: dict[ClientId, None] = field(default_factory=dict)
     shared: bytes = b""  # digest of what the published orders share
-    heard: int = (
-        0  # bytes of the largest part of a model that we hear ourselves, since a link came up
-    )
+    # bytes of the largest part of a model that we hear ourselves, since a link came up
+    heard: int = 0
     timers: Timers = field(default_factory=Timers)
     flood: Flood = field(default_factory=lambda: Flood(singly=300))  # limits notices about peers
     effects: list[Effect] = field(default_factory=list)  # of the items that are handled now
@@ -65,8 +61,7 @@ class Desk:
 
 # names of timers
 STATUS = "publish our status"
-ORDERS = "publish orders again that a broker did not take"
-COMPANY = "accept reports that wait for others"
+ORDERS = "publish orders that agents do not have"
 LOOKED = "stop looking at other federations"
 
 

@@ -43,7 +43,7 @@ def orders(desk: Desk, sends: Sequence[SendOrder]) -> None:
         topic = desk.topics.order(client)
         payload = send.order.to_bytes()
         desk.run.count_wire("down", packet_bytes(topic, payload))
-        desk.unpublished.discard(client)
+        desk.unpublished.pop(client, None)
         then = partial(_not_taken, client)
         desk.effects.append(Publish([(topic, payload)], lane=("order", client), then=then))
 
@@ -156,7 +156,7 @@ def clear(desk: Desk, agent: str) -> None:
 
 def forget(desk: Desk, agent: str) -> None:
     """Clear everything that is retained for an agent, its own status included."""
-    desk.unpublished.discard(agent)
+    desk.unpublished.pop(agent, None)
     clear(desk, agent)
     _clear(desk, [desk.topics.status(agent)])
 

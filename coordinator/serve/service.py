@@ -48,7 +48,7 @@ from covey.coordinator.run.happenings import GivenUp
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve import acceptance, attendance, publisher
 from covey.coordinator.serve.attendance import Connections
-from covey.coordinator.serve.desk import COMPANY, LOOKED, ORDERS, STATUS, Desk, happen, orders_of
+from covey.coordinator.serve.desk import LOOKED, ORDERS, STATUS, Desk, happen, orders_of
 from covey.coordinator.serve.direct import AggregatorItem, Direct
 from covey.coordinator.serve.elsewhere import EVERY_STATUS, LOOK_S, Elsewhere
 from covey.coordinator.serve.exclusive import already_running, continued_elsewhere
@@ -66,7 +66,7 @@ from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import program as shell
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, session_id
 from covey.shared.mqtt.link import Down, Echo, Incoming, Link, Up, Will
-from covey.shared.mqtt.program import TOGETHER, End, Items, Look, Publish, Show, Start
+from covey.shared.mqtt.program import End, Items, Look, Publish, Show, Start
 from covey.shared.mqtt.subscriptions import TopicsRefused
 from covey.shared.programs.timers import Waiting, earliest
 from covey.shared.programs.version import version
@@ -74,11 +74,13 @@ from covey.shared.sentences import some
 from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
 
-ORDER_AGAIN_S = 2.0  # then orders are published again that the broker did not take
+# Then orders are published that agents do not have. That a report was accepted is a number in the next order, which mostly
+# comes before; without an answer an agent sends its report again after 1.5 s.
+ORDER_AGAIN_S = 1.0
+ORDERS_AT_ONCE = 100  # that have their turn together
+TURN_S = 0.05  # between two turns
+STATUS_S = 1.0  # within which people learn how far the run is
 SWEEP_S = 3.0  # in which an operator clears one retained topic after another
-# A report waits this long (s) for others that are accepted with it, while very many are awaited. A thread, a wait for the
-# disk and a look at all timers then serve several reports. The last reports of a step, and those of a small fleet, do not wait.
-COMPANY_S = 0.02
 SHORT_QUEUE = 500  # agents whose statuses any broker can queue
 
 
@@ -101,12 +103,7 @@ class Frozen:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Turn:
-    """It is the turn of the orders that were postponed."""
-
-
-Item = ReadItem | NotTaken | TopicsRefused | Begin | Stop | Frozen | Turn
+Item = ReadItem | NotTaken | TopicsRefused | Begin | Stop | Frozen
 
 
 def last_will(topics: Topics, run: Run | None = None) -> Will:
@@ -176,7 +173,6 @@ class Service:
         self._clock = SteadyClock()
         self._give_up_after_s = give_up_after_s
         self._waiting = Waiting(give_up_after_s)
-        self._held: list[Arrived] = []  # reports that wait for others
         self._items = Items(together=[Arrived, StatusQueued, NotTaken])
         self._stopping = False
         self._error: UserError | None = None  # why `serve` ends
@@ -186,7 +182,6 @@ class Service:
         self.desk.show.broker = self._broker
         self._is_deaf = False  # the broker refuses a subscription
         self._drops = ""  # what the broker drops of what it acknowledges, for people
-        self._is_turn_due = False  # the turn of the postponed orders comes
 
     def __repr__(self) -> str:
         return f"<Service of {self.topics.federation}: {self.state}, {self.run!r}>"
@@ -336,9 +331,6 @@ class Service:
                 self._stopping = True
             if over is not None or self._stopping:
                 self._end(over)
-            elif desk.postponed and not self._is_turn_due:
-                self._is_turn_due = True  # after the items that wait now
-                desk.effects.append(Publish((), then=lambda taken: Turn()))
             return desk.effects
 
     def _end(self, over: str | None) -> None:
@@ -389,13 +381,11 @@ class Service:
 
     def _decide(self, items: Sequence[Item], now: float) -> list[Effect]:
         """What follows from items of one kind."""
-        arrived: list[Arrived] = []
-        seen: list[str] = []
-        effects: list[Effect] = []
-        if self._held and not (items and isinstance(items[0], Arrived)):
-            effects += self._accept([], now)
+        effects = self._orders_in_turn(now)
         if not items:
             return effects + self._woken(now)
+        arrived: list[Arrived] = []
+        seen: list[str] = []
         for item in items:
             match item:
                 case Arrived():
@@ -403,25 +393,26 @@ class Service:
                 case StatusQueued(agent):
                     seen.append(agent)
                 case NotTaken(client):
-                    self.desk.unpublished.add(client)
+                    self.desk.unpublished[client] = None
                 case _:
                     effects += self._decide_one(item, now)
         if arrived:
-            return self._accept(arrived, now)
+            effects += acceptance.accept(self.desk, arrived, now)
         if seen:
             effects += attendance.take(self.desk, seen, now)
         return effects
 
-    def _accept(self, arrived: Sequence[Arrived], now: float) -> list[Effect]:
-        """Accept reports, or let them wait for others that come soon."""
-        self._held += arrived
-        is_due = not arrived or self.desk.timers.take(COMPANY, now)
-        if acceptance.expects_many(self.run) and len(self._held) < TOGETHER and not is_due:
-            self.desk.timers.begin(COMPANY, now + COMPANY_S)
+    def _orders_in_turn(self, now: float) -> list[Effect]:
+        """Some of the orders that agents do not have, once they are due; the others have their turn soon after."""
+        desk = self.desk
+        if not desk.timers.take(ORDERS, now):
             return []
-        reports, self._held = self._held, []
-        self.desk.timers.stop(COMPANY)
-        return acceptance.accept(self.desk, reports, now)
+        turn = list(desk.unpublished)[:ORDERS_AT_ONCE]
+        for client in turn:
+            del desk.unpublished[client]
+        if desk.unpublished:
+            desk.timers.set(ORDERS, now + TURN_S)
+        return [*orders_of(desk, turn)]
 
     def _decide_one(self, item: Item, now: float) -> list[Effect]:
         desk = self.desk
@@ -446,9 +437,6 @@ class Service:
                 desk.timers.begin(("cleared", shard), now + SWEEP_S)
             case TopicsRefused():
                 self._subscriptions_refused(item, now)
-            case Turn():
-                self._is_turn_due = False
-                return [*orders_of(desk, desk.postponed.take())]
             case Frozen(seconds):
                 why = f"this process was frozen for {seconds:.0f} s; deadlines are postponed by that time"
                 desk.effects.append(Show(ProcessFrozen(round(seconds, 1), why)))
@@ -525,8 +513,6 @@ class Service:
             desk.effects.append(Look([EVERY_STATUS], ends=True))
         if timers.take(STATUS, now):
             desk.effects += desk.own_status.publish()
-        if timers.take(ORDERS, now):
-            effects += orders_of(desk, sorted(desk.unpublished))
         for shard in range(desk.shards):
             if timers.take(("cleared", shard), now):
                 desk.own_status.call_roll_on(shard)
@@ -548,7 +534,6 @@ class Service:
         self.roster.forget(agent)
         desk.intake.forget(agent)
         desk.silent.heard(agent)
-        desk.postponed.drop(agent)
         self.aggregators.forget()
         publisher.forget(desk, agent)
         desk.show.publish_at(now)
@@ -571,7 +556,6 @@ class Service:
         desk = self.desk
         over = None
         orders: dict[str, SendOrder] = {}
-        status_changed = False
         for effect in effects:
             match effect:
                 case SendModel():
@@ -581,20 +565,19 @@ class Service:
                 case SendOrder(client):
                     if not self.roster.is_expelled(client):
                         orders[client] = effect  # only the newest state of an agent matters
-                        desk.postponed.drop(client)
                 case Question(client):
                     publisher.ask(desk, client)
                 case Announce(notice):
                     self._announce(notice, now)
                     # the status does not depend on what peers did
                     if not isinstance(notice, CausedByPeer):
-                        status_changed = True
+                        desk.timers.begin(STATUS, now + STATUS_S)
                 case RunOver(why):
                     over = why
                     desk.own_status.given_up = bool(why)
         if over is not None and self._was_over:
             return over
-        if status_changed or over is not None:
+        if over is not None:
             desk.timers.stop(STATUS)
             desk.effects += desk.own_status.publish()
         for effect in self.aggregators.prepare(now):

@@ -48,6 +48,7 @@ RETRY_FULL_S = 0.1  # between two looks at a full inbox
 SUBACK_FAILURE = 0x80  # this return code, and with MQTT 5 any above, refuses a subscription
 GOODBYE_S = 5.0  # for the broker to close the connection after our DISCONNECT
 DISCARDED_BYTES = 1 << 16  # read at once of what still comes after DISCONNECT
+READ_BYTES = 1 << 14  # read at once where paho asks for less
 KEPT_S = 3600  # how long a broker of MQTT 5 keeps a session that is not clean
 AUTH_FAILURE_CODES = (134, 135)  # bad user name or password, not authorized
 NO_ANSWER = "the broker closed the connection without an answer"
@@ -481,6 +482,7 @@ class MqttLink:
         client.pending_calls_threshold = MAX_CONCURRENT_CALLS  # aiomqtt warns above it
         _fail_on_disconnect(client)
         _write_at_once(client)
+        _read_ahead(client)
         return client
 
     def _newest_tls(self) -> ssl.SSLContext | None:
@@ -596,7 +598,7 @@ def _connack_of(client: aiomqtt.Client) -> dict[str, Any]:
 def _certificate_until(client: aiomqtt.Client) -> float | None:
     """When the broker's certificate expires, in seconds since 1970; None without one that was verified."""
     connection: Any = client._client.socket()
-    connection = getattr(connection, "_socket", connection)  # what paho's websocket wraps
+    connection = getattr(connection, "_socket", None)  # what a wrapper wraps
     if not isinstance(connection, ssl.SSLSocket):
         return None
     certificate = connection.getpeercert() or {}
@@ -624,16 +626,9 @@ def _write_at_once(client: aiomqtt.Client) -> None:
     loop = asyncio.get_running_loop()
     of_loop = threading.get_ident()
     paho = client._client
+    write = _guarded(client, paho.loop_write)
 
     def on_socket_register_write(_client: Any, _userdata: Any, connection: Any) -> None:
-        def write() -> None:
-            # as in aiomqtt: an error here is the end of the connection
-            try:
-                paho.loop_write()
-            except Exception as error:
-                if not client._disconnected.done():
-                    client._disconnected.set_exception(error)
-
         def watch() -> None:
             with contextlib.suppress(OSError, ValueError):
                 loop.add_writer(connection.fileno(), write)
@@ -651,6 +646,69 @@ def _write_at_once(client: aiomqtt.Client) -> None:
 
     paho.on_socket_register_write = on_socket_register_write
     paho.on_socket_unregister_write = on_socket_unregister_write
+
+
+def _guarded(client: aiomqtt.Client, work: Callable[[], object]) -> Callable[[], None]:
+    """As in aiomqtt: an error in this work is the end of the connection."""
+
+    def guarded() -> None:
+        try:
+            work()
+        except Exception as error:
+            if not client._disconnected.done():
+                client._disconnected.set_exception(error)
+
+    return guarded
+
+
+class _Ahead:
+    """A socket that is read in larger pieces: paho asks for single bytes."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._read = b""
+        self._at = 0  # of it, what comes next
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether bytes are here of which the event loop learns nothing."""
+        of_tls = self._socket.pending() if isinstance(self._socket, ssl.SSLSocket) else 0
+        return self._at < len(self._read) or of_tls > 0
+
+    def recv(self, size: int) -> bytes:
+        if self._at == len(self._read):
+            self._read, self._at = self._socket.recv(max(size, READ_BYTES)), 0
+        found = self._read[self._at : self._at + size]
+        self._at += len(found)
+        return found
+
+
+def _read_ahead(client: aiomqtt.Client) -> None:
+    """Read all that the socket has, in one turn of the event loop: aiomqtt reads one packet, and paho each byte of its head.
+
+    Paho's wrapper of a websocket reads ahead by itself.
+    """
+    loop = asyncio.get_running_loop()
+    paho: Any = client._client
+    library_handler = paho.on_socket_open
+
+    def on_socket_open(_client: Any, _userdata: Any, connection: Any) -> None:
+        library_handler(_client, _userdata, connection)
+        if not isinstance(connection, socket.socket):
+            return
+        ahead = paho._sock = _Ahead(connection)
+
+        def read() -> None:
+            paho.loop_read()
+            while paho._sock is ahead and ahead.has_more:
+                paho.loop_read()
+
+        loop.call_soon_threadsafe(loop.add_reader, connection.fileno(), _guarded(client, read))
+
+    paho.on_socket_open = on_socket_open
 
 
 def _remember_loss(client: aiomqtt.Client) -> None:
@@ -723,9 +781,7 @@ def _prepare_websocket(connection: Any) -> None:
 def _cut(client: aiomqtt.Client) -> None:
     """End the TCP connection at once. paho notices the end and cleans up (reader, timer task)."""
     # aiomqtt has no way to close a connection without DISCONNECT
-    connection: Any = client._client.socket()
-    if client._client.transport == "websockets":
-        connection = getattr(connection, "_socket", None)  # what paho's wrapper wraps
+    connection: Any = getattr(client._client.socket(), "_socket", None)  # what a wrapper wraps
     if isinstance(connection, socket.socket):
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)

@@ -8,7 +8,6 @@ import fcntl
 import os
 import secrets
 import stat
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -38,21 +37,24 @@ def atomic_replace(
     Raises:
         OSError: with the name of `path`, which the caller knows; also if it is a device or a pipe, which would be lost.
     """
-    if path.exists() and not (
-        path.is_file() or path.is_dir()
-    ):  # the replacement refuses a folder by itself
-        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), str(path))
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        mode = path.stat().st_mode
+        if not (
+            stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+        ):  # the replacement refuses a folder by itself
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), str(path))
     temporary = path.with_name(f"{path.name}.{mark}")
     try:
         yield temporary
         if durable:
             sync(temporary)
         temporary.replace(path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     if durable and name_durable:
         sync_folder(path.parent)
 
@@ -68,23 +70,6 @@ def write_atomically(
     """Replace a file by this content. The arguments are those of `atomic_replace`."""
     with atomic_replace(path, durable=durable, mark=mark, name_durable=name_durable) as temporary:
         temporary.write_bytes(content)
-
-
-def replace_quickly(path: Path, content: bytes) -> None:
-    """Replace a file by this content so that `read_replaced` finds the old content or the new one after a kill.
-
-    For files that need not survive a power cut. A rename onto an existing file makes some file systems (ext4) write the
-    content to the disk at once, which takes about a millisecond. So the old file is removed first.
-    """
-    temporary = _replacement(path)
-    try:
-        with naming(path):
-            temporary.write_bytes(content)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    path.unlink(missing_ok=True)
-    temporary.rename(path)
 
 
 def append(path: Path, content: bytes, *, durable: bool = True) -> None:
@@ -105,18 +90,6 @@ def append(path: Path, content: bytes, *, durable: bool = True) -> None:
         except OSError:
             file.truncate(size)  # half a line would damage the next one
             raise
-
-
-def read_replaced(path: Path) -> bytes:
-    """The content of a file that `replace_quickly` wrote. Raises FileNotFoundError if there is none."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:  # a kill between the removal and the rename
-        return _replacement(path).read_bytes()
-
-
-def _replacement(path: Path) -> Path:
-    return path.with_name(f"{path.name}.new")
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -217,14 +190,8 @@ def sync_files(paths: Iterable[Path]) -> None:
     Raises:
         OSError: the disk has no room, or is broken.
     """
-    # all writes are under way before the first wait: the file system then commits them together
-    started: list[Path] = []
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            _start_writing(path)
-            started.append(path)
     folders: set[Path] = set()
-    for path in started:
+    for path in paths:
         with contextlib.suppress(FileNotFoundError):
             sync(path)
             folders.add(path.parent)
@@ -274,19 +241,6 @@ def folder_lock(folder: Path, otherwise: str) -> Iterator[None]:
         except OSError:
             pass  # no locks on this file system
         yield
-    finally:
-        os.close(descriptor)
-
-
-def _start_writing(path: Path) -> None:
-    """Have the disk begin to write a file, without a wait. Raises FileNotFoundError.
-
-    A system that cannot do this writes the file when it is synced.
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        if sys.platform == "linux":  # elsewhere the advice, if there is any, writes nothing
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
 

@@ -97,11 +97,7 @@ class AgentStatus(Sparse, Document):
     # as many as `bounded_labels` returns
     labels: Annotated[list[Text], Field(max_length=MAX_LABELS)] = Field(default_factory=list)
     problem: Text | None = None  # why this agent does not take part
-    cluster: int | None = None
     busy: bool = False
-    step: Count = 0
-    run: ShortText = ""  # the run of the agent's state
-    accepted: Count = 0  # newest step of that run whose report was accepted, as far as it knows
     version: Text = ""
     format: Count = FORMAT  # what the messages of its sender mean
     # messages that this agent has refused, by reason

@@ -140,6 +140,7 @@ class FileSink:
 
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
+        self._size = size
         self._hash = _new_hash()
         self._hashed = 0  # bytes at the beginning of the content that are in `_hash`
         with naming(path), path.open("wb") as file:
@@ -153,6 +154,8 @@ class FileSink:
             self._hashed += len(data)
 
     def digest(self) -> bytes:
+        if self._hashed == self._size:
+            return self._hash.digest()
         with self.path.open("rb") as file:
             file.seek(self._hashed)
             while block := file.read(BLOCK_BYTES):

@@ -19,7 +19,7 @@ from covey.agent.policy import OwnersRules, Policy, PrivacyDemand
 from covey.agent.training import private_sgd
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
-from covey.agent.worker.memory_file import load_memory
+from covey.agent.worker.memory_file import StoredMemory
 from covey.agent.worker.worker import answer
 from covey.coordinator.record import records
 from covey.coordinator.run.options import RunOptions
@@ -300,7 +300,7 @@ def test_a_worker_trains_privately_and_reports_epsilon_and_no_figure_of_the_data
     assert set(report.numbers) == {"epsilon"}
     assert report.numbers["epsilon"] > 0.0
     assert (report.loss, report.steps) == (0.0, 0)
-    assert load_memory(tmp_path / "a" / "memory")[PRIVACY_LEDGER].shape == (1, 3)
+    assert StoredMemory(tmp_path / "a" / "memory")[PRIVACY_LEDGER].shape == (1, 3)
     other = done(tmp_path / "b", privacy=LOCAL)
     first, second = (
         decode(one.vectors["model"], length=one.vectors["model"].length) for one in (report, other)

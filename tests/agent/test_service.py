@@ -542,8 +542,8 @@ async def test_messages_that_make_no_sense_are_counted_and_shown(tmp_path: Path)
     async with World.open(tmp_path) as world, world.living():
         await world.hand.publish(TOPICS.order("pi"), b"\xff nonsense", retain=True)
         await world.hand.publish(TOPICS.order("pi"), b"", retain=True)
-        await world.order(rest(cluster=1))
-        await asyncio.sleep(1)
+        await world.order(order(1, ref()))
+        await asyncio.sleep(2)
     assert world.statuses[-2].dropped == {"version": 1}
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from covey.agent.device import events as e
 from covey.agent.device.fetching import FETCHED_BYTES_PER_S, STALL_S, WorkState
+from covey.agent.device.presence import PROGRESS_S
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.strategies.phase_names import EXCHANGES, TRAIN
 from covey.shared.wire.messages import OrderMessage
@@ -37,10 +38,10 @@ def test_the_status_has_training_but_not_the_exchanges_of_a_sum(phase: str, is_s
     ordered = order(1, REF, phase=phase)
     begun = session.handle(e.OrderSeen(ordered), 0.0)
     assert e.StartWork(ordered) in begun
-    assert (session.status.busy, session.status.step) == (is_shown, int(is_shown))
-    done = session.handle(e.WorkDone(1), 0.0)
-    assert e.SendReport(1) in done
-    for actions in (begun, done):
+    assert session.status.busy == is_shown
+    during = session.handle(e.Tick(), PROGRESS_S)
+    assert e.SendReport(1) in session.handle(e.WorkDone(1), 5.0)
+    for actions in (during, session.handle(e.Tick(), 5.0 + PROGRESS_S)):
         assert (without_status(actions) != actions) == is_shown
 
 
@@ -150,6 +151,7 @@ def test_orders_that_end_before_a_part_comes_are_reported_together() -> None:
     for step in range(1, 4):
         now = 20.0 * step
         session.handle(e.OrderSeen(order(step, ref(content=b"%d" % step))), now)
+        session.handle(e.Tick(), now + PROGRESS_S)
         for action in session.handle(e.Tick(), session.wake_at or now):
             if isinstance(action, e.Notify):
                 shown.append(action.text)
@@ -161,6 +163,7 @@ def test_the_parts_of_a_large_model_may_come_late() -> None:
     session = up()
     large = REF.model_copy(update={"size": 10 * FETCHED_BYTES_PER_S})
     session.handle(e.OrderSeen(order(1, large)), 0.0)
+    session.handle(e.Tick(), PROGRESS_S)
     assert session.wake_at == STALL_S + 10
 
 
@@ -182,6 +185,7 @@ def test_a_damaged_model_is_fetched_again_before_the_work_begins_again() -> None
 def test_a_model_that_does_not_come_is_subscribed_to_again_with_waits_that_double() -> None:
     session = up()
     session.handle(e.OrderSeen(order(1, REF)), 0.0)
+    session.handle(e.Tick(), PROGRESS_S)
     assert session.wake_at == STALL_S
     assert session.handle(e.Tick(), STALL_S) == [e.Subscribe((PART,))]
     assert session.wake_at == STALL_S + 2 * STALL_S

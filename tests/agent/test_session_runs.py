@@ -55,7 +55,6 @@ def test_an_order_of_a_run_that_no_coordinator_names_is_parked() -> None:
     session = reported()
     session.handle(coordinator_of("run-1"), 0.0)
     assert session.handle(e.OrderSeen(order(9, REF, run="run-0")), 1.0) == []
-    assert session.status.run == "run-1"
     assert react(session, e.OrderSeen(order(1, REF)), 2.0) == [e.SendReport(1)]
 
 

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from covey.agent.device import events as e
+from covey.agent.device.presence import PROGRESS_S
 from covey.agent.device.session import Session
 from covey.agent.policy import OwnersRules, Policy
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.roll_call import ROLL_SPREAD_S
 from tests.agent.orders import TASK, order, rest, status
-from tests.agent.sessions import REF, SUBSCRIPTIONS, TOPICS, fresh, react, up
+from tests.agent.sessions import REF, SUBSCRIPTIONS, TOPICS, fresh, react, up, without_status
 
 
 def test_a_new_connection_subscribes_to_exact_topics_and_publishes_the_status() -> None:
@@ -84,17 +85,22 @@ def test_a_session_continues_if_the_older_one_falls_silent() -> None:
     assert session.handle(e.Tick(), 60.0) == []
 
 
-def test_the_status_is_published_when_busy_or_cluster_change_and_not_otherwise() -> None:
+def test_the_status_is_published_soon_after_work_begins_and_not_otherwise() -> None:
     session = up(models=[REF.digest])
-    assert [
-        a
-        for a in session.handle(e.OrderSeen(rest(cluster=3)), 0.0)
-        if isinstance(a, e.PublishStatus)
-    ]
-    assert session.handle(e.OrderSeen(rest(cluster=3, closed=1)), 0.0) == []
-    actions = session.handle(e.OrderSeen(order(2, REF, cluster=3)), 0.0)
-    assert actions[-1] == e.PublishStatus(session.status)
-    assert session.status.step == 2
+    assert session.handle(e.OrderSeen(rest(cluster=3, closed=1)), 0.0) == [e.SwitchRun("run-1")]
+    assert session.wake_at is None
+    session.handle(e.OrderSeen(order(2, REF, cluster=3)), 3.0)
+    assert session.wake_at == 3.0 + PROGRESS_S
+    assert session.handle(e.Tick(), 3.0 + PROGRESS_S) == [e.PublishStatus(session.status)]
+    assert session.status.busy
+
+
+def test_work_that_is_over_at_once_takes_no_status() -> None:
+    session = up(models=[REF.digest])
+    begun = session.handle(e.OrderSeen(order(1, REF)), 0.0)
+    done = session.handle(e.WorkDone(1), 0.5)
+    assert without_status([*begun, *done]) == [*begun, *done]
+    assert session.handle(e.Tick(), PROGRESS_S) == []
 
 
 def test_a_session_publishes_its_status_after_every_connection_to_replace_its_last_will() -> None:

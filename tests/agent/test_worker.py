@@ -23,7 +23,7 @@ from covey.agent.training import learner, torch_learner
 from covey.agent.training.models import build, initial, layout_of
 from covey.agent.training.torch_learner import COMPILER_FLAG, configure_torch
 from covey.agent.worker import worker
-from covey.agent.worker.memory_file import MemoryDamaged, StoredMemory, load_memory, save_memory
+from covey.agent.worker.memory_file import MemoryDamaged, StoredMemory, save_memory
 from covey.agent.worker.participant import ModelCache
 from covey.agent.worker.pool import Pool, WorkerLost
 from covey.agent.worker.process import WorkerOptions
@@ -145,13 +145,16 @@ def test_damaged_memory_is_found_before_it_is_used(tmp_path: Path, damage: str) 
     done = answer(wanted)
     memory = tmp_path / "memory"
     content = memory.read_bytes()
-    held = load_memory(memory)[LAST_MODEL].tobytes()
+    held = StoredMemory(memory)[LAST_MODEL].tobytes()
     lengths = {"one bit": len(content), "half of it": len(content) // 2, "nothing is left": 0}
     damaged = bytearray(content[: lengths[damage]])
     if damage == "one bit":
         damaged[content.index(held)] ^= 1
     memory.write_bytes(damaged)
-    again = replace(wanted, memory=memory, memory_digest=done.memory_digest.hex())
+    measured = job(
+        tmp_path, phase="evaluate", sizes={}
+    )  # reads what the training would only replace
+    again = replace(measured, memory=memory, memory_digest=done.memory_digest.hex())
     assert answer(again) == BadMemory()
     assert answer(replace(again, memory=None, client_state="lost")).failed == ""
     assert report(tmp_path).client_state == "lost"
@@ -167,7 +170,7 @@ def test_any_damaged_byte_of_a_memory_is_found_or_changes_nothing(tmp_path: Path
         damaged[place] ^= 4
         path.write_bytes(damaged)
         try:
-            found = dict(load_memory(path, seal))
+            found = dict(StoredMemory(path, seal))
         except MemoryDamaged:
             continue
         assert found.keys() == arrays.keys(), place
@@ -271,7 +274,7 @@ def test_torch_is_set_to_results_that_repeat(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_report_holds_the_trained_model_and_the_memory_too(tmp_path: Path) -> None:
     assert answer(job(tmp_path)).failed == ""
     content = report(tmp_path)
-    held = load_memory(tmp_path / "memory")[LAST_MODEL]
+    held = StoredMemory(tmp_path / "memory")[LAST_MODEL]
     assert np.array_equal(decode(content.vectors["model"], length=10), held)
 
 
@@ -376,7 +379,7 @@ def test_memory_is_read_as_it_was_written(tmp_path: Path) -> None:
         "n": np.array(3),
     }
     save_memory(tmp_path / "memory", memory)
-    back = load_memory(tmp_path / "memory")
+    back = StoredMemory(tmp_path / "memory")
     assert {name: (value.dtype, value.tolist()) for name, value in back.items()} == {
         name: (value.dtype, value.tolist()) for name, value in memory.items()
     }
@@ -482,14 +485,14 @@ def test_a_stored_model_that_a_method_only_replaces_is_not_read(
     monkeypatch.setattr(StoredMemory, "__getitem__", watched)
     again = replace(wanted, memory=tmp_path / "memory", memory_digest=done.memory_digest.hex())
     assert answer(again).memory_digest
-    assert LAST_MODEL in load_memory(tmp_path / "memory")
+    assert LAST_MODEL in StoredMemory(tmp_path / "memory")
     assert LAST_MODEL not in read
 
 
 def test_arrays_of_a_memory_keep_their_order_when_one_is_replaced(tmp_path: Path) -> None:
     arrays = {name: np.full(3, number) for number, name in enumerate("abc")}
     save_memory(tmp_path / "memory", arrays, durable=False)
-    stored = load_memory(tmp_path / "memory")
+    stored = StoredMemory(tmp_path / "memory")
     assert list(stored) == ["a", "b", "c"]
     assert stored.get("d") is None
     assert stored["b"] is stored["b"]
@@ -569,4 +572,4 @@ def test_a_memory_that_cannot_be_opened_for_want_of_descriptors_is_not_damaged(
     seal = save_memory(tmp_path / "x", {"a": np.arange(3)})
     monkeypatch.setattr(place, full)
     with pytest.raises(OSError, match="too many open files"):
-        load_memory(tmp_path / "x", seal.hex() if sealed else "")["a"]
+        StoredMemory(tmp_path / "x", seal.hex() if sealed else "")["a"]

@@ -135,7 +135,7 @@ DEMANDED: dict[str, Any] = {
     "min_cell": 5,
     "local_delta": 0.5,
 }
-STARTED = SessionProgress(None, busy=False, step=0, run="", accepted=0, dropped={})
+STARTED = SessionProgress(busy=False, dropped={})
 
 
 def fields_of(section: type[BaseModel], within: str = "") -> Iterator[str]:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from covey.agent.policy import OwnersRules, Policy
-from covey.agent.worker.memory_file import load_memory
+from covey.agent.worker.memory_file import StoredMemory
 from covey.agent.worker.worker import answer
 from covey.extras.secure.secure_folder import SIGNING_KEY, SecureFolder
 from covey.extras.secure.simulated import simulated_identity
@@ -193,7 +193,7 @@ def test_values_that_a_device_keeps_enter_the_next_training_with_the_noise_of_th
         sizes={"model": COLUMNS},
         privacy={**NOISY, "local": local},
     )
-    memory = load_memory(tmp_path / "memory")
+    memory = StoredMemory(tmp_path / "memory")
     assert np.abs(memory["own"]).max() > 1e-3, "its own model has learned"
     assert np.abs(memory[LAST_MODEL][COLUMNS:]).max() < 1e-3
 

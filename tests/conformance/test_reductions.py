@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from covey.agent.worker.memory_file import load_memory
+from covey.agent.worker.memory_file import StoredMemory
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run
 from covey.shared.numerics.fedma import permute
@@ -162,7 +162,7 @@ def wire(folder: Path, scene: Scenario, setup: Setup, people: People) -> Ended:
             )
             kept = {client: agent.outbox.memory for client, agent in fleet.agents.items()}
             return Ended(
-                run, _held({client: load_memory(path) for client, path in kept.items() if path})
+                run, _held({client: StoredMemory(path) for client, path in kept.items() if path})
             )
 
     return clock.run(whole())

@@ -5,26 +5,24 @@ from __future__ import annotations
 import asyncio
 import io
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from covey.agent.device.outbox import Outbox
+from covey.coordinator.disk.spool import REPORTS
 from covey.coordinator.run.effects import Effect, SendOrder
 from covey.coordinator.serve import acceptance, attendance
-from covey.coordinator.serve.desk import Desk
 from covey.coordinator.serve.intake import Arrived
-from covey.coordinator.serve.service import COMPANY_S, Service
+from covey.coordinator.serve.service import Service
 from covey.shared.mqtt.link import Received
-from covey.shared.mqtt.program import TOGETHER
 from covey.shared.storage import files
 from covey.shared.storage.journal import Journal
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.messages import OrderMessage, Part, ReportContent, digest
-from covey.shared.wire.parts import MemorySink, part_length, split
+from covey.shared.wire.parts import part_length, split
 from tests.hashes import Hashes
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_run import begun, clients, scenario
@@ -181,19 +179,18 @@ def test_an_agent_that_sends_a_report_hashes_none_of_it(
 def test_reports_that_came_together_wait_for_the_disk_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps: list[str] = []
+    synced: list[Path] = []
 
     async def act(service: Service, orders: Orders) -> None:
         *most, _ = orders  # without the last report the phase stays open
         reports = arrived(service, {client: orders[client] for client in most})
-        monkeypatch.setattr(files, "_start_writing", lambda path: steps.append("start"))
-        monkeypatch.setattr(files, "sync", lambda path: steps.append("wait"))
+        monkeypatch.setattr(files, "sync", synced.append)
         accept(service, reports)
         monkeypatch.undo()
         assert len(reports) > 1
-        first = steps.index("start")  # the folder of the step was made before it
-        # one wait for the file, and one for its folder
-        assert steps[first:] == ["start", "wait", "wait"]
+        *_, file, folder = synced  # the folder of the step was made before them
+        assert (file.name, file.parent) == (REPORTS, folder)
+        assert synced.count(file) == 1
 
     asyncio.run(with_service(tmp_path, act))
 
@@ -222,39 +219,6 @@ def test_a_damaged_byte_of_a_report_is_refused_by_its_digest(
         assert isinstance(items[-1], Arrived)
 
     asyncio.run(with_service(tmp_path, act))
-
-
-@pytest.mark.parametrize("agents", [200, 8])
-def test_reports_wait_for_company_only_while_very_many_are_awaited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agents: int
-) -> None:
-    """A report comes, and right behind it the others. A large fleet's first report waits for them, a small fleet's does not."""
-    sizes: list[int] = []
-    scene = scenario("fedavg", rounds={"participation": 1.0, "start_agents": agents})
-    run = begun(tmp_path, scene)
-    step = SimpleNamespace(awaited=range(agents))
-
-    def take(desk: Desk, reports: list[Arrived], now: float) -> list[Effect]:
-        sizes.append(len(reports))
-        step.awaited = step.awaited[len(reports) :]
-        return []
-
-    async def act() -> None:
-        async with MemoryBroker().link("coordinator") as link:
-            service = Service(run, link)
-            monkeypatch.setattr(run.engine, "step", step)
-            reports = [Arrived(str(i), MemorySink(), b"", 0) for i in range(agents)]
-            service._decide(reports[:1], 0.0)
-            for first in range(1, agents, TOGETHER - 1):
-                service._decide(reports[first : first + TOGETHER - 1], 0.001)
-            if sum(sizes) < agents:
-                assert service.desk.timers.next == 0.001 + COMPANY_S
-                service._decide([reports[-1]], COMPANY_S)
-
-    monkeypatch.setattr(acceptance, "accept", take)
-    asyncio.run(act())
-    assert sum(sizes) == agents
-    assert sizes[0] == (TOGETHER if agents > TOGETHER else 1)
 
 
 def test_the_audit_lines_of_a_batch_are_written_once_and_before_the_batch_ends(

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from covey.coordinator.record.notices import Notice, PhaseFolded, RunWaits
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
 from covey.coordinator.run.run import Run
-from covey.coordinator.serve import postponed
-from covey.coordinator.serve.postponed import PostponedOrders
+from covey.coordinator.serve import attendance, service
+from covey.coordinator.serve.service import TURN_S, Service
 from covey.shared.mqtt import program
 from covey.shared.wire.messages import OrderMessage
 from tests import clock
 from tests.kit.memory_broker import MemoryBroker, MemoryLink
 from tests.kit.small_fleet import PATIENT, Fleet
-from tests.kit.small_run import clients, rules, scenario, setup
+from tests.kit.small_run import begun, clients, rules, scenario, setup
 
 AGENTS = 40
 ORDER_S = 1.0  # that a slow broker takes for an order
@@ -78,7 +79,7 @@ def test_reports_do_not_wait_until_every_idle_agent_has_its_order(
         return await publish(self, topic, payload, retain=retain)
 
     def slow_down() -> None:
-        monkeypatch.setattr(postponed, "ORDERS_AT_ONCE", 1)
+        monkeypatch.setattr(service, "ORDERS_AT_ONCE", 1)
         monkeypatch.setattr(program, "AT_ONCE", 1)
         monkeypatch.setattr(MemoryLink, "publish", slowly)
 
@@ -91,21 +92,26 @@ def order(client: str, step: int) -> SendOrder:
     return SendOrder(client, message)
 
 
-def test_orders_with_work_are_not_postponed_and_the_newest_accepted_come_first(
-    monkeypatch: pytest.MonkeyPatch,
+def test_orders_with_work_do_not_wait_and_the_newest_accepted_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postponed, "ORDERS_AT_ONCE", 2)
-    waiting = PostponedOrders()
+    run = begun(tmp_path, scenario("fedavg"))
+    for client, step in {"old": 1, "newest": 3}.items():
+        run.members.of(client).accepted = step
     notice = Announce(RunWaits("nobody is there", 1))
     works = order("works", 3)
     effects: list[Effect] = [order("new", 0), notice, order("old", 0), works, order("newest", 0)]
-    assert waiting.keep_idle(effects, lambda one: {"old": 1, "newest": 3}.get(one, 0)) == [
-        notice,
-        works,
-    ]
-    assert waiting.take() == ["newest", "old"]
-    waiting.drop("new")
-    assert waiting.take() == []
+
+    async def act() -> None:
+        async with MemoryBroker().link("coordinator") as link:
+            one = Service(run, link)
+            assert attendance._idle_later(one.desk, effects) == [notice, works]
+            monkeypatch.setattr(service, "ORDERS_AT_ONCE", 2)
+            monkeypatch.setattr(service, "orders_of", lambda desk, clients: list(clients))
+            turns: Any = [one._orders_in_turn(at) for at in (0.0, 0.0, TURN_S)]
+            assert turns == [["newest", "old"], [], ["new"]]
+
+    asyncio.run(act())
 
 
 def test_a_fleet_trains_again_within_ten_seconds_of_its_brokers_return(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from covey.agent.device.service import INSPECT, SEND, WORK, Agent, Begin
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.publisher import NotTaken
 from covey.coordinator.serve.service import Begin as Serve
-from covey.coordinator.serve.service import Frozen, Service, Stop, Turn
+from covey.coordinator.serve.service import Frozen, Service, Stop
 from covey.shared.mqtt.link import Down, Incoming, Received, Up
 from covey.shared.mqtt.program import (
     Cancel,
@@ -305,9 +305,6 @@ class CoordinatorPlayer(Player):
     def on_frozen(self, seconds: str) -> None:
         self.handle(Frozen(float(seconds)))
 
-    def on_turn(self) -> None:
-        self.handle(Turn())
-
     def on_stop(self) -> None:
         self.handle(Stop())
 
@@ -336,8 +333,7 @@ def sense_of(topic: str, payload: bytes) -> str:
         case AgentTopic(_, "status"):
             of_agent = AgentStatus.from_bytes(payload)
             words = ["online" if of_agent.online else "offline"]
-            words += ["busy"] if of_agent.busy else []
-            return " ".join([*words, f"step={of_agent.step} accepted={of_agent.accepted}"])
+            return " ".join([*words, *(["busy"] if of_agent.busy else [])])
         case AgentTopic(_, "order"):
             order = OrderMessage.from_bytes(payload)
             return f"step={order.step} accepted={order.accepted} closed={order.closed}"

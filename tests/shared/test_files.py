@@ -105,26 +105,6 @@ def test_a_program_waits_for_a_folder_that_was_moved_away(tmp_path: Path) -> Non
     assert "put it back" in files.obstacle(FileNotFoundError(errno.ENOENT, "why"), gone)
 
 
-@pytest.mark.parametrize("call", ["unlink", "rename"])
-def test_a_kill_during_a_quick_replacement_leaves_the_old_content_or_the_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    path = tmp_path / "x"
-    files.replace_quickly(path, b"old")
-
-    def killed(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, call, killed)
-    with pytest.raises(KeyboardInterrupt):
-        files.replace_quickly(path, b"new")
-    monkeypatch.undo()
-    assert files.read_replaced(path) == {"unlink": b"old", "rename": b"new"}[call]
-    files.replace_quickly(path, b"newer")
-    assert files.read_replaced(path) == b"newer"
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]
-
-
 def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(pipe := tmp_path / "pipe")
     with pytest.raises(OSError, match=os.strerror(errno.ENODEV)):

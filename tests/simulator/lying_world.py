@@ -178,7 +178,7 @@ class Fleet(Devices):
         presence = SessionPresence(client, "session", "version")
         presence._inspecting = task.digest
         presence.inspected(seen)
-        progress = SessionProgress(None, busy=False, step=0, run="", accepted=0, dropped={})
+        progress = SessionProgress(busy=False, dropped={})
         return cleared_status(presence.status(progress), self.owners.policy.promises).to_bytes()
 
 

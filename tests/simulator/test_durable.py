@@ -22,7 +22,7 @@ from covey.agent.device.outbox import Outbox
 from covey.agent.device.service import Agent
 from covey.agent.kept.model_dir import ModelDir, read_index
 from covey.agent.worker import perform
-from covey.agent.worker.memory_file import MemoryDamaged, load_memory, save_memory
+from covey.agent.worker.memory_file import MemoryDamaged, StoredMemory, save_memory
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.spool import Spool
@@ -115,7 +115,7 @@ def is_as_it_was(folder: Path, before: Outbox) -> bool:
     with Outbox(folder) as after:
         assert after.damaged == []
         if after.memory is not None:
-            load_memory(after.memory, after.state.memory_digest)
+            StoredMemory(after.memory, after.state.memory_digest)
         return after.state == before.state and after.outboxed == before.outboxed
 
 
@@ -163,7 +163,7 @@ def appended(folder: Path) -> Check:
 def memory(folder: Path) -> Check:
     seal = save_memory(folder / "x", {"a": np.arange(5)}, durable=True)
     sync_folder(folder)
-    return lambda: bool((load_memory(folder / "x", seal.hex())["a"] == np.arange(5)).all())
+    return lambda: bool((StoredMemory(folder / "x", seal.hex())["a"] == np.arange(5)).all())
 
 
 def model_store(folder: Path) -> Check:
