@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
-from covey.agent.device import outbox
+from covey.agent.device.outbox import Outbox
 from covey.coordinator.disk import spool
 from covey.coordinator.run.effects import DropModel, Effect, SendOrder
 from covey.coordinator.run.happenings import Happening
@@ -24,7 +25,6 @@ from covey.extras.secure.derivation import Stream, name_of_list, self_key
 from covey.extras.secure.progress import Collected, GroupSum
 from covey.shared.mqtt.link import Received
 from covey.shared.storage import files
-from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import Work
@@ -66,7 +66,7 @@ FOUND = {
         ),
     ),
     "synced spool": Plan(
-        2, "fedavg", "hasty", 1, False, (Fault("power cut after a message", at=1.5, lasts=5),)
+        5, "fedavg", "hasty", 1, False, (Fault("power cut of coordinator", at=3, lasts=5),)
     ),
     "models in use": Plan(0, "fedavg", "buffered", 1, False, ()),
     "one answer": Plan(
@@ -107,10 +107,12 @@ def without(fix: str) -> Iterator[None]:
             with patch.object(aggregators, "orders_of", _orders_under_the_lock):
                 yield
         case "memory on the disk":  # an agent's state does not wait for its disk
-            with (
-                patch.object(outbox, "append", partial(files.append, durable=False)),
-                patch.object(outbox, "write_atomically", partial(write_atomically, durable=False)),
-            ):
+            begin = Outbox.__init__
+
+            def hasty(self: Outbox, folder: Path, **about: Any) -> None:
+                begin(self, folder, **{**about, "durable": False})
+
+            with patch.object(Outbox, "__init__", hasty):
                 yield
         case "synced spool":  # reports are acknowledged before they are on the disk
             with patch.object(spool, "sync_files", lambda paths: None):

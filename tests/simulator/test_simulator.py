@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_runs_with_faults_have_the_bytes_of_calm_ones() -> None:
     struck: Counter[str] = Counter()
-    for seed in range(8):
+    for seed in range(12):
         history = play(plan(seed, METHODS))
         assert not history.failure, f"python -m tests.simulator --seed {seed}: {history.failure}"
         struck += history.struck
