@@ -135,7 +135,7 @@ def test_a_run_without_agents_names_its_federation_and_those_in_which_agents_wai
 
     played(fleet, come)
     first, second, *_ = [row["why"] for row in fleet.events("waiting")]
-    assert "0 agents online" in first
+    assert "0 of 8 agents are online" in first
     assert "this run is in federation 'default'" in first
     assert "agent start --federation default" in first
     assert "2 in 'pm25'" in second

@@ -102,8 +102,8 @@ def test_the_round_closes_on_the_last_will_and_the_agent_takes_part_again(tmp_pa
             stack.callback(agent.stop)
         this = fedavg(tmp_path, port, sections)
         stack.callback(this.stop)
-        for name in ("arrays", "images"):
-            until(lambda name=name: "report accepted" in agents[name].output, 120, of=this)  # type: ignore[misc]
+        audit = tmp_path / "run" / "audit.jsonl"
+        until(lambda: audit.exists() and audit.read_text().count('"event":"accept"') == 2, of=this)
         assert rows(tmp_path / "run") == [], "the table's agent was not the last one"
         killed = time.monotonic()
         agents["table"].kill()
