@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -256,7 +255,6 @@ class DataOfLocal(ABC):
     """
 
     device: str  # the kind of device that computes: "cpu", "cuda" or "mps"
-    units: Callable[[], Indices]  # the unit (n_i,) of each training sample
     _samples: Mapping[DataSplit, Samples]
     _batching: Batching  # draws the mini-batches and counts the steps of this order
 
@@ -272,7 +270,7 @@ class DataOfLocal(ABC):
     ) -> None:
         if not len(dataset.targets):
             raise DataError(f"{dataset.source}: no training samples", public="no training samples")
-        self.units = partial(units_of, dataset)
+        self._dataset = dataset
         dataset = prepared(dataset, task)
         self._task = task
         self._training = training
@@ -280,7 +278,6 @@ class DataOfLocal(ABC):
             "train": Samples.of(dataset.features, dataset.targets, task),
             "test": Samples.of(dataset.test_features, dataset.test_targets, task),
         }
-        self._shared_tests = dataset.shared_tests
         self._batching = Batching(self.examples, training, rng, rules, skips_single=skips_single)
 
     def __repr__(self) -> str:
@@ -291,6 +288,10 @@ class DataOfLocal(ABC):
     def examples(self) -> int:
         """n_i, the number of training samples."""
         return len(self._samples["train"])
+
+    def units(self) -> Indices:
+        """The unit (n_i,) of each training sample."""
+        return units_of(self._dataset)
 
     def inputs(self) -> Float32:
         """Training samples (n_i, values of one) as their file has them."""
@@ -343,10 +344,10 @@ class DataOfLocal(ABC):
     def predict(self, model: Vector, split: DataSplit) -> Float32:
         """Logits (n, classes) or (n, labels), predicted values (n, 1) in the units of the data, or thresholds and errors (n, 2)."""
         features = self._samples[split].features
-        if split == "train" or self._shared_tests is None:
+        if split == "train" or self._dataset.shared_tests is None:
             outputs = self._computed(model, features)
         else:
-            outputs = self._shared_tests.outputs(
+            outputs = self._dataset.shared_tests.outputs(
                 f"{type(self).__name__} {self.device} {self._task.model_dump_json()}",
                 model,
                 lambda rows: self._computed(model, features[rows]),

@@ -62,6 +62,9 @@ TABLES: dict[str, str | bytes] = {
     "values_instead_of_classes": HEADER + "1,2,0.5\n3,4,1.75\n",
     "a_class_too_many": HEADER + "1,2,0\n3,4,77431\n",
     "too_few_columns": f"{SECRET},label\n1,0\n2,1\n",
+    "a_first_line_that_is_a_sample": f"2026-01-05 10:00,{SECRET},0\n2026-01-05 10:05,{SECRET},1\n"
+    * 3,
+    "a_second_table_below": f"#group,{SECRET}\n{HEADER}1,2,0\n3,4,1\n\n#group,1\na,{SECRET},label\n1,2,0\n",
     "columns_beyond_all_bounds": "," * 5000 + "label\n" + "1," * 5000 + "0\n",
 }
 for _name, _text in TABLES.items():
@@ -71,6 +74,16 @@ for _name, _text in TABLES.items():
 @case
 def csv_without_the_label_column(folder: Path) -> Source:
     return table(folder, HEADER + "1,2,0\n3,4,1\n", label=f"{SECRET}_diagnosis")
+
+
+@case
+def json_that_is_cut_short(folder: Path) -> Source:
+    return table(folder, f'[{{"{SECRET}": 1, "label": 0}}, {{"{SECRET}"', "patients.json")
+
+
+@case
+def json_of_another_encoding(folder: Path) -> Source:
+    return table(folder, b'[{"a": "\xff\xfe", "label": 0}]', "patients.json")
 
 
 @case
@@ -105,6 +118,11 @@ SIX_ROWS = "a,label\n1,healthy\n2,healthy\n3,ill\n4,ill\n5,ill\n6,healthy\n"
 task_case("windows_that_all_overlap_the_tested_one", OVERLAPPING, SIX_ROWS)
 task_case("columns_without_a_label", NAMED, f"a,b,c,{SECRET}\n1,2,3,healthy\n4,5,6,ill\n")
 
+
+NAMES = {"read": {"names": ("a", "b", "label")}}
+task_case("names_of_other_columns", NAMES, f"1,2,{SECRET},0\n3,4,{SECRET},1\n")
+PIVOT = {"read": {"pivot": {"name": "sensor", "value": "state", "time": "at", "every": "1h"}}}
+task_case("a_pivot_of_missing_columns", PIVOT, f"sensor,{SECRET},at\n1,2,3\n3,4,5\n")
 
 LABELS = NAMED | {"target": ("l", "m"), "classes": ("l", "m"), "measure": None}
 task_case("cells_that_are_no_labels", LABELS, f"a,b,l,m\n1,2,0,1\n3,4,{SECRET},1\n")
@@ -350,6 +368,13 @@ def images_of_two_sizes(folder: Path) -> Source:
 @case
 def images_of_another_mode(folder: Path) -> Source:
     image(folder / SECRET / SECRET / "1.png", "RGBA")
+    return str(folder / SECRET), None
+
+
+@case
+def images_and_their_masks(folder: Path) -> Source:
+    image(folder / SECRET / "images" / f"{SECRET}.png")
+    image(folder / SECRET / "masks" / f"{SECRET}.png")
     return str(folder / SECRET), None
 
 

@@ -39,7 +39,14 @@ TASK = Task(features=(2,), classes=("healthy", "ill"))
 COUNTED = TASK.model_copy(update={"classes": 2})
 VALUES = TASK.model_copy(update={"classes": None})
 # files whose errors stay on the machine: data of simulated fleets, of `agent predict` and of `agent check --propose`
-NOT_SENT = ("named.py", "device_folder.py", "unlabelled.py", "proposal_data.py", "describe.py")
+NOT_SENT = (
+    "named.py",
+    "device_folder.py",
+    "unlabelled.py",
+    "predict.py",
+    "proposal_data.py",
+    "describe.py",
+)
 # reached without a package, on files as large as the limit, or on files that no program writes
 OUT_OF_REACH = {
     "needs pyarrow",

@@ -45,15 +45,13 @@ MARKS = {
 }
 # rooms of which no process of the kind loads anything, whatever the list has
 NEVER = {
-    "coordinator run": "agent broker coordinator.aggregate coordinator.cluster coordinator.compare coordinator.dashboard "
-    "coordinator.deploy coordinator.simulate coordinator.track shared.secure shared.proposal",
-    "broker up": "agent coordinator broker.embedded shared.numerics shared.strategies shared.scenario shared.secure",
-    "agent lab fleet": "broker coordinator agent.data agent.training agent.light shared.secure shared.proposal shared.work",
-    "agent start": "broker coordinator agent.data agent.training agent.light agent.fleet shared.numerics shared.scenario "
-    "shared.secure shared.proposal shared.work",
-    "worker of a device": "broker coordinator agent.training agent.fleet agent.data.partition agent.worker.keep shared.secure "
+    "coordinator run": "agent broker coordinator.dashboard coordinator.simulate extras",
+    "broker up": "agent coordinator extras shared.numerics shared.strategies shared.scenario",
+    "agent lab fleet": "broker coordinator agent.data agent.training extras shared.work",
+    "agent start": "broker coordinator agent.data agent.training agent.fleet extras shared.numerics shared.scenario shared.work",
+    "worker of a device": "broker coordinator agent.training agent.fleet agent.data.partition agent.worker.keep extras.secure "
     "shared.scenario.scenario",
-    "worker of a fleet": "broker coordinator agent.fleet shared.secure",
+    "worker of a fleet": "broker coordinator agent.fleet extras.secure",
 }
 
 

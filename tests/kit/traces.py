@@ -17,7 +17,7 @@ from typing import Any
 
 from covey.shared.strategies.base import ClientId
 
-OURS = ("covey.coordinator.", "covey.shared.")
+OURS = ("covey.coordinator.", "covey.extras.", "covey.shared.")
 MAKES = {"dict": dict, "list": list, "set": set, "str": str, "int": int, "float": float}
 
 
@@ -59,7 +59,8 @@ def is_in_text(agent: ClientId, text: str) -> bool:
 
 
 def _is_ours(value: object) -> bool:
-    return type(value).__module__.startswith(OURS)
+    module = type(value).__module__
+    return module.startswith(OURS) and ".tests." not in module
 
 
 def _reached(root: object) -> Iterator[tuple[str, Any]]:
