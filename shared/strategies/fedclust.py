@@ -300,7 +300,7 @@ class FedClust(SignedOnce[FedClustState]):
 
     @property
     def privacy(self) -> PrivacyFacet:
-        if self.vote is not None:
+        if self.vote == "auto":
             return PrivacyFacet(refusal=VOTES_ARE_CLEAR)
         trainings = Trainings(first_epochs=self.first_epochs, first_steps=self.first_steps)
         return PrivacyFacet(trainings, "assigned", signature_base=self._signature_base)

@@ -206,7 +206,7 @@ class Pacfl(SignedOnce[PacflState]):
 
     @property
     def privacy(self) -> PrivacyFacet:
-        if self.vote is not None:
+        if self.vote == "auto":
             return PrivacyFacet(refusal=VOTES_ARE_CLEAR)
         return PrivacyFacet(
             routes="assigned",

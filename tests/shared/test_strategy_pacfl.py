@@ -133,7 +133,7 @@ def test_pacfl_clustering_again_may_part_a_cluster_and_the_parts_start_from_its_
     assert end.state.models[1].tolist() == before.state.models[0].tolist()
 
 
-@pytest.mark.parametrize("cut", [{"n_clusters": 2}, {}])
+@pytest.mark.parametrize("cut", [{"n_clusters": 2}, {"vote": "none"}])
 def test_pacfl_newcomer_is_judged_by_the_cut_that_was_made(cut: Any) -> None:
     locals_ = {f"c{i}": pictures(((0,), (2,))[i % 2], seed=i, turn=0.01 * i) for i in range(6)}
     locals_ |= {
@@ -195,7 +195,7 @@ def test_pacfl_newcomer_beyond_the_largest_gap_founds_a_cluster_and_one_before_i
     }
     near = {**clients, "n": pictures((0,), seed=8, turn=79.0)}
     far = {**clients, "n": pictures((0,), seed=8, turn=85.0)}
-    by_gap = Pacfl(choose="gap", linkage="complete", min_group=1)
+    by_gap = Pacfl(choose="gap", linkage="complete", min_group=1, vote="none")
     joined = run(by_gap, near, rounds=2, joins={"n": 1})
     founded = run(by_gap, far, rounds=2, joins={"n": 1})
     assert joined.state.cut[1] == pytest.approx(40.01, abs=1e-3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from covey.extras.groups.tests.test_strategy_kin import (
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import HOLD_BACK, Phase, View
 from covey.shared.strategies.fedclust import FedClust
+from covey.shared.strategies.pacfl import Pacfl
 from tests.drive import Run
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients
@@ -71,6 +73,32 @@ def test_one_cluster_has_nothing_to_vote_on_and_holds_nothing_back() -> None:
     assert [phase.name for phase, _ in end.phases] == ["signature", "train", "train", "train"]
     order = end.strategy.order(end.state, Phase(), "c0")
     assert HOLD_BACK not in order.numbers
+
+
+@pytest.mark.parametrize("method", [FedClust, Pacfl])
+def test_who_comes_after_a_refused_cut_joins_the_one_model(method: Any) -> None:
+    clients = planted.softmaxes(8)
+    end = planted.run(method(vote="auto", n_clusters=2), clients, rounds=6, joins={"c7": 4})
+    assert len(end.state.models) == 1
+    assert set(end.state.assign.values()) == {0}
+    assert "c7" in end.state.assign
+
+
+@pytest.mark.parametrize("method", [FedClust, Pacfl])
+def test_a_cut_that_is_found_is_voted_on_and_one_that_is_given_is_not(method: Any) -> None:
+    begun = planted.setup(planted.softmaxes(8), rounds=9)
+    by_server = {"server": {"name": "adam"}}
+    for options, private, vote_after in (
+        ({}, False, 3),
+        ({}, True, 0),
+        ({"n_clusters": 2}, False, 0),
+        ({"n_clusters": 2, "vote": "auto"}, False, 3),
+        ({"gate": "none"}, False, 0),
+        ({"vote": "none"}, False, 0),
+        (by_server, False, 0),
+    ):
+        state = method(**options).init(replace(begun, private=private))
+        assert state.vote_after == vote_after, options
 
 
 def test_until_the_vote_all_clusters_have_one_model() -> None:

@@ -495,11 +495,12 @@ class ClusteredOnce(Gated[G], Generic[G]):
         sealed=Sealed({SIGNATURE: "signature", ENTRY: "signature", VOTE: "vote"}),
     )
 
-    vote: Literal["auto"] | None = Field(
+    vote: Literal["auto", "none"] | None = Field(
         None,
         description="auto: all agents train one model in the first third of the rounds; then they vote, on samples that they "
-        "hold back, whether the average of their cluster serves them better, and clusters train apart only if it does. null: "
-        "clusters train apart from the first round.",
+        "hold back, whether the average of their cluster serves them better. If so, clusters train next to the one model for a "
+        "third of the rounds, and apart if most agents gain after five epochs at home too. none: clusters train apart from the "
+        "first round. null: auto where cards decide whether there are clusters, without an optimiser of the server; else none.",
     )
 
     min_group: MinGroup = None
@@ -521,8 +522,10 @@ class ClusteredOnce(Gated[G], Generic[G]):
     # -- the vote ------------------------------------------------------------------------------------
 
     def before_votes(self, setup: Setup) -> dict[str, Any]:
-        """What `init` sets of a state whose agents will vote."""
-        return before_votes(setup) if self.vote else {}
+        """What `init` sets of a state whose agents will vote: by default on a cut that the cards have asked for."""
+        is_found = self.cut.asks(setup) and self.server is None
+        votes = self.vote == "auto" or (self.vote is None and is_found)
+        return before_votes(setup) if votes else {}
 
     def plan(self, state: G, view: View) -> Phase:
         return before_round(state, view) or super().plan(state, view)
@@ -556,10 +559,12 @@ class ClusteredOnce(Gated[G], Generic[G]):
             return after_trial(state, sums)
         if phase.name == VOTE:
             return _voted(state, reports)
-        return super().fold(state, phase, sums, reports)
+        after = super().fold(state, phase, sums, reports)
+        was_refused = state.answers and len(state.models) == 1
+        return _as_one(after) if was_refused else after
 
     def refuses(self, settings: Settings) -> str:
-        if self.vote is None:
+        if self.vote != "auto":
             return super().refuses(settings)
         if self.facts.individual:
             return "vote: auto compares averages, and it compares single models; leave vote out"
@@ -615,8 +620,12 @@ def _voted(state: G, reports: Reports) -> G:
     after, name = elected(state, reports, tested)
     if after.trial:
         return after
-    assign = state.assign if name else dict.fromkeys(state.assign, 0)
-    return replace(standing(after, name), assign=assign)
+    return standing(after, name) if name else _as_one(standing(after, name))
+
+
+def _as_one(state: G) -> G:
+    """The state with all agents in one cluster, newcomers too."""
+    return replace(state, models=state.models[:1], assign=dict.fromkeys(state.assign, 0))
 
 
 def with_tree(state: G, tree: Agglomeration, evidence: tuple[float, ...]) -> G:

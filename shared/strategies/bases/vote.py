@@ -247,7 +247,8 @@ def after_round(state: B, sums: Sums, reports: Reports) -> B:
             weights, fair_weights([*weights.values()], sums.average.share), strict=True
         ):
             shares.setdefault(client, {})[key] = weight / total
-    return replace(after, averages=averages, shares=dict(sorted(shares.items())))
+    known = {} if sums.average.single else dict(sorted(shares.items()))
+    return replace(after, averages=averages, shares=known)
 
 
 def elected(state: B, reports: Reports, tested: Collection[str]) -> tuple[B, str]:
