@@ -117,10 +117,7 @@ def test_until_the_vote_all_clusters_have_one_model() -> None:
 
 @pytest.mark.parametrize(
     ("sections", "why"),
-    [
-        ({"aggregation": {"rule": "median"}}, "take their own model off an average"),
-        ({"privacy": {"client": {"clip": 1.0, "noise_multiplier": 1.0}}}, "votes hold losses"),
-    ],
+    [({"privacy": {"client": {"clip": 1.0, "noise_multiplier": 1.0}}}, "votes hold losses")],
 )
 def test_settings_that_a_vote_cannot_work_with_are_refused(
     sections: dict[str, Any], why: str
@@ -129,3 +126,14 @@ def test_settings_that_a_vote_cannot_work_with_are_refused(
         scene({"name": "fedclust", "vote": "auto"}, **sections)
     with pytest.raises(ValidationError, match="compares single models"):
         scene({"name": "robust", "vote": "auto"})
+    with pytest.raises(ValidationError, match="the server's optimiser moves"):
+        scene({"name": "fedclust", "vote": "auto", "server": {"name": "adam"}})
+
+
+def test_under_a_rule_without_shares_agents_vote_with_their_own_models(tmp_path: Path) -> None:
+    given = {"n_clusters": 2, "vote": "auto"}
+    plan = scene(
+        {"name": "fedclust", "signature": "update", **given}, aggregation={"rule": "median"}
+    )
+    complete(tmp_path, swapped, plan)
+    assert phases(tmp_path) == ["signature", "vote", "trial", "trial", "vote"]

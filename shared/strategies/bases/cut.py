@@ -25,7 +25,6 @@ import numpy as np
 from pydantic import BaseModel, Field, model_validator
 
 from covey.shared.numerics import kinship
-from covey.shared.numerics.averages import Average
 from covey.shared.numerics.choose_k import ChosenK, best_silhouette, by_rotations, by_silhouette
 from covey.shared.numerics.clustering import (
     Agglomeration,
@@ -523,9 +522,8 @@ class ClusteredOnce(Gated[G], Generic[G]):
 
     def before_votes(self, setup: Setup) -> dict[str, Any]:
         """What `init` sets of a state whose agents will vote: by default on a cut that the cards have asked for."""
-        is_found = self.cut.asks(setup) and self.server is None
-        votes = self.vote == "auto" or (self.vote is None and is_found)
-        return before_votes(setup) if votes else {}
+        is_found = self.vote is None and self.cut.asks(setup) and self.server is None
+        return before_votes(setup) if is_found or self.vote == "auto" else {}
 
     def plan(self, state: G, view: View) -> Phase:
         return before_round(state, view) or super().plan(state, view)
@@ -560,16 +558,13 @@ class ClusteredOnce(Gated[G], Generic[G]):
         if phase.name == VOTE:
             return _voted(state, reports)
         after = super().fold(state, phase, sums, reports)
-        was_refused = state.answers and len(state.models) == 1
-        return _as_one(after) if was_refused else after
+        return _as_one(after) if state.answers and len(state.models) == 1 else after
 
     def refuses(self, settings: Settings) -> str:
-        if self.vote != "auto":
-            return super().refuses(settings)
-        if self.facts.individual:
+        if self.vote == "auto" and self.facts.individual:
             return "vote: auto compares averages, and it compares single models; leave vote out"
-        if isinstance(settings, Server) or (isinstance(settings, Average) and settings.single):
-            return "agents take their own model off an average to vote, which only a plain mean allows (vote: auto)"
+        if self.vote == "auto" and isinstance(settings, Server):
+            return "agents compare means of models, which the server's optimiser moves (vote: auto)"
         return super().refuses(settings)
 
     def compared(self, state: G) -> tuple[tuple[ClientId, ...], Matrix] | None:

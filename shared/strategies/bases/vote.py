@@ -129,9 +129,8 @@ def before_round(state: Ballot, view: View) -> Phase | None:
         if len(averaged(state, client)) == len(state.proposed)
         and state.shares.get(client, {}).get(KEY, 0.0) < 1.0
     ]
-    count = len(state.proposed)
     numbers = {
-        name: Expected(count, least, LARGEST, required=False)
+        name: Expected(len(state.proposed), least, LARGEST, required=False)
         for name, least in ((GAIN, -LARGEST), (VARIANCE, 0.0))
     }
     return Phase(VOTE, tuple(voters), ends_round=False, may_be_empty=True, numbers=numbers)
@@ -221,7 +220,7 @@ def after_trial(state: B, sums: Sums) -> B:
 
 def after_round(state: B, sums: Sums, reports: Reports) -> B:
     """The state after one more round; after the last one before the first vote it has the averages of all groups, and each
-    agent's share in its own ones.
+    agent's share in its own ones, unless the rule looks at single reports: then no share is known.
 
     Args:
         state: after the round, but for this.
@@ -247,8 +246,7 @@ def after_round(state: B, sums: Sums, reports: Reports) -> B:
             weights, fair_weights([*weights.values()], sums.average.share), strict=True
         ):
             shares.setdefault(client, {})[key] = weight / total
-    known = {} if sums.average.single else dict(sorted(shares.items()))
-    return replace(after, averages=averages, shares=known)
+    return replace(after, averages=averages, shares={} if sums.average.single else shares)
 
 
 def elected(state: B, reports: Reports, tested: Collection[str]) -> tuple[B, str]:
