@@ -409,8 +409,8 @@ def folds(data: Dataset, seed: int, client: str) -> Iterator[tuple[Dataset, Indi
     """The training samples in three ways, each time with another third of the units as test part: to compare models that train
     on the rest.
 
-    Of a series stretches of all its time test, as in `hold_back`. Samples of the test part have no part in this. Fewer units than
-    folds give nothing.
+    Of samples in time order a third of the time tests: of stretches of all of it, neighbours in time would answer, which are not
+    there in use. Samples of the test part have no part in this. Fewer units than folds give nothing.
 
     Yields:
         The data set of a fold, and the unit of each sample of its test part.
@@ -434,10 +434,13 @@ def splits(data: Dataset, seed: int, client: str) -> list[Split]:
     _, first, of_sample = np.unique(units, return_index=True, return_inverse=True)
     if len(first) < FOLDS:
         return []
-    order = generator(seed, "folds", client).permutation(len(first))
-    by_class = order[np.argsort(_strata(data)[first][order], kind="stable")]
-    thirds = [by_class[place::FOLDS] for place in range(FOLDS)]
-    found = [ties.split(np.flatnonzero(np.isin(of_sample, third))) for third in thirds]
+    if ties.places is not None:
+        found = list(ties.parts_in_time(FOLDS))
+    else:
+        order = generator(seed, "folds", client).permutation(len(first))
+        by_class = order[np.argsort(_strata(data)[first][order], kind="stable")]
+        thirds = [by_class[place::FOLDS] for place in range(FOLDS)]
+        found = [ties.split(np.flatnonzero(np.isin(of_sample, third))) for third in thirds]
     return [(train, test) for train, test in found if len(train) and len(test)]
 
 

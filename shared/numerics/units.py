@@ -119,6 +119,12 @@ class Ties:
         starts = np.flatnonzero(np.diff(self.groups[order], prepend=-1))
         yield from np.split(order, starts[1:])
 
+    def parts_in_time(self, count: int) -> Iterator[Split]:
+        """In turn each of `count` parts of each group, which follow each other in time, judges; the others train."""
+        series = list(self._series())
+        for part in range(count):
+            yield self.split(np.concatenate([np.array_split(one, count)[part] for one in series]))
+
     def split(self, judging: Indices) -> Split:
         """Samples that judge, and all that share neither rows nor a copy with them."""
         is_free = ~np.isin(self.kinds, self.kinds[judging]) & ~self._near(judging)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from covey.agent.data import Dataset
-from covey.agent.data.dataset import dataset, hold_back, splits, units_of
+from covey.agent.data.dataset import dataset, hold_back, units_of
 from covey.agent.kept.model_dir import ModelDir
 from covey.agent.worker.worker import answer
 from covey.shared.numerics.units import JUDGING
@@ -88,12 +88,6 @@ def test_copies_are_held_back_together_and_are_one_unit() -> None:
 def test_an_agent_of_a_few_units_has_no_vote(kinds: int) -> None:
     data = replace(numbered(90), features=np.arange(90).reshape(-1, 1) % kinds)
     assert hold_back(data, 3, "pi-1") == (data, None)
-
-
-def test_a_fold_of_a_series_is_of_all_its_time() -> None:
-    series = replace(numbered(400), overlap=1)
-    for _, judging in splits(series, 3, "pi-1"):
-        assert np.histogram(judging, 4, (0, 400))[0].all()
 
 
 def test_no_window_in_training_shares_rows_with_one_that_is_held_back() -> None:
