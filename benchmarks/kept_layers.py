@@ -63,10 +63,10 @@ METHODS: Mapping[str, dict[str, Any]] = {
     "fedala": {"name": "fedala"},
     "feddbe": {"name": "feddbe"},
     "ifca": {"name": "ifca", "n_clusters": 4},
-    "fedclust": {"name": "fedclust"},
+    "fedclust": {"name": "fedclust", "vote": "none"},
     "clove": {"name": "clove", "n_clusters": 4},
     "fedgwc": {"name": "fedgwc"},
-    "pacfl": {"name": "pacfl"},
+    "pacfl": {"name": "pacfl", "vote": "none"},
 }
 OF_CLUSTERS = ("ifca", "fedclust", "clove", "fedgwc")
 WITHOUT_NORM = tuple(method for method in METHODS if method not in ("fedbn", "pacfl"))

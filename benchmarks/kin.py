@@ -59,7 +59,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "local": {"name": "local"},
     "fedavg": {"name": "fedavg"},
     "local last third": {"name": "fedavg"},  # its fine-tuning is the last third
-    "fedclust": {"name": "fedclust"},
+    "fedclust": {"name": "fedclust", "vote": "none"},
     "ifca 2": {"name": "ifca", "n_clusters": 2},
     "ifca 3": {"name": "ifca", "n_clusters": 3},
     "ifca 4": {"name": "ifca", "n_clusters": 4},
@@ -76,7 +76,7 @@ METHODS |= {"fedavg, prior": METHODS["fedavg"]}
 OTHERS: dict[str, dict[str, Any]] = {
     "local, prior": METHODS["local"],
     "ditto": {"name": "ditto"},
-    "pacfl": {"name": "pacfl"},
+    "pacfl": {"name": "pacfl", "vote": "none"},
     "cfl": {"name": "cfl"},
     "fesem, cards": {"name": "fesem"},
     "flux": {"name": "flux"},
