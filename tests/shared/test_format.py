@@ -33,7 +33,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "553975d3c2a22ddb",
+    "f8f1b61733a5adac",
 )  # the format number, and the digest of the fields that it stands for
 
 

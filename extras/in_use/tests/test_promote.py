@@ -354,8 +354,11 @@ def test_a_rollback_refuses_what_was_published_from_elsewhere(
 
 
 def test_the_versions_are_listed_with_their_figures_and_the_devices_that_use_them(
-    finished: Path, broker: MemoryBroker, tmp_path: Path
+    finished: Path, broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(
+        "covey.extras.in_use.versions.MqttLink", lambda _url, *, client_id: broker.link(client_id)
+    )
     key = tmp_path / "audit.key"
     key.write_text(KEY)
     assert typed("promote", f"{finished}@1", "--audit-key", key).exit_code == 0
