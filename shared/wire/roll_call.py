@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
-ROLL_SPREAD_S = 0.5  # of a small fleet
+ROLL_SPREAD_S = 0.5  # of a fleet whose size nobody knows
 ANSWERS_PER_S = 1000.0  # that a coordinator takes besides its other work
 MAX_SPREAD_S = 600.0
 WORD_BYTES = 8
@@ -16,14 +16,13 @@ WORDS = 2.0 ** (8 * WORD_BYTES)
 
 
 def spread_s(agents: int) -> float:
-    """The time (s) over which this many agents spread their answers."""
-    needed_s = agents / ANSWERS_PER_S
-    return max(min(needed_s, MAX_SPREAD_S), ROLL_SPREAD_S)
+    """The time (s) over which this many agents spread their answers. Any number may come where one is known at most."""
+    return min(agents / ANSWERS_PER_S, MAX_SPREAD_S) if agents > 1 else ROLL_SPREAD_S
 
 
 def extra_s(agents: int) -> float:
     """How much longer (s) than a small fleet this many agents need for their answers."""
-    return spread_s(agents) - ROLL_SPREAD_S
+    return max(spread_s(agents) - ROLL_SPREAD_S, 0.0)
 
 
 def answer_delay_s(agent: str, epoch: str, spread_s: float) -> float:

@@ -143,3 +143,25 @@ def test_a_fleet_trains_again_within_ten_seconds_of_its_brokers_return(tmp_path:
     stood_s, online = clock.run(program())
     assert stood_s < 10
     assert online == 9
+
+
+def test_from_the_link_to_the_last_fold_a_run_waits_for_nothing_but_its_agents(
+    tmp_path: Path,
+) -> None:
+    """No time passes on the clock of a fleet whose work takes none, also in a second run on the same task."""
+    scene = scenario("fedavg", rounds={"count": 1, "participation": 1.0, "start_agents": 8})
+
+    async def program() -> list[float]:
+        fleet, took = Fleet(tmp_path, scene, rules(scene), people=clients(scene=scene)), []
+        fleet.pool.takes_s = 0.0
+        async with fleet:
+            for run in ("first", "second"):
+                begin = asyncio.get_running_loop().time()
+                this = Run.start(
+                    tmp_path / run, scene, setup(scene), rules=fleet.rules, run=run, now=begin
+                )
+                await fleet.serve(this)
+                took.append(asyncio.get_running_loop().time() - begin)
+        return took
+
+    assert max(clock.run(program(), within_s=600.0)) < 0.05
