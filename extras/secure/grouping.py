@@ -18,9 +18,9 @@ from covey.extras.secure.parameters import (
 )
 from covey.extras.secure.primitives import hashed
 from covey.extras.secure.progress import Progress
+from covey.extras.secure.suspicion import Suspicion
 from covey.shared.privacy.settings import ClientPrivacy, SecureSettings
 from covey.shared.strategies.base import EVALUATE, ClientId, Phase, Terms
-from covey.shared.strategies.secured.suspicion import Suspicion
 
 
 @dataclass(frozen=True)

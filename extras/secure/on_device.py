@@ -20,6 +20,7 @@ from covey.extras.secure.primitives import Token, hashed
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.settings import SecureSettings
+from covey.shared.strategies import clear_phases as clear
 from covey.shared.strategies.base import EVALUATE, MODEL, Strategy
 from covey.shared.strategies.client_half import (
     COUNTED,
@@ -32,7 +33,6 @@ from covey.shared.strategies.client_half import (
     check_finite,
 )
 from covey.shared.strategies.facts import MOST_COMPARED, Shows
-from covey.shared.strategies.secured import clear
 from covey.shared.wire.messages import Work
 
 

@@ -11,11 +11,11 @@ import msgpack
 
 from covey.extras.secure import coordinator as co
 from covey.extras.secure.phases import BOX, WORDS, bytes_of, words_of
+from covey.extras.secure.suspicion import Suspicion
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import ClientId
 from covey.shared.strategies.client_half import Report
-from covey.shared.strategies.secured.suspicion import Suspicion
 
 S = TypeVar("S")
 

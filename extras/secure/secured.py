@@ -1,5 +1,12 @@
 """The coordinator's half of a method under secure sums: it plans the phases of the sums and folds what comes back.
 
+    secure-box -> secure-join -> the method's phase -> secure-unmask
+
+It asks for boxes, then for joins, then for the method's own work, whose vectors come masked, then for answers
+(docs/secure-sums.md). Each of these is a phase like any other: orders carry lists and cells as contents, reports carry
+joins, heads and answers, and the state is in the checkpoint before the next order is sent. The last phase ends the round.
+`on_device.py` does their work, `phases.py` has what both know of them.
+
 A sum that is void begins again with boxes, in the same round. One that is passed over leaves its models as they are.
 Masked vectors are added mod 2**32 as they arrive, here or by aggregators, like the vectors of any method that averages.
 """

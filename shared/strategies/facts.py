@@ -77,7 +77,7 @@ class Sealed:
     """How a method takes part in secure sums (docs/secure-sums.md)."""
 
     # Phases whose reports the coordinator sees one by one, and what each shows of an agent. Devices count what they show, and
-    # shorten it (`covey.shared.strategies.secured.clear`). In all other phases no vector leaves an agent without a mask.
+    # shorten it (`covey.shared.strategies.clear_phases`). In all other phases no vector leaves an agent without a mask.
     clear: Mapping[str, Shows] = field(default_factory=dict)
 
     # (state, least): the state after such a phase, without what would need sums of fewer agents

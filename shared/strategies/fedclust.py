@@ -58,6 +58,7 @@ from covey.shared.strategies.bases.cut import (
 from covey.shared.strategies.bases.hard import START
 from covey.shared.strategies.bases.soft import merged
 from covey.shared.strategies.bases.vote import voted_on
+from covey.shared.strategies.clear_phases import shortened
 from covey.shared.strategies.client_half import (
     ClientState,
     Drill,
@@ -68,7 +69,6 @@ from covey.shared.strategies.client_half import (
 )
 from covey.shared.strategies.expected import A_COUNT
 from covey.shared.strategies.phase_names import TRIAL, VOTE
-from covey.shared.strategies.secured.clear import shortened
 from covey.shared.written import FIRST
 
 SKETCH = 256  # values of a sketched update: 1 kB

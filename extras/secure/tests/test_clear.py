@@ -18,11 +18,11 @@ from covey.shared.privacy.settings import Privacy, SecureSettings
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Expected, Strategy
 from covey.shared.strategies.bases.losses import comparable
+from covey.shared.strategies.clear_phases import rounded, told
 from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.facts import MOST_COMPARED
 from covey.shared.strategies.phase_names import CARD
 from covey.shared.strategies.registry import BUILT_IN
-from covey.shared.strategies.secured.clear import rounded, told
 from covey.shared.wire.codec import Codec, encode_model
 from covey.shared.wire.jobs import DeviceData, Perform
 from covey.shared.wire.messages import ModelRef, ReportContent, digest

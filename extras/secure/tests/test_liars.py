@@ -21,10 +21,10 @@ from covey.extras.secure.grouping import Grouping
 from covey.extras.secure.integers import Integers, to_integers
 from covey.extras.secure.parameters import Scale
 from covey.extras.secure.progress import Progress
+from covey.extras.secure.suspicion import Suspicion
 from covey.extras.secure.tests.liars import fleet, play
 from covey.extras.secure.tests.live import Devices, made, record, run_of, sums
 from covey.shared.privacy.settings import ClientPrivacy, SecureSettings
-from covey.shared.strategies.secured.suspicion import Suspicion
 from covey.shared.wire.messages import OrderMessage, ReportContent
 
 SIZES = [8, 20, 100]
