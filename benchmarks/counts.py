@@ -17,11 +17,13 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import yaml
 
@@ -178,24 +180,20 @@ class Walk:
     calls: int
 
 
+Walks = dict[str, list[Walk]]
+AnyCall = Callable[..., Any]
+
+
 def way(method: str = "fedavg") -> dict[str, Walk]:
     """Medians over three rounds of a small fleet: what a report enters that waits, or that closes its step, with the commit; and
     what a worker's answer does on the agent."""
     found: dict[str, list[Walk]] = {}
-
-    def what(this: Any, items: Any) -> str:
-        [item] = items if len(items) == 1 else [None]
-        if isinstance(item, Done):
-            return "answer of the worker"
-        if not isinstance(item, ReportCame):
-            return ""
-        step = this.engine.step
-        closes = step is None or len(step.reported) + 1 >= len(step.cohort)
-        return "report that closes" if closes else "report that waits"
-
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
-        for owner, name in ((Run, "handle_all"), (Agent, "handle")):
-            stack.enter_context(_watched(owner, name, what, found))
+        for owner, name, wrapped in (
+            (Run, "handle_all", partial(_reports_watched, found)),
+            (Agent, "handle", partial(_answers_watched, found)),
+        ):
+            stack.enter_context(patch.object(owner, name, wrapped(getattr(owner, name))))
         scene = small_scenario(method, rounds={"count": 3, "participation": 1.0})
         small_fleet.over_the_wire(Path(place), scene)
     medians = {}
@@ -205,37 +203,45 @@ def way(method: str = "fedavg") -> dict[str, Walk]:
     return medians
 
 
-@contextmanager
-def _watched(
-    owner: Any, name: str, what: Callable[[Any, Any], str], found: dict[str, list[Walk]]
-) -> Iterator[None]:
-    real = getattr(owner, name)
+def _reports_watched(found: Walks, real: AnyCall) -> AnyCall:
+    def watched(run: Run, items: Iterable[Any], now: float) -> list[Any]:
+        effects = []
+        for item in items:  # those that came together too: each by itself
+            step = run.engine.step
+            closes = step is None or len(step.reported) + 1 >= len(step.cohort)
+            name = "report that closes" if closes else "report that waits"
+            walks = found.setdefault(name, []) if isinstance(item, ReportCame) else []
+            effects += _walked(walks, partial(real, run, [item], now))
+        return effects
 
-    def watched(this: Any, items: Any, now: float) -> Any:
-        given = list(items)
-        label = what(this, given)
-        if not label:
-            return real(this, given, now)
-        entered: Counter[str] = Counter()
+    return watched
 
-        def enters(frame: Any, event: str, _: Any) -> None:
-            if event == "call":
-                entered[frame.f_code.co_filename] += 1
 
-        before = sys.getprofile()
-        sys.setprofile(enters)
-        try:
-            return real(this, given, now)
-        finally:
-            sys.setprofile(before)
-            own = {one: count for one, count in entered.items() if _is_ours(one)}
-            found.setdefault(label, []).append(Walk(len(own), sum(own.values())))
+def _answers_watched(found: Walks, real: AnyCall) -> AnyCall:
+    def watched(agent: Agent, items: Sequence[Any], now: float) -> Any:
+        is_answer = any(isinstance(item, Done) for item in items)
+        walks = found.setdefault("answer of the worker", []) if is_answer else []
+        return _walked(walks, partial(real, agent, items, now))
 
-    setattr(owner, name, watched)
+    return watched
+
+
+def _walked(walks: list[Walk], call: Callable[[], Any]) -> Any:
+    """The result of a call, whose walk is added."""
+    entered: Counter[str] = Counter()
+
+    def enters(frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            entered[frame.f_code.co_filename] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(enters)
     try:
-        yield
+        return call()
     finally:
-        setattr(owner, name, real)
+        sys.setprofile(before)
+        own = {one: count for one, count in entered.items() if _is_ours(one)}
+        walks.append(Walk(len(own), sum(own.values())))
 
 
 def _is_ours(name: str) -> bool:

@@ -1,0 +1,48 @@
+"""The way of an order is as short as its record: a tenth of air above each number, for the turns that chance joins."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from benchmarks import counts
+from tests.processes import needs_mosquitto
+
+ORDERS = 8  # that are counted
+KEPT: Mapping[str, Any] = json.loads(counts.RECORD.read_text())
+LEAST = 2.0  # calls of air, where a tenth is less than one
+
+
+def longer(found: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Numbers that are more than a tenth above their record, with that."""
+    too_many: dict[str, tuple[float, float]] = {}
+    for name, number in found.items():
+        if isinstance(number, Mapping):
+            inner = longer(number, kept[name])
+            too_many |= {f"{name}: {key}": value for key, value in inner.items()}
+        elif number > max(kept[name] * counts.AIR, kept[name] + LEAST):
+            too_many[name] = (number, kept[name])
+    return too_many
+
+
+def test_a_report_enters_no_more_files_and_calls_than_its_record() -> None:
+    found = {name: vars(walk) for name, walk in counts.way().items()}
+    assert longer(found, KEPT["way"]) == {}
+
+
+@pytest.mark.processes
+@needs_mosquitto
+@pytest.mark.skipif(shutil.which("strace") is None, reason="no strace is installed")
+def test_an_order_takes_no_more_system_calls_than_its_record() -> None:
+    found = counts.system_calls("agents", ORDERS)
+    assert longer(found, KEPT["agents"]) == {}
+
+
+def test_a_longer_way_is_seen() -> None:
+    kept = {"agent": {counts.ALL: 100.0}}
+    assert longer({"agent": {counts.ALL: 109.0}}, kept) == {}
+    assert longer({"agent": {counts.ALL: 111.0}}, kept) == {"agent: system calls": (111.0, 100.0)}
