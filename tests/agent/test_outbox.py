@@ -253,6 +253,37 @@ def test_a_full_disk_delays_what_is_written_and_loses_nothing(
     assert seen(tmp_path)[0] == Outboxed("r", 2, kept=2)
 
 
+def test_changes_that_are_held_are_one_line_and_the_files_before_it_stay_until_then(
+    tmp_path: Path,
+) -> None:
+    with started(tmp_path) as box:
+        put(box, 2)
+        lines = (tmp_path / "state.json").read_bytes().count(b"\n")
+        box.holds = True
+        box.commit(2)
+        box.drop(2)
+        assert newest(tmp_path)["accepted"] == 1
+        assert sorted(path.name for path in tmp_path.glob("*-r-*")) == [
+            "memory-r-1",
+            "memory-r-2",
+            "report-r-2",
+        ]
+        box.flush()
+        assert (tmp_path / "state.json").read_bytes().count(b"\n") == lines + 1
+        assert sorted(path.name for path in tmp_path.glob("*-r-*")) == ["memory-r-2"]
+
+
+def test_files_that_a_worker_may_be_writing_now_stay(tmp_path: Path) -> None:
+    with started(tmp_path) as box:
+        put(box, 2)
+        work(box, 3, "under way")
+        box.commit(2)
+        box.drop(2)
+        assert sorted(path.name for path in tmp_path.glob("*-3")) == ["memory-r-3", "report-r-3"]
+        put(box, 4)
+        assert not list(tmp_path.glob("*-3"))
+
+
 def test_files_of_cancelled_work_are_removed(tmp_path: Path) -> None:
     with started(tmp_path) as box:
         work(box, 7, "never named")
