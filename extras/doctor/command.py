@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from covey.coordinator.cli.options import READERS, ensure_role, out
+from covey.coordinator.cli.options import READERS, complain, ensure_role, out, show_line
 from covey.coordinator.cli.runs import state_of
 from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.doctor.devices import Broker, Seen, odd_devices
@@ -26,6 +27,7 @@ from covey.coordinator.view.lines import PhaseLine
 from covey.coordinator.view.printed import json_line
 from covey.extras.doctor.own_row import at_broker, in_folder, is_at_work
 from covey.extras.doctor.slow import slow
+from covey.extras.doctor.watch import BEGUN, command_of, look, read_told, run, write_told
 from covey.extras.in_use.uptake import RetainedFleet
 from covey.shared.cli import BrokerAddresses, Json, broker_option, check_name, with_connection
 from covey.shared.errors import DecodeError, UserError
@@ -50,23 +52,55 @@ def doctor(
     *,
     connection: BrokerAddresses,
     federation: Annotated[str, typer.Option(help="the federation to examine")] = "default",
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="look again and again; name each alarm once, and its end"),
+    ] = False,
+    execute: Annotated[
+        str,
+        typer.Option(
+            "--exec",
+            metavar="<command>",
+            help="with --watch, run this for each alarm and each end, with its sentence as the last argument",
+            show_default=False,
+        ),
+    ] = "",
+    every: Annotated[
+        float, typer.Option(min=1.0, help="seconds between two looks of --watch")
+    ] = 60.0,
+    memory: Annotated[
+        Path | None,
+        typer.Option(
+            help="file with the alarms that --watch has named  [default: one below XDG_STATE_HOME]"
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List what is odd about a fleet, the most serious first: device, what, since when, and the next command.
 
     It looks at data, figures, silence, versions, certificates, disks, clocks, refusals and brokers, with or without a
     running coordinator. The exit code is 1 if anything is odd.
+
+    With --watch and --exec somebody is told of each alarm once, and once when it is over, also after a restart.
     """
     check_name("--federation", federation)
+    if execute and not watch:
+        raise UserError("--exec without --watch has no effect; add --watch")
+    if watch:
+        if folder is not None:
+            raise UserError("--watch looks at a broker; omit the folder")
+        ensure_role(connection, *READERS)
+        file = memory or default_memory(federation)
+        with suppress(KeyboardInterrupt):
+            _watch(connection, federation, file, command_of(execute) if execute else (), every)
+        return
     found: list[Odd] = []
     if folder is not None:
         found += of_folder(folder)
     if folder is None or connection.is_named:
         ensure_role(connection, *READERS)
-        url = connection.url()
-        roles = {read(file).role for file in connection.credentials}
-        asks = COORDINATOR in roles or not (roles or url.user)
-        found += asyncio.run(of_broker(url, federation, asks=asks))
+        asks = may_ask(connection)
+        found += asyncio.run(of_broker(connection.url(), federation, asks=asks))
     listed = ranked(found)
     if as_json:
         json_line({"federation": federation, "odd": [one.to_json() for one in listed]})
@@ -74,6 +108,39 @@ def doctor(
         show_odd(out(), listed)
     if listed:
         raise typer.Exit(1)
+
+
+def default_memory(federation: str) -> Path:
+    """Where the alarms that were named are kept."""
+    states = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not states.is_absolute():
+        states = Path("~/.local/state").expanduser()
+    return states / "covey" / f"alarms-{federation}.json"
+
+
+def _watch(
+    connection: BrokerAddresses, federation: str, file: Path, words: Sequence[str], every: float
+) -> None:
+    def tell(word: str, odd: Odd) -> bool:
+        show_line(odd.sentence if word == BEGUN else f"over: {odd.who}: {odd.what}")
+        return run(words, word, odd, complain) if words else True
+
+    url, asks = connection.url(), may_ask(connection)
+    while True:
+        told = read_told(file)
+        try:
+            now = ranked(asyncio.run(of_broker(url, federation, asks=asks)))
+            if (after := look(told, now, tell)) != told:
+                write_told(file, after)
+        except (UserError, OSError) as error:  # one look that fails does not end the watch
+            complain(f"{error}; it is tried again at the next look")
+        time.sleep(every)
+
+
+def may_ask(connection: BrokerAddresses) -> bool:
+    """Whether the coordinator hears questions of these credentials. A broker without users has no roles."""
+    roles = {read(file).role for file in connection.credentials}
+    return COORDINATOR in roles or not (roles or connection.url().user)
 
 
 def of_folder(folder: Path) -> list[Odd]:

@@ -1,0 +1,107 @@
+"""Each alarm is told once, and once more when it is over."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from covey.coordinator.cli.program import app
+from covey.coordinator.doctor.odd import BROKER, Odd
+from covey.extras.doctor.watch import Told, command_of, look, read_told, run, write_told
+from covey.shared.errors import UserError
+
+
+def odd(*devices: str, kind: str = "disk", what: str = "full") -> Odd:
+    return Odd(devices, kind, what, "free room")  # type: ignore[arg-type]
+
+
+class Night:
+    """Who is told what, look by look."""
+
+    def __init__(self) -> None:
+        self.told: Told = {}
+        self.heard: list[str] = []
+        self.hears = True
+
+    def look(self, *now: Odd) -> list[str]:
+        self.heard = []
+        self.told = look(self.told, now, self.tell)
+        return self.heard
+
+    def tell(self, word: str, one: Odd) -> bool:
+        self.heard.append(f"{word} {one.who} {one.kind}")
+        return self.hears
+
+
+def test_an_alarm_is_told_once_and_once_when_it_is_over() -> None:
+    night = Night()
+    assert night.look(odd("a")) == ["begun a disk"]
+    assert night.look(odd("a", what="3 MB free")) == [], "the same alarm in other words"
+    assert night.look(odd("a", "b")) == ["begun b disk"], "of each device once"
+    assert night.look(odd("a", "b"), odd("a", kind="clock")) == ["begun a clock"]
+    assert night.look(odd("a", kind="clock")) == ["over a, b disk"]
+    assert night.look(odd("a")) == ["begun a disk", "over a clock"], "it came back"
+    assert night.look() == ["over a disk"]
+    assert night.look() == []
+
+
+def test_nothing_is_over_while_the_broker_cannot_be_reached() -> None:
+    night = Night()
+    night.look(odd("a"))
+    assert night.look(odd(BROKER, kind="broker")) == ["begun broker broker"]
+    assert night.look(odd("a")) == ["over broker broker"]
+
+
+def test_what_could_not_be_told_is_told_at_the_next_look() -> None:
+    night = Night()
+    night.hears = False
+    assert night.look(odd("a")) == night.look(odd("a")) == ["begun a disk"]
+    night.hears = True
+    assert night.look(odd("a")) == ["begun a disk"]
+    assert night.look(odd("a")) == []
+    night.hears = False
+    assert night.look() == night.look() == ["over a disk"]
+
+
+def test_nothing_is_told_twice_after_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "covey" / "alarms.json"
+    night = Night()
+    night.look(odd("a", "b"), odd("c", kind="clock"))
+    write_told(file, night.told)
+    again = Night()
+    again.told = read_told(file)
+    assert again.told == night.told
+    assert again.look(odd("a", "b"), odd("c", kind="clock")) == []
+    file.write_bytes(b"[{")
+    assert read_told(file) == read_told(tmp_path / "nowhere") == {}
+
+
+def test_a_command_gets_the_alarm_as_words_and_no_shell_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "heard"
+    script = tmp_path / "tell.py"
+    script.write_text(
+        f"import os, sys\nopen({str(file)!r}, 'a').write(os.environ['COVEY_ALARM'] + ' ' + sys.argv[-1] + '\\n')\n"
+        "sys.exit('mute' in sys.argv)\n"
+    )
+    words = command_of(f"{sys.executable} {script}")
+    said: list[str] = []
+    assert run(words, "begun", odd("a", what="$(touch pwned)"), said.append)
+    assert run(words, "over", odd("a"), said.append)
+    assert file.read_text() == "begun a: $(touch pwned); next: free room\nover over: a: full\n"
+    assert said == []
+    assert not run((*words, "mute"), "begun", odd("a"), said.append)
+    assert not run(("/no/such/program",), "begun", odd("a"), said.append)
+    assert len(said) == 2
+    for wrong in ("", "'open"):
+        with pytest.raises(UserError, match="--exec"):
+            command_of(wrong)
+
+
+def test_options_that_do_nothing_are_refused(tmp_path: Path) -> None:
+    for typed in (["--exec", "true"], [str(tmp_path), "--watch"]):
+        done = CliRunner().invoke(app, ["doctor", *typed])
+        assert done.exit_code == 2
+        assert "--watch" in done.stderr

@@ -1,0 +1,109 @@
+"""`coordinator doctor --watch`: each alarm is told once, and once more when it is over. Nothing is told twice after a restart.
+
+An alarm is one kind of oddity of one device. What was told lies in a file, and a command that fails is asked again at the next look.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from covey.coordinator.doctor.odd import BROKER, Odd, read_odd
+from covey.shared.errors import UserError
+from covey.shared.storage import json_text
+from covey.shared.storage.files import private_folder, write_atomically
+
+LIMIT_S = 60.0  # that a command may run
+BEGUN, OVER = "begun", "over"
+
+Key = tuple[str, str]  # device and kind
+Told = Mapping[Key, Odd]  # of one device each
+Tell = Callable[[str, Odd], bool]  # whether somebody knows now
+
+
+@dataclass(frozen=True)
+class News:
+    """What somebody has to be told; devices about which the same is odd are one."""
+
+    word: str  # BEGUN or OVER
+    odd: Odd
+
+
+def news(told: Told, now: Sequence[Odd]) -> list[News]:
+    """What has changed since. While the broker cannot be reached nothing is over, for nobody knows."""
+    present = {(device, one.kind) for one in now for device in one.devices}
+    found: list[News] = []
+    for one in now:
+        new = tuple(device for device in one.devices if (device, one.kind) not in told)
+        if new:
+            found.append(News(BEGUN, replace(one, devices=new)))
+    if (BROKER, "broker") not in present:
+        ended: dict[object, Odd] = {}
+        for key, one in told.items():
+            if key not in present:
+                ended[one.likeness] = ended.get(one.likeness, one).joined(one)
+        found += [News(OVER, one) for one in ended.values()]
+    return found
+
+
+def look(told: Told, now: Sequence[Odd], tell: Tell) -> dict[Key, Odd]:
+    """Tell what has changed; returns what is told then. What could not be told counts as not told."""
+    known = dict(told)
+    for one in news(told, now):
+        if not tell(one.word, one.odd):
+            continue
+        for device in one.odd.devices:
+            key = device, one.odd.kind
+            if one.word == BEGUN:
+                known[key] = replace(one.odd, devices=(device,))
+            else:
+                known.pop(key)
+    return known
+
+
+def read_told(file: Path) -> dict[Key, Odd]:
+    """What was told before; nothing if the file is missing or damaged: an alarm told twice is better than none."""
+    try:
+        saved = read_odd(json_text.loads(file.read_bytes()))
+    except (OSError, ValueError):
+        return {}
+    return {(one.devices[0], one.kind): one for one in saved}
+
+
+def write_told(file: Path, told: Told) -> None:
+    """Keep what was told through a restart."""
+    private_folder(file.parent)
+    content = json_text.dumps([one.to_json() for one in told.values()])
+    write_atomically(file, content.encode())
+
+
+def command_of(text: str) -> tuple[str, ...]:
+    """The words of a command. Raises UserError if there are none, or a quotation has no end."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise UserError(f"--exec {text}: {error}; close the quotation") from None
+    if not words:
+        raise UserError("--exec: expected a command, such as 'notify-send Covey'")
+    return words
+
+
+def run(words: Sequence[str], word: str, odd: Odd, complain: Callable[[str], None]) -> bool:
+    """Run a command with the alarm as its last argument, and its parts as variables. No shell reads them."""
+    about = {"COVEY_ALARM": word, "COVEY_KIND": odd.kind, "COVEY_DEVICES": " ".join(odd.devices)}
+    about |= {"COVEY_WHAT": odd.what, "COVEY_NEXT": odd.next}
+    last = odd.sentence if word == BEGUN else f"over: {odd.who}: {odd.what}"
+    try:
+        done = subprocess.run(
+            [*words, last], env={**os.environ, **about}, timeout=LIMIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        complain(f"{words[0]}: {error}; it is tried again at the next look")
+        return False
+    if done.returncode:
+        complain(f"{words[0]} ended with {done.returncode}; it is tried again at the next look")
+    return not done.returncode
