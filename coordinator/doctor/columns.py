@@ -246,7 +246,10 @@ UNITS: Sequence[tuple[str, float, float]] = (
     ("seconds and hours", 3600.0, 0.0),
 )
 MOST_DEGREES = 150.0  # °C of things that sensors measure
-LEAST_POWER = 2  # of ten: groups may differ by ten times
+LEAST_POWER = (
+    2  # of ten: groups may differ by ten times, a few devices among others that are alike may not
+)
+TENTH = 1.1  # within this factor ten times is a unit
 ALIKE = 1.3  # factor within which two deviations are the same one
 
 
@@ -261,11 +264,14 @@ def _units(title: str, of: OfDevices, kind: Kind) -> Iterator[Odd]:
     low, high = (_middle([varying[device] for device in camp]) for camp in camps)
     if min(low.effective, high.effective) < LEAST_VALUES and not _is_mixed(of):
         return
+    odd, other = (camps[1], camps[0]) if len(camps[1]) <= len(camps[0]) else camps
+    others = [varying[device].size for device in other]
+    are_alike = len(other) >= LEAST_DEVICES and max(others) <= 10**0.25 * min(others)
+    is_alone = are_alike and len(odd) < group_size(len(varying))
     means = [varying[device].mean for device in camps[0]]
-    unit = _unit_of(low, high, (max(means) - min(means)) / 2)
+    unit = _unit_of(low, high, (max(means) - min(means)) / 2, is_alone=is_alone)
     if unit is None:
         return
-    odd, other = (camps[1], camps[0]) if len(camps[1]) <= len(camps[0]) else camps
     mine, theirs = (high, low) if odd is camps[1] else (low, high)
     what = (
         f"{title} is about {plain(mine.mean)} here and about {plain(theirs.mean)} on "
@@ -295,12 +301,13 @@ def _middle(numbers: Sequence[Numbers]) -> Numbers:
     return Numbers(count, mean, std)
 
 
-def _unit_of(low: Numbers, high: Numbers, reach: float) -> str | None:
+def _unit_of(low: Numbers, high: Numbers, reach: float, *, is_alone: bool = False) -> str | None:
     """The units of two camps; None if no conversion explains them.
 
     Args:
         low, high: the middle of each.
         reach: how far means of the low camp are from its middle.
+        is_alone: one camp is a few devices, and those of the other are alike.
     """
     for name, factor, shift in UNITS:
         near = abs(high.mean - (factor * low.mean + shift)) <= factor * (low.std + reach)
@@ -309,9 +316,9 @@ def _unit_of(low: Numbers, high: Numbers, reach: float) -> str | None:
         if is_usual and apart and near and _is_alike(high.std / low.std, factor):
             return name
     power = round(math.log10(high.size / low.size))
-    if power >= LEAST_POWER and all(
-        _is_alike(ratio, 10.0**power) for ratio in (high.std / low.std, high.size / low.size)
-    ):
+    ratios = [ratio / 10.0**power for ratio in (high.std / low.std, high.size / low.size)]
+    within = ALIKE if power >= LEAST_POWER else TENTH if is_alone and power else 1.0
+    if within > 1 and all(1 / within <= ratio <= within for ratio in ratios):
         return f"units that differ by a factor of {plain(10.0**power)}"
     return None
 

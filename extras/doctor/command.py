@@ -27,7 +27,7 @@ from covey.coordinator.view.lines import PhaseLine
 from covey.coordinator.view.printed import json_line
 from covey.extras.doctor.own_row import at_broker, in_folder, is_at_work
 from covey.extras.doctor.slow import slow
-from covey.extras.doctor.watch import BEGUN, command_of, look, read_told, run, write_told
+from covey.extras.doctor.watch import BEGUN, command_of, look, read_reported, run, write_reported
 from covey.extras.in_use.uptake import RetainedFleet
 from covey.shared.cli import BrokerAddresses, Json, broker_option, check_name, with_connection
 from covey.shared.errors import DecodeError, UserError
@@ -81,7 +81,7 @@ def doctor(
     It looks at data, figures, silence, versions, certificates, disks, clocks, refusals and brokers, with or without a
     running coordinator. The exit code is 1 if anything is odd.
 
-    With --watch and --exec somebody is told of each alarm once, and once when it is over, also after a restart.
+    With --watch and --exec each alarm is reported once, and once when it is over, also after a restart.
     """
     check_name("--federation", federation)
     if execute and not watch:
@@ -121,17 +121,17 @@ def default_memory(federation: str) -> Path:
 def _watch(
     connection: BrokerAddresses, federation: str, file: Path, words: Sequence[str], every: float
 ) -> None:
-    def tell(word: str, odd: Odd) -> bool:
+    def report(word: str, odd: Odd) -> bool:
         show_line(odd.sentence if word == BEGUN else f"over: {odd.who}: {odd.what}")
         return run(words, word, odd, complain) if words else True
 
     url, asks = connection.url(), may_ask(connection)
     while True:
-        told = read_told(file)
+        reported = read_reported(file)
         try:
             now = ranked(asyncio.run(of_broker(url, federation, asks=asks)))
-            if (after := look(told, now, tell)) != told:
-                write_told(file, after)
+            if (after := look(reported, now, report)) != reported:
+                write_reported(file, after)
         except (UserError, OSError) as error:  # one look that fails does not end the watch
             complain(f"{error}; it is tried again at the next look")
         time.sleep(every)

@@ -1,6 +1,6 @@
-"""`coordinator doctor --watch`: each alarm is told once, and once more when it is over. Nothing is told twice after a restart.
+"""`coordinator doctor --watch`: each alarm is reported once, and once more when it is over. Nothing is reported twice after a restart.
 
-An alarm is one kind of oddity of one device. What was told lies in a file, and a command that fails is asked again at the next look.
+An alarm is one kind of oddity of one device. A file keeps the reported ones, and a command that fails is asked again at the next look.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ LIMIT_S = 60.0  # that a command may run
 BEGUN, OVER = "begun", "over"
 
 Key = tuple[str, str]  # device and kind
-Told = Mapping[Key, Odd]  # of one device each
-Tell = Callable[[str, Odd], bool]  # whether somebody knows now
+Reported = Mapping[Key, Odd]  # of one device each
+Report = Callable[[str, Odd], bool]  # whether somebody knows now
 
 
 @dataclass(frozen=True)
 class News:
-    """What somebody has to be told; devices about which the same is odd are one."""
+    """One thing to report; devices about which the same is odd are one."""
 
     word: str  # BEGUN or OVER
     odd: Odd
 
 
-def news(told: Told, now: Sequence[Odd]) -> list[News]:
+def news(known: Reported, now: Sequence[Odd]) -> list[News]:
     """What has changed since. While the broker cannot be reached nothing is over, for nobody knows."""
     present = {(device, one.kind) for one in now for device in one.devices}
     found: list[News] = []
     for one in now:
-        new = tuple(device for device in one.devices if (device, one.kind) not in told)
+        new = tuple(device for device in one.devices if (device, one.kind) not in known)
         if new:
             found.append(News(BEGUN, replace(one, devices=new)))
     if (BROKER, "broker") not in present:
         ended: dict[object, Odd] = {}
-        for key, one in told.items():
+        for key, one in known.items():
             if key not in present:
                 ended[one.likeness] = ended.get(one.likeness, one).joined(one)
         found += [News(OVER, one) for one in ended.values()]
     return found
 
 
-def look(told: Told, now: Sequence[Odd], tell: Tell) -> dict[Key, Odd]:
-    """Tell what has changed; returns what is told then. What could not be told counts as not told."""
-    known = dict(told)
-    for one in news(told, now):
-        if not tell(one.word, one.odd):
+def look(reported: Reported, now: Sequence[Odd], report: Report) -> dict[Key, Odd]:
+    """Report what has changed; returns what is reported then. A report that reached nobody counts as none."""
+    known = dict(reported)
+    for one in news(reported, now):
+        if not report(one.word, one.odd):
             continue
         for device in one.odd.devices:
             key = device, one.odd.kind
@@ -65,8 +65,8 @@ def look(told: Told, now: Sequence[Odd], tell: Tell) -> dict[Key, Odd]:
     return known
 
 
-def read_told(file: Path) -> dict[Key, Odd]:
-    """What was told before; nothing if the file is missing or damaged: an alarm told twice is better than none."""
+def read_reported(file: Path) -> dict[Key, Odd]:
+    """The alarms that were reported before; none if the file is missing or damaged: twice is better than never."""
     try:
         saved = read_odd(json_text.loads(file.read_bytes()))
     except (OSError, ValueError):
@@ -74,10 +74,10 @@ def read_told(file: Path) -> dict[Key, Odd]:
     return {(one.devices[0], one.kind): one for one in saved}
 
 
-def write_told(file: Path, told: Told) -> None:
-    """Keep what was told through a restart."""
+def write_reported(file: Path, known: Reported) -> None:
+    """Keep them through a restart."""
     private_folder(file.parent)
-    content = json_text.dumps([one.to_json() for one in told.values()])
+    content = json_text.dumps([one.to_json() for one in known.values()])
     write_atomically(file, content.encode())
 
 

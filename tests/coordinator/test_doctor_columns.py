@@ -116,8 +116,10 @@ def test_nothing_is_odd_about_a_column_that_is_alike() -> None:
 
 
 SCALES: Mapping[str, tuple[Numbers, str]] = {
-    "ten times": (scaled(10.6), "scale"),
-    "a tenth": (scaled(1 / 10.6), "scale"),
+    "ten times, as units differ": (scaled(10.0), "unit"),
+    "a lost comma": (scaled(0.1), "unit"),
+    "twelve times": (scaled(12.0), "scale"),
+    "a twelfth": (scaled(1 / 12.0), "scale"),
     "nine times": (scaled(9.0), ""),
     "a hundred times, as units differ": (scaled(100.0), "unit"),
     "a hundredth": (scaled(0.01), "unit"),
@@ -176,6 +178,18 @@ def test_a_unit_that_half_of_the_devices_have_is_of_the_smaller_half() -> None:
     assert odd_in(*seven) == [("gw-0, gw-1, gw-2", "unit")]
 
 
+def test_ten_times_is_a_unit_on_a_few_devices_among_others_that_are_alike() -> None:
+    assert odd_in(scaled(10.0), count=4) == [("gw-3", "unit")]
+    assert odd_in(scaled(10.0), count=3) == [], "two others show no spread"
+    for factor in (8.9, 11.2, 3.28):
+        assert odd_in(scaled(factor), usual=GOOD) in ([], [("gw-9", "scale")]), factor
+    group = [scaled(10.0 + 0.02 * n) for n in range(5)]
+    assert odd_in(*group) == [], "as many as a group"
+    sizes = [scaled(one) for one in (1.0, 1.5, 2.2, 3.0, 10.0)]
+    assert odd_in(*sizes, count=5) == [], "sites of other sizes"
+    assert odd_in(Numbers(100.0, 500.0, 5.0)) == [("gw-9", "scale")], "another spread"
+
+
 def unit(low: Numbers, high: Numbers, reach: float = 0.0) -> str:
     return columns._unit_of(low, high, reach) or ""
 
@@ -230,7 +244,7 @@ def test_flags_and_rare_events_have_no_scale() -> None:
     rain = Numbers(900.0, 0.5, 9.0)  # mostly 0: three values carry the sum
     assert odd_in(Numbers(900.0, 8.0, 100.0), usual=rain, apart=0) == []
     many = Numbers(9000.0, 0.5, 9.0)
-    assert odd_in(Numbers(9000.0, 5.4, 97.0), usual=many, apart=0) == [("gw-9", "scale")]
+    assert odd_in(Numbers(9000.0, 6.0, 108.0), usual=many, apart=0) == [("gw-9", "scale")]
     assert odd_in(Numbers(9000.0, 40.0, 93.0), usual=many, apart=0) == [], "rain fell more often"
     assert odd_in(scaled(100.0, usual=rain), usual=rain, apart=0) == []
     debts = Numbers(900.0, -0.5, 9.0)
@@ -247,7 +261,7 @@ TINY = Numbers(100.0, 0.05, 0.005)
 
 
 def test_scales_of_small_and_of_constant_numbers() -> None:
-    assert odd_in(scaled(10.6, usual=TINY), usual=TINY) == [("gw-9", "scale")]
+    assert odd_in(scaled(12.0, usual=TINY), usual=TINY) == [("gw-9", "scale")]
     flat = Numbers(100.0, 50.0, 0.0)
     assert odd_in(Numbers(100.0, 600.0, 60.0), usual=flat, apart=0) == [("gw-9", "scale")]
     assert odd_in(Numbers(100.0, 50.0, 5.0), usual=flat, apart=0) == []
@@ -260,18 +274,18 @@ def test_scales_of_small_and_of_constant_numbers() -> None:
 def test_the_words_of_a_scale() -> None:
     found = [
         odd
-        for other in (scaled(10.6), scaled(1 / 10.6), scaled(-1.0))
+        for other in (scaled(12.0), scaled(1 / 12.0), scaled(-1.0))
         for odd in odd_columns({"full": FULL, "load": column(other)})
     ]
     assert [odd.what for odd in found] == [
-        "'load' is 10.51 times the fleet's median: 532.6, there 50.7",
-        "'load' is 10.67 times smaller than the fleet's median: 4.741, there 50.6",
+        "'load' is 11.89 times the fleet's median: 603, there 50.7",
+        "'load' is 12.08 times smaller than the fleet's median: 4.187, there 50.6",
         "'load' is about -50 here and about 50.35 on the others: the sign is wrong?",
     ]
     assert [odd.next for odd in found] == ["on the device: agent check --propose --data DATA"] * 3
     assert found[2].weight == 1.0
-    assert found[0].weight == pytest.approx(math.log10(532.6 / 50.7), abs=0.01)
-    assert found[1].weight == pytest.approx(math.log10(50.6 / 4.741), abs=0.01)
+    assert found[0].weight == pytest.approx(math.log10(603 / 50.7), abs=0.01)
+    assert found[1].weight == pytest.approx(math.log10(50.6 / 4.187), abs=0.01)
 
 
 def signs(*others: Numbers, **how: Any) -> list[str]:

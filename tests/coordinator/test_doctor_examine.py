@@ -297,7 +297,7 @@ def test_a_disk_has_one_row_with_what_is_true_now() -> None:
     assert named(examine.examine(examine.Facts(evaluation=far))) == [("gw-9", "figure")]
     weights = {"a": {"none": 1.0}, "b": {"server": 1.0}, "c": {"server": 1.0}}
     assert kinds(examine.examine(examine.Facts(weights=weights))) == ["no model"]
-    shown = examine.Facts(Seen(NOW, {"a": status("a", twins=1)}), {"load": column(scaled(10.6))}, "load")  # fmt: skip
+    shown = examine.Facts(Seen(NOW, {"a": status("a", twins=1)}), {"load": column(scaled(12.0))}, "load")  # fmt: skip
     assert kinds(examine.examine(shown)) == ["twin id", "target"]
     assert examine.examine(examine.Facts()) == []
 

@@ -1,4 +1,4 @@
-"""Each alarm is told once, and once more when it is over."""
+"""Each alarm is reported once, and once more when it is over."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from covey.coordinator.cli.program import app
 from covey.coordinator.doctor.odd import BROKER, Odd
-from covey.extras.doctor.watch import Told, command_of, look, read_told, run, write_told
+from covey.extras.doctor.watch import Reported, command_of, look, read_reported, run, write_reported
 from covey.shared.errors import UserError
 
 
@@ -19,24 +19,24 @@ def odd(*devices: str, kind: str = "disk", what: str = "full") -> Odd:
 
 
 class Night:
-    """Who is told what, look by look."""
+    """A night with its alarms, look by look."""
 
     def __init__(self) -> None:
-        self.told: Told = {}
+        self.reported: Reported = {}
         self.heard: list[str] = []
         self.hears = True
 
     def look(self, *now: Odd) -> list[str]:
         self.heard = []
-        self.told = look(self.told, now, self.tell)
+        self.reported = look(self.reported, now, self.report)
         return self.heard
 
-    def tell(self, word: str, one: Odd) -> bool:
+    def report(self, word: str, one: Odd) -> bool:
         self.heard.append(f"{word} {one.who} {one.kind}")
         return self.hears
 
 
-def test_an_alarm_is_told_once_and_once_when_it_is_over() -> None:
+def test_an_alarm_is_reported_once_and_once_when_it_is_over() -> None:
     night = Night()
     assert night.look(odd("a")) == ["begun a disk"]
     assert night.look(odd("a", what="3 MB free")) == [], "the same alarm in other words"
@@ -55,7 +55,7 @@ def test_nothing_is_over_while_the_broker_cannot_be_reached() -> None:
     assert night.look(odd("a")) == ["over broker broker"]
 
 
-def test_what_could_not_be_told_is_told_at_the_next_look() -> None:
+def test_an_alarm_that_reached_nobody_comes_again_at_the_next_look() -> None:
     night = Night()
     night.hears = False
     assert night.look(odd("a")) == night.look(odd("a")) == ["begun a disk"]
@@ -66,22 +66,22 @@ def test_what_could_not_be_told_is_told_at_the_next_look() -> None:
     assert night.look() == night.look() == ["over a disk"]
 
 
-def test_nothing_is_told_twice_after_a_restart(tmp_path: Path) -> None:
+def test_nothing_is_reported_twice_after_a_restart(tmp_path: Path) -> None:
     file = tmp_path / "covey" / "alarms.json"
     night = Night()
     night.look(odd("a", "b"), odd("c", kind="clock"))
-    write_told(file, night.told)
+    write_reported(file, night.reported)
     again = Night()
-    again.told = read_told(file)
-    assert again.told == night.told
+    again.reported = read_reported(file)
+    assert again.reported == night.reported
     assert again.look(odd("a", "b"), odd("c", kind="clock")) == []
     file.write_bytes(b"[{")
-    assert read_told(file) == read_told(tmp_path / "nowhere") == {}
+    assert read_reported(file) == read_reported(tmp_path / "nowhere") == {}
 
 
 def test_a_command_gets_the_alarm_as_words_and_no_shell_reads_it(tmp_path: Path) -> None:
     file = tmp_path / "heard"
-    script = tmp_path / "tell.py"
+    script = tmp_path / "notify.py"
     script.write_text(
         f"import os, sys\nopen({str(file)!r}, 'a').write(os.environ['COVEY_ALARM'] + ' ' + sys.argv[-1] + '\\n')\n"
         "sys.exit('mute' in sys.argv)\n"
