@@ -131,7 +131,14 @@ FORM = "sqlite:FILE?table=NAME or sqlite:FILE?query=SELECT..."
 KEYS = ("table", "query")
 JSON_LINES = (".jsonl", ".ndjson")
 TEXTS = (".csv", ".tsv", *JSON_LINES)
-NAMED_TEXTS = (*TEXTS, ".txt", ".dat", ".log", ".json")  # which a folder may hold next to its data
+NAMED_TEXTS = (
+    *TEXTS,
+    ".txt",
+    ".dat",
+    ".data",
+    ".log",
+    ".json",
+)  # which a folder may hold next to its data
 DAILY = (*TEXTS, ".parquet")
 LONGEST_LINE = 1 << 16  # bytes
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")

@@ -388,6 +388,12 @@ def _sample_signs(
         alike = sum(one.kind == kind for one in values) > len(values) / 2
         if kind == "time" and alike:
             return f"{name!r:.40} above times"
+        if (
+            kind == "word"
+            and _signs(name)
+            and 2 * [*map(_signs, cells)].count(_signs(name)) > len(values)
+        ):
+            return f"{name!r:.40} above cells like it"
         if kind == "word":
             recurring.append(name in cells)
         if kind == "number" and alike:
@@ -404,6 +410,12 @@ def _sample_signs(
     if len(recurring) > 1 and all(recurring):
         return "its words occur below it"
     return ""
+
+
+def _signs(text: str) -> str:
+    """The signs around digits, as in 31.12.2025 or 20,5; empty for a text with a letter, or without a digit."""
+    is_name = text.upper() != text.lower() or not any(map(str.isdigit, text))
+    return "" if is_name else re.sub(r"\d+", "9", text)
 
 
 def _check_names_given(path: Path, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

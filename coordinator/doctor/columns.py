@@ -345,7 +345,8 @@ def _constants(title: str, of: OfDevices) -> Iterator[Odd]:
         return
     for device in flat:
         value = of[device].mean
-        if value == 0 and abs(usual) <= 1.5 * within:  # rain, or a border pixel: mostly 0
+        # rain, or a border pixel: mostly 0, if only on the devices of its own kind
+        if value == 0 and any(abs(one.mean) <= 1.5 * one.std for one in changing):
             continue
         what = f"{title} is {plain(value)} in all its rows, and changes on the others"
         command = f"look at the sensor; on the device: {CHECK}"

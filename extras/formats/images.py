@@ -221,10 +221,6 @@ def _open(source: ImageSource) -> Image:
     """The unpacked image, with palettes, black-and-white and opaque alpha resolved. DataError for anything else than an image."""
     with _opened(source) as opened:
         mode = opened.mode
-        if opened.has_transparency_data:
-            alpha = opened.convert("RGBA").getchannel("A")
-            if np.asarray(alpha).min() < OPAQUE:
-                _check_mode(source, f"{mode} with transparent pixels")
         return opened.convert(EQUIVALENT_MODES.get(mode, mode))
 
 
@@ -246,6 +242,10 @@ def _opened(source: ImageSource) -> Iterator[Image]:
                 _check_pixels(source, opened.size)
                 if opened.getexif().get(ORIENTATION, 1) != 1:
                     ImageOps.exif_transpose(opened, in_place=True)
+                if opened.has_transparency_data:
+                    alpha = opened.convert("RGBA").getchannel("A")
+                    if np.asarray(alpha).min() < OPAQUE:
+                        _check_mode(source, f"{opened.mode} with transparent pixels")
                 yield opened
     except DataError:
         raise

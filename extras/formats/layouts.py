@@ -14,7 +14,12 @@ from covey.agent.data.table_columns import instants
 from covey.agent.data.table_rows import BLOCK_ROWS, Block, TableFile, check_columns, listed
 from covey.agent.data.values import moment_of, plain_number, spelled, value_of
 from covey.shared.errors import DataError
+from covey.shared.scenario.classes import name_parts
 from covey.shared.scenario.columns import Notation, Pivot
+
+HOURS = frozenset(
+    {"hour", "hours", "hh", "hr", "h", "stunde"}
+)  # in the name of a column of hours alone
 
 
 def laid_out(
@@ -56,11 +61,13 @@ class _Joined(TableFile):
             cells = {name: block.cells[name] for name in others}
             if is_read:
                 parts = zip(*(block.cells[part] for part in self._parts), strict=True)
-                cells[first] = plain([_joined(*one) for one in parts], self._notation)
+                are_hours = not HOURS.isdisjoint(name_parts(self._parts[1]))
+                texts = [_joined(*one, are_hours=are_hours) for one in parts]
+                cells[first] = plain(texts, self._notation)
             yield replace(block, cells=cells)
 
 
-def _joined(first: object, *others: object) -> str:
+def _joined(first: object, *others: object, are_hours: bool) -> str:
     """A day and a clock, or year, month, day and what follows, as one text; empty if one of them is missing."""
     texts = [spelled(cell).removesuffix(".0") for cell in (first, *others)]
     if any(value_of(cell).kind == "missing" for cell in (first, *others)):
@@ -68,7 +75,9 @@ def _joined(first: object, *others: object) -> str:
     if len(others) == 1:
         day = moment_of(first)
         clock = str(others[0]).strip()
-        if clock.isdigit():  # 5 is 0:05, and 130500 is 13:05:00
+        if clock.isdigit() and are_hours:
+            clock = f"{clock}:00"
+        elif clock.isdigit():  # 5 is 0:05, and 130500 is 13:05:00
             clock = clock.zfill(4 if len(clock) < 5 else 6)
         return f"{texts[0] if day is None else day.date().isoformat()} {clock}"
     filled = [text.zfill(2) for text in texts]

@@ -28,7 +28,12 @@ MAX_STRANGE = 3  # words in a column of numbers in the description
 FEW_VALUES = 20  # a column with at most this number of different values may name classes
 LAYOUT = ("names", "join", "pivot", "zeros")  # of `Notation`, which no cell shows
 EXAMINED_ROWS = 1000  # in which the notation of a file is looked for
-TIME_WORDS = ("time", "date", "stamp")  # in the name of a column that holds times as numbers
+TIME_WORDS = (
+    "time",
+    "date",
+    "stamp",
+    "yyyy",
+)  # in the name of a column that holds times as numbers
 LEAST_COMPACT = 5  # different dates of eight digits or more, which are no accident
 LARGE = 1e7  # of numbers that may be times
 LEAST_DATE = 1e5  # of those with the name of a time: 251025

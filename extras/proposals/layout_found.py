@@ -17,6 +17,7 @@ from covey.agent.data.table_columns import instants
 from covey.agent.data.table_files import open_table
 from covey.agent.data.values import spelled, value_of
 from covey.agent.data_place import GrowingFolder, is_json
+from covey.extras.formats.layouts import HOURS
 from covey.extras.proposals.describe import ColumnDescription, TableDescription, describe_table
 from covey.shared.scenario.classes import name_parts
 from covey.shared.scenario.columns import Notation, Pivot
@@ -29,15 +30,15 @@ CALENDAR = (
 DAY = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\.?|(19|20)?\d{6}")
 CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?(\s*[AaPp]\.?[Mm]\.?)?")
 DIGITS = re.compile(r"([01]?\d|2[0-3])?[0-5]?\d([0-5]\d)?")
-CLOCK_NAMES = frozenset(
-    {"time", "clock", "hour", "hhmm", "uhrzeit", "zeit", "heure", "hora", "utc"}
-)
+CLOCK_NAMES = frozenset({"time", "clock", "hhmm", "uhrzeit", "zeit", "heure", "hora", "utc"})
 # columns whose words name quantities, and those that hold the readings of any
 NAMING = frozenset(
     ("entity_id", "topic", "field", "key", "metric", "variable", "parameter", "attribute", "property", "quantity", "measure",
      "measurement", "tag", "point", "signal", "channel", "observation")
 )  # fmt: skip
 READING = frozenset({"value", "state", "reading", "payload", "val", "wert", "data", "message", "v"})
+HOURS_OF_DAY = 24
+LEAST_CLOCK = 100  # 1:00 without a sign: smaller ones alone may be hours
 MOST_NAMES = 200  # of quantities
 LEAST_READINGS = 8
 APART = 6.0  # deviations between the levels of two quantities
@@ -119,8 +120,12 @@ def _is_clock(column: ColumnDescription) -> bool:
         return False
     if all(map(CLOCK.fullmatch, column.values)):
         return True
-    is_named = not CLOCK_NAMES.isdisjoint(name_parts(column.name))
-    return is_named and column.kind == "whole" and all(map(DIGITS.fullmatch, column.values))
+    names = {*name_parts(column.name)}
+    if column.kind != "whole" or column.largest is None or not names & (CLOCK_NAMES | HOURS):
+        return False
+    if names & HOURS:
+        return (column.smallest or 0) >= 0 and column.largest <= HOURS_OF_DAY
+    return column.largest >= LEAST_CLOCK and all(map(DIGITS.fullmatch, column.values))
 
 
 # -- keys that are left out ----------------------------------------------------------------------------------

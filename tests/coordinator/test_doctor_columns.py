@@ -328,6 +328,10 @@ def test_a_constant_is_odd_where_the_others_change() -> None:
     assert odd_in(Numbers(100.0, 0.0, 0.0), usual=rain) == []
     assert odd_in(Numbers(100.0, 0.0, 0.0), usual=Numbers(100.0, 1.0, 0.6)) == [("gw-9", "constant")]  # fmt: skip
     assert odd_in(Numbers(100.0, 1.0, 0.0), usual=rain) == [("gw-9", "constant")]
+    # a pixel at the edge: 0 or nearly 0 in the north, and inverted in the south
+    inverted = [Numbers(100.0, 253.0, 2.0)] * 3
+    assert odd_in(Numbers(100.0, 0.0, 0.0), rain, *inverted, count=5) == []
+    assert odd_in(Numbers(100.0, 0.0, 0.0), *inverted, count=4) == [("gw-0", "constant")]
     # the height of a place: it differs from one to another, and hardly changes
     heights = [Numbers(100.0, 100.0 * n, 1.0) for n in range(1, 9)]
     assert odd_in(*heights, flat, count=9) == []

@@ -67,8 +67,9 @@ TEMPS = [[float(temp)] for _, temp, _ in READINGS]
         ([f"{1760000000 + row}\tpump\t{20 + row % 5}\tok" for row in range(30)], 4),
         ([f"pump;{20 + row % 5},5;0,{row % 7};worn" for row in range(30)], 4),  # decimal commas
         ([f"{row % 24}:{row % 60:02d}:00,pump,{20 + row % 5}" for row in range(30)], 3),
+        ([f"{1 + n // 24:02d}.10.2025 {n % 24:02d}:00;20,{n % 9};ok" for n in range(60)], 3),
     ],
-    ids=["time", "numbers", "trailing", "mqtt", "words", "tabs", "german", "clock"],
+    ids=["time", "numbers", "trailing", "mqtt", "words", "tabs", "german", "clock", "dates"],
 )
 def test_a_first_line_that_is_a_sample_is_refused_with_what_to_do(
     tmp_path: Path, lines: list[str], width: int
@@ -313,6 +314,7 @@ def test_things_of_one_kind_stay_rows(tmp_path: Path, header: str) -> None:
         ("Time,Date,temp,state", [f"{row % 24}:30:00,2025-10-{1 + row // 24:02d}" for row in range(72)]),
         ("day,hhmm,temp,state", [f"202510{1 + row // 24:02d},{100 * (row % 24) + 5}" for row in range(72)]),
         ("date,time,temp,state", [f"2025/10/{1 + row // 24:02d},{row % 12 or 12}:00 {'ap'[row % 24 // 12]}m" for row in range(72)]),
+        ("YYYYMMDD,HH,temp,state", [f"202510{1 + row // 24:02d},{1 + row % 24}" for row in range(72)]),
         ("year,month,day,hour,temp,state", [f"2025,10,{1 + row // 24},{row % 24}" for row in range(72)]),
         ("stamp,temp,state", [f"202510{1 + row // 24:02d}{row % 24:02d}05" for row in range(72)]),
         ("date,temp,state", [f"2510{1 + row // 3:02d}" for row in range(72)]),
