@@ -132,7 +132,7 @@ def keep(
         return None
     task = Task.model_validate(candidate.task)
     new = answering.figures(local, task.outputs)
-    verdict, is_first = _compared(new, current, task, dataset, place, rules, force=force)
+    verdict, is_first = _compared(new, current, task, dataset, place, rules=rules, force=force)
     same = current is not None and _is_judged_again(candidate, current)
     if same and not new.get("diverged"):
         verdict = VersionVerdict(
@@ -159,8 +159,8 @@ def _compared(
     task: Task,
     dataset: Dataset,
     place: KeepPlace,
-    rules: OwnersRules,
     *,
+    rules: OwnersRules,
     force: bool,
 ) -> tuple[VersionVerdict, bool]:
     """Whether a model may take over, and whether none was accepted before that it could be compared with."""
@@ -193,7 +193,7 @@ def _taken_back(
         version = replace(file.version, origin=deployment.origin, name=deployment.name)
         force = deployment.force and rules.policy.forced_models == "taken"
         current = _read(place, place.current)
-        verdict, is_first = _compared(new, current, task, dataset, place, rules, force=force)
+        verdict, is_first = _compared(new, current, task, dataset, place, rules=rules, force=force)
         return _answer(version, verdict, main_figure(new, task.measure), is_first=is_first)
     return None
 
