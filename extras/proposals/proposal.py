@@ -13,6 +13,7 @@ from covey.extras.proposals.fleet_columns import FleetColumn
 from covey.extras.proposals.pictures import BYTE_SCALE, picture_task
 from covey.extras.proposals.targets import Target, classes_of
 from covey.extras.proposals.task_of_table import table_task
+from covey.shared import extras
 from covey.shared.errors import UserError
 from covey.shared.scenario.load import from_mapping
 from covey.shared.scenario.scenario import Scenario
@@ -244,10 +245,11 @@ def _add_rounds(agents: int, proposal: Proposal) -> None:
     methods = ["local", "fedavg", "ditto"]
     if strategy.value not in methods:
         methods.append(strategy.value)
-    proposal.sections["compare"] = {
-        "methods": Choice(
-            [{"name": name} for name in methods],
-            "`coordinator compare` runs these, and its verdict shows whether groups are worth it",
-        ),
-        "seeds": Choice([1], "more seeds narrow the verdict's interval"),
-    }
+    if extras.has("compare"):
+        proposal.sections["compare"] = {
+            "methods": Choice(
+                [{"name": name} for name in methods],
+                "`coordinator compare` runs these, and its verdict shows whether groups are worth it",
+            ),
+            "seeds": Choice([1], "more seeds narrow the verdict's interval"),
+        }

@@ -17,6 +17,7 @@ from covey.extras.proposals.fleet_columns import FleetColumn
 from covey.extras.proposals.proposal import checked, propose, scenario_name
 from covey.extras.proposals.proposal_data import describe
 from covey.extras.proposals.targets import classes_of
+from covey.shared import extras
 from covey.shared.errors import UserError
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
@@ -127,6 +128,15 @@ def test_the_text_has_a_reason_for_each_choice_and_loads(tmp_path: Path) -> None
     for section in proposal.sections.values():
         assert all(choice.why for choice in section.values())
     assert max(map(len, text.splitlines())) <= 110
+
+
+def test_a_proposal_compares_nothing_where_nothing_can_be_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extras, "has", lambda extra: extra != "compare")
+    proposal = proposed(odd_table(tmp_path))
+    assert "compare" not in proposal.sections
+    assert checked(proposal).compare is None
 
 
 def test_names_that_yaml_could_misread_stay_names(tmp_path: Path) -> None:
