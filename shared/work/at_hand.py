@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.settings import Noise
 from covey.shared.seeds import generator
@@ -87,7 +89,7 @@ def prepared(
         client=client,
         seed=work.seed,
         models=tuple(models),
-        numbers=work.numbers,
+        numbers=_Asked(work.numbers),
         cluster=work.cluster,
         layout=layout,
         training=training,
@@ -95,6 +97,13 @@ def prepared(
         split=split,
     )
     return job, local, prior
+
+
+class _Asked(dict[str, Any]):
+    """The numbers of an order: one that is missing where a method needs it is a fault of the order, not of the device."""
+
+    def __missing__(self, name: str) -> Any:
+        raise PublicError(f"numbers.{name} is missing; the order is refused")
 
 
 def seen_by_methods(state: ClientState) -> ClientState:

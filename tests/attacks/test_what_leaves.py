@@ -232,6 +232,15 @@ def test_counts_of_classes_do_not_enter_a_training_or_a_figure_that_dp_sgd_hides
     assert why in str(report.failure)
 
 
+def test_an_order_without_a_number_of_its_phase_is_refused_by_the_name_of_the_number(
+    tmp_path: Path,
+) -> None:
+    report = Device(tmp_path).report(
+        np.zeros(COLUMNS), phase="vote", strategy={"name": "pacfl"}, sizes={}
+    )
+    assert report.failure == "numbers.share is missing; the order is refused"
+
+
 def test_a_card_has_no_noise_and_stays_where_the_owner_demands_dp_sgd(tmp_path: Path) -> None:
     """The coordinator asks for DP-SGD as it must, and for sums of the samples as well."""
     pytest.importorskip("opacus")

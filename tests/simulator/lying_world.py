@@ -80,6 +80,10 @@ class OverError(Exception):
     """Everything that the plan asks for has been played."""
 
 
+# of a run of the liar's: KeyError, for its lies may bend what it needs itself
+ENDS = (OverError, GivenUpError, KeyError)
+
+
 def table(seed: int, client: ClientId) -> list[Row]:
     """The rows of an agent."""
     draw = np.random.default_rng([seed, *client.encode()])
@@ -528,7 +532,7 @@ def _complete(liar: Liar, folder: Path, number: int) -> None:
     with liar.at_large():
         try:
             Driver(run, liar).complete(dict.fromkeys(liar.fleet.agents, (ROWS, ROWS)))
-        except (OverError, GivenUpError) as end:
+        except ENDS as end:
             liar.history.story.append(f"{type(end).__name__}: {end}")
     if quarantined := run.members.quarantined:
         liar.broken.append(f"quarantined for a refusal: {quarantined}")
