@@ -166,7 +166,7 @@ MUTANTS = (
     Mutant(
         "outbox not durable",
         "agent/device/outbox.py",
-        "write_atomically(self._path, content)",
+        "write_atomically(self._path, content, durable=self._durable)",
         "write_atomically(self._path, content, durable=False)",
         "tests/simulator/test_durable.py::test_an_outbox_knows_after_a_power_cut_what_it_knew_before[1]",
     ),

@@ -96,14 +96,18 @@ def _targets(used: Mapping[str, Mapping[str, Any]]) -> OfDevices:
 
 def same_data(used: Mapping[str, Mapping[str, Any]], evaluation: Evaluation) -> Iterator[Odd]:
     """Devices with the same loss to the last digit on the same number of test rows, of the model and of their constant: this one
-    is of their own training rows, which differ where they only share a test part."""
-    same: dict[object, list[str]] = {}
+    is of their own training rows, which differ where they only share a test part. A constant class follows from so few counts
+    that it is the same on some devices by chance: it tells nothing of them if others with the same test rows have another."""
+    same: dict[tuple[float, float, bool], dict[float, list[str]]] = {}
     for device, figures in used.items():
         nothing = evaluation[device].get("baseline") or {}
         loss, of_constant = (one.get("loss", 0.0) for one in (figures, nothing))
         if loss > 0 and figures["n"] >= LEAST_VALUES:
-            same.setdefault((figures["n"], loss, of_constant), []).append(device)
-    yield from same_rows(same.values())
+            tested = (figures["n"], loss, "variance" in figures)
+            same.setdefault(tested, {}).setdefault(of_constant, []).append(device)
+    for (*_, is_value), by_constant in same.items():
+        if is_value or len(by_constant) == 1:
+            yield from same_rows(by_constant.values())
 
 
 def _worse_than_nothing(

@@ -23,6 +23,7 @@ from covey.shared.numerics.mixture import FleetWeights
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
+from covey.shared.storage.files import naming
 from covey.shared.strategies.base import ClientId, Order, Phase, Setup, Training
 from covey.shared.strategies.part_local import model_of, with_own
 from covey.shared.strategies.phase_names import AHEAD, CARD, EVALUATE, MOMENTS
@@ -464,5 +465,6 @@ class OrderBook:
 def _write_new(path: Path, content: bytes) -> None:
     """Write a file that a coordinator which starts again makes again. Who reads the old one keeps it: a rename in its place would
     have some file systems (ext4) write the content to the disk at once, which takes about a millisecond."""
-    path.unlink(missing_ok=True)
-    path.write_bytes(content)
+    with naming(path):
+        path.unlink(missing_ok=True)
+        path.write_bytes(content)

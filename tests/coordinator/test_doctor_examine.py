@@ -149,7 +149,9 @@ def test_devices_that_share_a_test_part_alone_are_no_copies(targets: dict[str, f
         return named(examine.odd_figures({f"gw-{n}": {"server": shared, "baseline": {"n": 90, "loss": one}} for n, one in enumerate(constants)}))  # fmt: skip
 
     assert found(1.1, 1.2, 1.3) == []
-    assert found(1.1, 1.2, 1.1) == [("gw-0, gw-2", "copy")]
+    assert found(1.1, 1.1) == [("gw-0, gw-1", "copy")]
+    # the constant class of two devices is the same by chance
+    assert found(1.1, 1.2, 1.1) == ([("gw-0, gw-2", "copy")] if targets else [])
 
 
 def checked(shift: float, mean: float = 50.0, variance: float = 25.0, n: int = 50, **own: float) -> dict[str, Any]:  # fmt: skip

@@ -46,13 +46,13 @@ FOUND = {
         1,
         True,
         (
-            Fault("full disk", at=4.1, lasts=5.7),
-            Fault("power cut of coordinator", at=1.3, lasts=1.5, target=43),
+            Fault("full disk", at=5.8, lasts=4.6),
+            Fault("power cut of coordinator", at=3.9, lasts=1.5, target=28),
         ),
     ),
     "orders before the disk": Plan(0, "fedavg", "hasty", 1, False, ()),
     "masks of the missing": Plan(
-        0, "fedavg", "hasty", 1, False, (Fault("kill agent", at=1.5, lasts=60),), secure=True
+        0, "fedavg", "hasty", 1, False, (Fault("kill agent", at=1.2, lasts=60),), secure=True
     ),
     "memory on the disk": Plan(
         34,
@@ -73,7 +73,7 @@ FOUND = {
         0, "fedavg", "hasty", 1, False, (Fault("put back folder", at=1, lasts=5),), secure=True
     ),
     "listed members": Plan(
-        0, "fedavg", "hasty", 1, False, (Fault("kill agent", at=1.5, lasts=60),), secure=True
+        0, "fedavg", "hasty", 1, False, (Fault("kill agent", at=1.2, lasts=60),), secure=True
     ),
     "synced files": Plan(
         0, "fedavg", "hasty", 1, False, (Fault("power cut of coordinator", at=3, lasts=5),)
