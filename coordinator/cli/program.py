@@ -12,6 +12,7 @@ class CoordinatorCommands(Commands):
     """The commands of this program. SIGTERM and a closed terminal stop each of them as Ctrl-C does."""
 
     front: ClassVar[Entries] = {  # they follow the life of a run
+        "try": CommandEntry("trial:try_command", "Try your files: does it pay?", extra="trial"),
         "init": CommandEntry(
             "init:init_command", "Propose a scenario for your own data", extra="proposals"
         ),
@@ -33,9 +34,7 @@ class CoordinatorCommands(Commands):
         "promote": CommandEntry(
             "promote:promote", "Publish a run's models to the devices", extra="in_use"
         ),
-        "rollback": CommandEntry(
-            "promote:rollback", "Publish what was in use before", extra="in_use"
-        ),
+        "rollback": CommandEntry("promote:rollback", "Publish the version before", extra="in_use"),
         "versions": CommandEntry(
             "versions:versions_command", "List what was published", extra="in_use"
         ),

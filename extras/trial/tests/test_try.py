@@ -1,0 +1,168 @@
+"""`coordinator try`: the sentence and the table come from the verdict of the comparison, and a user's mistake has a sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from covey.coordinator.cli.program import app
+from covey.extras.compare.rows import ComparisonRow
+from covey.extras.compare.tests.comparisons import scenario
+from covey.extras.proposals.choices import Proposal
+from covey.extras.trial.trial import METHODS, ROUNDS, WAYS, Answer, answer_of, planned, sources_of
+from covey.shared.errors import UserError
+from covey.shared.scenario.load import load
+from covey.shared.scenario.scenario import Scenario
+
+KEY = "delivered_accuracy_macro"
+CONSTANT, TREES = "baseline_accuracy_macro", "trees_accuracy_macro"
+NAMED = {"a": "north.csv", "b": "south.csv"}
+COMPARE = {
+    "methods": [{"name": name} for name in METHODS],
+    "seeds": [1],
+    "published": {},
+    "metric": "delivered",
+}
+
+
+def row(method: str, agents: Mapping[str, float]) -> ComparisonRow:
+    mean = sum(agents.values()) / len(agents)
+    columns = {KEY: mean, CONSTANT: 0.3, TREES: 0.4, "clusters": 2 if method == "fedclust" else 1}
+    return ComparisonRow("", method, 1, columns, dict(agents))
+
+
+def answered(**figures: tuple[float, float]) -> Answer:
+    rows = [row(name, dict(zip(NAMED, own, strict=True))) for name, own in figures.items()]
+    return answer_of(scenario(compare=COMPARE), rows, NAMED)
+
+
+def test_the_sentence_is_that_of_the_verdict_on_the_best_way() -> None:
+    found = answered(local=(0.5, 0.6), fedavg=(0.6, 0.7), fedclust=(0.9, 0.9))
+    assert found.verdict.method == "fedclust"
+    assert found.sentence.startswith("groups, 2 clusters: in use accuracy 90.00 against 65.00 ")
+    rest = found.verdict.sentence.partition("accuracy")[2]
+    assert found.sentence.endswith(rest)
+
+
+def test_of_equal_ways_the_simpler_one_is_named() -> None:
+    assert answered(fedavg=(0.9, 0.9), fedclust=(0.9, 0.9)).verdict.method == "fedavg"
+
+
+def test_the_devices_that_lose_are_named() -> None:
+    found = answered(local=(0.5, 0.6), fedavg=(0.9, 0.55))
+    assert found.worse == ["south.csv"]
+    assert found.sentence.endswith("; worse for south.csv")
+    assert "worse for" not in answered(local=(0.5, 0.6), fedavg=(0.9, 0.9)).sentence
+
+
+def test_each_way_has_a_line_of_the_table_in_one_order() -> None:
+    found = answered(fedclust=(0.9, 0.9), fedavg=(0.6, 0.7), local=(0.5, 0.6))
+    assert [line[0] for line in found.table.rows] == [*WAYS.values()]
+    assert [line[1] for line in found.table.rows] == ["55.00", "65.00", "90.00", "40.00", "30.00"]
+
+
+def test_without_a_figure_of_training_together_there_is_no_verdict() -> None:
+    with pytest.raises(UserError, match="nothing could be compared"):
+        answered(local=(0.5, 0.6))
+
+
+# -- files ---------------------------------------------------------------------------------------------------------
+
+
+def tables(folder: Path, count: int = 3) -> list[str]:
+    """Devices whose classes lie on two sides of a line; each has 40 rows."""
+    draws = np.random.default_rng(0)
+    files = [folder / f"pump-{number}.csv" for number in range(count)]
+    for file in files:
+        rows = draws.normal(size=(40, 3)).round(3)
+        cells = [f"{a},{b},{c},{'worn' if a + b > 0 else 'good'}" for a, b, c in rows]
+        file.write_text("\n".join(["heat,noise,speed,state", *cells]) + "\n", "utf-8")
+    return [str(file) for file in files]
+
+
+def tried(*words: str) -> Result:
+    return CliRunner().invoke(app, ["try", *words])
+
+
+def test_three_files_become_a_verdict_and_a_scenario(tmp_path: Path) -> None:
+    place = tmp_path / "pumps.yaml"
+    done = tried(*tables(tmp_path), "--target", "state", "--out", str(place), "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    ways = {line["way"]: float(line["in use"]) for line in found["ways"]}
+    assert list(ways) == [*WAYS.values()]
+    assert ways["one model"] > ways["constant"]
+    assert found["outcome"] in ("worth it", "not worth it", "not shown", "worse")
+    assert load(place).task.target == "state"
+    assert found["next"][-1] == f"coordinator run {place}"
+
+
+def test_a_trial_has_fewer_rounds_than_the_proposal_and_the_methods_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[Scenario] = []
+
+    def watched(proposal: Proposal) -> Scenario:
+        plans.append(planned(proposal))
+        raise UserError("enough")
+
+    monkeypatch.setattr("covey.extras.trial.trial.planned", watched)
+    assert tried(*tables(tmp_path), "--target", "state", "--out", "pumps.yaml").exit_code == 2
+    [plan] = plans
+    assert plan.rounds.count == ROUNDS < 20
+    assert plan.compare is not None
+    assert [method.label for method in plan.compare.methods] == [*METHODS]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [((), "name the column to predict"), (("--target", "colour"), "no column is called 'colour'")],
+)
+def test_a_table_without_its_target_is_asked_for_one(
+    tmp_path: Path, words: tuple[str, ...], why: str
+) -> None:
+    done = tried(*tables(tmp_path), *words)
+    assert done.exit_code == 2
+    assert f"{why}; choose one with --target: state, speed, noise, heat" in done.stderr
+
+
+def test_for_one_file_the_message_shows_how_to_divide(tmp_path: Path) -> None:
+    done = tried(*tables(tmp_path, 1), "--target", "state")
+    assert done.exit_code == 2
+    assert "each file is a device; divide yours" in done.stderr
+
+
+def test_a_file_that_is_not_there_or_named_twice_is_refused(tmp_path: Path) -> None:
+    first, second = tables(tmp_path, 2)
+    for files, why in (((first, f"{second}x"), "there is no such file"), ((first, first), "twice")):
+        done = tried(*files, "--target", "state")
+        assert done.exit_code == 2
+        assert why in done.stderr
+
+
+def test_a_folder_has_a_device_in_each_file_unless_it_is_one(tmp_path: Path) -> None:
+    files = [Path(file) for file in tables(tmp_path)]
+    assert sources_of([tmp_path]) == files
+    one = tmp_path / "one"
+    one.mkdir()
+    files[0].rename(one / "train.csv")
+    files[1].rename(one / "test.csv")
+    with pytest.raises(UserError, match="nobody to train with"):
+        sources_of([one])
+
+
+def test_a_scenario_of_somebody_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / "pump.yaml"
+    mine.write_text("name: mine\n", "utf-8")
+    done = tried(*tables(tmp_path), "--target", "state")
+    assert done.exit_code == 2
+    assert "pump.yaml is there already" in done.stderr
+    assert mine.read_text("utf-8") == "name: mine\n"

@@ -1,0 +1,278 @@
+"""`coordinator try`: from files to a verdict, without a broker and without a scenario.
+
+`coordinator init` knows what files are, and the verdict of the comparison whether it pays. Only what is printed is made here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from covey.coordinator.cli.options import out
+from covey.coordinator.record.notices import Notice, Observer, PhaseFolded
+from covey.coordinator.run.options import RunOptions
+from covey.coordinator.view.lines import phase_line
+from covey.coordinator.view.printed import json_line, results_table, show_words
+from covey.coordinator.view.table import Table, columns_of
+from covey.extras.compare.compare import try_cells
+from covey.extras.compare.comparison_files import finished_rows
+from covey.extras.compare.dask_cells import failed
+from covey.extras.compare.grid import Cell, grid
+from covey.extras.compare.rows import TITLES, ComparisonRow
+from covey.extras.compare.verdict import Verdict, deciding, fields, verdicts
+from covey.extras.proposals.choices import Proposal
+from covey.extras.proposals.description import DataDescription
+from covey.extras.proposals.fleet_columns import fleet_columns
+from covey.extras.proposals.init import described, odd_among
+from covey.extras.proposals.proposal import propose
+from covey.extras.proposals.targets import candidates
+from covey.shared.cli import Json
+from covey.shared.errors import UserError
+from covey.shared.programs.terminal import Terminal
+from covey.shared.scenario.load import from_mapping
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.simulated_agents import agent_name
+from covey.shared.sentences import some
+from covey.shared.storage.files import write_atomically
+
+ROUNDS = 10  # half of those that `init` proposes, for an answer within a minute
+WIDTH = 80  # of a line
+# What a method or a reference is in plain words, in the order of the table.
+WAYS: Mapping[str, str] = {
+    "local": "alone",
+    "fedavg": "one model",
+    "fedclust": "groups",
+    "trees": "trees",
+    "constant": "constant",
+}
+METHODS = ("local", "fedavg", "fedclust")
+IN_USE = "in use"
+MOST_NAMED = 20  # columns that could be predicted
+PARTS = {"train", "test"}  # of the data of one device
+HOW_TO_DIVIDE = (
+    "each file is a device; divide yours by the column that names the machine, the person or the place, such as\n"
+    "for name, rows in table.groupby('machine'): rows.to_csv(f'{name}.csv', index=False)"
+)
+
+
+def try_command(
+    files: Annotated[
+        list[Path], typer.Argument(help="the data of one device each, or one folder that has them")
+    ],
+    *,
+    target: Annotated[str, typer.Option(help="the column of a table to predict")] = "",
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="file for the scenario, replaced if it is there  [default: NAME.yaml]"
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find out from files whether training together is worth it, without a broker.
+
+    Each file, or folder, is a device. Trains alone, one model for all and a model for each group, for ten rounds on one seed, and
+    writes the scenario for real devices. Small tables take about a minute. More seeds: `coordinator compare`.
+    """
+    begun = time.monotonic()
+    sources = sources_of(files)
+    devices = described([str(source) for source in sources], [target] if target else ())
+    ask_for_target(devices, target)
+    proposal = propose(devices, target=target or None)
+    proposal.odd += [odd.sentence for odd in odd_among(devices, proposal)]
+    place = _place(to, proposal)
+    plan = planned(proposal)
+    rows, failures = _tried(plan, sources)
+    write_atomically(place, proposal.to_yaml().encode())
+    named = {agent_name(i, len(sources)): source.name for i, source in enumerate(sources)}
+    seconds = round(time.monotonic() - begun)
+    odd = [*proposal.remarks(), *(f"failed: {cell}: {why}" for cell, why in failures.items())]
+    answer = answer_of(plan, rows, named)
+    steps = next_steps(sources[0], place)
+    if as_json:
+        verdict = answer.verdict.to_json() | {"sentence": answer.sentence}
+        table = [dict(zip(answer.table.headers, row, strict=True)) for row in answer.table.rows]
+        facts = {"odd": odd, "scenario": str(place), "next": steps, "seconds": seconds}
+        json_line(
+            {"event": "try", **verdict, "worse_for": list(answer.worse), "ways": table} | facts
+        )
+        return
+    console = out()
+    width = min(console.width, WIDTH)
+    console.print(answer.sentence, highlight=False, width=width)
+    show_words(console, answer.table, results_table)
+    for remark in odd or ["nothing odd"]:
+        console.print(remark, highlight=False, width=width)
+    remark = f"{ROUNDS} rounds, one seed, {len(sources)} devices, {seconds} s. With real devices:"
+    console.print(remark, highlight=False, width=width)
+    for step in steps:
+        console.print(f"  {step}", highlight=False, soft_wrap=True)
+
+
+# -- decisions -----------------------------------------------------------------------------------------------------
+
+
+def sources_of(files: Sequence[Path]) -> list[Path]:
+    """The data of each device: the files, or what is in the one folder that is named.
+
+    Raises UserError for a file that does not exist or is named twice, and where there is one device alone.
+    """
+    for file in files:
+        if not file.exists():
+            raise UserError(
+                f"{file}: there is no such file or folder; name the data of each device"
+            )
+    sources = list(files)
+    if len(files) == 1 and files[0].is_dir():
+        found = sorted(one for one in files[0].iterdir() if not one.name.startswith("."))
+        sources = [] if {one.stem for one in found} <= PARTS else found
+    if len(sources) < 2:
+        raise UserError(f"{files[0]}: one device has nobody to train with: {HOW_TO_DIVIDE}")
+    if len({source.resolve() for source in sources}) < len(sources):
+        raise UserError("one file is named twice; name the data of each device once")
+    return sources
+
+
+def ask_for_target(devices: Sequence[DataDescription], target: str) -> None:
+    """UserError with what could be predicted, unless `target` is a column or the data is no table."""
+    if {device.kind for device in devices} != {"table"}:
+        return
+    columns = fleet_columns(devices)
+    if target in [column.name for column in columns]:
+        return
+    found = candidates(columns)
+    if not found:
+        raise UserError("no column of these tables, on all devices, could be predicted")
+    what = f"no column is called {target!r}" if target else "name the column to predict"
+    raise UserError(f"{what}; choose one with --target: {some(found, MOST_NAMED)}")
+
+
+def planned(proposal: Proposal) -> Scenario:
+    """The proposal as it is trained: for fewer rounds, with the methods of `WAYS` on its seed."""
+    content = proposal.content()
+    compare = {"methods": [{"name": name} for name in METHODS], "seeds": [proposal.seed]}
+    rounds = content["rounds"] | {"count": ROUNDS}
+    return from_mapping(content | {"rounds": rounds, "compare": compare})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The verdict, in words and as a table."""
+
+    verdict: Verdict  # on the way that is best for use
+    worse: Sequence[str]  # the devices whose own figure is worse than with the best reference
+    table: Table
+
+    @property
+    def sentence(self) -> str:
+        """The verdict's own, in words, and for whom it does not hold."""
+        words = WAYS.get(self.verdict.method, self.verdict.method)
+        said = replace(self.verdict, method=words).sentence
+        said = said.replace(f" {TITLES[self.verdict.mode]} ", f" {IN_USE} ", 1)
+        return f"{said}; worse for {some(self.worse)}" if self.worse else said
+
+
+def answer_of(
+    scenario: Scenario, rows: Sequence[ComparisonRow], named: Mapping[str, str]
+) -> Answer:
+    """The verdict on the better way of training together, and the compared figures of all ways.
+
+    Args:
+        scenario: the comparison.
+        rows: its finished cells.
+        named: the file of each agent.
+
+    Raises:
+        UserError: no way of training together has a figure to compare.
+    """
+    found = verdicts(scenario, rows)
+    table = deciding(scenario, rows)
+    if not found or table is None:
+        raise UserError("nothing could be compared: no way of training together has a figure")
+    sign = -1 if found[0].measure.lower_is_better else 1
+    verdict = max(found, key=lambda one: sign * one.figure)
+    [field] = fields(scenario, rows)
+    [(own, other)] = field.pairs(verdict.method, verdict.references[0].method)
+    worse = [
+        named[agent]
+        for agent in sorted(own.agents.keys() & other.agents.keys())
+        if sign * (own.agents[agent] - other.agents[agent]) < 0
+    ]
+    by_name = {row[0]: row[1:] for row in table.rows}
+    lines = [[word, *by_name[name]] for name, word in WAYS.items() if name in by_name]
+    columns = columns_of(["way", IN_USE, "models"])
+    return Answer(verdict, worse, replace(table, columns=columns, rows=lines))
+
+
+def next_steps(first: Path, scenario: Path) -> list[str]:
+    """The commands for real devices, the first of which stands for all."""
+    data, place = shlex.quote(str(first)), shlex.quote(str(scenario))
+    return [
+        "broker up",
+        f"agent start --data {data} --id {shlex.quote(first.stem)}",
+        f"coordinator run {place}",
+    ]
+
+
+def _place(to: Path | None, proposal: Proposal) -> Path:
+    """Where the scenario goes. UserError where that would replace a file that nobody named."""
+    place = to or Path(f"{proposal.name}.yaml")
+    if to is None and place.exists() and place.read_bytes() != proposal.to_yaml().encode():
+        raise UserError(f"{place} is there already; name another file for the scenario with --out")
+    return place
+
+
+# -- training ------------------------------------------------------------------------------------------------------
+
+
+def _tried(
+    plan: Scenario, sources: Sequence[Path]
+) -> tuple[list[ComparisonRow], Mapping[str, str]]:
+    """The rows of all methods, and why some failed. UserError where all did, KeyboardInterrupt where the user stopped it."""
+    with tempfile.TemporaryDirectory(prefix="covey-try-") as place, _bar(plan) as observing:
+        folder = Path(place) / "devices"
+        folder.mkdir()
+        for number, source in enumerate(sources):
+            data = source.absolute()
+            # the agents of a folder of devices have the order of its names
+            (folder / f"{number:05}{data.suffix}").symlink_to(data)
+        rule = {"name": "by_group", "split": "time"}
+        fleet = {"agents": len(sources), "data": str(folder), "partition": rule}
+        whole = from_mapping({**plan.model_dump(mode="json"), "fleet": fleet})
+        options = RunOptions(Path(place) / "run")
+        outcome = try_cells(whole, options, (), observing, in_process=True)
+        if outcome.stopped:
+            raise KeyboardInterrupt
+        if len(outcome.failures) == len(grid(whole)):
+            raise failed(outcome.failures)
+        return finished_rows(whole, options.folder), outcome.failures
+
+
+@contextlib.contextmanager
+def _bar(plan: Scenario) -> Iterator[Any]:
+    """A bar over the rounds of all methods on stderr; gives what `try_cells` takes as `observing`."""
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn())
+    with Progress(*columns, console=Terminal(stderr=True), transient=True) as progress:
+        task = progress.add_task("reading", total=ROUNDS * len(METHODS))
+
+        def observe(cell: Cell) -> contextlib.AbstractContextManager[Observer]:
+            before = ROUNDS * METHODS.index(cell.label)
+            progress.update(task, completed=before, description=WAYS[cell.label])
+
+            def show(notice: Notice) -> None:
+                if isinstance(notice, PhaseFolded):
+                    rounds = phase_line(notice.to_json()).rounds
+                    progress.update(task, completed=before + rounds)
+
+            return contextlib.nullcontext(show)
+
+        yield observe
