@@ -97,7 +97,7 @@ def _targets(used: Mapping[str, Mapping[str, Any]]) -> OfDevices:
 def same_data(used: Mapping[str, Mapping[str, Any]], evaluation: Evaluation) -> Iterator[Odd]:
     """Devices with the same loss to the last digit on the same number of test rows, of the model and of their constant: this one
     is of their own training rows, which differ where they only share a test part. A constant class follows from so few counts
-    that it is the same on some devices by chance: it tells nothing of them if others with the same test rows have another."""
+    that it is the same on some devices by chance: it means nothing for them if others with the same test rows have another."""
     same: dict[tuple[float, float, bool], dict[float, list[str]]] = {}
     for device, figures in used.items():
         nothing = evaluation[device].get("baseline") or {}
