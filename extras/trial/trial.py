@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import tempfile
 import time
@@ -216,11 +217,8 @@ def answer_of(
 def next_steps(first: Path, scenario: Path) -> list[str]:
     """The commands for real devices, the first of which stands for all."""
     data, place = shlex.quote(str(first)), shlex.quote(str(scenario))
-    return [
-        "broker up",
-        f"agent start --data {data} --id {shlex.quote(first.stem)}",
-        f"coordinator run {place}",
-    ]
+    agent_id = re.sub(r"[^A-Za-z0-9]+", "-", first.stem).strip("-")[:64] or "device"
+    return ["broker up", f"agent start --data {data} --id {agent_id}", f"coordinator run {place}"]
 
 
 def _place(to: Path | None, proposal: Proposal) -> Path:

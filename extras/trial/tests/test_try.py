@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 from typer.testing import CliRunner, Result
 
 from covey.coordinator.cli.program import app
 from covey.extras.compare.rows import ComparisonRow
 from covey.extras.compare.tests.comparisons import scenario
 from covey.extras.proposals.choices import Proposal
-from covey.extras.trial.trial import METHODS, ROUNDS, WAYS, Answer, answer_of, planned, sources_of
+from covey.extras.trial.trial import (
+    METHODS,
+    ROUNDS,
+    WAYS,
+    Answer,
+    answer_of,
+    next_steps,
+    planned,
+    sources_of,
+)
 from covey.shared.errors import UserError
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.wire.framing import Name
 
 KEY = "delivered_accuracy_macro"
 CONSTANT, TREES = "baseline_accuracy_macro", "trees_accuracy_macro"
@@ -154,6 +166,13 @@ def test_a_folder_has_a_device_in_each_file_unless_it_is_one(tmp_path: Path) -> 
     files[1].rename(one / "test.csv")
     with pytest.raises(UserError, match="nobody to train with"):
         sources_of([one])
+
+
+def test_the_id_of_a_device_in_the_commands_is_one_that_an_agent_takes() -> None:
+    [_, start, _] = next_steps(Path("my devices/site 1 (old).csv"), Path("x.yaml"))
+    words = shlex.split(start)
+    assert words[words.index("--data") + 1] == "my devices/site 1 (old).csv"
+    assert TypeAdapter(Name).validate_python(words[words.index("--id") + 1]) == "site-1-old"
 
 
 def test_a_scenario_of_somebody_is_not_replaced(
