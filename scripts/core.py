@@ -50,6 +50,8 @@ SETTINGS = (
 KILLED = "fedclust"  # in its third round, and resumed
 # its agents take so long that the kill comes between orders and reports
 SLOWLY = ("fleet.faults.slow=1.0", "fleet.faults.slow_s=2.0")
+# its cut stands without votes: each phase of them takes a fifth of the agents, and none comes back
+UNASKED = ("strategy.vote=none",)
 PATIENCE_S = 300.0  # for one run
 
 
@@ -248,7 +250,7 @@ def _run(tree: Path, folder: Path, method: str) -> None:
     """One run over Mosquitto to its end; the coordinator of KILLED is killed on the way."""
     changes = [f"strategy.name={method}", f"rounds.count={ROUNDS}", *SETTINGS]
     if method == KILLED:
-        changes += SLOWLY
+        changes += SLOWLY + UNASKED
     command = [sys.executable, "-m", "covey.coordinator.cli", "run", "scenarios/digits.yaml"]
     command += ["--out", str(folder), *(word for one in changes for word in ("--set", one))]
     log = folder.with_suffix(".log")
