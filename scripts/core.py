@@ -31,7 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from scripts.size import FOLDERS, ROOT, extra_at, parts_of
+from scripts.size import ROOT, extra_at, module_of, parts_of
 
 # in the README of an extra
 USES = re.compile(r"^Uses: (.+)$", re.MULTILINE)
@@ -56,12 +56,6 @@ PATIENCE_S = 300.0  # for one run
 
 
 # -- who names an extra ------------------------------------------------------------------------------------------------
-
-
-def module_of(file: str) -> str:
-    """The name under which a file is imported: of the product below covey, of tests as it lies."""
-    name = file.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    return f"covey.{name}" if file.startswith(tuple(f"{one}/" for one in FOLDERS)) else name
 
 
 def named(tree: ast.AST, *, lazily: bool = True) -> set[str]:
@@ -146,10 +140,15 @@ def arrows(root: Path) -> dict[str, dict[str, set[str]]]:
     return found
 
 
+def folders_of_tests(root: Path) -> list[Path]:
+    """Those of the core and of each extra."""
+    return [root / "tests", *sorted(root.glob("extras/*/tests"))]
+
+
 def extras_of_tests(root: Path) -> dict[str, set[str]]:
     """The extras that each file of tests or benchmarks lies with, imports or names: itself, and what it imports of others."""
     owners = owners_of(parts_of(root))
-    folders = (root / "tests", root / "benchmarks", *sorted(root.glob("extras/*/tests")))
+    folders = (*folders_of_tests(root), root / "benchmarks")
     places = (path.relative_to(root) for one in folders for path in sorted(one.rglob("*.py")))
     files = {module_of(place.as_posix()): place.as_posix() for place in places}
     owners |= {name: extra for name, file in files.items() if (extra := extra_at(Path(file)))}

@@ -197,10 +197,10 @@ def limits_of(root: Path) -> dict[str, int]:
     return dict(tomllib.loads((root / "size.toml").read_text(encoding="utf-8")))
 
 
-def name_of(file: str) -> str:
-    """The name under which a file is imported."""
-    name = file.removeprefix("src/covey/").removesuffix(".py").replace("/", ".")
-    return f"covey.{name}".removesuffix(".__init__")
+def module_of(file: str) -> str:
+    """The name under which a file is imported: of the product below covey, of tests as it lies."""
+    name = file.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return f"covey.{name}" if file.startswith(tuple(f"{one}/" for one in FOLDERS)) else name
 
 
 def report(root: Path, *, rooms: bool, run: bool) -> dict[str, Size]:
@@ -212,7 +212,7 @@ def report(root: Path, *, rooms: bool, run: bool) -> dict[str, Size]:
         groups[group] = groups.get(group, Size()) + size
     groups = {**dict(sorted(groups.items())), "all": sum(sizes.values(), Size())}
     if run:
-        modules = {name_of(file): size for file, size in sizes.items()}
+        modules = {module_of(file): size for file, size in sizes.items()}
         jobs = main_job(root)
         loaded = {f"loaded by {job}": names for job, names in sorted(jobs.items())}
         loaded["loaded by all four"] = set().union(*jobs.values())

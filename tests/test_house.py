@@ -17,7 +17,7 @@ import pytest
 from covey.shared.strategies.method_names import OF_EXTRAS
 from scripts import core
 from scripts.core import arrows, extras_of, extras_of_tests, needed_by_tests, owners_of, uses_of
-from scripts.size import extra_at, limits_of, lines_of_parts, parts_of
+from scripts.size import extra_at, limits_of, lines_of_parts, module_of, parts_of
 
 ROOT = Path(__file__).parent.parent
 PROGRAMS = ("agent", "broker", "coordinator")
@@ -335,7 +335,7 @@ def test_tests_import_public_names_alone() -> None:
     imports = re.compile(r"^from covey[\w.]* import (\([^)]*\)|.*)$", re.MULTILINE)
     private = {
         f"{path.name}: {name}"
-        for folder in (ROOT / "tests", *ROOT.glob("extras/*/tests"))
+        for folder in core.folders_of_tests(ROOT)
         for path in folder.rglob("*.py")
         for names in imports.findall(path.read_text(encoding="utf-8"))
         for name in re.findall(r"\b_\w+", names)
@@ -472,7 +472,7 @@ def test_a_test_of_an_extra_needs_what_the_extra_uses_alone() -> None:
 def test_a_module_of_an_extra_runs_in_one_program() -> None:
     """A device that has no libraries of a coordinator can import all that is for devices."""
     owned = owners_of(parts_of(ROOT))
-    files = {core.module_of(file): file for file in FILES}
+    files = {module_of(file): file for file in FILES}
     found = {
         module: {room_of(name)[0] for name in reached(module, owned.keys() | {module}, files)}
         for module in owned

@@ -20,11 +20,12 @@ from pathlib import Path
 import pytest
 
 from covey.shared.programs.version import RELEASE
+from scripts.size import FOLDERS
 from tests.processes import ROOT
 
 pytestmark = pytest.mark.processes
 
-SOURCES = ("agent", "broker", "coordinator", "examples", "extras", "scenarios", "shared", "src")
+SOURCES = (*FOLDERS, "examples", "scenarios", "src")
 FILES = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt")
 BUILD = "import sys, setuptools.build_meta as backend; getattr(backend, sys.argv[1])(sys.argv[2])"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"  # that the checkout has

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
+from scripts.size import FOLDERS as PRODUCT
 from tests.test_docs import PAGES
 
 ROOT = Path(__file__).resolve().parent.parent
-PRODUCT = ("agent", "broker", "coordinator", "extras", "shared")
 CODE = (*PRODUCT, "benchmarks", "examples", "scripts")
 TESTS = sorted({f"tests/{path.parent.name}" for path in (ROOT / "tests").glob("*/*.py")})
 FOLDERS = (*CODE, "docs", "tests", *TESTS)  # docs: all pages; tests: without its sub-folders

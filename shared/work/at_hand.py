@@ -89,7 +89,7 @@ def prepared(
         client=client,
         seed=work.seed,
         models=tuple(models),
-        numbers=_Asked(work.numbers),
+        numbers=_Numbers(work.numbers),
         cluster=work.cluster,
         layout=layout,
         training=training,
@@ -99,7 +99,7 @@ def prepared(
     return job, local, prior
 
 
-class _Asked(dict[str, Any]):
+class _Numbers(dict[str, Any]):
     """The numbers of an order: one that is missing where a method needs it is a fault of the order, not of the device."""
 
     def __missing__(self, name: str) -> Any:

@@ -45,8 +45,7 @@ from covey.shared.strategies.client_half import Local
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.wire.jobs import Failure, Perform
 from covey.shared.wire.messages import OrderMessage, ReportContent
-from scripts.core import module_of
-from scripts.size import ROOT, parts_of
+from scripts.size import ROOT, module_of, parts_of
 from tests.attacks.test_what_leaves import NOISY, Device
 
 COLUMNS = 3
