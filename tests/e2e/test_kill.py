@@ -15,7 +15,7 @@ import pytest
 from covey.coordinator.cli.runs import state_of
 from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.doctor.odd import Odd
-from covey.coordinator.record.roster_files import read_roster
+from covey.coordinator.record.roster_files import read_roster, roster_file
 from covey.extras.audit.check import check
 from covey.extras.doctor.command import of_broker, of_folder
 from covey.shared.mqtt.broker_url import BrokerUrl
@@ -76,7 +76,8 @@ def test_a_coordinator_that_was_killed_or_stopped_is_the_first_of_the_list(tmp_p
     with mosquitto(tmp_path, port), fleet(tmp_path, port):
         this = coordinator(tmp_path, port, "--set", "rounds.count=500")
         until(lambda: len(rows(tmp_path / "run")) >= 2, of=this)
-        until(lambda: read_roster(tmp_path / "run").round > 0, of=this)  # published each second
+        roster = roster_file(tmp_path / "run")  # written each second, first after the first rows
+        until(lambda: roster.exists() and read_roster(tmp_path / "run").round > 0, of=this)
         assert state_of(read(tmp_path / "run")) == "running"
         this.process.send_signal(signal.SIGSTOP)
         assert "does not answer" in first().what
