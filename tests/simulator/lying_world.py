@@ -40,12 +40,13 @@ from covey.extras.secure.figures import BITS, FIGURES
 from covey.extras.secure.grouping import Grouping
 from covey.extras.secure.integers import Integers, OutOfRangeError, add_masks, total_of
 from covey.extras.secure.messages import Terms
-from covey.extras.secure.phases import bytes_of, words_of
+from covey.extras.secure.phases import HEAD, bytes_of, words_of
 from covey.extras.secure.primitives import hashed
 from covey.extras.secure.progress import GroupSum
 from covey.extras.secure.secure_folder import SIGNING_KEY, SecureFolder
 from covey.extras.secure.tests.live import FEATURES, LAYOUT, Devices
 from covey.shared.disclosures import cleared_status
+from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import ClientId
 from covey.shared.strategies.part_local import model_of
@@ -67,6 +68,8 @@ VOIDS = (
     2  # rounds without a result after which a run is given up, and attempts after which a round is
 )
 MOST_ORDERS = 400  # of a run; it ends before
+OF_A_SUM = ("secure-", "@")  # keys of its messages
+SAME_MODEL = 1e-6  # of the length of a model, in which values of 1 are added
 NEAR = 1e-3  # of its length: an update that is computed to this error is known
 TOGETHER = 3  # sums that are compared, at most
 FAULT_SHARE = 0.1  # of the orders
@@ -188,10 +191,23 @@ class Fleet(Devices):
 
 @dataclass
 class Opened:
-    """A sum without masks, as a coordinator has it."""
+    """A sum without masks, as a coordinator has it, and the models from which each of its members began."""
 
     members: tuple[ClientId, ...]
     values: Integers
+    models: dict[ClientId, list[Vector]]
+
+    def is_further_work(self, other: Opened) -> bool:
+        """Whether a member of both began from models that no sum of the other is near to.
+
+        Sums of different rounds may give what one agent added, the more exactly the less the model moved: noise and steady
+        members are for that, and without them nobody promises otherwise.
+        """
+        for agent in set(self.members) & set(other.members):
+            pairs = itertools.product(self.models[agent], other.models[agent])
+            if not any(_are_near(one, another) for one, another in pairs):
+                return True
+        return False
 
 
 @dataclass
@@ -218,6 +234,7 @@ class Liar(Devices):
         self.open = 0  # the number of the sum whose phases are open, or come next
         self.opened: list[Opened] = []
         self.made: dict[ClientId, list[Integers]] = {}
+        self.began: dict[ClientId, list[Vector]] = {}  # the models of its newest masked vector
         self.heard: list[Heard] = []
         self.masked: list[Integers] = []
         self.asked = 0
@@ -268,6 +285,9 @@ class Liar(Devices):
         if not content:  # an agent drops an order that it cannot read
             return ReportContent.failed(order, client, "gone").to_bytes()
         report = ReportContent.from_bytes(content, verified=True)
+        if HEAD in report.numbers:
+            refs = [ref for ref in order.work.models if not ref.key.startswith(OF_A_SUM)]
+            self.began[client] = [book.base(ref.digest) for ref in refs]
         if report.failure:
             self.history.struck["refusal"] += 1
             self.history.story.append(f"{client} {order.work.phase}: {report.failure}")
@@ -346,7 +366,7 @@ class Liar(Devices):
 
     def model(self, key: str, model: Any) -> Any:
         first = self._first.setdefault(key, model)
-        if key in INITIAL or key.startswith(("secure-", "@")):
+        if key in INITIAL or key.startswith(OF_A_SUM):
             return model
         for lie, draw in self.lies("again", "model"):
             if self.tells(lie):
@@ -388,7 +408,9 @@ class Liar(Devices):
 
     def ended(self, group: GroupSum) -> None:
         if self._newest is not None:
-            self.opened.append(Opened(tuple(group.reported), self._newest))
+            members = tuple(group.reported)
+            models = {member: self.began[member] for member in members}
+            self.opened.append(Opened(members, self._newest, models))
             self.history.struck["opened sum"] += 1
         self._newest = None
 
@@ -424,7 +446,7 @@ class Liar(Devices):
 
         def of_sum(own: Any, state: Any, key: str) -> Any:
             content = of_key(own, state, key)
-            return liar.message(key, content) if key.startswith(("secure-", "@")) else content
+            return liar.message(key, content) if key.startswith(OF_A_SUM) else content
 
         def drawn(own: Grouping, clients: Any, *about: Any) -> Iterator[tuple[list[Any], int]]:
             """In one group, as often as it likes."""
@@ -601,6 +623,14 @@ def _count_clear(liar: Liar) -> None:
             liar.broken.append(f"an agent shows {len(contents)} times what it has for {phase}")
 
 
+def _are_near(one: Vector, other: Vector) -> bool:
+    one, other = one.astype(float), other.astype(float)
+    if one.shape != other.shape:
+        return False
+    length = math.sqrt(one.size + float(one @ one))
+    return float(np.linalg.norm(one - other)) <= SAME_MODEL * length
+
+
 def _seen(content: bytes, plan: LyingPlan) -> dict[str, Any]:
     """The fields of a report, without the time that it took and vectors with noise."""
     if not content:
@@ -627,7 +657,8 @@ def _compute(liar: Liar) -> None:
     agents = sorted(liar.made)
     for count in range(1, min(TOGETHER, len(liar.opened)) + 1):
         for some in itertools.combinations(liar.opened, count):
-            if len({one.values.size for one in some}) > 1:
+            pairs = itertools.combinations(some, 2)
+            if any(a.values.size != b.values.size or a.is_further_work(b) for a, b in pairs):
                 continue
             members = np.array([[agent in one.members for agent in agents] for one in some], float)
             for place, agent in enumerate(agents):

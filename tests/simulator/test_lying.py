@@ -75,6 +75,13 @@ def test_an_update_that_two_sums_give_is_found() -> None:
         assert f"the update of {VICTIM} is computed" in play(plan).failure
 
 
+def test_sums_of_models_that_differ_may_give_an_update() -> None:
+    """With one level all updates are zero: the sum of another run without an agent tells how many rows it has, as its report does."""
+    told = (Lie("terms", "levels", 531), Lie("run", "another run", since=1))
+    history = play(replace(lying_plan(17042), lies=told))
+    assert (history.failure, history.struck["opened sum"]) == ("", 2)
+
+
 def test_a_status_that_depends_on_a_row_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     lies = tuple(Lie("status", "impute", draw) for draw in range(4))
     plan = replace(HONEST, odd="target", rounds=1, lies=lies)
