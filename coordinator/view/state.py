@@ -35,7 +35,7 @@ TOOK_PART = "took part"  # the state of an agent of a run that is over and had n
 AWAY = {"unknown": "offline"}  # of devices that are not there, for a table
 UNTESTED = "no test samples: no figure counts it"
 Cells = tuple[Any, ...]  # one agent, without its name, in the order of `COLUMNS`
-COLUMNS = ("state", "cluster", "figure", "seen", "samples", "refusals", "reason")
+COLUMNS = ("state", "cluster", "figure", "seen", "samples", "refusals", "reason", "takes")
 
 Point = tuple[float, float]
 Points = Sequence[Point]
@@ -484,12 +484,9 @@ def agent_cells(roster: RosterMessage | None) -> dict[str, Cells]:
 
 
 def _cells(row: Mapping[str, Any]) -> Cells:
-    refused = 0
     refusals = row.get("refusals")
-    if isinstance(refusals, dict):
-        for count in refusals.values():
-            if isinstance(count, int):
-                refused += count
+    counts = refusals.values() if isinstance(refusals, dict) else ()
+    refused = sum(count for count in counts if isinstance(count, int))
     return (
         agent_state(row),
         _number(row.get("cluster")),
@@ -498,6 +495,7 @@ def _cells(row: Mapping[str, Any]) -> Cells:
         _number(row.get("samples")),
         refused,
         reason(row)[:MAX_REASON],
+        _number(row.get("takes")),
     )
 
 

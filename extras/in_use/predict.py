@@ -115,14 +115,32 @@ def model_in_use(folder: Path) -> Path:
 SEEN = "the device trains on rows of this file: their figures flatter the model; score a file that it has not seen"
 
 
+ENOUGH = 1 << 26  # bytes that two files have in common
+
+
 def trains_on(file: Path, folder: Path) -> bool:
-    """Whether the device whose models lie in a folder trains on rows of a file: its data, or a training table in its data."""
+    """Whether the device whose models lie in a folder trains on rows of a file: its data, a training table in its data, or a copy
+    of one, from before rows were added to either."""
     try:
         data = read_index(folder).data
     except UserError:
         return False
     own, given = Path(data).resolve(), file.resolve()
-    return bool(data) and (given == own or (own in given.parents and given.stem != "test"))
+    if not data or given == own or (own in given.parents and given.stem != "test"):
+        return bool(data)
+    tables = [own, *(own.glob("*") if own.is_dir() else ())]
+    return any(_is_copy(given, one) for one in tables if one.stem != "test")
+
+
+def _is_copy(given: Path, own: Path) -> bool:
+    """Whether two files begin with the same rows, up to the end of the shorter one."""
+    try:
+        size = min(given.stat().st_size, own.stat().st_size, ENOUGH)
+        with given.open("rb") as one, own.open("rb") as other:
+            head = one.readline()
+            return size > len(head) and head + one.read(size - len(head)) == other.read(size)
+    except OSError:  # it is gone, or a folder
+        return False
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ from covey.shared.numerics.measures import MEASURES, Measure
 from covey.shared.sentences import counted
 
 MAX_PANELS = 6  # runs that get panels of their own
+MAX_NAMED = 3  # last agents of rounds that have a colour of their own
 MISSING = other(3)  # the colour of agents that did not report
 
 
@@ -105,14 +106,21 @@ def _of_rounds(groups: Sequence[RunGroup]) -> Iterator[Picture]:
 
 def _waits(run: Curves) -> Picture:
     """Who made the others wait, round by round."""
-    usual = plots.Series("median agent", None, [(one.round, one.usual) for one in run.times])
-    last = plots.Series("last agent", other(0), [(one.round, one.last) for one in run.times])
-    x = rounds_axis([one.round for one in run.times])
+    often = Counter(one.agent for one in run.times).most_common()
+    colours = {agent: other(place) for place, (agent, _) in enumerate(often[:MAX_NAMED])}
+    stacks = []
+    for one in run.times:
+        more = (one.last - one.usual, colours.get(one.agent, MISSING), f"last: {one.agent}")
+        stacks.append(plots.StackedColumn(one.round, [(one.usual, None, "median agent"), more]))
+    x = columns_axis([one.round for one in run.times], "round")
     y = from_zero([one.last for one in run.times], "seconds from the order to the report")
-    found = plots.lines("", [usual, last], x, y)
-    [(agent, count)] = Counter(one.agent for one in run.times).most_common(1)
+    legend = [plots.colour_entry(None, "median agent")]
+    legend += [plots.colour_entry(colour, f"last: {agent}") for agent, colour in colours.items()]
+    if len(often) > len(colours):
+        legend.append(plots.colour_entry(MISSING, "last: another one"))
+    agent, count = often[0]
     remark = f"The last one of most rounds: {agent}, in {count} of {len(run.times)}."
-    drawing = Drawing([found], plots.legend_of([usual, last]))
+    drawing = Drawing([plots.columns("", stacks, x, y)], legend)
     return Picture("waits", "How long agents take in a round", drawing, remark)
 
 

@@ -8,7 +8,7 @@ const SILENT_S = 120; // a folder does not show that its coordinator was killed,
 
 let state = null;
 let allowed = false; // may this dashboard send commands?
-const agents = new Map(); // by name: [state, cluster, figure, seen, samples, refusals, reason]
+const agents = new Map(); // by name: [state, cluster, figure, seen, samples, refusals, reason, takes]
 const view = { search: "", filter: "", column: "agent", descending: false, page: 0 };
 
 // -- words -----------------------------------------------------------------------------------------
@@ -159,9 +159,9 @@ async function forget(name) {
 const WORDS = { quarantine: "in quarantine", checking: "checking its data" };
 const COLUMNS = [
   ["agent", "agent", ""], ["state", "state", ""], ["cluster", "cluster", "number"], ["figure", "figure", "number"],
-  ["seen", "last seen", "number wide"], ["samples", "samples", "number wide"], ["refusals", "refusals", "number wide refusals"], ["reason", "reason", "reason"],
+  ["seen", "last seen", "number wide"], ["takes", "takes", "number wide takes"], ["samples", "samples", "number wide"], ["refusals", "refusals", "number wide refusals"], ["reason", "reason", "reason"],
 ];
-const PLACES = { state: 0, cluster: 1, figure: 2, seen: 3, samples: 4, refusals: 5, reason: 6 };
+const PLACES = { state: 0, cluster: 1, figure: 2, seen: 3, samples: 4, refusals: 5, reason: 6, takes: 7 };
 
 function matches([name, cells]) {
   if (view.filter === "here" && cells[0] !== "idle" && cells[0] !== "busy") return false;
@@ -197,6 +197,7 @@ function showColumns() {
   const cells = [...agents.values()];
   $("agents").classList.toggle("no-reasons", !cells.some((one) => one[6]));
   $("agents").classList.toggle("no-refusals", !cells.some((one) => one[5]));
+  $("agents").classList.toggle("no-takes", !cells.some((one) => one[7] !== null));
 }
 
 function showAgents() {
@@ -218,9 +219,9 @@ function showAgents() {
 }
 
 function row([name, cells]) {
-  const [status, cluster, value, seen, samples, refusals, reason] = cells;
+  const [status, cluster, value, seen, samples, refusals, reason, takes] = cells;
   const line = document.createElement("tr");
-  const texts = [name, WORDS[status] || status, cluster === null ? NONE : String(cluster), figure(value), ago(seen), String(samples ?? NONE), String(refusals || ""), reason];
+  const texts = [name, WORDS[status] || status, cluster === null ? NONE : String(cluster), figure(value), ago(seen), takes === null ? NONE : `${Number(takes.toPrecision(3))} s`, String(samples ?? NONE), String(refusals || ""), reason];
   texts.forEach((text, place) => {
     const cell = document.createElement("td");
     cell.className = COLUMNS[place][2];

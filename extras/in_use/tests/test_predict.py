@@ -331,3 +331,28 @@ def test_a_score_on_rows_that_the_device_trains_on_names_itself(tmp_path: Path) 
     ModelDir(models, data=str(tmp_path / "pi.csv")).settle(2, pinned=False)
     assert trains_on(tmp_path / "pi.csv", models)
     assert not trains_on(data / "train.csv", tmp_path / "nowhere")
+
+
+def test_a_score_on_a_copy_of_the_training_rows_names_itself(tmp_path: Path) -> None:
+    data, models = tmp_path / "pi", tmp_path / "models"
+    data.mkdir()
+    (data / "train.csv").write_text("a,y\n1,0\n2,1\n")
+    (data / "test.csv").write_text("a,y\n8,0\n")
+    ModelDir(models, data=str(data)).settle(1, pinned=False)
+    copy = tmp_path / "copy.csv"
+    for text, is_copy in (
+        ("a,y\n1,0\n2,1\n", True),
+        ("a,y\n1,0\n", True),  # the device has more rows since
+        ("a,y\n1,0\n2,1\n3,1", True),  # or fewer
+        ("a,y\n8,0\n", False),  # its test part
+        ("a,y\n2,1\n1,1\n", False),
+        ("a,y\n", False),
+        ("", False),
+    ):
+        copy.write_text(text)
+        assert trains_on(copy, models) == is_copy, text
+    copy.write_text("a,y\n1,0\n2,1\n")
+    ModelDir(models, data=str(data / "train.csv")).settle(2, pinned=False)
+    assert trains_on(copy, models)
+    (data / "train.csv").unlink()
+    assert not trains_on(copy, models), "nobody can know"

@@ -48,7 +48,7 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
         ]
 
         rows = agents(10_000, cluster=0, figure=0.5)
-        rows["agent-0"] = AGENT | {"problem": HOSTILE, "cluster": 1}
+        rows["agent-0"] = AGENT | {"problem": HOSTILE, "cluster": 1, "takes": 6.5}
         dashboards.append_lines(
             folder, phase(1), phase(1, evaluated=0.5, notes={"warning": HOSTILE})
         )
@@ -70,6 +70,7 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
         assert HOSTILE in page.value(
             "document.querySelector('#agents tbody td.reason').textContent"
         )
+        assert page.value("document.querySelector('#agents tbody td.takes').innerText") == "6.5 s"
 
         # charts have axes, units and a legend
         assert (

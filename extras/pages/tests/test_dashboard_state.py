@@ -18,7 +18,14 @@ from rich.console import Console
 from covey.coordinator.dashboard.folder_reader import FolderReader, plan_of
 from covey.coordinator.view.lines import EventLine, Line, PhaseLine, macro, reduced
 from covey.coordinator.view.milestones import recorded_milestones
-from covey.coordinator.view.state import MAX_POINTS, RunPlan, Sources, agent_cells, dashboard_state
+from covey.coordinator.view.state import (
+    COLUMNS,
+    MAX_POINTS,
+    RunPlan,
+    Sources,
+    agent_cells,
+    dashboard_state,
+)
 from covey.extras.pages.hub import LiveState
 from covey.extras.pages.sections import sections
 from covey.extras.pages.terminal import watch_view
@@ -304,6 +311,13 @@ def seconds_per_agent(fleet: int) -> float:
         assert agent_cells(known) == cells
         took.append(time.process_time() - began)
     return min(took) / fleet
+
+
+def test_an_agent_has_the_seconds_of_its_newest_round_once_they_are_known() -> None:
+    rows = agents(2)
+    rows["agent-0"]["takes"] = 6.5
+    cells = agent_cells(roster(rows))
+    assert [one[COLUMNS.index("takes")] for one in cells.values()] == [6.5, None]
 
 
 def test_an_agent_costs_as_much_in_a_fleet_of_ten_thousand_as_in_one_of_a_thousand() -> None:

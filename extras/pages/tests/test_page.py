@@ -53,6 +53,25 @@ def test_curves_show_the_figures_of_the_record(tmp_path: Path) -> None:
     assert len(one.by_truth()) == 2  # every group in a cluster of its own
 
 
+def test_the_agent_that_a_round_waited_for_is_named_round_by_round(tmp_path: Path) -> None:
+    folder = run(tmp_path / "one", "fedclust")
+    assert "waits" not in names(folder), "nothing takes any time in process"
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    who: list[str] = []
+    for line in lines:
+        if line.get("ends_round"):
+            again = who and who[-1] in line["reported"]
+            who.append(who[-1] if again and len(who) < 2 else line["reported"][0])
+            line["took"] = [6.5 if one == who[-1] else 0.5 for one in line["reported"]]
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    [found] = [one for one in drawn(read(folder)) if one.name == "waits"]
+    hints = re.findall(r"<title>(last: [^<]*)</title>", document(found.drawing))
+    assert hints == [f"last: {agent}: 6 at {place}" for place, agent in enumerate(who, 1)]
+    often = max(who, key=who.count)
+    said = f"The last one of most rounds: {often}, in {who.count(often)} of 3."
+    assert found.caption == said
+
+
 def test_classes_are_counted_from_the_cards(tmp_path: Path) -> None:
     folder = run(tmp_path / "one", "kin")
     table = classes_table(facts_of(folder), finished(folder))
