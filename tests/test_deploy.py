@@ -14,12 +14,18 @@ from typing import Any
 
 import pytest
 import yaml
+from jinja2 import Environment, StrictUndefined
+from typer.testing import CliRunner
 
 from covey.broker.limits import Limits
 from covey.broker.programs.mosquitto import render
 from covey.broker.programs.options import BrokerOptions
+from covey.coordinator.cli.program import app
+from covey.coordinator.doctor.odd import Odd
 from covey.extras.outlets.tests.test_scrape import watched
 from covey.shared.scenario.load import load
+from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
+from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.test_docs import mistake
 
@@ -28,6 +34,7 @@ DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 DASHBOARD = DEPLOY / "grafana" / "dashboards" / "covey.json"
 ALERTS = DEPLOY / "alerts.yml"
+HOME = yaml.safe_load((DEPLOY / "home-assistant.yaml").read_text())
 OF_REGRESSION = "covey_rmse"  # exported by runs of a regression
 OF_SOME_RUNS = {  # with something odd, with several brokers, and with TLS
     "covey_odd",
@@ -104,7 +111,7 @@ def test_every_command_of_ours_exists_with_its_options(where: str, line: str) ->
 
 
 def test_all_three_programs_are_started_by_units_and_by_compose() -> None:
-    assert len(UNITS) == 3
+    assert len(UNITS) == 5
     programs = {Path(line.split()[0]).name for _, line in COMMANDS}
     assert programs == PROGRAMS
     assert [where for where, _ in COMMANDS].count("Dockerfile") == 2
@@ -276,6 +283,103 @@ def test_a_unit_may_open_more_files_than_the_thousand_of_a_shell(file: Path) -> 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="no systemd-analyze is installed"
 )
+
+
+def test_the_timer_starts_the_unit_that_looks_once() -> None:
+    (timer,) = (DEPLOY / "systemd").glob("*.timer")
+    found = Unit(timer)
+    assert found["Timer"]["OnUnitActiveSec"]
+    assert found["Install"]["WantedBy"] == "timers.target"
+    service = Unit(timer.with_suffix(".service"))
+    assert service["Service"]["Type"] == "oneshot"
+    assert "Restart" not in service["Service"], "the timer looks again"
+
+
+def test_the_exit_codes_that_the_unit_names_are_those_of_doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (DEPLOY / "systemd" / "covey-doctor.service").read_text()
+    codes = re.findall(r"^#     (\d)   (.+)$", text, re.M)
+    assert [code for code, _ in codes] == ["0", "1", "2"]
+
+    async def nothing(*_: object, **__: object) -> list[Odd]:
+        return []
+
+    async def something(*_: object, **__: object) -> list[Odd]:
+        return [Odd(("a",), "disk", "full", "free room")]
+
+    for found, code in ((nothing, 0), (something, 1)):
+        monkeypatch.setattr("covey.extras.doctor.command.of_broker", found)
+        assert CliRunner().invoke(app, ["doctor"]).exit_code == code
+    assert CliRunner().invoke(app, ["doctor", "--exec", "true"]).exit_code == 2
+
+
+# -- Home Assistant --------------------------------------------------------------------------------
+
+
+def documents() -> dict[str, bytes]:
+    """What a broker retains of a run, by topic."""
+    topics = Topics("default")
+    odd = [Odd(("pi-7",), "disk", "3 MB free", "free room there").to_json()]
+    status = CoordinatorStatus(online=True, name="pumps", round=3, rounds=20, state="open")
+    return {
+        topics.coordinator_status: status.to_bytes(),
+        topics.roster: RosterMessage(run="r1", odd=odd).to_bytes(),
+    }
+
+
+class States:
+    """The states and attributes of Home Assistant's sensors for these messages."""
+
+    def __init__(self, messages: dict[str, bytes]) -> None:
+        self.found: dict[str, tuple[str, dict[str, Any]]] = {}
+        for sensor in HOME["mqtt"]["sensor"]:
+            shown = self.shown(sensor["value_template"], messages[sensor["state_topic"]])
+            text = self.shown(
+                sensor["json_attributes_template"], messages[sensor["json_attributes_topic"]]
+            )
+            name = "sensor." + sensor["name"].lower().replace(" ", "_")
+            self.found[name] = shown, json.loads(text)
+
+    def shown(self, template: str, message: bytes = b"{}") -> str:
+        room = Environment(undefined=StrictUndefined, autoescape=False)  # noqa: S701 - as there
+        room.filters["tojson"] = json.dumps
+        names = {
+            "value_json": json.loads(message),
+            "states": lambda sensor: self.found[sensor][0],
+            "state_attr": lambda sensor, name: self.found[sensor][1].get(name),
+        }
+        return room.from_string(template).render(names).strip()
+
+
+def test_home_assistant_shows_the_run_and_what_is_odd() -> None:
+    messages = documents()
+    topics = {sensor["state_topic"] for sensor in HOME["mqtt"]["sensor"]}
+    assert topics == set(messages)
+    home = States(messages)
+    assert home.found["sensor.covey_run"][0] == "open"
+    assert home.found["sensor.covey_odd"][0] == "1"
+    card = home.shown(HOME["card"]["content"])
+    assert "**pumps**: open,\nround 3 of 20" in card
+    assert "- **pi-7**: 3 MB free. Next: free room there" in card
+    told = home.shown(HOME["automation"][0]["actions"][0]["data"]["message"])
+    assert told == "pi-7: 3 MB free; next: free room there"
+
+
+def test_home_assistant_is_silent_about_a_healthy_fleet_and_told_of_a_coordinator_that_is_gone() -> (
+    None
+):
+    topics = Topics("default")
+    gone = CoordinatorStatus(online=False, state="stopped", name="pumps")
+    healthy = {topics.roster: RosterMessage(run="r1").to_bytes()}
+    home = States({**documents(), **healthy, topics.coordinator_status: gone.to_bytes()})
+    assert home.found["sensor.covey_odd"][0] == "0"
+    assert "nothing odd" in home.shown(HOME["card"]["content"])
+    (trigger,) = HOME["automation"][1]["triggers"]
+    assert home.found[trigger["entity_id"]][0] == trigger["to"]
+    for one in HOME["automation"]:
+        for trigger in one["triggers"]:
+            assert trigger["entity_id"] in home.found
 
 
 @needs_systemd

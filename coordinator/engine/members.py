@@ -27,6 +27,7 @@ T = TypeVar("T")
 Json = dict[str, Any]
 PATIENCE = 2  # times in a row
 LONGEST = 16  # rounds
+RECENT = 8  # rounds that show who is the last one now
 KEPT = 5  # newest durations of an agent in a phase
 MAX_FAILURE_CHARS = 500  # that are kept of an agent's reason
 
@@ -118,7 +119,7 @@ class Member(KeptFacts):
     cluster_shown: int | None = None  # in the published roster
     durations: dict[str, Durations] | None = None  # of its work, by phase
     takes: float | None = None  # seconds of its newest round, from invitation to report
-    rounds: int = 0  # that it has reported in, since this process began
+    rounds: int = 0  # the newest that it has reported in, at most `RECENT`
     last: int = 0  # of these, those in which it was the last one of three or more
 
     def count_failure(self, round_: int, why: str) -> None:
@@ -172,6 +173,8 @@ class Members:
         for client, seconds in took.items():
             member = self.of(client)
             member.takes = round(seconds, 3)
+            if member.rounds >= RECENT:  # what was long ago counts half, and again half
+                member.rounds, member.last = member.rounds // 2, member.last // 2
             member.rounds += 1
             member.last += client == last and len(took) > 2
 

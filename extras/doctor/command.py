@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -130,8 +131,7 @@ def _watch(
         reported = read_reported(file)
         try:
             now = ranked(asyncio.run(of_broker(url, federation, asks=asks)))
-            if (after := look(reported, now, report)) != reported:
-                write_reported(file, after)
+            look(reported, now, report, partial(write_reported, file))
         except (UserError, OSError) as error:  # one look that fails does not end the watch
             complain(f"{error}; it is tried again at the next look")
         time.sleep(every)

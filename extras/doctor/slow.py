@@ -30,8 +30,8 @@ def slow(agents: Mapping[str, Mapping[str, Any]], *, of_run: bool) -> Iterator[O
         is_slow = seconds > TIMES * usual and seconds - usual > LEAST_S
         if is_slow and rounds >= LEAST_ROUNDS and last > MOST * rounds:
             what = (
-                f"all wait for it: {seconds:.3g} s a round, the others {usual:.2g} s, and the last report of {last} of its "
+                f"all wait for it: {seconds:.3g} s a round, the others {usual:.2g} s, and the last report of {last} of its newest "
                 f"{rounds} rounds{' (last run)' * of_run}"
             )
-            command = "on the device: agent lab bench"
+            command = "look at its load (top) and its network; after rounds.deadline_s a round goes on without it"
             yield Odd((agent,), "slow", what, command, row.get("seen"), weight=seconds / usual)

@@ -50,8 +50,13 @@ def news(known: Reported, now: Sequence[Odd]) -> list[News]:
     return found
 
 
-def look(reported: Reported, now: Sequence[Odd], report: Report) -> dict[Key, Odd]:
-    """Report what has changed; returns what is reported then. A report that reached nobody counts as none."""
+def look(
+    reported: Reported, now: Sequence[Odd], report: Report, keep: Callable[[Reported], None]
+) -> dict[Key, Odd]:
+    """Report what has changed; returns what is reported then. A report that reached nobody counts as none.
+
+    `keep` gets all that is reported after each report: a watch that ends between two of them repeats none.
+    """
     known = dict(reported)
     for one in news(reported, now):
         if not report(one.word, one.odd):
@@ -62,6 +67,7 @@ def look(reported: Reported, now: Sequence[Odd], report: Report) -> dict[Key, Od
                 known[key] = replace(one.odd, devices=(device,))
             else:
                 known.pop(key)
+        keep(known)
     return known
 
 

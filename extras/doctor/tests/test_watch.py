@@ -25,11 +25,15 @@ class Night:
         self.reported: Reported = {}
         self.heard: list[str] = []
         self.hears = True
+        self.kept: Reported = {}  # as a file would have it
 
     def look(self, *now: Odd) -> list[str]:
         self.heard = []
-        self.reported = look(self.reported, now, self.report)
+        self.reported = look(self.reported, now, self.report, self.keep)
         return self.heard
+
+    def keep(self, reported: Reported) -> None:
+        self.kept = dict(reported)
 
     def report(self, word: str, one: Odd) -> bool:
         self.heard.append(f"{word} {one.who} {one.kind}")
@@ -77,6 +81,22 @@ def test_nothing_is_reported_twice_after_a_restart(tmp_path: Path) -> None:
     assert again.look(odd("a", "b"), odd("c", kind="clock")) == []
     file.write_bytes(b"[{")
     assert read_reported(file) == read_reported(tmp_path / "nowhere") == {}
+
+
+def test_a_watch_that_was_killed_between_two_reports_repeats_none() -> None:
+    night = Night()
+
+    def killed(word: str, one: Odd) -> bool:
+        if one.kind == "clock":
+            raise KeyboardInterrupt
+        return Night.report(night, word, one)
+
+    night.report = killed  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        night.look(odd("a"), odd("c", kind="clock"))
+    again = Night()
+    again.reported = night.kept
+    assert again.look(odd("a"), odd("c", kind="clock")) == ["begun c clock"]
 
 
 def test_a_command_gets_the_alarm_as_words_and_no_shell_reads_it(tmp_path: Path) -> None:
