@@ -14,6 +14,7 @@ import csv
 import datetime as dt
 import json
 import random
+import re
 import shutil
 import signal
 import sys
@@ -552,10 +553,8 @@ async def campaign(
     done = [Found(**one) for one in known]
     todo = plan(seed, pairs)[len(done) :]
     if only:
-        todo = [
-            one for one in plan(seed, pairs) if only in " + ".join(fault.name for fault in one[0])
-        ]
-        done = []
+        named = [(one, " + ".join(fault.name for fault in one[0])) for one in plan(seed, pairs)]
+        todo, done = [one for one, name in named if re.search(only, name)], []
     if not todo:
         return done
     site = out / "site"
@@ -611,7 +610,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.planted", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--only", default="", help="plantings with this text in their names")
+    parser.add_argument("--only", default="", help="plantings whose names have this pattern")
     parser.add_argument("--out", type=Path, default=Path("runs/planted"))
     options = parser.parse_args()
     out = options.out.resolve()
