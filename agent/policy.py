@@ -23,7 +23,7 @@ from covey.shared.disclosures import Promise
 from covey.shared.errors import PublicError, UserError
 from covey.shared.own_code.consent import NO_CODE, AllowedCode
 from covey.shared.sentences import expectation
-from covey.shared.strategies.method_names import METHODS
+from covey.shared.strategies.method_names import places
 from covey.shared.strategies.phase_names import CARD, ENTRY, EVALUATE, MOMENTS, SIGNATURE, WARMUP
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.jobs import JobRules
@@ -55,8 +55,8 @@ class PolicyError(PublicError):
 
 
 def _known_method(name: str) -> str:
-    if name not in METHODS:
-        raise ValueError(f"unknown method {name!r}; choose from {', '.join(METHODS)}")
+    if name not in (known := places()):
+        raise ValueError(f"unknown method {name!r}; choose from {', '.join(known)}")
     return name
 
 

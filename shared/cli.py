@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial, wraps
-from importlib import import_module
 from pathlib import Path
 from traceback import walk_tb
 from types import MappingProxyType
@@ -23,7 +22,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from covey.shared import extras
+from covey.shared.commands import Entries, with_extras
 from covey.shared.errors import UserError, bare_errors, install, os_errors_as_user_errors
 from covey.shared.mqtt.broker_url import ADDRESS, DEFAULT_BROKER, BrokerUrl
 from covey.shared.own_code.consent import AllowedCode, consented
@@ -79,27 +78,6 @@ def failed(text: str) -> typer.Exit:
     return typer.Exit(FAILED)
 
 
-@dataclass(frozen=True)
-class CommandEntry:
-    """A command in the list of a program. Its module is imported only when somebody types it."""
-
-    function: str  # such as "covey.agent.cli.join:join"; of an extra "module:function"
-    about: str  # one line of the list; the function's docstring is the help of the command itself
-    passes_on: bool = False  # it takes options that it does not know, for another command
-    extra: str = ""  # that has it; "" for a command of the core
-
-    def load(self, name: str) -> Callable[..., Any]:
-        """Its function. Raises MissingExtraError where its extra is not installed."""
-        module, _, function = self.function.partition(":")
-        if self.extra:
-            found = extras.part(self.extra, module, f"the command {name}")
-        else:
-            found = import_module(module)
-        command: Callable[..., Any] = getattr(found, function)
-        return command
-
-
-Entries = Mapping[str, CommandEntry]
 NOTHING: Entries = MappingProxyType({})
 LAB = "lab"
 ABOUT_LAB = "More commands, for experiments and for maintenance"
@@ -154,7 +132,7 @@ class _Loaded(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._known:
             entry = self._entries[name]
-            self._known[name] = command_of(name, entry.load(name), passes_on=entry.passes_on)
+            self._known[name] = command_of(name, entry.load(), passes_on=entry.passes_on)
         return self._known[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -200,11 +178,7 @@ class Level(TyperGroup):
 
     def rows(self) -> list[tuple[str, str]]:
         """The lines of the list."""
-        return [
-            (name, entry.about)
-            for name, entry in self.front.items()
-            if not entry.extra or extras.has(entry.extra)
-        ]
+        return [(name, entry.about) for name, entry in self.front.items()]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands."""
@@ -253,7 +227,9 @@ class Commands(Level):
 
 
 def program(name: str, about: str, commands: type[Commands]) -> typer.Typer:
-    """A program with these commands; `about` is the first line of its help."""
+    """A program with these commands and those of extras; `about` is the first line of its help."""
+    commands.front = with_extras(name, commands.front)
+    commands.lab = dict(sorted(with_extras(f"{name} {LAB}", commands.lab).items()))
     app = typer.Typer(
         name=name,
         cls=commands,

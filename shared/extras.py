@@ -7,7 +7,7 @@ there is refused by the name of its extra.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from covey.shared.errors import PublicError
@@ -39,13 +39,32 @@ def part(extra: str, module: str, asked: str = "") -> Any:
         raise missing(extra, asked or module.replace("_", " ")) from None
 
 
+def installed() -> list[str]:
+    """Their names. Nothing of them is imported."""
+    try:
+        package = import_module(PACKAGE)
+    except ModuleNotFoundError:
+        return []
+    found = [one for folder in package.__path__ for one in Path(folder).glob("*/__init__.py")]
+    return sorted(one.parent.name for one in found)
+
+
 def has(extra: str) -> bool:
     """Whether an extra is installed. Nothing of it is imported."""
-    try:
-        found = find_spec(f"{PACKAGE}.{extra}")
-    except ModuleNotFoundError:  # no extra is
-        return False
-    return found is not None and found.origin is not None  # a folder that is left empty has none
+    return extra in installed()
+
+
+def brought(what: str) -> dict[str, tuple[str, Any]]:
+    """What extras bring of one kind: the mappings of this name, such as METHODS, in their `__init__`, which is data alone.
+
+    Returns:
+        The extra and the value by the name that a value has in such a mapping, in the order of the extras.
+    """
+    return {
+        name: (extra, value)
+        for extra in installed()
+        for name, value in getattr(import_module(f"{PACKAGE}.{extra}"), what, {}).items()
+    }
 
 
 def missing(extra: str, asked: str) -> MissingExtraError:

@@ -1,6 +1,6 @@
 """The options with which tests try each method: the one place in the tests where a method has a line of its own.
 
-A method joins the tests by its line in `covey.shared.strategies.method_names`. Without a line here it is tried with its
+A method joins the tests by its line in `covey.shared.strategies.method_names`, or in its extra's METHODS. Without a line here it is tried with its
 defaults; add one where it needs other options, or has further modes to try.
 """
 

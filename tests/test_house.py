@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.shared.strategies.method_names import OF_EXTRAS
+from covey.shared import extras
 from scripts import core
 from scripts.core import arrows, extras_of, extras_of_tests, needed_by_tests, owners_of, uses_of
 from scripts.size import extra_at, limits_of, lines_of_parts, module_of, parts_of
@@ -29,7 +29,7 @@ STAIRS = {
     "shared": [
         "candidate_names errors written seeds sentences",
         "extras",
-        "programs storage",
+        "commands programs storage",
         "own_code",
         "numerics",
         "privacy wire",
@@ -120,7 +120,7 @@ NOT_PURE = ["extras/secure/secure_folder.py"]  # the secrets of a device, and un
 # who imports a module by a name that is no constant: by a table of names whose values are read here too, or the user's own
 BY_NAME = {
     "agent/own_code.py": "code of the user's own",
-    "shared/cli.py": "the function of a command",
+    "shared/commands.py": "the function of a command",
     "shared/extras.py": "a part of an extra",
     "shared/strategies/registry.py": "a method by its name",
 }
@@ -494,8 +494,8 @@ def reached(module: str, through: set[str], files: dict[str, str]) -> set[str]:
 
 
 def asked_of_extras() -> dict[tuple[str, str], str]:
-    """Extra and module of each call of `extras.part`, each command and each method that is one of an extra's; and where."""
-    asked = {(extra, name): "a method" for name, extra in OF_EXTRAS.items()}
+    """Extra and module of each call of `extras.part`, and where."""
+    asked = dict[tuple[str, str], str]()
     for file, part in parts_of(ROOT).items():
         if part == "core":
             for node in ast.walk(read(file)):
@@ -504,19 +504,13 @@ def asked_of_extras() -> dict[tuple[str, str], str]:
                         args=[ast.Constant(value=str(extra)), ast.Constant(value=module), *_]
                     ) if dotted(node.func) == "extras.part":
                         asked[extra, str(module)] = file
-                    case ast.Call(args=[ast.Constant(value=str(name)), *_], keywords=given) if (
-                        dotted(node.func) == "CommandEntry"
-                    ):
-                        for keyword in given:
-                            match keyword:
-                                case ast.keyword(arg="extra", value=ast.Constant(value=str(extra))):
-                                    asked[extra, name.partition(":")[0]] = file
     return asked
 
 
 def test_the_core_asks_extras_for_modules_that_they_have() -> None:
     asked = asked_of_extras()
-    assert {extra for extra, _ in asked} == {*extras_of(ROOT)}
+    brought = [*extras.brought("COMMANDS").values(), *extras.brought("METHODS").values()]
+    assert {extra for extra, _ in [*asked, *brought]} == {*extras_of(ROOT)}
     gone = {
         one: file
         for one, file in asked.items()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from covey.shared.cli import CommandEntry, Commands, Entries, program
+from covey.shared.cli import Commands, program
+from covey.shared.commands import CommandEntry, Entries
 
 
 class AgentCommands(Commands):
@@ -21,13 +22,8 @@ class AgentCommands(Commands):
         "examples": CommandEntry(
             "covey.agent.cli.data:examples", "Make a folder of data to try it"
         ),
-        "predict": CommandEntry("models:predict", "Predict with the model in use", extra="in_use"),
-        "serve": CommandEntry(
-            "models:serve", "Answer other programs with predictions", extra="in_use"
-        ),
     }
     lab: ClassVar[Entries] = {
-        "export": CommandEntry("models:export", "Write a model as a program", extra="in_use"),
         "fleet": CommandEntry(
             "covey.agent.cli.simulation:fleet", "Run the agents of a simulated fleet"
         ),
@@ -40,7 +36,6 @@ class AgentCommands(Commands):
         "policy": CommandEntry(
             "covey.agent.cli.device:show_policy", "Print the limits of this device"
         ),
-        "reset": CommandEntry("models:reset", "Forget which publication came last", extra="in_use"),
         "service": CommandEntry(
             "covey.agent.cli.device:service", "Print a systemd unit for this agent", passes_on=True
         ),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from covey.shared.cli import CommandEntry, Commands, Entries, program
+from covey.shared.cli import Commands, program
+from covey.shared.commands import CommandEntry, Entries
 
 
 class BrokerCommands(Commands):
@@ -18,9 +19,6 @@ class BrokerCommands(Commands):
         ),
         "expel": CommandEntry("covey.broker.cli.users:expel", "Revoke the credentials of agents"),
         "list": CommandEntry("covey.broker.cli.users:list_users", "List users, and who is online"),
-        "doctor": CommandEntry(
-            "broker_command:doctor", "Check what a broker provides", extra="doctor"
-        ),
     }
     lab: ClassVar[Entries] = {
         "renew": CommandEntry("covey.broker.cli.users:renew", "Replace the broker's certificate"),

@@ -37,11 +37,11 @@ def write_method(name: str, where: Path) -> Path:
     Raises:
         UserError: the name is none of a Python module, a built-in method has it, or the folder exists.
     """
-    from covey.shared.strategies.method_names import METHODS
+    from covey.shared.strategies.method_names import places
 
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UserError(f"{name!r}: expected a name of small letters, digits and _, such as {NAME}")
-    if name in METHODS:
+    if name in places():
         raise UserError(f"{name} is a built-in method; choose another name")
     folder = where / name
     if folder.exists():

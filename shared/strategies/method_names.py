@@ -3,34 +3,29 @@
 An idle device reads the names; nothing is imported for them.
 """
 
+from covey.shared import extras
+
 METHODS = {
     "cfl": "Cfl",
-    "clove": "Clove",
     "ditto": "Ditto",
-    "fedala": "FedAla",
     "fedavg": "FedAvg",
     "fedbabu": "FedBabu",
     "fedbn": "FedBn",
     "fedclust": "FedClust",
     "feddane": "FedDane",
-    "feddbe": "FedDbe",
     "feddist": "FedDist",
     "feddws": "FedDws",
     "fedem": "FedEm",
-    "fedgwc": "FedGwc",
     "fednova": "FedNova",
     "fedprox": "FedProx",
     "fedrep": "FedRep",
     "fedsgd": "FedSgd",
     "fedsoft": "FedSoft",
-    "feroma": "Feroma",
     "fesem": "Fesem",
     "fesem_ma": "FesemMa",
-    "flux": "Flux",
     "fuzzy": "Fuzzy",
     "given": "Given",
     "ifca": "Ifca",
-    "kin": "Kin",
     "lg": "LgFedAvg",
     "local": "LocalOnly",
     "pacfl": "Pacfl",
@@ -39,15 +34,12 @@ METHODS = {
     "scaffold": "Scaffold",
 }
 
-# the extra that has a method; those that are not here are the core's
-OF_EXTRAS = {
-    "clove": "papers",
-    "fedala": "papers",
-    "feddbe": "papers",
-    "fedgwc": "papers",
-    "feroma": "papers",
-    "flux": "papers",
-    "kin": "groups",
-}
-
 SECOND_NAMES = {"hypocluster": "ifca"}  # of the same class
+
+
+def places() -> dict[str, tuple[str, str]]:
+    """Module and class of each method, by name: those of the core, and those that extras bring."""
+    found = {name: (f"covey.shared.strategies.{name}", kind) for name, kind in METHODS.items()}
+    for name, (extra, kind) in extras.brought("METHODS").items():
+        found[name] = (f"{extras.PACKAGE}.{extra}.{name}", kind)
+    return dict(sorted(found.items()))

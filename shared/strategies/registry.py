@@ -13,13 +13,12 @@ from typing import Annotated, Any, Union, get_args
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
-from covey.shared import extras
 from covey.shared.errors import CoveyError, UserError
 from covey.shared.own_code import plugins
 from covey.shared.own_code.consent import consent
 from covey.shared.own_code.faults import said
 from covey.shared.strategies.base import Strategy
-from covey.shared.strategies.method_names import METHODS, OF_EXTRAS, SECOND_NAMES
+from covey.shared.strategies.method_names import SECOND_NAMES, places
 from covey.shared.written import OrItsName
 
 Kind = type[Strategy[Any]]
@@ -29,21 +28,18 @@ class _BuiltIn(Mapping[str, Kind]):
     """The classes of the built-in methods by name. A look-up imports one module, a walk all of them."""
 
     def __getitem__(self, name: str) -> Kind:
-        if extra := OF_EXTRAS.get(name):
-            module = extras.part(extra, name, f"method {name!r}")
-        else:
-            module = import_module(f"covey.shared.strategies.{name}")
-        kind: Kind = getattr(module, METHODS[name])
-        return kind
+        module, kind = places()[name]
+        method: Kind = getattr(import_module(module), kind)
+        return method
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in METHODS if name not in OF_EXTRAS or extras.has(OF_EXTRAS[name]))
+        return iter(places())
 
     def __contains__(self, name: object) -> bool:
-        return any(name == one for one in self)
+        return name in places()
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(places())
 
 
 BUILT_IN = _BuiltIn()
@@ -52,7 +48,7 @@ BUILT_IN = _BuiltIn()
 def is_built_in(method: Strategy[Any]) -> bool:
     """Whether a method is Covey's own, whatever its name is."""
     name = _first_name(method.name)
-    return name in METHODS and type(method) is BUILT_IN[name]
+    return name in BUILT_IN and type(method) is BUILT_IN[name]
 
 
 def _first_name(name: str) -> str:
@@ -112,11 +108,11 @@ def _validated(value: Any) -> Strategy[Any]:
     if "name" not in value:
         raise PydanticKnownError("union_tag_not_found", {"discriminator": "'name'"})
     name = value["name"]
-    if isinstance(name, str) and _first_name(name) in METHODS:
+    if isinstance(name, str) and _first_name(name) in BUILT_IN:
         return BUILT_IN[_first_name(name)].model_validate(value)
     if isinstance(name, str) and name in plugins.installed(plugins.STRATEGIES):
         return installed_method(name).model_validate(value)
-    known = ", ".join(map(repr, [*METHODS, *SECOND_NAMES]))
+    known = ", ".join(map(repr, [*BUILT_IN, *SECOND_NAMES]))
     context = {"discriminator": "'name'", "tag": str(name), "expected_tags": known}
     raise PydanticKnownError("union_tag_invalid", context)
 

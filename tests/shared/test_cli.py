@@ -26,7 +26,6 @@ from covey.coordinator.cli import reference
 from covey.coordinator.cli.options import in_federation
 from covey.coordinator.cli.program import CoordinatorCommands
 from covey.coordinator.cli.program import app as coordinator
-from covey.shared import extras
 from covey.shared.cli import BrokerAddresses, failed, user_errors
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import BEGIN, render
@@ -65,7 +64,6 @@ COMMANDS = {
     (kind.__module__.split(".")[1], name): entry
     for kind in (AgentCommands, BrokerCommands, CoordinatorCommands)
     for name, entry in {**kind.front, **kind.lab}.items()
-    if not entry.extra or extras.has(entry.extra)
 }
 LISTS = [place for place, entry in COMMANDS.items() if entry.about.startswith("List ")]
 TRAINS = {"torch", "scipy", "sklearn", "pandas", "pyarrow"}
@@ -82,8 +80,8 @@ def loaded_by(*lines: str) -> set[str]:
 
 @pytest.mark.parametrize("program", sorted({program for program, _ in COMMANDS}))
 def test_no_command_loads_what_trains_before_it_is_run(program: str) -> None:
-    lines = [f"{one!r}.load({name!r})" for (of, name), one in COMMANDS.items() if of == program]
-    assert not loaded_by("from covey.shared.cli import CommandEntry", *lines) & TRAINS
+    lines = [f"{one!r}.load()" for (of, _), one in COMMANDS.items() if of == program]
+    assert not loaded_by("from covey.shared.commands import CommandEntry", *lines) & TRAINS
 
 
 @pytest.mark.parametrize("place", LISTS, ids=" ".join)
@@ -99,9 +97,9 @@ def test_a_command_that_lists_loads_neither_numbers_nor_methods_nor_scenarios(
     folders = {"folder": run, "runs": tmp_path}
     words = [
         name,
-        *(str(folders[one]) for one in signature(entry.load(name)).parameters if one in folders),
+        *(str(folders[one]) for one in signature(entry.load()).parameters if one in folders),
     ]
-    lines = ["from covey.shared.cli import CommandEntry", f"{entry!r}.load({name!r})"]
+    lines = ["from covey.shared.commands import CommandEntry", f"{entry!r}.load()"]
     if len(words) > 1:
         lines += [
             f"from covey.{program}.cli.program import app",

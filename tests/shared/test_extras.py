@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from covey.coordinator.cli.program import CoordinatorCommands, app
 from covey.shared import extras
+from covey.shared.commands import CommandEntry, with_extras
+from covey.shared.strategies.method_names import METHODS, places
 from covey.shared.strategies.registry import BUILT_IN
 from tests.kit.small_run import scenario
 
 SUMS = {"secure": {"threshold": 3, "clip": 1.0}}
-OF_COMMANDS = {entry.extra for entry in CoordinatorCommands.front.values()} - {""}
+CORE = {name: CommandEntry(f"covey.core:{name}", "") for name in ("run", "ls")}
 
 
 @pytest.fixture
@@ -46,45 +46,49 @@ def test_a_key_is_refused(key: str, extra: str, sections: dict[str, object]) -> 
 
 
 @pytest.mark.usefixtures("none_installed")
-def test_a_command_is_refused_and_not_listed() -> None:
-    typed = CliRunner().invoke(app, ["compare"])
-    assert refusal("the command compare", "compare") in typed.output
-    listed = CliRunner().invoke(app, ["--help"]).output
-    own = {name for name, entry in CoordinatorCommands.front.items() if not entry.extra}
-    assert {name for name in CoordinatorCommands.front if f"\n  {name} " in listed} == own
-
-
-@pytest.mark.usefixtures("none_installed")
-def test_where_no_extra_is_there_none_is_installed() -> None:
-    assert OF_COMMANDS
-    assert not any(map(extras.has, OF_COMMANDS))
-
-
-def test_a_folder_that_is_left_empty_is_no_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "extras_of_a_test" / "sums" / "__pycache__").mkdir(parents=True)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(extras, "PACKAGE", "extras_of_a_test")
-    assert not extras.has("sums")
-
-
-def test_a_method_is_refused_and_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "PACKAGE", "covey.gone")
-    with pytest.raises(extras.MissingExtraError, match=refusal("method 'clove'", "papers")):
-        BUILT_IN["clove"]
+def test_commands_and_methods_are_those_of_the_core() -> None:
+    assert extras.installed() == []
+    assert with_extras("coordinator", CORE) == CORE
+    assert places().keys() == METHODS.keys()
     assert "clove" not in BUILT_IN
     assert "fedavg" in BUILT_IN
 
 
-def test_a_library_that_an_extra_lacks_is_named_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "extras_of_a_test" / "sums").mkdir(parents=True)
-    (tmp_path / "extras_of_a_test" / "sums" / "noise.py").write_text(
-        "import a_library_that_nobody_has"
-    )
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An extra `sums`, alone in the package of the extras."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(extras, "PACKAGE", "extras_of_a_test")
+    monkeypatch.setattr(extras, "PACKAGE", f"extras_of_{tmp_path.name}".replace("-", "_"))
+    made = tmp_path / extras.PACKAGE / "sums"
+    made.mkdir(parents=True)
+    return made
+
+
+def test_a_folder_that_is_left_empty_is_no_extra(folder: Path) -> None:
+    (folder / "__pycache__").mkdir()
+    assert not extras.has("sums")
+
+
+def test_a_folder_alone_brings_commands_and_methods(folder: Path) -> None:
+    (folder / "__init__.py").write_text(
+        "from covey.shared.commands import CommandEntry\n"
+        "COMMANDS = {\n"
+        "    'coordinator add': CommandEntry('adding:add', '', before='ls'),\n"
+        "    'coordinator last': CommandEntry('adding:add', ''),\n"
+        "    'agent add': CommandEntry('adding:add', ''),\n"
+        "}\n"
+        "METHODS = {'mine': 'Mine'}\n"
+    )
+    (folder / "adding.py").write_text("def add(): ...\n")
+    (folder / "mine.py").write_text("class Mine: ...\n")
+    commands = with_extras("coordinator", CORE)
+    assert list(commands) == ["run", "add", "ls", "last"]
+    assert commands["add"].load().__name__ == "add"
+    assert BUILT_IN["mine"].__name__ == "Mine"
+    assert list(BUILT_IN) == sorted([*METHODS, "mine"])
+
+
+def test_a_library_that_an_extra_lacks_is_named_itself(folder: Path) -> None:
+    (folder / "noise.py").write_text("import a_library_that_nobody_has")
     with pytest.raises(ModuleNotFoundError, match="a_library_that_nobody_has"):
         extras.part("sums", "noise")

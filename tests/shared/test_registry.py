@@ -10,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from covey.shared.strategies.base import Strategy
-from covey.shared.strategies.method_names import METHODS, SECOND_NAMES
+from covey.shared.strategies.method_names import SECOND_NAMES, places
 from covey.shared.strategies.registry import BUILT_IN, AnyStrategy
 
 LOADED = """
@@ -18,8 +18,8 @@ import sys
 from pathlib import Path
 from covey.shared.scenario.load import load
 load(Path("scenarios/digits.yaml"), ["strategy.name=fedavg", "strategy.server.name=adam"])
-from covey.shared.strategies.method_names import METHODS
-print(*(name for name in METHODS if f"covey.shared.strategies.{name}" in sys.modules))
+from covey.shared.strategies.method_names import places
+print(*(name for name, (module, _) in places().items() if module in sys.modules))
 """
 
 
@@ -34,7 +34,7 @@ def names_of(kind: type[Strategy[Any]]) -> tuple[str, ...]:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", places())
 def test_the_name_of_a_method_is_that_of_its_class(name: str) -> None:
     assert BUILT_IN[name].model_fields["name"].default == name
 
@@ -42,6 +42,6 @@ def test_the_name_of_a_method_is_that_of_its_class(name: str) -> None:
 @pytest.mark.whole
 def test_each_name_that_a_class_accepts_chooses_it() -> None:
     names = {name: kind for kind in BUILT_IN.values() for name in names_of(kind)}
-    assert set(names) == {*METHODS, *SECOND_NAMES}
+    assert set(names) == {*places(), *SECOND_NAMES}
     methods: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
     assert type(methods.validate_python({"name": "hypocluster", "n_clusters": 2})) is names["ifca"]
