@@ -38,7 +38,7 @@ from covey.shared.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from covey.extras.secure.agent import OwnersPolicy
+    from covey.extras.secure.owners_policy import OwnersPolicy
 
 MAX_BYTES_PER_VALUE = 8  # of an encoded model: a float32, and the codec's additions
 HEADER_BYTES = 1 << 16  # of an encoded model

@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from benchmarks.measuring import foreign_load, record_options, resumed
-from covey.extras.secure import agent as at
 from covey.extras.secure import coordinator as co
+from covey.extras.secure.agent_state import MakeMasked, SendAnswer, SendJoin, SendMasked
 from covey.extras.secure.integers import Integers, add_masks, digest_of
 from covey.extras.secure.messages import Introduction, Terms
 from covey.extras.secure.parameters import USUAL_GROUP, groups
@@ -91,7 +91,7 @@ def of_group(count: int, values: int) -> dict[str, Any]:
     for place, member in enumerate(members, start=1):
         timed = device if place <= SAMPLE else Timer()
         [join] = timed(member.join, here.content, here.begun)
-        assert isinstance(join, at.SendJoin)
+        assert isinstance(join, SendJoin)
         sent["join"] = len(join.content)
         server(here.receive, [join], place)
     server(lambda: here.take(here.machine.joins_closed(here.state)))
@@ -107,7 +107,7 @@ def of_group(count: int, values: int) -> dict[str, Any]:
     for place in here.state.reported:
         timed = device if place <= SAMPLE else Timer()
         [answer] = timed(members[place - 1].unmask, here.state.unmask)
-        assert isinstance(answer, at.SendAnswer)
+        assert isinstance(answer, SendAnswer)
         sent["answer"] = len(answer.content)
         server(here.receive, [answer], place)
     assert isinstance(here.end, co.Opened)
@@ -137,13 +137,13 @@ def report_of(
     state = machine.made(member.state, here.begun.digest, digest, here.terms.scale).state
     inbox = here.inbox(here.members.index(member) + 1)
     step = machine.listed(state, here.state.listing, inbox)
-    [mask] = [effect for effect in step.then if isinstance(effect, at.MakeMasked)]
+    [mask] = [effect for effect in step.then if isinstance(effect, MakeMasked)]
     vector = zeros.copy() if is_sampled else zeros
     if is_sampled:
         add_masks(vector, mask.streams)
     last = machine.masked(step.state, mask.terms, digest_of(vector) if is_sampled else bytes(32))
     member.state = last.state
-    [report] = [effect for effect in last.then if isinstance(effect, at.SendMasked)]
+    [report] = [effect for effect in last.then if isinstance(effect, SendMasked)]
     return report.content, vector
 
 

@@ -19,19 +19,31 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, NamedTuple
 
-from pydantic import Field
-
+from covey.extras.secure.agent_state import (
+    KEPT_BOXES,
+    AgentState,
+    AgentTransition,
+    Effect,
+    EraseVectors,
+    MakeMasked,
+    OwnBox,
+    OwnSum,
+    OwnVector,
+    RefusalError,
+    Refuse,
+    SecureIdentity,
+    SendAnswer,
+    SendJoin,
+    SendMasked,
+    ShowBox,
+)
 from covey.extras.secure.derivation import (
     MASK,
     SEED,
-    SKETCH,
     OrderStart,
     Stream,
     about_cell,
-    are_near,
     cell_key,
     commitment_of,
     fault_of_list,
@@ -55,9 +67,9 @@ from covey.extras.secure.derivation import (
     signed_of_join,
     signed_of_unmask_row,
     signers_of,
-    sketches_in,
     split,
 )
+from covey.extras.secure.locks import SUMMED_BEFORE, Lock
 from covey.extras.secure.memberships import Memberships, name_of_agent
 from covey.extras.secure.messages import (
     PAIR_BYTES,
@@ -66,16 +78,14 @@ from covey.extras.secure.messages import (
     CellInbox,
     Entry,
     Expelled,
-    Hash,
     Join,
     JoinList,
-    Key,
-    Places,
     ReportHead,
     Terms,
     UnmaskList,
 )
-from covey.extras.secure.parameters import LARGEST_GROUP, Scale
+from covey.extras.secure.owners_policy import OwnersPolicy
+from covey.extras.secure.parameters import Scale
 from covey.extras.secure.primitives import (
     KEY_BYTES,
     Agreement,
@@ -89,238 +99,15 @@ from covey.extras.secure.primitives import (
     signature,
 )
 from covey.shared.errors import DecodeError
-from covey.shared.wire.framing import Count, Message, Packed
 
-KEPT_BOXES = 2
 NAME_BYTES = 16  # of the name of terms that were left
 
-SUMMED_BEFORE = "summed before"  # the reason for a locked start
-MOST_SKETCHES = 1024  # of the models of an evaluation
 SHOWN_BEFORE = "shown before"  # the reason for a signature, a vote or a choice too many
 FIRST_CHOICES = 4  # before any sum
-LOCK = struct.Struct("<16s16s16s32s")
 SHOWN = struct.Struct("<16s16s")  # of what, in which federation; the start of the order
 ANOTHER_LIST = "another list"
 ANOTHER_UNMASK = "another unmask list"
 NOT_STEADY = "not steady"
-
-
-@dataclass(frozen=True)
-class SecureIdentity:
-    """Who an agent is in its federation."""
-
-    entry: bytes  # signed by the fleet key
-    secret: bytes  # of the signing key
-    fleet: bytes  # the fleet's public key
-
-
-@dataclass(frozen=True)
-class OwnersPolicy:
-    """The bounds that a device's owner sets. The defaults allow whatever protects at all."""
-
-    least: int = 3  # members of a sum, at least
-    colluders: float = 0.0  # the share of members that the terms must withstand, at least
-    clip: float | None = None  # the longest update that may be sent
-    multiplier: float = 0.0  # of the noise, at least
-    most_spent: float | None = (
-        None  # rho of all reports of the device; None: any, also without noise
-    )
-    known: frozenset[str] = frozenset()  # agents that the owner knows
-    known_least: int = 0  # this number of members must be known
-    steady: bool = False  # no two sums that are answered differ by few members
-
-    def refusal(self, terms: Terms, own: str) -> str | None:
-        """Why the owner of the agent `own` does not allow these terms, or None."""
-        if terms.least < self.least:
-            return f"sums of {terms.least} members; the owner requires {self.least}"
-        if terms.colluders < int(self.colluders * len(terms.members)):
-            return f"{terms.colluders} colluders withstood; the owner requires a share of {self.colluders}"
-        if self.clip is not None and terms.clip > self.clip:
-            return f"clip {terms.clip}; the owner allows {self.clip}"
-        if terms.multiplier < self.multiplier:
-            return f"noise of {terms.multiplier}; the owner requires {self.multiplier}"
-        if self.most_spent is not None and not terms.multiplier:
-            return "sums without noise; the owner bounds epsilon"
-        agents = [member.agent for member in terms.members]
-        # strangers may all be one attacker's, and known ones need not demand what this owner does: this many of them
-        # answer for any sum
-        forced = max(0, terms.threshold - len(agents) + 1 + self._known(agents, own))
-        if forced < self.known_least:
-            return (
-                f"strangers and {forced} known members reach the threshold of {terms.threshold}; the owner"
-                f" requires {self.known_least} known ones (secure_known_least)"
-            )
-        return self.refusal_of_members(agents, own)
-
-    def refusal_of_members(self, agents: Iterable[str], own: str) -> str | None:
-        """Why the owner does not allow these members, of terms, of a list or of a sum, or None."""
-        known = self._known(agents, own)
-        if known < self.known_least:
-            return (
-                f"{known} members are known to the owner, who requires {self.known_least}"
-                " (secure_known_least)"
-            )
-        return None
-
-    def _known(self, agents: Iterable[str], own: str) -> int:
-        """Others that the owner knows."""
-        return sum(agent in self.known and agent != own for agent in agents)
-
-
-class Lock(NamedTuple):
-    """A start that was answered, with one of its models. Each takes 80 bytes, and none is ever forgotten."""
-
-    start: bytes  # the first half
-    order: bytes
-    members: bytes  # names those whose reports are in the sum
-    content: bytes  # the sketch of the model
-
-    @classmethod
-    def all_in(cls, packed: bytes) -> list[Lock]:
-        return [cls(*fields) for fields in LOCK.iter_unpack(packed)]
-
-    def packed(self) -> bytes:
-        content: bytes = LOCK.pack(*self)
-        return content
-
-
-class OwnBox(Message):
-    """A box with its secret."""
-
-    box: Box
-    secret: Key
-
-
-class OwnVector(Message):
-    """The vector that was made for a start, noise included. The vector itself lies in a file."""
-
-    start: Hash
-    digest: Hash
-    scale: Hash
-
-
-class OwnSum(Message):
-    """The sum that an agent takes part in. A secret that is no longer needed is empty."""
-
-    terms: bytes
-    content: Annotated[
-        bytes, Field(min_length=SKETCH.size, max_length=MOST_SKETCHES * SKETCH.size)
-    ]  # of the start, as `order`
-    order: bytes
-    joined_at: float  # Unix seconds
-    place: int
-    signers: Annotated[list[Key], Field(max_length=LARGEST_GROUP)]
-    join: bytes
-    seed: bytes
-    mask_secret: bytes
-    box_secret: bytes
-    own_share: bytes  # of the seed
-    listing: bytes = b""
-    seed_keys: bytes = b""  # of the cells of each other listed member, in order of places
-    mask_keys: bytes = b""
-    lacking: Places = Field(default_factory=list)
-    head: bytes = b""
-    answer: bytes = b""
-    unmask: bytes = b""  # the name of the list that was answered
-
-    @property
-    def name(self) -> bytes:
-        """T of the design."""
-        return name_of_terms(self.terms)
-
-
-class AgentState(Packed):
-    """All that an agent keeps on disk for secure sums."""
-
-    boxes: Annotated[list[OwnBox], Field(max_length=KEPT_BOXES)] = Field(default_factory=list)
-    newest_box: Count = 0
-    locks: bytes = b""  # one after the other
-    left: bytes = b""  # names of terms that were joined and left
-    shown: bytes = b""  # what was shown of this agent alone, one after the other
-    memberships: Memberships = Field(default_factory=Memberships)  # of sums that were answered
-    vectors: list[OwnVector] = Field(default_factory=list)
-    sum: OwnSum | None = None
-    expelled: bytes = b""  # the newest list that was seen
-    # zero-concentrated differential privacy that the reports have spent, in rho (Bun and Steinke 2016): each counts 1 / 2 z^2
-    spent: float = 0.0
-
-    def changed(self, **fields: object) -> AgentState:
-        return self.model_copy(update=fields)
-
-    def vector(self, start: bytes) -> bytes | None:
-        """The digest of the vector that was made for a start."""
-        return next((own.digest for own in self.vectors if own.start == start), None)
-
-
-# -- effects -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ShowBox:
-    """Put the box into the status."""
-
-    box: Box
-
-
-@dataclass(frozen=True)
-class SendJoin:
-    content: bytes
-
-
-@dataclass(frozen=True)
-class MakeMasked:
-    """Add the masks to the vector of the start, sync the masked vector to disk, and call `masked` with its digest."""
-
-    terms: bytes  # name
-    start: bytes
-    streams: tuple[Stream, ...]
-
-
-@dataclass(frozen=True)
-class SendMasked:
-    """The masked vector, and its head."""
-
-    content: bytes
-
-
-@dataclass(frozen=True)
-class SendAnswer:
-    content: bytes
-
-
-@dataclass(frozen=True)
-class Refuse:
-    """Report the reason why nothing is sent. It is one of few, so that it can be counted."""
-
-    reason: str
-    detail: str = ""
-
-
-@dataclass(frozen=True)
-class EraseVectors:
-    """Delete the files of the vectors of these starts, masked or not, and of the work that they were made of."""
-
-    starts: tuple[bytes, ...]
-
-
-Effect = ShowBox | SendJoin | MakeMasked | SendMasked | SendAnswer | Refuse | EraseVectors
-
-
-@dataclass(frozen=True)
-class AgentTransition:
-    """What follows from an input: if `syncs`, `state` must be on disk before an effect is carried out."""
-
-    state: AgentState
-    then: tuple[Effect, ...] = ()
-    syncs: bool = True
-
-
-class RefusalError(Exception):
-    """Why an agent does not do what a message asks for."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(f"{reason}: {detail}")
-        self.effect = Refuse(reason, detail)
 
 
 class SecureAgent:
@@ -547,24 +334,19 @@ class SecureAgent:
             raise RefusalError("another start", "the terms do not belong to this agent's order")
 
     def _check_lock(self, state: AgentState, start: bytes) -> None:
-        if any(lock.start == start[: len(lock.start)] for lock in Lock.all_in(state.locks)):
+        if any(lock.is_of(start) for lock in Lock.all_in(state.locks)):
             raise RefusalError(SUMMED_BEFORE)
 
     def _check_models(self, state: AgentState, terms: Terms, start: OrderStart) -> None:
         """Who has answered for these models joins the same members alone, all of whom must report. So those who answered the
         sum with the oldest list are in no other one, even if others answer for that."""
         members = range(1, len(terms.members) + 1) if terms.least == len(terms.members) else ()
-        for lock in _locks_of(start, terms, members):
+        for lock in Lock.all_of(terms, start.order, start.content, members):
             self._check_content(state, lock)
 
     def _check_content(self, state: AgentState, lock: Lock) -> None:
-        """Two sums from the same model with other members would give away who is in one of them alone, whatever else differs
-        in their orders. The same order in a phase that the method declares to be other work is no second sum of it."""
-        for before in Lock.all_in(state.locks):
-            is_further = before.order[:8] == lock.order[:8] and before.order != lock.order
-            is_same = before.members == lock.members or is_further
-            if not is_same and are_near(before.content, lock.content):
-                raise RefusalError(SUMMED_BEFORE, "from the same models, with other members")
+        if any(before.forbids(lock) for before in Lock.all_in(state.locks)):
+            raise RefusalError(SUMMED_BEFORE, "from the same models, with other members")
 
     def _check_scale(self, state: AgentState, terms: Terms) -> None:
         """The vector of a start is used again in every attempt: with another scale it would count wrongly."""
@@ -755,7 +537,7 @@ class SecureAgent:
 
     def _locked(self, state: AgentState, own: OwnSum, content: bytes) -> AgentState:
         reported = {row.place for row in UnmaskList.from_bytes(content).rows}
-        locks = _locks_of(own, Terms.from_bytes(own.terms), reported)
+        locks = Lock.all_of(Terms.from_bytes(own.terms), own.order, own.content, reported)
         return state.changed(locks=state.locks + b"".join(lock.packed() for lock in locks))
 
     # -- rules 5 and 6 -------------------------------------------------------------------------------------------------
@@ -791,14 +573,6 @@ def _streams(own: OwnSum) -> tuple[Stream, ...]:
             key = pair_key(agreed(row.mask_key), named, own.place, row.place)
             streams.append(Stream(sign_of(own.place, row.place), key))
     return tuple(streams)
-
-
-def _locks_of(own: OwnSum | OrderStart, terms: Terms, reported: Iterable[int]) -> list[Lock]:
-    """The locks of an answer: one that has another model in the place of one of several trains the others as before."""
-    names = sorted(terms.members[place - 1].agent for place in reported)
-    members = hashed("members", *(name.encode() for name in names))
-    sketches = sketches_in(own.content)
-    return [Lock(terms.start[:16], own.order, members[:16], sketch) for sketch in sketches]
 
 
 def _has_left(state: AgentState, terms: bytes) -> bool:

@@ -11,6 +11,18 @@ import numpy.typing as npt
 
 from covey.extras.secure import agent as at
 from covey.extras.secure import phases
+from covey.extras.secure.agent_state import (
+    AgentState,
+    AgentTransition,
+    Effect,
+    EraseVectors,
+    MakeMasked,
+    Refuse,
+    SendAnswer,
+    SendJoin,
+    SendMasked,
+    ShowBox,
+)
 from covey.extras.secure.derivation import OrderStart
 from covey.extras.secure.figures import FIGURES, FigureSlots
 from covey.extras.secure.integers import Integers, add_masks, add_noise, digest_of, to_integers
@@ -57,8 +69,8 @@ class SecureDevice(Protocol):
 
     def noise_key(self, start: bytes) -> bytes: ...
 
-    def state(self) -> at.AgentState: ...
-    def save(self, state: at.AgentState) -> None: ...
+    def state(self) -> AgentState: ...
+    def save(self, state: AgentState) -> None: ...
     def vector(self, name: str) -> Integers | None: ...
     def save_vector(self, name: str, vector: Integers) -> None: ...
     def erase_work(self) -> None:
@@ -222,7 +234,7 @@ def _perform_box(device: SecureDevice, begun: OrderStart) -> Report:
     step = device.agent.new_box(device.state(), device.token)
     device.save(step.state)
     (shown,) = step.then
-    assert isinstance(shown, at.ShowBox)  # noqa: S101 - it shows a box and nothing else
+    assert isinstance(shown, ShowBox)  # noqa: S101 - it shows a box and nothing else
     box = shown.box
     content = Introduction(
         entry=device.agent.entry,
@@ -322,7 +334,7 @@ def _perform_work(
         raise PublicError("secure sums: this agent has not joined a sum for this order")
     step = device.agent.listed(device.state(), bytes_of(listing), bytes_of(inbox))
     sent = _taken(device, step)
-    if any(isinstance(effect, at.SendAnswer) for effect in sent):
+    if any(isinstance(effect, SendAnswer) for effect in sent):
         raise PublicError("secure sums: this agent has answered for this sum")
     work = device.kept_work(_name_of_work(begun.digest, local, client_state))
     is_first = device.state().vector(begun.digest) is None
@@ -355,7 +367,7 @@ def _perform_work(
                 device.agent.made(device.state(), begun.digest, digest_of(integers), terms.scale),
             )
     for effect in sent:
-        if isinstance(effect, at.SendMasked):
+        if isinstance(effect, SendMasked):
             masked = device.vector(f"{own.name.hex()}-masked")
             head = ReportHead.from_bytes(effect.content)
             if masked is None or digest_of(masked) != head.vector:
@@ -379,17 +391,17 @@ def _update_of(report: Report, models: Sequence[Vector], terms: Terms) -> npt.ND
     return np.concatenate(parts)
 
 
-def _taken(device: SecureDevice, step: at.AgentTransition) -> list[at.Effect]:
+def _taken(device: SecureDevice, step: AgentTransition) -> list[Effect]:
     """Save the state of a step, then make masked vectors; the effects that are sent. Raises PublicError for a refusal."""
     if step.syncs:
         device.save(step.state)
-    sent: list[at.Effect] = []
+    sent: list[Effect] = []
     for effect in step.then:
         match effect:
-            case at.Refuse(reason, detail):
+            case Refuse(reason, detail):
                 text = f"{reason}: {detail}" if detail else reason
                 raise PublicError(f"secure sums: {text}")
-            case at.MakeMasked(terms, begun, streams):
+            case MakeMasked(terms, begun, streams):
                 vector = device.vector(begun.hex())
                 if vector is None or digest_of(vector) != device.state().vector(begun):
                     return _taken(device, device.agent.lost(device.state()))
@@ -398,16 +410,16 @@ def _taken(device: SecureDevice, step: at.AgentTransition) -> list[at.Effect]:
                 sent += _taken(
                     device, device.agent.masked(device.state(), terms, digest_of(vector))
                 )
-            case at.EraseVectors():
+            case EraseVectors():
                 device.erase_work()
             case _:
                 sent.append(effect)
     return sent
 
 
-def _message(sent: Sequence[at.Effect]) -> Report:
+def _message(sent: Sequence[Effect]) -> Report:
     """The report with the only message that is sent."""
     for effect in sent:
-        if isinstance(effect, at.SendJoin | at.SendAnswer):
+        if isinstance(effect, SendJoin | SendAnswer):
             return Report({WORDS: words_of(effect.content)}, examples=1)
     raise PublicError("secure sums: nothing to send")

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.extras.secure.agent import AgentState, OwnersPolicy, SecureAgent, SecureIdentity
+from covey.extras.secure.agent import SecureAgent
+from covey.extras.secure.agent_state import AgentState, SecureIdentity
 from covey.extras.secure.integers import WIRE, Integers, from_wire
+from covey.extras.secure.owners_policy import OwnersPolicy
 from covey.extras.secure.primitives import KEY_BYTES, Token, hashed
 from covey.shared.errors import DecodeError, PublicError
 from covey.shared.storage.files import private_folder, write_private

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from covey.extras.secure.agent import SecureIdentity
+from covey.extras.secure.agent_state import SecureIdentity
 from covey.extras.secure.derivation import signed_of_entry
 from covey.extras.secure.messages import Entry
 from covey.extras.secure.primitives import hashed, number, signature, signing_key

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from covey.extras.secure import agent as at
 from covey.extras.secure import coordinator as co
+from covey.extras.secure.agent_state import AgentState, Refuse, SendAnswer, SendJoin, SendMasked
 from covey.extras.secure.derivation import (
     commitment_of,
     name_of_list,
@@ -57,7 +57,7 @@ def sums() -> dict[str, tuple[Site, Message]]:
         content = next(
             effect.content
             for effect in sent
-            if isinstance(effect, at.SendJoin | at.SendMasked | at.SendAnswer)
+            if isinstance(effect, SendJoin | SendMasked | SendAnswer)
         )
         stopped = replace(here, records=[], log=[])
         stopped.state = here.state
@@ -143,11 +143,11 @@ def take_from_member(made: tuple[str, bytes]) -> str:
 
 
 @lru_cache(maxsize=1)
-def orders() -> dict[str, tuple[Device, at.AgentState, Packed, bytes]]:
+def orders() -> dict[str, tuple[Device, AgentState, Packed, bytes]]:
     """For each stage a member, its state, the honest message of the coordinator, and the member's inbox."""
     here = site()
     member = here.members[0]
-    found: dict[str, tuple[Device, at.AgentState, Packed, bytes]] = {}
+    found: dict[str, tuple[Device, AgentState, Packed, bytes]] = {}
     found["terms"] = (member, member.state, Terms.from_bytes(here.content), b"")
     here.gather_joins()
     member.train(here.begun, here.terms.scale)
@@ -182,7 +182,7 @@ def take_from_coordinator(made: tuple[str, bytes]) -> str:
             step = machine.listed(state, other, content)
         case _:
             step = machine.unmask(state, content)
-    refused = [effect.reason for effect in step.then if isinstance(effect, at.Refuse)]
+    refused = [effect.reason for effect in step.then if isinstance(effect, Refuse)]
     if refused:
         return refused[0]
     if isinstance(sample, UnmaskList):

@@ -35,7 +35,7 @@ from covey.coordinator.record.store import Saved, Store
 from covey.coordinator.run.parts import Parts
 from covey.coordinator.run.run import Run
 from covey.extras.secure import secured as secured
-from covey.extras.secure.agent import OwnSum
+from covey.extras.secure.agent_state import OwnSum
 from covey.extras.secure.derivation import name_of_terms
 from covey.extras.secure.integers import Integers, total_of
 from covey.extras.secure.messages import JoinList, Terms

@@ -29,7 +29,7 @@ from covey.coordinator.disk.spool import Spool
 from covey.coordinator.record.store import Store
 from covey.coordinator.run.effects import SendModel
 from covey.coordinator.run.own_orders import OwnOrders
-from covey.extras.secure.agent import AgentState
+from covey.extras.secure.agent_state import AgentState
 from covey.extras.secure.secure_folder import SecureFolder
 from covey.extras.secure.simulated import simulated_identity
 from covey.shared.storage.files import (

@@ -76,7 +76,7 @@ def test_an_update_that_two_sums_give_is_found() -> None:
 
 
 def test_sums_of_models_that_differ_may_give_an_update() -> None:
-    """With one level all updates are zero: the sum of another run without an agent tells how many rows it has, as its report does."""
+    """With one level all updates are zero: sums of two runs, one without an agent, give how many rows it has, as its report does."""
     told = (Lie("terms", "levels", 531), Lie("run", "another run", since=1))
     history = play(replace(lying_plan(17042), lies=told))
     assert (history.failure, history.struck["opened sum"]) == ("", 2)

@@ -29,7 +29,7 @@ from covey.coordinator.serve.service import Service, last_will
 from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.extras.scale.service import AggregatorService
 from covey.extras.scale.service import last_will as aggregator_will
-from covey.extras.secure.agent import AgentState
+from covey.extras.secure.agent_state import AgentState
 from covey.extras.secure.integers import Integers
 from covey.extras.secure.primitives import Token
 from covey.extras.secure.secure_folder import SecureFolder

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from covey.extras.secure import agent as at
 from covey.extras.secure import derivation as de
+from covey.extras.secure.agent_state import AgentState, OwnSum, SendAnswer, SendJoin, SendMasked
 from covey.extras.secure.derivation import secret_of, share_from_bytes
 from covey.extras.secure.integers import digest_of
 from covey.extras.secure.messages import (
@@ -92,7 +92,7 @@ class Attempt:
     lists: dict[bytes, JoinList] = field(default_factory=dict)
     unmasks: dict[bytes, UnmaskList] = field(default_factory=dict)
     answers: list[Answer] = field(default_factory=list)
-    secrets: dict[int, at.OwnSum] = field(default_factory=dict)  # of colluders
+    secrets: dict[int, OwnSum] = field(default_factory=dict)  # of colluders
 
     @property
     def terms(self) -> Terms:
@@ -121,10 +121,10 @@ class Attempt:
         for place in places or self.places():
             member = self.members[place - 1]
             if self.colludes(place):
-                member.state = at.AgentState(boxes=member.state.boxes)
+                member.state = AgentState(boxes=member.state.boxes)
             sent = member.join(self.content, self.begun(member))
             for effect in sent:
-                if isinstance(effect, at.SendJoin):
+                if isinstance(effect, SendJoin):
                     self.joins[place] = Join.from_bytes(effect.content)
             if self.colludes(place) and member.state.sum is not None:
                 self.secrets[place] = member.state.sum
@@ -156,14 +156,14 @@ class Attempt:
 
     def capture(self, member: Device, place: int, sent: Iterable[object]) -> None:
         for effect in sent:
-            if isinstance(effect, at.SendMasked):
+            if isinstance(effect, SendMasked):
                 head = ReportHead.from_bytes(effect.content)
                 self.heads[head.listing, place] = head
                 vector = digest_of(member.vectors[self.terms.start])
                 masked = Masked(member.name, vector, place, head.listing)
                 if masked not in self.server.masked:
                     self.server.masked.append(masked)
-            if isinstance(effect, at.SendAnswer):
+            if isinstance(effect, SendAnswer):
                 answer = Answer.from_bytes(effect.content)
                 if answer not in self.answers:
                     self.answers.append(answer)

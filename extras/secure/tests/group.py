@@ -11,9 +11,22 @@ import numpy as np
 
 from covey.extras.secure import agent as at
 from covey.extras.secure import coordinator as co
+from covey.extras.secure.agent_state import (
+    AgentState,
+    AgentTransition,
+    EraseVectors,
+    MakeMasked,
+    Refuse,
+    SecureIdentity,
+    SendAnswer,
+    SendJoin,
+    SendMasked,
+    ShowBox,
+)
 from covey.extras.secure.derivation import OrderStart, signed_of_entry, signed_of_expelled, start_of
 from covey.extras.secure.integers import Integers, add_masks, digest_of, mean_of, to_integers
 from covey.extras.secure.messages import Box, Entry, Expelled, Member, ReportHead, Terms
+from covey.extras.secure.owners_policy import OwnersPolicy
 from covey.extras.secure.parameters import Group, Scale, group_of, plain_scale
 from covey.extras.secure.primitives import Token, hashed, signature, signing_key
 
@@ -75,12 +88,12 @@ class Device:
     token: Token
     update: np.ndarray
     examples: int = 10
-    state: at.AgentState = field(default_factory=at.AgentState)
+    state: AgentState = field(default_factory=AgentState)
     vectors: dict[bytes, Integers] = field(default_factory=dict)
     masked: dict[bytes, Integers] = field(default_factory=dict)
     disk_is_full: bool = False
     box: Box | None = None
-    refusals: list[at.Refuse] = field(default_factory=list)
+    refusals: list[Refuse] = field(default_factory=list)
     sent: list[object] = field(default_factory=list)
 
     @property
@@ -88,26 +101,26 @@ class Device:
         assert self.box is not None
         return Member.of(self.machine.entry, self.box)
 
-    def take(self, step: at.AgentTransition) -> list[object]:
+    def take(self, step: AgentTransition) -> list[object]:
         """Sync, then carry out the effects. Returns what is sent: joins, reports and answers."""
         if step.syncs and self.disk_is_full:
             return []
         if step.syncs:
             # what lies on disk is what a restart has
-            self.state = at.AgentState.from_bytes(step.state.to_bytes())
+            self.state = AgentState.from_bytes(step.state.to_bytes())
         sent: list[object] = []
         for effect in step.then:
             match effect:
-                case at.ShowBox(box):
+                case ShowBox(box):
                     self.box = box
-                case at.Refuse():
+                case Refuse():
                     self.refusals.append(effect)
-                case at.MakeMasked(terms, begun, streams):
+                case MakeMasked(terms, begun, streams):
                     vector = self.vectors[begun].copy()
                     add_masks(vector, streams)
                     self.masked[terms] = vector
                     sent += self.take(self.machine.masked(self.state, terms, digest_of(vector)))
-                case at.EraseVectors(starts):
+                case EraseVectors(starts):
                     for gone in starts:
                         self.vectors.pop(gone, None)
                 case _:
@@ -143,13 +156,13 @@ class Device:
 
 
 def device(
-    number: int, policy: at.OwnersPolicy | None = None, kind: type[at.SecureAgent] = at.SecureAgent
+    number: int, policy: OwnersPolicy | None = None, kind: type[at.SecureAgent] = at.SecureAgent
 ) -> Device:
     """Agent number 1, 2, ...: its keys and its update depend on the number alone."""
     name = f"a{number:02}"
     secret = hashlib.blake2b(name.encode(), digest_size=32).digest()
     entry = entry_of(name, number, signing_key(secret)).to_bytes()
-    machine = kind(at.SecureIdentity(entry, secret, FLEET), policy or at.OwnersPolicy())
+    machine = kind(SecureIdentity(entry, secret, FLEET), policy or OwnersPolicy())
     update = np.random.default_rng(number).normal(0.0, 0.2, LENGTH)
     return Device(name, machine, token_of(name), update, examples=number)
 
@@ -223,14 +236,14 @@ class Site:
         """Joins, reports and answers of a member."""
         for effect in sent:
             match effect:
-                case at.SendJoin(content):
+                case SendJoin(content):
                     self.take(self.machine.joined(self.state, content))
-                case at.SendMasked(content):
+                case SendMasked(content):
                     member = self.members[place - 1]
                     head = ReportHead.from_bytes(content)
                     self.vectors[place] = member.masked[head.terms]
                     self.take(self.machine.reported(self.state, content))
-                case at.SendAnswer(content):
+                case SendAnswer(content):
                     self.take(self.machine.answered(self.state, content))
 
     def inbox(self, place: int) -> bytes:

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from covey.agent.worker.worker import answer
-from covey.extras.secure.agent import FIRST_CHOICES, LOCK, OwnersPolicy
+from covey.extras.secure.agent import FIRST_CHOICES
+from covey.extras.secure.locks import LOCK
+from covey.extras.secure.owners_policy import OwnersPolicy
 from covey.extras.secure.secure_folder import SecureFolder
 from covey.extras.secure.tests.live import LAYOUT, TASK, Devices
 from covey.shared.privacy.settings import Privacy, SecureSettings

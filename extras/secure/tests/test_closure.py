@@ -14,8 +14,11 @@ import pytest
 
 from covey.extras.secure import agent as at
 from covey.extras.secure import derivation as de
+from covey.extras.secure.agent_state import AgentState, AgentTransition, OwnSum, SecureIdentity
 from covey.extras.secure.derivation import share_to_bytes
+from covey.extras.secure.locks import Lock
 from covey.extras.secure.messages import JoinList, ListRow, Terms, UnmaskList, UnmaskRow
+from covey.extras.secure.owners_policy import OwnersPolicy
 from covey.extras.secure.parameters import Group, Scale, group_of
 from covey.extras.secure.primitives import Token, public_key
 from covey.extras.secure.tests.closure import NOTHING, Asked, Attempt, Server, asked
@@ -143,10 +146,10 @@ def step(chance: np.random.Generator, attempt: Attempt) -> None:
 class NoLocks(at.SecureAgent):
     """Rule 3 without the lock."""
 
-    def _check_lock(self, state: at.AgentState, start: bytes) -> None:
+    def _check_lock(self, state: AgentState, start: bytes) -> None:
         pass
 
-    def _check_content(self, state: at.AgentState, lock: at.Lock) -> None:
+    def _check_content(self, state: AgentState, lock: Lock) -> None:
         pass
 
 
@@ -164,7 +167,7 @@ class AnyStart(at.SecureAgent):
     def _compare_start(self, terms: Terms, start: de.OrderStart) -> None:
         pass
 
-    def _check_content(self, state: at.AgentState, lock: at.Lock) -> None:
+    def _check_content(self, state: AgentState, lock: Lock) -> None:
         pass
 
 
@@ -180,7 +183,7 @@ def another_start(kind: type[at.SecureAgent]) -> Server:
 class AnyContent(at.SecureAgent):
     """Rule 3 without the memory of models."""
 
-    def _check_content(self, state: at.AgentState, lock: at.Lock) -> None:
+    def _check_content(self, state: AgentState, lock: Lock) -> None:
         pass
 
 
@@ -217,13 +220,13 @@ def one_of_two_used(kind: type[at.SecureAgent]) -> Server:
 class ContentAtTheAnswer(at.SecureAgent):
     """Rule 1 without the memory of models, which is asked before the answer alone."""
 
-    def _check_models(self, state: at.AgentState, terms: Terms, start: de.OrderStart) -> None:
+    def _check_models(self, state: AgentState, terms: Terms, start: de.OrderStart) -> None:
         pass
 
-    def _answer(self, state: at.AgentState, own: at.OwnSum, content: bytes) -> bytes:
+    def _answer(self, state: AgentState, own: OwnSum, content: bytes) -> bytes:
         answer = super()._answer(state, own, content)
         reported = {row.place for row in UnmaskList.from_bytes(content).rows}
-        for lock in at._locks_of(own, Terms.from_bytes(own.terms), reported):
+        for lock in Lock.all_of(Terms.from_bytes(own.terms), own.order, own.content, reported):
             self._check_content(state, lock)
         return answer
 
@@ -231,11 +234,10 @@ class ContentAtTheAnswer(at.SecureAgent):
 class UnusedLocksNothing(at.SecureAgent):
     """Rule 3 as it would be if the coordinator's word that a sum was out of range opened the models again."""
 
-    def _locked(self, state: at.AgentState, own: at.OwnSum, content: bytes) -> at.AgentState:
+    def _locked(self, state: AgentState, own: OwnSum, content: bytes) -> AgentState:
         locked = super()._locked(state, own, content)
         locks = [
-            lock._replace(content=de.SKETCH.pack(*[1e9] * 4))
-            for lock in at.Lock.all_in(locked.locks)
+            lock._replace(content=de.SKETCH.pack(*[1e9] * 4)) for lock in Lock.all_in(locked.locks)
         ]
         return locked.changed(locks=b"".join(lock.packed() for lock in locks))
 
@@ -253,24 +255,22 @@ def nothing_for_others(kind: type[at.SecureAgent]) -> Server:
 class AnyList(at.SecureAgent):
     """Rule 2 without the limit to one list."""
 
-    def __init__(self, identity: at.SecureIdentity, policy: at.OwnersPolicy) -> None:
+    def __init__(self, identity: SecureIdentity, policy: OwnersPolicy) -> None:
         super().__init__(identity, policy)
-        self.begun: dict[bytes, at.OwnSum] = {}
+        self.begun: dict[bytes, OwnSum] = {}
 
-    def offered(self, *given: object, **named: object) -> at.AgentTransition:
+    def offered(self, *given: object, **named: object) -> AgentTransition:
         made = super().offered(*given, **named)  # type: ignore[arg-type]
         if made.state.sum is not None:
             self.begun[made.state.sum.name] = made.state.sum
         return made
 
-    def _listed_again(
-        self, state: at.AgentState, own: at.OwnSum, content: bytes
-    ) -> at.AgentTransition:
+    def _listed_again(self, state: AgentState, own: OwnSum, content: bytes) -> AgentTransition:
         fresh = self._with_list(self.begun[own.name], content, self.inbox)
         state = state.changed(sum=fresh)
-        return at.AgentTransition(state, self._masking(state))
+        return AgentTransition(state, self._masking(state))
 
-    def listed(self, state: at.AgentState, content: bytes, inbox: bytes) -> at.AgentTransition:
+    def listed(self, state: AgentState, content: bytes, inbox: bytes) -> AgentTransition:
         self.inbox = inbox
         return super().listed(state, content, inbox)
 
@@ -302,13 +302,13 @@ class NotInTheSum(at.SecureAgent):
         self.dealt = super()._dealt(secret, threshold, places, token)  # that of the mask comes last
         return self.dealt
 
-    def _answer(self, state: at.AgentState, own: at.OwnSum, content: bytes) -> bytes:
+    def _answer(self, state: AgentState, own: OwnSum, content: bytes) -> bytes:
         if own.place not in {row.place for row in UnmaskList.from_bytes(content).rows}:
             share = share_to_bytes(self.dealt[own.place])
             own = own.model_copy(update={"own_share": share})
         return super()._answer(state, own, content)
 
-    def _check_own_report(self, own: at.OwnSum, unmask: UnmaskList) -> None:
+    def _check_own_report(self, own: OwnSum, unmask: UnmaskList) -> None:
         pass
 
 
@@ -330,7 +330,7 @@ def late_answers(kind: type[at.SecureAgent]) -> Server:
 class AnyUnmaskList(at.SecureAgent):
     """Rule 3 without the limit to one unmask list."""
 
-    def unmask(self, state: at.AgentState, content: bytes) -> at.AgentTransition:
+    def unmask(self, state: AgentState, content: bytes) -> AgentTransition:
         return replace(super().unmask(state, content), state=state)
 
 
@@ -348,18 +348,16 @@ def two_unmask_lists(kind: type[at.SecureAgent]) -> Server:
 class WorkTwice(at.SecureAgent):
     """Neither rule 4 nor rule 5: a lost vector is made again, and masked for the same terms."""
 
-    def __init__(self, identity: at.SecureIdentity, policy: at.OwnersPolicy) -> None:
+    def __init__(self, identity: SecureIdentity, policy: OwnersPolicy) -> None:
         super().__init__(identity, policy)
-        self.listed_sum: at.OwnSum | None = None
+        self.listed_sum: OwnSum | None = None
 
-    def listed(self, state: at.AgentState, content: bytes, inbox: bytes) -> at.AgentTransition:
+    def listed(self, state: AgentState, content: bytes, inbox: bytes) -> AgentTransition:
         made = super().listed(state, content, inbox)
         self.listed_sum = made.state.sum
         return made
 
-    def made(
-        self, state: at.AgentState, start: bytes, digest: bytes, scale: Scale
-    ) -> at.AgentTransition:
+    def made(self, state: AgentState, start: bytes, digest: bytes, scale: Scale) -> AgentTransition:
         known = state.vector(start)
         if known is not None and known != digest:
             state = state.changed(vectors=[], sum=self.listed_sum)
@@ -435,16 +433,16 @@ def two_at_once(kind: type[at.SecureAgent]) -> Server:
 class TwoAtOnce(at.SecureAgent):
     """No rule 6: the secrets of the sum before are kept, and still used."""
 
-    def __init__(self, identity: at.SecureIdentity, policy: at.OwnersPolicy) -> None:
+    def __init__(self, identity: SecureIdentity, policy: OwnersPolicy) -> None:
         super().__init__(identity, policy)
-        self.sums: list[at.OwnSum] = []
+        self.sums: list[OwnSum] = []
 
-    def _without_sum(self, state: at.AgentState) -> at.AgentState:
+    def _without_sum(self, state: AgentState) -> AgentState:
         if state.sum is not None:
             self.sums.append(state.sum)
         return super()._without_sum(state)
 
-    def unmask(self, state: at.AgentState, content: bytes) -> at.AgentTransition:
+    def unmask(self, state: AgentState, content: bytes) -> AgentTransition:
         listing = UnmaskList.from_bytes(content).listing
         for own in self.sums:
             if own.listing and de.name_of_list(own.listing) == listing:

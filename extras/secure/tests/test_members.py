@@ -11,9 +11,11 @@ import pytest
 from covey.agent.policy import PrivacyDemand
 from covey.extras.secure import agent as at
 from covey.extras.secure import memberships
+from covey.extras.secure.agent_state import AgentState
 from covey.extras.secure.coordinator import Opened
 from covey.extras.secure.integers import total_of
 from covey.extras.secure.memberships import Memberships, name_of_agent
+from covey.extras.secure.owners_policy import OwnersPolicy
 from covey.extras.secure.parameters import Group, group_of
 from covey.extras.secure.secure_folder import SecureFolder
 from covey.extras.secure.tests.closure import Server
@@ -21,10 +23,10 @@ from covey.extras.secure.tests.group import LENGTH, Device, Site, device, device
 
 # a01 is the victim, a02 to a07 are known to its owner, a08 and a09 are strangers: t 6, of which four are known
 NUMBERS = Group(members=9, threshold=6, colluders=1, least=6)
-FOUR_KNOWN = at.OwnersPolicy(known=frozenset(f"a{i:02}" for i in range(2, 8)), known_least=4)
+FOUR_KNOWN = OwnersPolicy(known=frozenset(f"a{i:02}" for i in range(2, 8)), known_least=4)
 
 
-def site_of(policy: at.OwnersPolicy) -> Site:
+def site_of(policy: OwnersPolicy) -> Site:
     members = [device(1, policy), *devices(9)[1:]]
     return Site(members, terms_of(members, group=NUMBERS))
 
@@ -75,7 +77,7 @@ def test_the_own_id_among_the_known_ones_counts_for_nobody() -> None:
 def test_strangers_that_hold_a_threshold_of_shares_are_refused_in_the_terms(demands: bool) -> None:
     """Ten known members join and are lost: 17 strangers read the report alone, whatever is answered."""
     known = frozenset(f"a{i:02}" for i in range(2, 12))
-    policy = at.OwnersPolicy(known=known, known_least=10 if demands else 0)
+    policy = OwnersPolicy(known=known, known_least=10 if demands else 0)
     members = [device(1, policy), *devices(28)[1:]]
     server = Server({member.name for member in members[11:]})
     attempt = server.offer(members, group_of(28, 0.2))
@@ -86,7 +88,7 @@ def test_strangers_that_hold_a_threshold_of_shares_are_refused_in_the_terms(dema
 
 # -- sums of nearly the same members -----------------------------------------------------------------------------------
 
-STEADY = at.OwnersPolicy(steady=True)
+STEADY = OwnersPolicy(steady=True)
 
 
 OF_SUMS = {
@@ -108,7 +110,7 @@ def test_each_key_about_sums_reaches_the_device(key: str) -> None:
         assert demand.of_sums() != PrivacyDemand().of_sums()
 
 
-def steady_devices(count: int, policy: at.OwnersPolicy = STEADY) -> list[Device]:
+def steady_devices(count: int, policy: OwnersPolicy = STEADY) -> list[Device]:
     return [device(number, policy) for number in range(1, count + 1)]
 
 
@@ -135,9 +137,9 @@ def difference(*signed: tuple[int, Site]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("absent", [False, True])
-@pytest.mark.parametrize("policy", [STEADY, at.OwnersPolicy()])
+@pytest.mark.parametrize("policy", [STEADY, OwnersPolicy()])
 def test_two_rounds_that_differ_by_one_member_give_its_update_unless_agents_are_steady(
-    policy: at.OwnersPolicy, absent: bool
+    policy: OwnersPolicy, absent: bool
 ) -> None:
     """The coordinator leaves the eighth out, of the terms or as one that did not report."""
     members = steady_devices(8, policy)
@@ -156,7 +158,7 @@ def test_two_rounds_that_differ_by_one_member_give_its_update_unless_agents_are_
 
 
 def test_the_rule_of_one_agent_protects_the_others_and_theirs_protects_it() -> None:
-    alone = [*steady_devices(7, at.OwnersPolicy()), device(8, STEADY)]
+    alone = [*steady_devices(7, OwnersPolicy()), device(8, STEADY)]
     left = difference((1, summed(alone, 1)), (-1, summed(alone[:-1], 2)))
     assert np.allclose(left, alone[-1].update, atol=1e-5)
     others = [*steady_devices(7), device(8)]
@@ -181,7 +183,7 @@ def test_a_coordinator_that_asks_others_gets_a_sum_that_more_than_one_member_lac
     """The limit of the rule: only the colluder, which forgets, answers both sums; 7 and 8 are left together."""
     members = steady_devices(8)
     first = summed(members, 1, asked=(1, 2, 3, 7, 8))
-    members[0].state = at.AgentState()
+    members[0].state = AgentState()
     second = summed(members[:6], 2, asked=(1, 4, 5, 6))
     left = difference((1, first), (-1, second))
     assert np.allclose(
@@ -189,7 +191,7 @@ def test_a_coordinator_that_asks_others_gets_a_sum_that_more_than_one_member_lac
     )
     members = steady_devices(8)
     summed(members, 1, asked=(1, 2, 3, 7, 8))
-    members[0].state = at.AgentState()
+    members[0].state = AgentState()
     assert not isinstance(summed(members[:7], 2, asked=(1, 4, 5, 6)).end, Opened)  # but not 8 alone
 
 

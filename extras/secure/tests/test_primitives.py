@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from covey.extras.secure import agent as at
 from covey.extras.secure import primitives
+from covey.extras.secure.agent_state import MakeMasked
 from covey.extras.secure.integers import integers_of
 from covey.extras.secure.tests import vectors
 from covey.extras.secure.tests.group import site_at
@@ -50,7 +50,7 @@ def test_both_ends_of_a_pair_derive_the_same_mask_with_opposite_signs() -> None:
         member.train(here.begun, here.terms.scale)
         made = member.machine.listed(member.state, here.state.listing, here.inbox(place))
         (effect,) = made.then
-        assert isinstance(effect, at.MakeMasked)
+        assert isinstance(effect, MakeMasked)
         streams[place] = {stream.key: stream.sign for stream in effect.streams}
     for one, other in combinations(streams, 2):
         (shared,) = set(streams[one]) & set(streams[other])

@@ -14,8 +14,8 @@ from covey.agent.policy import DEFAULT_RULES, PrivacyDemand
 from covey.coordinator.run.run import Run
 from covey.extras.secure import agent as secure_agent
 from covey.extras.secure import phases
-from covey.extras.secure.agent import OwnersPolicy
 from covey.extras.secure.fleet_key import signed_list
+from covey.extras.secure.owners_policy import OwnersPolicy
 from covey.extras.secure.primitives import hashed, number
 from covey.extras.secure.secure_folder import STATE, SecureFolder
 from covey.extras.secure.simulated import FEDERATION, simulated_identity

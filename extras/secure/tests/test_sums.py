@@ -9,6 +9,8 @@ import pytest
 
 from covey.extras.secure import agent as at
 from covey.extras.secure import coordinator as co
+from covey.extras.secure.agent_state import AgentState
+from covey.extras.secure.locks import SUMMED_BEFORE, Lock
 from covey.extras.secure.messages import Join
 from covey.extras.secure.primitives import Token
 from covey.extras.secure.tests.group import (
@@ -98,7 +100,7 @@ class FalseDealer(at.SecureAgent):
 def test_members_that_refuse_are_not_awaited() -> None:
     here = site(8)
     for place in (7, 8):
-        here.take(here.machine.refused(here.state, place, at.SUMMED_BEFORE))
+        here.take(here.machine.refused(here.state, place, SUMMED_BEFORE))
     for place in range(1, 7):
         assert not here.state.listing
         here.receive(here.members[place - 1].join(here.content), place)
@@ -120,7 +122,7 @@ def test_each_sum_is_that_of_its_reporters_or_void_or_passed_over(seed: int) -> 
         member = here.members[place - 1]
         if chance.random() < 0.3:  # killed after the sync: the same bytes again
             again = member.take(
-                member.machine.resumed(at.AgentState.from_bytes(member.state.to_bytes()))
+                member.machine.resumed(AgentState.from_bytes(member.state.to_bytes()))
             )
             assert again[: len(sent)] == sent
         for _ in range(chance.choice([1, 1, 2])):
@@ -181,7 +183,7 @@ def test_a_next_round_is_a_sum_of_its_own() -> None:
             member.take(member.machine.closed(member.state))
             assert member.state.sum is None
             assert member.state.vectors == []
-            assert len(at.Lock.all_in(member.state.locks)) == number
+            assert len(Lock.all_in(member.state.locks)) == number
 
 
 def test_false_cells_name_the_dealer_and_pass_the_group_over() -> None:

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from covey.extras.secure import agent as at
 from covey.extras.secure import coordinator as co
 from covey.extras.secure import derivation, primitives
 from covey.extras.secure import derivation as de
+from covey.extras.secure.agent_state import OwnSum
 from covey.extras.secure.integers import integers_of
 from covey.extras.secure.tests.group import Site, site
 
@@ -65,7 +65,7 @@ def whole_sum() -> dict[str, Any]:
 def _secrets(here: Site, place: int) -> dict[str, str]:
     """What a member kept secret when it joined."""
     own = here.members[place - 1].state.sum
-    assert isinstance(own, at.OwnSum)
+    assert isinstance(own, OwnSum)
     return {
         "signing secret": here.members[place - 1].machine.identity.secret.hex(),
         "box secret": own.box_secret.hex(),
