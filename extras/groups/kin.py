@@ -26,7 +26,7 @@ the other agents join like newcomers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -36,7 +36,6 @@ from pydantic import Field
 
 from covey.shared.numerics.averages import Average
 from covey.shared.numerics.kinship import OWN_BLOCKS, Card, Kinship, has_changed
-from covey.shared.numerics.vectors import Vector
 from covey.shared.sentences import some
 from covey.shared.strategies.base import (
     ENTRY,
@@ -91,14 +90,9 @@ from covey.shared.strategies.bases.single import sample_term
 from covey.shared.strategies.bases.vote import (
     VOTE_NUMBERS,
     Ballot,
+    Voting,
     after_round,
-    after_trial,
-    before_round,
     before_votes,
-    counting_in_groups,
-    elected,
-    on_groups,
-    on_trial,
     standing,
     voted_on,
 )
@@ -157,24 +151,8 @@ class KinState(Tested, Ballot):
         }
 
 
-class Kin(ManyModels[KinState]):
-    """Which shift, which groups, and whether they help: asked in this order."""
-
-    facts: ClassVar[Facts] = Facts(
-        numbers={
-            SIGNATURE: WHOLE_CARD_ASKED,
-            ENTRY: WHOLE_CARD_ASKED,
-            VOTE: {**VOTE_NUMBERS, PRIOR: ASKED},
-            **dict.fromkeys((TRAIN, TRIAL), dict.fromkeys((WATCH, HOLD_BACK, PRIOR), ASKED)),
-            EVALUATE: {PRIOR: ASKED},
-        },
-        cell=1,
-        sealed=Sealed(
-            {SIGNATURE: "signature", ENTRY: "signature", VOTE: "vote"},
-            lambda state, least: _with_large_parts(state, least),
-        ),
-        server=False,
-    )
+class Rounds(ManyModels[KinState]):
+    """Cards, tests, and rounds of one model or of groups: all of Kin but its votes."""
 
     summary: ClassVar[str] = (
         "cards and tests find which shift there is, a vote decides on groups; without a shift FedAvg"
@@ -190,17 +168,11 @@ class Kin(ManyModels[KinState]):
 
     min_group: MinGroup = None
 
-    def init(self, setup: Setup) -> KinState:
-        start = setup.starts[0]
-        return KinState(start, (start,), **before_votes(setup))
-
     # -- phases and orders ------------------------------------------------------------------------
 
     def plan(self, state: KinState, view: View) -> Phase:
         if not state.tested:
             return CARDS_ALONE
-        if before := before_round(state, view):
-            return before
         newcomers = unassigned(state, view) if state.basis else ()
         if newcomers:
             entry = Phase(ENTRY, newcomers, ends_round=False, may_be_empty=True)
@@ -212,12 +184,7 @@ class Kin(ManyModels[KinState]):
         if phase.name in (SIGNATURE, ENTRY):
             return CARD_ORDER
         order = self.serve(state, client)
-        if state.basis:
-            order = _with(order, {WATCH: 1})
-        return on_groups(state, phase, order, client)
-
-    def model(self, state: KinState, key: str) -> Vector:
-        return state.averages[key] if key in state.averages else super().model(state, key)
+        return _with(order, {WATCH: 1}) if state.basis else order
 
     def serve(self, state: KinState, client: ClientId) -> Order:
         order = super().serve(state, client)
@@ -239,10 +206,10 @@ class Kin(ManyModels[KinState]):
 
     def terms(self, state: KinState, phase: Phase, client: ClientId, report: Report) -> Terms:
         if phase.name != TRAIN:
-            return on_trial(state, phase, client, report)
+            return ()
         if state.basis:
             return sample_term(report, str(state.assign[client])) if client in state.assign else ()
-        return counting_in_groups(state, client, sample_term(report))
+        return sample_term(report)
 
     def fold(self, state: KinState, phase: Phase, sums: Sums, reports: Reports) -> KinState:
         if phase.name == SIGNATURE:
@@ -253,17 +220,42 @@ class Kin(ManyModels[KinState]):
             return after if after.vote_after else _standing(after, "")
         if phase.name == ENTRY:
             return _with_newcomers(state, phase, reports)
-        if phase.name == TRIAL:
-            return after_trial(state, sums)
-        if phase.name == VOTE:
-            after, name = elected(state, reports, _clear(state))
-            return after if after.trial else _standing(after, name)
         after = after_round(replace(state, asked=()), sums, reports)
         models = [sums.mean(str(k), otherwise=model) for k, model in enumerate(state.models)]
         after = replace(_without_changed(after, reports), models=tuple(models))
         if after.question and after.agents < VOTERS:
             return _standing(after, next(iter(_clear(after)), ""))
         return after
+
+
+class Kin(Voting[KinState], Rounds):
+    """Which shift, which groups, and whether they help: asked in this order."""
+
+    facts: ClassVar[Facts] = Facts(
+        numbers={
+            SIGNATURE: WHOLE_CARD_ASKED,
+            ENTRY: WHOLE_CARD_ASKED,
+            VOTE: {**VOTE_NUMBERS, PRIOR: ASKED},
+            **dict.fromkeys((TRAIN, TRIAL), dict.fromkeys((WATCH, HOLD_BACK, PRIOR), ASKED)),
+            EVALUATE: {PRIOR: ASKED},
+        },
+        cell=1,
+        sealed=Sealed(
+            {SIGNATURE: "signature", ENTRY: "signature", VOTE: "vote"},
+            lambda state, least: _with_large_parts(state, least),
+        ),
+        server=False,
+    )
+
+    def init(self, setup: Setup) -> KinState:
+        start = setup.starts[0]
+        return KinState(start, (start,), **before_votes(setup))
+
+    def tested(self, state: KinState) -> Collection[str]:
+        return _clear(state)
+
+    def stands(self, state: KinState, name: str) -> KinState:
+        return _standing(state, name)
 
     def stop_reason(self, state: KinState) -> str:
         return "the cards are tested (strategy.stop: cards)" if self.stop and state.tested else ""

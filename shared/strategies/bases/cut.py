@@ -34,7 +34,6 @@ from covey.shared.numerics.clustering import (
     agglomerative,
     cut_between,
 )
-from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     ENTRY,
@@ -55,7 +54,6 @@ from covey.shared.strategies.base import (
     Setup,
     Shown,
     Sums,
-    Terms,
     View,
     without,
 )
@@ -65,14 +63,9 @@ from covey.shared.strategies.bases.vote import (
     CLUSTERS,
     VOTE_NUMBERS,
     Ballot,
+    Voting,
     after_round,
-    after_trial,
-    before_round,
     before_votes,
-    counting_in_groups,
-    elected,
-    on_groups,
-    on_trial,
     standing,
 )
 from covey.shared.strategies.client_half import Job, Local, Report
@@ -486,7 +479,7 @@ class Gated(HardClustered[T], Generic[T]):
         return state
 
 
-class ClusteredOnce(Gated[G], Generic[G]):
+class ClusteredOnce(Voting[G], Gated[G], Generic[G]):
     """Cuts a tree where the cards find a shift."""
 
     facts: ClassVar[Facts] = Facts(
@@ -525,26 +518,12 @@ class ClusteredOnce(Gated[G], Generic[G]):
         is_found = self.vote is None and self.cut.asks(setup) and self.server is None
         return before_votes(setup) if is_found or self.vote == "auto" else {}
 
-    def plan(self, state: G, view: View) -> Phase:
-        return before_round(state, view) or super().plan(state, view)
+    def tested(self, state: G) -> Collection[str]:
+        return (CLUSTERS,) if INPUTS in bases_of(state.chances) else ()
 
-    def order(self, state: G, phase: Phase, client: ClientId) -> Order:
-        if phase.name in (TRIAL, VOTE):
-            return on_groups(state, phase, Order(), client)
-        order = super().order(state, phase, client)
-        return on_groups(state, phase, order, client) if phase.name == TRAIN else order
-
-    def model(self, state: G, key: str) -> Vector:
-        return state.averages[key] if key in state.averages else super().model(state, key)
-
-    def terms(self, state: G, phase: Phase, client: ClientId, report: Report) -> Terms:
-        if phase.name in (TRIAL, VOTE):
-            return on_trial(state, phase, client, report)
-        terms = super().terms(state, phase, client, report)
-        if not state.is_before_vote:
-            return terms
-        of_all = tuple(replace(term, key=KEY, base=term.key) for term in terms)
-        return counting_in_groups(state, client, of_all)
+    def stands(self, state: G, name: str) -> G:
+        after = standing(state, name)
+        return after if name else _as_one(after)
 
     def aggregate(self, state: G, sums: Sums, reports: Reports) -> G:
         if not state.is_before_vote:
@@ -553,10 +532,6 @@ class ClusteredOnce(Gated[G], Generic[G]):
         return after_round(replace(state, models=(one,) * len(state.models)), sums, reports)
 
     def fold(self, state: G, phase: Phase, sums: Sums, reports: Reports) -> G:
-        if phase.name == TRIAL:
-            return after_trial(state, sums)
-        if phase.name == VOTE:
-            return _voted(state, reports)
         after = super().fold(state, phase, sums, reports)
         return _as_one(after) if state.answers and len(state.models) == 1 else after
 
@@ -607,15 +582,6 @@ class ClusteredOnce(Gated[G], Generic[G]):
 def is_ready(state: Grouped) -> bool:
     """Whether the clusters are formed, and no vote on them is to come."""
     return bool(state.models) and not state.proposed
-
-
-def _voted(state: G, reports: Reports) -> G:
-    """The state after a vote: clusters are on trial or continue from their own averages, or all agents are one cluster."""
-    tested = (CLUSTERS,) if INPUTS in bases_of(state.chances) else ()
-    after, name = elected(state, reports, tested)
-    if after.trial:
-        return after
-    return standing(after, name) if name else _as_one(standing(after, name))
 
 
 def _as_one(state: G) -> G:

@@ -12,9 +12,10 @@ samples of few agents have large losses, and would decide alone. Else the one mo
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from covey.shared.numerics.averages import fair_weights
 from covey.shared.numerics.vectors import Vector, combine
@@ -35,7 +36,7 @@ from covey.shared.strategies.base import (
     Terms,
     View,
 )
-from covey.shared.strategies.bases.hard import Clustered
+from covey.shared.strategies.bases.hard import Clustered, ManyModels
 from covey.shared.strategies.bases.single import KEY, sample_term
 from covey.shared.strategies.bases.single import counted as samples_counted
 from covey.shared.strategies.client_half import (
@@ -206,18 +207,6 @@ def counting_in_groups(state: Ballot, client: ClientId, terms: Terms) -> Terms:
     )
 
 
-def on_trial(state: Ballot, phase: Phase, client: ClientId, report: Report) -> Terms:
-    """The terms of a report to the models of its groups on trial; none in other phases."""
-    keys = averaged(state, client) if phase.name == TRIAL else ()
-    return tuple(term for key in keys for term in sample_term(report, key))
-
-
-def after_trial(state: B, sums: Sums) -> B:
-    """The state after a round of the groups on trial."""
-    averages = {key: sums.mean(key, otherwise=one) for key, one in state.averages.items()}
-    return replace(state, averages=averages, tried=True)
-
-
 def after_round(state: B, sums: Sums, reports: Reports) -> B:
     """The state after one more round; after the last one before the first vote it has the averages of all groups, and each
     agent's share in its own ones, unless the rule looks at single reports: then no share is known.
@@ -325,3 +314,49 @@ def counts(outcome: VoteOutcome) -> str:
     """An outcome in a sentence."""
     text = f"{outcome.better} of {outcome.voters} gain, z {outcome.z:.2f}"
     return f"{text}; a group loses, z {outcome.least:.2f}" if outcome.harms else text
+
+
+class Voting(ManyModels[B], Generic[B]):
+    """Puts votes and trials between the rounds of the method that comes after it in the order of bases."""
+
+    @abstractmethod
+    def tested(self, state: B) -> Collection[str]:
+        """The cuts of what a test has found to differ, as `elected` takes them."""
+
+    @abstractmethod
+    def stands(self, state: B, name: str) -> B:
+        """The state in which groups of this cut, or all agents for "", go on from their own average."""
+
+    def plan(self, state: B, view: View) -> Phase:
+        return before_round(state, view) or super().plan(state, view)
+
+    def order(self, state: B, phase: Phase, client: ClientId) -> Order:
+        if phase.name in (TRIAL, VOTE):
+            return on_groups(state, phase, self.serve(state, client), client)
+        order = super().order(state, phase, client)
+        return on_groups(state, phase, order, client) if phase.name == TRAIN else order
+
+    def model(self, state: B, key: str) -> Vector:
+        return state.averages[key] if key in state.averages else super().model(state, key)
+
+    def terms(self, state: B, phase: Phase, client: ClientId, report: Report) -> Terms:
+        if phase.name == VOTE:
+            return ()
+        if phase.name == TRIAL:
+            return tuple(
+                term for key in averaged(state, client) for term in sample_term(report, key)
+            )
+        terms = super().terms(state, phase, client, report)
+        if not state.is_before_vote:
+            return terms
+        of_all = tuple(replace(term, key=KEY, base=term.started_from) for term in terms)
+        return counting_in_groups(state, client, of_all)
+
+    def fold(self, state: B, phase: Phase, sums: Sums, reports: Reports) -> B:
+        if phase.name == TRIAL:
+            averages = {key: sums.mean(key, otherwise=one) for key, one in state.averages.items()}
+            return replace(state, averages=averages, tried=True)
+        if phase.name != VOTE:
+            return super().fold(state, phase, sums, reports)
+        after, name = elected(state, reports, self.tested(state))
+        return after if after.trial else self.stands(after, name)
