@@ -48,7 +48,7 @@ STAIRS = {
     "coordinator": [
         "engine",
         "disk",
-        "checks doctor",
+        "checks odd",
         "fold",
         "record",
         "run",

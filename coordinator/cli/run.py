@@ -36,7 +36,7 @@ from covey.coordinator.cli.options import (
     refuse_contradictions,
     show_line,
 )
-from covey.coordinator.doctor.odd import read_odd
+from covey.coordinator.odd import read_odd
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.record.notices import BrokerReady, ModelChosen, Observer
@@ -221,7 +221,7 @@ def run_command(
         if missing := unevaluated(result):
             show_line(missing)
         odd = read_odd(result.get("odd", ()))
-        if odd or not problem:
+        if odd or (not problem and extras.has("doctor")):
             show_odd(out(), odd)
         show_line(f"models, records and the result are in {options.folder}")
     if problem:

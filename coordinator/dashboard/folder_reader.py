@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from covey.coordinator.doctor.odd import Odd, read_odd
+from covey.coordinator.odd import Odd, read_odd
 from covey.coordinator.record.roster_files import roster_file
 from covey.coordinator.view.lines import USED, Line, reduced
 from covey.coordinator.view.state import TOOK_PART, RunPlan, Sources

@@ -24,6 +24,7 @@ from covey.coordinator.engine.step import AllAsked, order_of
 from covey.coordinator.fold import limits
 from covey.coordinator.fold.means import Means, means_of
 from covey.coordinator.fold.stale_reports import Began, fresh
+from covey.coordinator.odd import doctor
 from covey.shared.candidate_names import DELIVERED, GAIN, REPORTED, USES, WEIGHTS
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
@@ -391,17 +392,16 @@ class Folding:
         fair = limits.capped(reports, self._settings)
         match self.phase.name:
             case phase_names.MOMENTS:
-                from covey.coordinator.doctor.examine import Facts, examine
-                from covey.coordinator.doctor.moments import columns_of_reports, target_of
                 from covey.coordinator.fold.statistics import pooled_statistics
 
                 task = self.scenario.task
-                columns = columns_of_reports([(one, r.numbers) for one, r in reports], task)
-                found = examine(Facts(columns=columns, target=target_of(task)))
                 moments = [report.numbers for _, report in fair]
-                scaling = pooled_statistics(moments, self.scenario.task, self._settings)
+                scaling = pooled_statistics(moments, task, self._settings)
                 limits.check_json(scaling, "the scaling")
-                odd = [one.to_json() for one in found]
+                odd: list[Figures] = []
+                if (look := doctor()) is not None:
+                    found = look.of_sums([(one, r.numbers) for one, r in reports], task)
+                    odd = [one.to_json() for one in found]
                 return FoldOutcome(state, self._means(fair), scaling=scaling, odd=odd)
             case phase_names.EVALUATE if not self.phase.sizes:
                 return self._evaluated(fair, state)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from covey.coordinator.doctor.odd import Odd
+from covey.coordinator.odd import Odd
 from covey.coordinator.run.result import write_all, write_models
 from covey.coordinator.run.run import Run
 from covey.shared.scenario.scenario import Scenario

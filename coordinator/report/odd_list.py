@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from covey.coordinator.doctor.examine import NOTHING_ODD
-from covey.coordinator.doctor.odd import Odd
+from covey.coordinator.odd import Odd
 from covey.coordinator.view.printed import show
 from covey.coordinator.view.table import NONE, Column, Table
 from covey.shared.sentences import counted
+
+NOTHING_ODD = "nothing odd"
 
 
 def show_odd(console: Console, found: Sequence[Odd]) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from covey.coordinator.doctor.examine import with_own_word
-from covey.coordinator.doctor.odd import read_odd
+from covey.coordinator.odd import read_odd
 from covey.coordinator.report.odd_list import moment
 from covey.coordinator.view.devices import is_between_runs, rows_now
 from covey.coordinator.view.state import PRESENT, STATE_WORDS, agent_state, reason
 from covey.coordinator.view.table import NONE, Column, Table
 from covey.coordinator.view.words import epsilons
+from covey.shared import extras
 from covey.shared.sentences import counted, some
 from covey.shared.wire.documents import IN_USE, JUDGING
 
@@ -34,9 +34,10 @@ def status_lines(seen: Mapping[str, Any]) -> list[str]:
     status = seen["status"]
     roster = seen.get("roster") or {}
     known = read_odd(roster.get("odd"))
-    if is_left(seen):
+    if is_left(seen) and extras.has("doctor"):
         models = {agent: one.get("model") or {} for agent, one in seen["devices"].items()}
-        known = with_own_word(known, {agent: one.get("uses", "") for agent, one in models.items()})
+        said = {agent: one.get("uses", "") for agent, one in models.items()}
+        known = extras.part("doctor", "examine").with_own_word(known, said)
     useless = [one.sentence for one in known if one.kind == "no model"]
     if "written" in seen:  # read from a run's folder
         ended = "the run is finished; " if seen["finished"] else ""

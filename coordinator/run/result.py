@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.disk.array_files import save_arrays
-from covey.coordinator.doctor.odd import Odd
 from covey.coordinator.fold.means import KEPT_MODES, averages, by_mode, last_of_undrawn
+from covey.coordinator.odd import Odd, doctor
 from covey.coordinator.record.records import counted, mbit_per_agent, one_device, sizes
-from covey.coordinator.run.oddities import at_the_end
 from covey.coordinator.run.run import Run
 from covey.shared.candidate_names import DELIVERED, USES
 from covey.shared.numerics import metrics
@@ -132,7 +131,8 @@ def result_of(run: Run, truth: Truth | None, odd: Sequence[Odd] | None = None) -
         odd: what is odd about its devices; None: what its reports show.
     """
     if odd is None:
-        odd = at_the_end(run, {})
+        look = doctor()
+        odd = () if look is None else look.at_the_end(run, {})
     scenario = run.scenario
     strategy = run.strategy
     late = run.engine.rules.newcomers

@@ -8,22 +8,17 @@ and the changes, however many agents there are.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from covey.coordinator.doctor.devices import Broker, Seen
-from covey.coordinator.doctor.examine import Facts, examine
-from covey.coordinator.doctor.odd import Odd
 from covey.coordinator.engine.members import Trouble
 from covey.coordinator.engine.step import Stage
+from covey.coordinator.odd import Broker, Odd, doctor
 from covey.coordinator.record.notices import PhaseFolded
 from covey.coordinator.record.roster_files import roster_file
-from covey.coordinator.run.oddities import of_reports
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.roster import Roster
 from covey.shared.mqtt.program import Effect, Publish
-from covey.shared.programs.version import version
 from covey.shared.storage.files import write_atomically
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.documents import RosterMessage
@@ -55,6 +50,7 @@ class RosterShow:
         self._apart: Mapping[ClientId, tuple[str | None, Trouble | None]] = {}
         self._has_folded = False  # since the newest look at the clusters
         self._pause_s = ROSTER_EVERY_S  # before the next publication
+        self._doctor = doctor()
         self._of_reports: list[Odd] = []  # found in data and figures
         self._odd: list[Odd] = []  # as it was published
         self.broker: Callable[[], Broker] = Broker  # as the service sees it
@@ -140,7 +136,8 @@ class RosterShow:
         if not self._has_folded:
             return
         self._has_folded = False
-        self._of_reports = examine(of_reports(run))
+        if self._doctor is not None:
+            self._of_reports = self._doctor.of_reports(run)
         clusters = run.assignment
         for member in run.members:  # all of them, but only after a fold
             cluster = clusters.get(member.id)
@@ -150,21 +147,12 @@ class RosterShow:
 
     def odd(self) -> list[Odd]:
         """The list of all that is odd about the fleet now."""
-        statuses, rows = self._roster.trouble(self._run.engine.resting)
-        free = None
-        with contextlib.suppress(OSError):  # the folder was moved away, or its disk is gone
-            free = shutil.disk_usage(self._run.folder).free
-        waits = self._run.engine.waits_for if self._is_waiting else ""
-        seen = Seen(
-            time.time(),
-            statuses,
-            rows,
-            broker=self.broker(),
-            free=free,
-            version=version(),
-            waits=waits,
+        if self._doctor is None:
+            return []
+        found: list[Odd] = self._doctor.now(
+            self._run, self._roster, self.broker(), self._of_reports, waits=self._is_waiting
         )
-        return examine(Facts(seen=seen, known=self._of_reports))
+        return found
 
     def _look_for_odd(self) -> None:
         """The list is on the first page."""

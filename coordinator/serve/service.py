@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.coordinator.disk.space import DiskFullError
-from covey.coordinator.doctor.devices import Broker
-from covey.coordinator.doctor.odd import Odd
 from covey.coordinator.engine.events import Forget, Paused, Release, Resumed, Tick
+from covey.coordinator.odd import Broker, Odd
 from covey.coordinator.record.notices import (
     BrokerDrops,
     CausedByPeer,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from covey.coordinator.doctor.odd import Odd
+from covey.coordinator.odd import Odd
 from covey.coordinator.view.lines import (
     DECISION,
     WARNING,

@@ -18,14 +18,14 @@ import typer
 from covey.coordinator.cli.options import READERS, complain, ensure_role, out, show_line
 from covey.coordinator.cli.runs import state_of
 from covey.coordinator.dashboard.folder_reader import FolderReader
-from covey.coordinator.doctor.devices import Broker, Seen, odd_devices
-from covey.coordinator.doctor.examine import Facts, examine, of_retained
-from covey.coordinator.doctor.odd import Odd, ranked, read_odd
+from covey.coordinator.odd import Broker, Odd, ranked, read_odd
 from covey.coordinator.record import records
 from covey.coordinator.record.roster_files import read_roster, roster_file
 from covey.coordinator.report.odd_list import show_odd
 from covey.coordinator.view.lines import PhaseLine
 from covey.coordinator.view.printed import json_line
+from covey.extras.doctor.devices import Seen, odd_devices
+from covey.extras.doctor.examine import Facts, examine, of_retained
 from covey.extras.doctor.own_row import at_broker, in_folder, is_at_work
 from covey.extras.doctor.slow import slow
 from covey.extras.doctor.watch import BEGUN, command_of, look, read_reported, run, write_reported

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from covey.coordinator.doctor.odd import BROKER, COORDINATOR, Odd
+from covey.coordinator.odd import BROKER, COORDINATOR, Odd
 from covey.coordinator.view.devices import is_between_runs
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, RosterMessage
 

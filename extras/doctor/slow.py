@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
 
-from covey.coordinator.doctor.odd import Odd
+from covey.coordinator.odd import Odd
 
 TIMES = 10.0  # the median of the others
 LEAST_S = 1.0  # more than their median: less is nothing to look for

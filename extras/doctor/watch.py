@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from covey.coordinator.doctor.odd import BROKER, Odd, read_odd
+from covey.coordinator.odd import BROKER, Odd, read_odd
 from covey.shared.errors import UserError
 from covey.shared.storage import json_text
 from covey.shared.storage.files import private_folder, write_atomically

@@ -20,7 +20,7 @@ from statistics import fmean
 
 from markupsafe import Markup
 
-from covey.coordinator.doctor.odd import Odd
+from covey.coordinator.odd import Odd
 from covey.coordinator.view.table import Table
 from covey.extras.pages import cluster_pictures, plots, svg
 from covey.extras.pages.curves import Curves

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from covey.coordinator.doctor.odd import read_odd
+from covey.coordinator.odd import read_odd
 from covey.coordinator.report.tables import (
     baseline,
     has_judges,

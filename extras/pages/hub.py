@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from covey.coordinator.dashboard.folder_reader import FolderReader
-from covey.coordinator.doctor.examine import of_retained
-from covey.coordinator.doctor.odd import read_odd
+from covey.coordinator.odd import read_odd
 from covey.coordinator.view.devices import device_of, is_between_runs, rows_now, status_in
 from covey.coordinator.view.lines import Line, PhaseLine, reduced
 from covey.coordinator.view.state import (
@@ -27,6 +26,7 @@ from covey.coordinator.view.state import (
     agent_cells,
     dashboard_state,
 )
+from covey.extras.doctor.examine import of_retained
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Link, Received, Up

@@ -14,9 +14,9 @@ from typing import Annotated
 
 import typer
 
-from covey.coordinator.doctor.examine import Facts, examine
-from covey.coordinator.doctor.moments import columns_of_descriptions, target_of
-from covey.coordinator.doctor.odd import Odd
+from covey.coordinator.odd import Odd
+from covey.extras.doctor.examine import Facts, examine
+from covey.extras.doctor.moments import columns_of_descriptions, target_of
 from covey.extras.proposals.choices import Proposal
 from covey.extras.proposals.description import DataDescription, is_description, read_description
 from covey.extras.proposals.proposal import propose

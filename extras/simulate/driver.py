@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.versions import START
+from covey.coordinator.odd import doctor
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import FILE as PARTITION
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.record.notices import AgentExcluded, ModelChosen, Observer
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import IN_PROCESS, Origin, copy_start, origin_of, prepared
-from covey.coordinator.run.oddities import at_the_end
 from covey.coordinator.run.options import RunOptions
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
@@ -91,7 +91,8 @@ def _run(
         raise UserError(f"the run was given up after round {run.engine.round}: {error}") from None
     finally:
         clients.close()
-    return finish(run, at_the_end(run, at_hand.left_out))
+    look = doctor()
+    return finish(run, None if look is None else look.at_the_end(run, at_hand.left_out))
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 from covey.coordinator.cli import run as command
 from covey.coordinator.cli.program import app
 from covey.coordinator.cli.run import resume_command
-from covey.coordinator.doctor.examine import NOTHING_ODD
 from covey.coordinator.record.notices import Observer
+from covey.coordinator.report.odd_list import NOTHING_ODD
 from covey.coordinator.run.folder import prepare, prepared
 from covey.coordinator.run.options import RunOptions
 from covey.extras.compare.tests.comparisons import DIGITS, written

@@ -14,7 +14,7 @@ import pytest
 
 from covey.coordinator.cli.runs import state_of
 from covey.coordinator.dashboard.folder_reader import FolderReader
-from covey.coordinator.doctor.odd import Odd
+from covey.coordinator.odd import Odd
 from covey.coordinator.record.roster_files import read_roster, roster_file
 from covey.extras.audit.check import check
 from covey.extras.doctor.command import of_broker, of_folder

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from scripts.core import extras_of
 from tests.e2e.conftest import coordinator, finish
 from tests.e2e.test_devices import NUMPY, as_npz, start
 from tests.processes import ROOT, Program, free_port, mosquitto, needs_mosquitto, program, until
@@ -43,9 +44,16 @@ MARKS = {
     "worker of a fleet": "covey.agent.training.learner",
     "worker of a device": "covey.extras.light.numpy_learner",
 }
+# extras that travel along with a usual run
+RIDERS = ("doctor",)
 # rooms of which no process of the kind loads anything, whatever the list has
 NEVER = {
-    "coordinator run": "agent broker coordinator.dashboard coordinator.simulate extras",
+    "coordinator run": " ".join(
+        (
+            "agent broker coordinator.dashboard coordinator.simulate",
+            *(f"extras.{extra}" for extra in extras_of(ROOT) if extra not in RIDERS),
+        )
+    ),
     "broker up": "agent coordinator extras shared.numerics shared.strategies shared.scenario",
     "agent lab fleet": "broker coordinator agent.data agent.training extras shared.work",
     "agent start": "broker coordinator agent.data agent.training agent.fleet extras shared.numerics shared.scenario shared.work",

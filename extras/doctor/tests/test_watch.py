@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from covey.coordinator.cli.program import app
-from covey.coordinator.doctor.odd import BROKER, Odd
+from covey.coordinator.odd import BROKER, Odd
 from covey.extras.doctor.watch import Reported, command_of, look, read_reported, run, write_reported
 from covey.shared.errors import UserError
 

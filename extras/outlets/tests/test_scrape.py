@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from covey.coordinator.doctor.odd import Odd
+from covey.coordinator.odd import Odd
 from covey.coordinator.record.notices import Notice
 from covey.coordinator.serve.service import Service
 from covey.extras.outlets.prometheus import PrometheusCollector, address, serving

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from covey.coordinator.doctor.odd import Odd
+from covey.coordinator.odd import Odd
 from covey.coordinator.record.records import finished
 from covey.coordinator.report.tables import results
 from covey.extras.pages import svg as theme

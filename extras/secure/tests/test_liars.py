@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import covey.extras.secure.on_device as on_device
 from covey.coordinator.report.tables import none_evaluated
-from covey.coordinator.run.oddities import at_the_end
 from covey.coordinator.run.result import result_of
 from covey.coordinator.run.run import Run
+from covey.extras.doctor.of_run import at_the_end
 from covey.extras.secure.grouping import Grouping
 from covey.extras.secure.integers import Integers, to_integers
 from covey.extras.secure.parameters import Scale

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from statistics import median
 
-from covey.coordinator.doctor.odd import Kind, Odd
+from covey.coordinator.odd import Kind, Odd
 from covey.shared.numerics.measures import plain
 
 TIMES = 10.0  # the median, from where a scale is another one

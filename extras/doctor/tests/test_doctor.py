@@ -22,15 +22,15 @@ from covey.agent.device.events import CoordinatorSeen, Inspected, OwnStatusSeen,
 from covey.agent.device.session import Session
 from covey.broker.cli.program import BrokerCommands
 from covey.coordinator.cli.program import CoordinatorCommands
-from covey.coordinator.doctor import columns, devices, examine
-from covey.coordinator.doctor.devices import Broker, Seen
-from covey.coordinator.doctor.examine import Facts
-from covey.coordinator.doctor.odd import KINDS, Odd, ranked, read_odd
 from covey.coordinator.engine.events import Forget
+from covey.coordinator.odd import KINDS, Broker, Odd, ranked, read_odd
 from covey.coordinator.report.odd_list import odd_table
 from covey.coordinator.report.roster import status_lines
-from covey.coordinator.run.oddities import at_the_end
+from covey.extras.doctor import columns, devices, examine
 from covey.extras.doctor.command import of_fleet
+from covey.extras.doctor.devices import Seen
+from covey.extras.doctor.examine import Facts
+from covey.extras.doctor.of_run import at_the_end
 from covey.extras.in_use.uptake import RetainedFleet
 from covey.extras.proposals.init import odd_among
 from covey.extras.proposals.proposal import propose

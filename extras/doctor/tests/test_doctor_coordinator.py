@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.doctor.odd import KINDS
+from covey.coordinator.odd import KINDS
 from covey.coordinator.report.roster import status_lines
 from covey.coordinator.serve.service import last_will
 from covey.extras.doctor.command import of_fleet, of_folder

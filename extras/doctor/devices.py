@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
-from covey.coordinator.doctor.columns import few_rows
-from covey.coordinator.doctor.odd import BROKER, COORDINATOR, Odd
+from covey.coordinator.odd import BROKER, COORDINATOR, Broker, Odd
+from covey.extras.doctor.columns import few_rows
 from covey.shared.errors import HONEST_REFUSALS
 from covey.shared.mqtt.duplicate_ids import started_at
 from covey.shared.sentences import counted
@@ -35,14 +35,6 @@ Row = Mapping[str, Any]  # of a roster
 
 
 @dataclass(frozen=True)
-class Broker:
-    """The broker, as this program sees it."""
-
-    why: str = ""  # it cannot be reached, refuses, or drops messages; empty if all is well
-    until: float | None = None  # when its certificate ends
-
-
-@dataclass(frozen=True)
 class Seen:
     """All that is known about a fleet's devices at one moment."""
 
@@ -52,7 +44,7 @@ class Seen:
     coordinator: CoordinatorStatus | None = None
     deployment: Deployment | None = None  # in force for all devices
     elsewhere: Mapping[str, str] = field(default_factory=dict)  # in federations of nobody
-    broker: Broker = Broker()
+    broker: Broker = field(default_factory=Broker)
     free: int | None = None  # bytes on the disk of the coordinator
     version: str = ""  # of the coordinator's Covey
     waits: str = ""  # what the run at work waits for; empty: for no agent

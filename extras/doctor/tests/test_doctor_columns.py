@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.doctor import columns, moments
-from covey.coordinator.doctor.columns import Numbers, numbers_of, odd_columns
-from covey.coordinator.doctor.odd import Odd
+from covey.coordinator.odd import Odd
+from covey.extras.doctor import columns, moments
+from covey.extras.doctor.columns import Numbers, numbers_of, odd_columns
+from covey.extras.doctor.tests.odd_words import kinds, named
 from covey.extras.proposals.description import ColumnFacts, DataDescription
 from covey.shared.scenario.task import Task
-from tests.coordinator.odd_words import kinds, named
 
 GOOD = Numbers(100.0, 50.0, 5.0)
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.doctor import examine
-from covey.coordinator.doctor.devices import Seen
-from covey.coordinator.doctor.odd import KINDS, Odd, ranked, read_odd, without
+from covey.coordinator.odd import KINDS, Odd, ranked, read_odd, without
 from covey.coordinator.report.roster import status_lines
+from covey.extras.doctor import examine
+from covey.extras.doctor.devices import Seen
+from covey.extras.doctor.tests.odd_words import NOW, kinds, named
+from covey.extras.doctor.tests.test_doctor_columns import column, scaled
+from covey.extras.doctor.tests.test_doctor_devices import caller, status
 from covey.shared.candidate_names import CONSTANT
 from covey.shared.wire.documents import EXPELLED, ModelInUse, RosterMessage
 from tests.agent.test_deployments import deployment
-from tests.coordinator.odd_words import NOW, kinds, named
-from tests.coordinator.test_doctor_columns import column, scaled
-from tests.coordinator.test_doctor_devices import caller, status
 
 # -- figures ---------------------------------------------------------------------------------------------------------
 

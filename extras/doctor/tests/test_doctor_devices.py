@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.doctor import devices
-from covey.coordinator.doctor.devices import Broker, Seen, odd_devices
-from covey.coordinator.doctor.odd import Odd, ranked
+from covey.coordinator.odd import Broker, Odd, ranked
+from covey.extras.doctor import devices
+from covey.extras.doctor.devices import Seen, odd_devices
+from covey.extras.doctor.tests.odd_words import DAY, HOUR, NOW, kinds, named
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.wire.documents import EXPELLED, AgentStatus, CoordinatorStatus, ModelInUse
 from covey.shared.wire.format import FORMAT
 from tests.agent.test_deployments import deployment
-from tests.coordinator.odd_words import DAY, HOUR, NOW, kinds, named
 
 # -- devices ---------------------------------------------------------------------------------------------------------
 

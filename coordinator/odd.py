@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self, cast, get_args
 
+from covey.shared import extras
 from covey.shared.sentences import some
 
 # In the order of the list: what harms all devices first, then what explains other oddities, last what may wait.
@@ -39,6 +40,19 @@ Kind = Literal[
     "link",
     "version",
 ]
+
+
+@dataclass(frozen=True)
+class Broker:
+    """The broker, as this program sees it."""
+
+    why: str = ""  # it cannot be reached, refuses, or drops messages; empty if all is well
+    until: float | None = None  # when its certificate ends
+
+
+def doctor() -> Any | None:
+    """`extras/doctor/of_run.py`, which finds all that is odd about a run; None if it is not installed: nothing is odd then."""
+    return extras.part("doctor", "of_run") if extras.has("doctor") else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,8 @@ from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from covey.coordinator.doctor.columns import (
+from covey.coordinator.odd import Broker, Odd, ranked, read_odd, without
+from covey.extras.doctor.columns import (
     LEAST_VALUES,
     Columns,
     OfDevices,
@@ -28,8 +29,7 @@ from covey.coordinator.doctor.columns import (
     same_rows,
     to_check,
 )
-from covey.coordinator.doctor.devices import Broker, Seen, odd_devices
-from covey.coordinator.doctor.odd import Odd, ranked, read_odd, without
+from covey.extras.doctor.devices import Seen, odd_devices
 from covey.shared.candidate_names import CONSTANT, NONE
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure, shown_measure
 from covey.shared.wire.documents import EXPELLED, AgentStatus, CoordinatorStatus, RosterMessage
@@ -238,7 +238,6 @@ def _no_model(found: Mapping[str, bool]) -> Iterator[Odd]:
 
 
 NO_MODEL = "no model: nothing was better than the constant"
-NOTHING_ODD = "nothing odd"
 
 
 @dataclass(frozen=True)

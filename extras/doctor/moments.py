@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from covey.coordinator.doctor.columns import Columns, Numbers, numbers_of
+from covey.extras.doctor.columns import Columns, Numbers, numbers_of
 from covey.shared.scenario.task import Task
 
 if TYPE_CHECKING:  # a run that asks for sums loads no proposals

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from covey.coordinator.doctor.odd import Odd, ranked
+from covey.coordinator.odd import Odd, ranked
 
 NOW = 1_900_000_000.0
 HOUR, DAY = 3600.0, 86_400.0
