@@ -59,6 +59,16 @@ class Deliver(Section):
         description="Seconds that a real device may judge: training at home, folds and trees. Candidates for which there is no "
         "time are left out. A simulated agent takes the time that it needs, so that its run can be repeated.",
     )
+    companion: str | None = Field(
+        None,
+        pattern=r"^[a-z_]+$",
+        description="The extra that teaches the fleet a second model before the last round, as a further candidate.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without a companion orders have no key for it."""
+        return {key: value for key, value in serialize(self).items() if value is not None}
 
 
 class Evaluation(Section):
@@ -112,6 +122,11 @@ class Evaluation(Section):
     def judges(self) -> bool:
         """Whether devices decide themselves what they answer with."""
         return self.deliver != "served"
+
+    @property
+    def companion(self) -> str:
+        """The extra whose companion travels along with the method; empty: none does."""
+        return "" if self.deliver == "served" else self.deliver.companion or ""
 
     def for_agents(self) -> dict[str, Any]:
         """The section in an order: what agents read of it."""

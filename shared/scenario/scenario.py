@@ -20,6 +20,7 @@ from covey.shared.privacy.settings import Privacy
 from covey.shared.scenario import checks
 from covey.shared.scenario.aggregation import Aggregation, Wire
 from covey.shared.scenario.checks import check_buffered
+from covey.shared.scenario.companion import accompanied, companion
 from covey.shared.scenario.compare import Compare, Method
 from covey.shared.scenario.evaluation import Evaluation, Tune
 from covey.shared.scenario.fleet import Fleet
@@ -27,7 +28,7 @@ from covey.shared.scenario.partition import RULES
 from covey.shared.scenario.rounds import Rounds
 from covey.shared.scenario.section import Section
 from covey.shared.scenario.task import IMAGE_AXES, SPLIT, Task
-from covey.shared.strategies.base import Training
+from covey.shared.strategies.base import Strategy, Training
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.strategies.training import unfit_for_dp_sgd
 from covey.shared.wire.framing import Name
@@ -149,6 +150,11 @@ class Scenario(Section):
         ):
             if is_set and not extras.has(extra):
                 raise ValueError(str(extras.missing(extra, key)))
+        if self.evaluation.companion:
+            try:
+                companion(self.evaluation.companion)
+            except extras.MissingExtraError as error:
+                raise ValueError(str(error)) from None
         return self
 
     @model_validator(mode="after")
@@ -312,9 +318,14 @@ class Scenario(Section):
         return self.brokers if isinstance(self.brokers, int) else len(self.brokers)
 
     @property
-    def method(self) -> AnyStrategy:
+    def method(self) -> Strategy[Any]:
         """The method as the coordinator runs it: under secure sums, if the section `privacy` asks for them."""
-        return self.sums or self.strategy
+        return self.sums or self.accompanied
+
+    @property
+    def accompanied(self) -> Strategy[Any]:
+        """The method with the companion that travels along with it, if `evaluation.deliver` names one."""
+        return accompanied(self.strategy, self.evaluation.companion)
 
     @property
     def is_summed(self) -> bool:
@@ -334,7 +345,7 @@ class Scenario(Section):
         slots = extras.part("secure", "figures").FigureSlots
         sums: type[Secured] = extras.part("secure", "secured").Secured
         return sums(
-            method=self.strategy,
+            method=self.accompanied,
             settings=self.privacy.secure,
             noise=self.privacy.client,
             rounds=self.rounds.count,

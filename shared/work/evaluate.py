@@ -20,6 +20,7 @@ from covey.shared.numerics.figures import (
     weighted_mean,
 )
 from covey.shared.numerics.vectors import Vector
+from covey.shared.scenario.companion import companion, companion_in
 from covey.shared.strategies.base import EVALUATE, Strategy
 from covey.shared.strategies.client_half import (
     LAST_MODEL,
@@ -115,7 +116,11 @@ def _judged(
         report = _figures(strategy, job, local, client_state, work=work)
         return replace(report, numbers=only_served(report.numbers)), client_state
     given = BeforeHome(
-        mixture, task_of(work).outputs, split=job.split, new=judging.new, others=judging.others
+        mixture,
+        task_of(work).outputs,
+        split=job.split,
+        new=judging.new,
+        others={**judging.others, **brought(job, work)},
     )
     fleet, state = fleet_of(work.numbers), client_state
     known = Judgement.of_memory(client_state, mixture)
@@ -139,6 +144,12 @@ def _judged(
     if not candidates:
         candidates = made(on_whole, given, known.snapshots, choice.weights)
     return Report({}, local.examples, known.numbers(choice, candidates, fleet, on_whole)), state
+
+
+def brought(job: Job, work: Work) -> Mapping[str, Make]:
+    """The candidates that the companion of an order brings, by name; none without one."""
+    name = companion_in(work.evaluation)
+    return companion(name).makers(job) if name else {}
 
 
 def served_by(

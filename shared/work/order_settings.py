@@ -14,6 +14,7 @@ from covey.shared.numerics.split import Patterns, Split
 from covey.shared.numerics.vectors import Layout
 from covey.shared.own_code.consent import AllowedCode, consent
 from covey.shared.privacy.settings import Privacy
+from covey.shared.scenario.companion import accompanied, companion_in
 from covey.shared.scenario.evaluation import Evaluation
 from covey.shared.scenario.fleet_statistics import STATISTICS
 from covey.shared.scenario.task import SPLIT, Task
@@ -35,8 +36,9 @@ _strategy: TypeAdapter[Strategy[Any]] = TypeAdapter(AnyStrategy)
 
 
 def settings_of(work: Work) -> Settings:
-    """The method with its hyper-parameters, and the training settings. Raises PublicError if either is invalid."""
-    return _settings(_packed([work.strategy, work.training]), consent())
+    """The method with its hyper-parameters and its companion, and the training settings. Raises PublicError if one is invalid."""
+    strategy, training = _settings(_packed([work.strategy, work.training]), consent())
+    return accompanied(strategy, companion_in(work.evaluation)), training
 
 
 def check_order(strategy: Strategy[Any], work: Work) -> None:

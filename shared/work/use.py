@@ -14,7 +14,7 @@ from covey.shared.strategies.part_local import PartLocal, of_whole
 from covey.shared.wire.messages import OrderMessage, Work
 from covey.shared.work.at_hand import AtHand, prepared
 from covey.shared.work.candidates import BeforeHome, Candidate, made, with_models
-from covey.shared.work.evaluate import is_summed, served_by
+from covey.shared.work.evaluate import brought, is_summed, served_by
 from covey.shared.work.judge import Judgement, has_judge
 from covey.shared.work.label_prior import served
 from covey.shared.work.order_settings import settings_of, task_of
@@ -96,7 +96,8 @@ def candidates_for_use(
     if known is None:
         return {}, {}
     uses = known.choice_after(work).weights
-    given = BeforeHome(mixture, task_of(work).outputs, split=job.split, others=at_hand.others)
+    others = {**at_hand.others, **brought(job, work)}
+    given = BeforeHome(mixture, task_of(work).outputs, split=job.split, others=others)
     found = made(of_whole(local), given, known.snapshots, uses)
     return uses, {
         name: with_models(one, partial(served, found=prior)) for name, one in found.items()
