@@ -21,7 +21,7 @@ from covey.broker.limits import Limits
 from covey.broker.programs.mosquitto import render
 from covey.broker.programs.options import BrokerOptions
 from covey.coordinator.cli.program import app
-from covey.coordinator.doctor.odd import Odd
+from covey.coordinator.odd import Odd
 from covey.extras.outlets.tests.test_scrape import watched
 from covey.shared.scenario.load import load
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage

@@ -28,7 +28,7 @@ import numpy as np
 import psutil
 import yaml
 
-from covey.coordinator.doctor.odd import BROKER, COORDINATOR, Odd, ranked
+from covey.coordinator.odd import BROKER, COORDINATOR, Odd, ranked
 from covey.extras.doctor.command import of_broker
 from covey.shared.errors import CoveyError
 from covey.shared.mqtt.broker_url import BrokerUrl
