@@ -126,11 +126,10 @@ class Pool:
     async def call(self, job: WorkerJob[A], *, weight: float = 0) -> A | Failure:
         """Do one job: see `PoolLike.call`."""
         worker = await self._next_worker(weight)
-        answer = asyncio.create_task(worker.call(job))
         try:
-            result = await asyncio.shield(answer)
+            result = await worker.call(job)
         except asyncio.CancelledError:
-            self._start_chore(self._give_up(worker, answer))
+            self._start_chore(self._give_up(worker))
             raise
         if result is None:
             self._remove(worker)
@@ -233,12 +232,11 @@ class Pool:
             self._vacancies += 1
             self._start_chore(_end(worker))
 
-    async def _give_up(self, worker: _Worker, answer: asyncio.Task[Any]) -> None:
-        """The answer is no longer awaited: let the worker finish soon, or kill it."""
+    async def _give_up(self, worker: _Worker) -> None:
+        """Nobody waits for the answer any more: let the worker finish soon, or kill it."""
         try:
-            result = await asyncio.wait_for(asyncio.shield(answer), self._cancel_grace_s)
+            result = await asyncio.wait_for(worker.answer(), self._cancel_grace_s)
         except TimeoutError:
-            answer.cancel()
             await worker.end()
             self._remove(worker)
             return
@@ -259,6 +257,7 @@ class _Worker:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._timer: asyncio.TimerHandle | None = None  # ends the worker if no job comes
+        self._head = b""  # of the answer that comes
 
     def __repr__(self) -> str:
         return f"<Worker process {self.pid}>"
@@ -270,15 +269,25 @@ class _Worker:
     async def call(self, job: WorkerJob[Any]) -> Any:
         """The answer to a job; None if the process died."""
         stdin = self._process.stdin
-        stdout = self._process.stdout
-        assert stdin is not None  # noqa: S101 - both are pipes
-        assert stdout is not None  # noqa: S101
+        assert stdin is not None  # noqa: S101 - it is a pipe
         try:
             stdin.write(jobs.pack(job))
             await stdin.drain()
         except (BrokenPipeError, ConnectionError):
             return None
-        return await _receive(stdout)
+        return await self.answer()
+
+    async def answer(self) -> Any:
+        """The answer to the newest job; None if the process died. Who stops waiting can wait again."""
+        stdout = self._process.stdout
+        assert stdout is not None  # noqa: S101 - it is a pipe
+        try:
+            self._head = self._head or await stdout.readexactly(jobs.HEAD_BYTES)
+            body = await stdout.readexactly(jobs.frame_length(self._head))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+        self._head = b""
+        return jobs.unpack(body)
 
     def end_after(self, seconds: float, end: Callable[[], None]) -> None:
         """Call `end` if the worker has no job for so long."""
@@ -302,12 +311,3 @@ class _Worker:
 
 async def _end(worker: _Worker) -> None:
     await worker.end()
-
-
-async def _receive(pipe: asyncio.StreamReader) -> Any:
-    """The next message; None when the other end has closed the pipe."""
-    try:
-        head = await pipe.readexactly(jobs.HEAD_BYTES)
-        return jobs.unpack(await pipe.readexactly(jobs.frame_length(head)))
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return None

@@ -1,7 +1,7 @@
-"""Publishes at QoS 1 over one connection, each awaited until the broker acknowledges it, and those that were lost.
+"""Packets at QoS 1 over one connection, each awaited until the broker answers it, and those that were lost.
 
-aiomqtt's own `publish` starts a task and a timeout for each message and counts all messages under way, which takes longer
-than all the rest of a small message. This class waits on a bare future instead.
+aiomqtt itself starts tasks and a timeout for each packet and counts all that are under way, which takes longer than all the
+rest of a small message. This class waits on a bare future instead.
 
 The inbox of a link: everything that happened on it, in order, until its owner reads it.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from covey.shared.mqtt.link import Incoming, Received
@@ -86,40 +86,22 @@ QOS = 1
 TRY_AGAIN = (0x96, 0x97)
 
 
-class _Waiter:
-    """Stands in the place of the event that aiomqtt sets when the acknowledgement of a message arrives."""
-
-    __slots__ = ("_answer",)
-
-    def __init__(self, answer: asyncio.Future[bool]) -> None:
-        self._answer = answer
-
-    def set(self) -> None:
-        """The broker has acknowledged the message."""
-        _settle(self._answer, taken=True)
-
-    def refuse(self) -> None:
-        """The broker did not take the message."""
-        _settle(self._answer, taken=False)
-
-
 class Acknowledgements:
-    """The messages of one connection that the broker has not acknowledged yet.
+    """What was sent over one connection and the broker has not answered yet.
 
     Args:
         client: the connected aiomqtt client.
         throttle: of the connection.
-        within_s: time for an acknowledgement.
+        within_s: time for an answer.
     """
 
     def __init__(self, client: Any, throttle: Throttle, *, within_s: float) -> None:
         self._paho = client._client
-        self._pending: dict[int, Any] = client._pending_publishes  # by message id
         self._throttle = throttle
         self._within_s = within_s
-        self._answers: set[asyncio.Future[bool]] = set()  # awaited now
-        self._library_handler = self._paho.on_publish
-        self._paho.on_publish = self._answered
+        self._answers: dict[int, asyncio.Future[Any]] = {}  # that are awaited now, by message id
+        self._paho.on_publish = self._published
+        self._paho.on_subscribe = self._paho.on_unsubscribe = self._answered
 
     def __repr__(self) -> str:
         return f"Acknowledgements({len(self._answers)} awaited)"
@@ -134,44 +116,55 @@ class Acknowledgements:
             return False
         try:
             info = self._paho.publish(topic, payload, QOS, retain)
-            if info.rc != 0:
-                return False
-            return await self._acknowledged(info.mid)
+            return bool(await self._answer(info.rc, info.mid))
         finally:
             self._throttle.leave(len(payload))
 
-    def _answered(self, client: Any, userdata: Any, mid: int, code: Any, properties: Any) -> None:
+    async def subscribe(self, topics: Sequence[str]) -> Sequence[Any] | None:
+        """The broker's codes by topic; None if it has not answered in time."""
+        found: Sequence[Any] | None = await self._answer(
+            *self._paho.subscribe([(topic, QOS) for topic in topics])
+        )
+        return found
+
+    async def unsubscribe(self, topics: Sequence[str]) -> Sequence[Any] | None:
+        """As `subscribe`; with MQTT 3.1.1 there are no codes."""
+        found: Sequence[Any] | None = await self._answer(*self._paho.unsubscribe(list(topics)))
+        return found
+
+    def _published(self, client: Any, userdata: Any, mid: int, code: Any, properties: Any) -> None:
         """A PUBACK. One of MQTT 5 may refuse the message: for now, or for good."""
         if code.is_failure:
             log.warning("the broker refuses a message: %s", code)
-            if code.value in TRY_AGAIN and mid in self._pending:
-                self._pending[mid].refuse()
-                return
-        self._library_handler(client, userdata, mid, code, properties)
+        self._answered(client, userdata, mid, code.value not in TRY_AGAIN, properties)
 
-    async def _acknowledged(self, message_id: int) -> bool:
+    def _answered(self, client: Any, userdata: Any, mid: int, said: Any, properties: Any) -> None:
+        if mid in self._answers:
+            _settle(self._answers[mid], said)
+
+    async def _answer(self, failed: int, message_id: int | None) -> Any:
+        """What the broker says to a packet that has left; None if it says nothing in time."""
+        if failed or message_id is None:
+            return None
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[bool] = loop.create_future()
-        self._pending[message_id] = _Waiter(answer)
-        self._answers.add(answer)
-        timer = loop.call_later(self._within_s, partial(_settle, answer, taken=False))
+        answer = self._answers[message_id] = loop.create_future()
+        timer = loop.call_later(self._within_s, _settle, answer, None)
         try:
             return await answer
         finally:
             timer.cancel()
-            self._answers.discard(answer)
-            self._pending.pop(message_id, None)
+            del self._answers[message_id]
 
     def end(self) -> None:
-        """The connection has ended: nothing that is still under way was acknowledged."""
+        """The connection has ended: nothing that is still under way was answered."""
         self._throttle.end()
-        for answer in self._answers:
-            _settle(answer, taken=False)
+        for answer in self._answers.values():
+            _settle(answer, None)
 
 
-def _settle(answer: asyncio.Future[bool], *, taken: bool) -> None:
+def _settle(answer: asyncio.Future[Any], said: Any) -> None:
     if not answer.done():
-        answer.set_result(taken)
+        answer.set_result(said)
 
 
 # -- what was under way when connections ended. Pure -------------------------------------------------------------------

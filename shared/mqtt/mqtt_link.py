@@ -58,7 +58,8 @@ ERROR_NUMBER = re.compile(r"\[Errno -?\d+\] ")  # before the system's words for 
 NO_DELAY = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 NO_WEBSOCKET = "WebSocket handshake error"  # how paho's words for a server without websockets begin
 
-Call = Callable[[aiomqtt.Client], Coroutine[Any, Any, Any]]  # one exchange with the broker
+# one exchange with the broker
+Ask = Callable[[Acknowledgements, Sequence[str]], Coroutine[Any, Any, Sequence[Any] | None]]
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,6 @@ class MqttLink:
         self.certificate_until: float | None = (
             None  # seconds since 1970; None: no TLS, or not verified
         )
-        self._calls: set[asyncio.Task[Any]] = set()  # exchanges that wait for the broker
         self._stop = asyncio.Event()  # set once, when the link is closed
         self._full = asyncio.Event()  # set while the inbox is too full for a connection
         self._aborted = False  # closed without a goodbye
@@ -225,15 +225,12 @@ class MqttLink:
         return answer
 
     async def _subscribe(self, topics: Sequence[str]) -> Subscribed:
-        at_qos_1 = [(topic, 1) for topic in topics]
-        done, codes = await self._call(
-            lambda client: client.subscribe(at_qos_1, timeout=self._ack_s)
-        )
-        if not done:
+        codes = await self._exchange(Acknowledgements.subscribe, topics)
+        if codes is None:
             return UNANSWERED
         refused = []
-        for topic, code in zip(topics, codes or (), strict=False):
-            if getattr(code, "value", code) >= SUBACK_FAILURE:
+        for topic, code in zip(topics, codes, strict=False):
+            if code.value >= SUBACK_FAILURE:
                 refused.append(topic)
         self._read_back.subscribed(set(topics) - set(refused))
         return Subscribed(refused=tuple(refused))
@@ -244,38 +241,21 @@ class MqttLink:
         )
 
     async def _unsubscribe(self, topics: Sequence[str]) -> bool:
-        done, _ = await self._call(
-            lambda client: client.unsubscribe(list(topics), timeout=self._ack_s)
-        )
+        codes = await self._exchange(Acknowledgements.unsubscribe, topics)
         self._read_back.unsubscribed(set(topics))
-        return done
+        return codes is not None
 
-    async def _call(self, start: Call) -> tuple[bool, Any]:
-        """Run one exchange: (True, the broker's answer), or (False, None) if the link is or goes down.
-
-        aiomqtt lets a call wait for its timeout when the connection breaks; therefore it runs in a task that
-        `_connection` can cancel.
-        """
+    async def _exchange(self, ask: Ask, topics: Sequence[str]) -> Sequence[Any] | None:
+        """The broker's codes; None if the link is or goes down."""
         client = self._client
-        if client is None:
-            return False, None
-        task = asyncio.create_task(start(client))
-        self._calls.add(task)
-        try:
-            await asyncio.wait({task})
-        finally:
-            self._calls.discard(task)
-            task.cancel()
-        if task.cancelled():
-            return False, None
-        error = task.exception()
-        if error is None:
-            return True, task.result()
-        if not isinstance(error, aiomqtt.MqttError):
-            raise error
-        # unacknowledged or half-sent: only a new connection makes the state certain again
-        _cut(client)
-        return False, None
+        acknowledgements = self._acknowledgements
+        if client is None or acknowledgements is None:
+            return None
+        codes = await ask(acknowledgements, topics)
+        if codes is None and client is self._client:
+            # unanswered or half-sent: only a new connection makes the state certain again
+            _cut(client)
+        return codes
 
     async def _run(self) -> None:
         """Connect again and again until the link is closed."""
@@ -360,8 +340,6 @@ class MqttLink:
             self._look = None
         if self._acknowledgements is not None:
             self._acknowledgements.end()
-        for call in self._calls:
-            call.cancel()
         return _End(why, connected=True)
 
     async def _explained(self, end: _End) -> _End:

@@ -279,7 +279,7 @@ class _Shell:
                 effects = await asyncio.to_thread(machine.handle, items, now)
             else:
                 effects = machine.handle(items, now)
-            if ahead:
+            if ahead and any(isinstance(effect, Outgoing) for effect in effects):
                 self._outgoing += [effect for effect in effects if isinstance(effect, Outgoing)]
                 self._has_outgoing.set()
                 effects = [effect for effect in effects if not isinstance(effect, Outgoing)]
