@@ -39,7 +39,8 @@ MUTANTS = (
     Mutant(
         "checkpoint before spool",
         "coordinator/record/store.py",
-        "        self.reports.sync()\n        self.audit.release()\n        self.rounds.flush()\n"
+        "        self.reports.sync()\n        if self.audit.holds:\n            self.audit.release()\n"
+        "        self.rounds.flush()\n"
         "        if self._is_due:\n            self._save(run)\n",
         "        if self._is_due:\n            self._save(run)\n        self.reports.sync()\n",
         "tests/coordinator/test_buffered_wire.py::test_reports_are_synced_before_a_checkpoint_that_counts_them",

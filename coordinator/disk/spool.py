@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -62,6 +62,7 @@ class Circumstances:
     seconds: float  # of training
     client_state: str = "whole"  # the agent's report on the memory that its work began with
     device: str = "cpu"  # what it computed on
+    digest: str = ""  # of the content that came, in hexadecimal digits
 
 
 SummedReport = tuple[ClientId, Report, Circumstances]  # its vectors are `SummedVectors`
@@ -110,14 +111,7 @@ class Spool:
         return FileSink(self._incoming / str(next(self._numbers)), size)
 
     def keep(
-        self,
-        step: int,
-        client: ClientId,
-        report: Report,
-        *,
-        seconds: float,
-        client_state: str = "whole",
-        device: str = "cpu",
+        self, step: int, client: ClientId, report: Report, circumstances: Circumstances
     ) -> None:
         """Write a checked report; a second one for the same step replaces the first."""
         facts = {
@@ -126,9 +120,7 @@ class Spool:
             "steps": report.steps,
             "loss": report.loss,
             "bases": dict(report.bases),
-            "seconds": seconds,
-            "client_state": client_state,
-            "device": device,
+            **vars(circumstances),
         }
         kept = self._step(step)
         file = kept.file
@@ -137,7 +129,7 @@ class Spool:
         self._room.write(lambda: file.append(client, report.vectors, facts))
         self._unsynced.add(file.path)
         kept.elsewhere.pop(client, None)
-        kept.circumstances[client] = Circumstances(seconds, client_state, device)
+        kept.circumstances[client] = circumstances
 
     # -- partial sums ------------------------------------------------------------------------------
 
@@ -265,20 +257,18 @@ class Spool:
 
     def values(self, step: int, clients: Clients) -> int:
         """The number of values in the vectors of these clients' reports, which are not read."""
+        kept = self._step(step)
         total = 0
         for client in clients:
-            total += self._values_of(step, client)
+            if client in kept.summed:
+                vectors = kept.summed[client].vectors
+                assert isinstance(vectors, SummedVectors)  # noqa: S101 - only reports of sums are held
+                total += sum(vectors.sizes.values())
+            else:
+                written_in = kept.elsewhere.get(client)
+                there = kept if written_in is None else self._step(written_in)
+                total += there.file.entry(client).size
         return total
-
-    def _values_of(self, step: int, client: ClientId) -> int:
-        kept = self._step(step)
-        summed = kept.summed.get(client)
-        if summed is not None:
-            vectors = summed.vectors
-            assert isinstance(vectors, SummedVectors)  # noqa: S101 - only reports of sums are held
-            return sum(vectors.sizes.values())
-        written_in = kept.elsewhere.get(client, step)
-        return self._step(written_in).file.entry(client).size
 
     def circumstances(self, step: int, clients: Clients) -> dict[ClientId, Circumstances]:
         """How the reports of these clients came about. The file is read only if an earlier process wrote it."""
@@ -351,9 +341,8 @@ class Spool:
         entry = file.entry(client)
         vectors = self._room.write(partial(file.vectors, client))
         facts = entry.facts()
-        seconds = facts.pop("seconds")
-        circumstances = Circumstances(seconds, facts.pop("client_state"), facts.pop("device"))
-        return Report(vectors=vectors, **facts), circumstances
+        about = {one.name: facts.pop(one.name) for one in fields(Circumstances)}
+        return Report(vectors=vectors, **facts), Circumstances(**about)
 
 
 class SpooledVectors(Mapping[str, Vector]):

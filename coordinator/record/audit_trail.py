@@ -50,6 +50,11 @@ class Trail:
             self._settle()
             self._log.append(event, **fields)
 
+    @property
+    def holds(self) -> bool:
+        """Whether lines wait for `release`."""
+        return self._log.holds
+
     def hold(self) -> None:
         """Let lines wait until `release`: they are then written together."""
         with self._lock:

@@ -77,14 +77,15 @@ class Recorder:
             models=models,
         )
 
-    def note_fold(self, step: Step, close: Close) -> None:
+    def note_fold(self, folded: FoldedStep) -> None:
+        """One audit line for all reports of a step, by digest: until then the spool is the receipt."""
         self._store.note(
             "fold",
-            step=close.step,
+            step=folded.close.step,
             round=self._engine.round,
-            phase=step.phase.name,
-            reporters=list(close.reporters),
-            missing=list(close.missing),
+            phase=folded.step.phase.name,
+            reporters={client: one.digest for client, one in folded.circumstances.items()},
+            missing=list(folded.close.missing),
         )
 
     def phase_record(

@@ -139,7 +139,8 @@ class Store:
     def commit(self, run: Saved) -> None:
         """All that was written survives a power cut after this, with a checkpoint if one is due."""
         self.reports.sync()
-        self.audit.release()
+        if self.audit.holds:
+            self.audit.release()
         self.rounds.flush()
         if self._is_due:
             self._save(run)

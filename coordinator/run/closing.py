@@ -92,7 +92,7 @@ def _folded(parts: Parts, folded: FoldedStep, reports: Reports, answer: Answer) 
     buffer = closed.buffer
     if buffer is not None:
         record = replace(record, buffer=buffer.cluster, staleness=list(buffer.staleness))
-    recorder.note_fold(folded.step, closed)
+    recorder.note_fold(folded)
     if folded.step.phase.ends_round:
         parts.members.take_times(folded.step.took)
     parts.folding = None

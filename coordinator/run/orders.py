@@ -75,6 +75,7 @@ class OrderBook:
         self._step = 0  # the step of the works below
         self.shared: SendModel | None = None  # what all orders of the newest step share
         self._works: dict[Addressed, Work] = {}  # of the open step, the newest of each kind
+        self._briefs: dict[bytes, BriefWork] = {}  # by digest of the work, next to what all share
         self._state: Any = None  # the newest
         self._assigned: Mapping[ClientId, int] = {}  # the cluster of each agent in it
         # an agent at hand is evaluated in between, in no time; others finish an order of their own first
@@ -207,6 +208,7 @@ class OrderBook:
         """The strategy's state has changed: its models are encoded again when an order names them."""
         self._models.clear()
         self._works.clear()
+        self._briefs.clear()
         self._present.clear()
         self._newest.clear()
         self._newest_settings.clear()
@@ -289,9 +291,17 @@ class OrderBook:
         if shared is None or shared.about != step:
             shared = self._new_shared(work, step)
             self.shared = shared
-        return brief_of(work, shared.ref)
+        return self._brief_with(shared, work)
+
+    def _brief_with(self, shared: SendModel, work: Work) -> BriefWork:
+        """Agents with the same work share one object: it is made and checked once."""
+        brief = self._briefs.get(work.digest)
+        if brief is None:
+            brief = self._briefs[work.digest] = brief_of(work, shared.ref)
+        return brief
 
     def _new_shared(self, work: Work, step: int) -> SendModel:
+        self._briefs.clear()
         content = shared_of(work).to_bytes()
         path = self._folder / SETTINGS
         self._room.write(lambda: _write_new(path, content))
@@ -432,7 +442,7 @@ class OrderBook:
         shared = self.shared
         if shared is None or self._settings.get(number) != shared.ref.digest:
             return None
-        return brief_of(work, shared.ref)
+        return self._brief_with(shared, work)
 
     def is_outdated(self, number: int) -> bool:
         """Whether an order was brief, and the brokers no longer retain what it left out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from covey.coordinator.checks import read_report
+from covey.coordinator.disk.spool import Circumstances
 from covey.coordinator.engine import events
 from covey.coordinator.fold import stale_reports
 from covey.coordinator.run.parts import Parts
@@ -58,14 +59,8 @@ def taken(
     )
     member = parts.members.of(client)
     member.refusal = ""
-    store.reports.keep(
-        number,
-        client,
-        checked,
-        seconds=report.seconds,
-        client_state=report.client_state,
-        device=report.device,
-    )
+    came = Circumstances(report.seconds, report.client_state, report.device, content_digest.hex())
+    store.reports.keep(number, client, checked, came)
     if is_own:
         store.reports.kept.add(number)
         member.accepted = number
@@ -81,7 +76,6 @@ def taken(
     else:
         parts.open_folding.add(client, checked, parts.state)
         parts.members.accept(client, number)
-    store.note("accept", agent=client, step=number, report=content_digest.hex())
     if parts.privacy is not None:
         parts.privacy.enter(phase.name, number, client, checked)
     return reported

@@ -504,8 +504,9 @@ class Run(Parts):
     def _void(self, void: events.Void) -> Effects:
         """Forget the reports of a step that came to nothing."""
         step, why, round_ = void.step, void.why, self.engine.round
-        self.count_up(step, self.store.reports.who(step))
-        self.store.note("void", round=round_, step=step, why=why)
+        reporters = self.store.reports.who(step)
+        self.count_up(step, reporters)
+        self.store.note("void", round=round_, step=step, why=why, reporters=reporters)
         self.members.settle()
         self.folding = None
         self.store.step_over(step)

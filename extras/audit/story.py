@@ -108,7 +108,8 @@ def _sentence(agent: ClientId, event: str, fields: Fields, *, invited: bool) -> 
         case "fold" if agent in fields["missing"]:
             return f"Step {fields['step']} was folded without its report."
         case "void" if invited:
-            return f"Step {fields['step']} came to nothing: {fields['why']}"
+            but = ", also its report" if agent in fields["reporters"] else ""
+            return f"Step {fields['step']} came to nothing{but}: {fields['why']}"
         case "start":
             return "The run started."
         case "resume":
@@ -127,8 +128,6 @@ def _sentence(agent: ClientId, event: str, fields: Fields, *, invited: bool) -> 
 def _about(event: str, fields: Fields) -> str:
     """A line that names the agent, as a sentence; empty for other events."""
     match event:
-        case "accept":
-            return f"Its report of step {fields['step']} was accepted."
         case "failed":
             return f"It could not do its work: {fields['why']}"
         case "ignored":

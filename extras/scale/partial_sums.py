@@ -92,7 +92,9 @@ def count_sum(folding: Folding, spool: Spool, partial: PartialSum, state: Any) -
             steps=summed.steps,
             loss=summed.loss,
         )
-        circumstances = Circumstances(summed.seconds, summed.client_state, summed.device)
+        circumstances = Circumstances(
+            summed.seconds, summed.client_state, summed.device, summed.digest.hex()
+        )
         held.append((summed.client, report, circumstances))
         norms[summed.client] = summed.norms
     reports = [(client, report) for client, report, _ in held]

@@ -47,7 +47,6 @@ def counted(parts: Parts, came: SumCame) -> bool:
         for report in partial.reports:
             parts.members.accept(report.client, number)
             parts.members[report.client].refusal = ""
-            store.note("accept", agent=report.client, step=number, report=report.digest.hex())
     folding.settled.append(content_digest)
     return True
 

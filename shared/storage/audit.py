@@ -1,6 +1,6 @@
 """An audit log: one JSON line per event, each with the hash of the line before it.
 
-    {"event":"accept","fields":{...},"hash":"...","previous":"...","sequence":7,"time":"2026-01-31T12:00:00.000Z"}
+    {"event":"order","fields":{...},"hash":"...","previous":"...","sequence":7,"time":"2026-01-31T12:00:00.000Z"}
 
 `hash` is SHA-256 over the canonical JSON of the rest of the line, or HMAC-SHA-256 where the log has a key. The first
 line names the run or the folder that the log belongs to (`owner`), so that no other log can take its place.
@@ -106,7 +106,7 @@ class AuditLog:
         self.owner = owner
         self._key = key
         self._now = now
-        self._writes_later = False  # between `hold` and `release`
+        self.holds = False  # lines wait: between `hold` and `release`
         self._journal = Journal(path, self._chained, keep=None, durable=False)
         self._head = _head_of(path, self._journal.newest)
         if self._head is None:
@@ -144,11 +144,11 @@ class AuditLog:
 
     def hold(self) -> None:
         """Let further lines wait in memory until `release` or `sync`: they are then written together."""
-        self._writes_later = True
+        self.holds = True
 
     def release(self) -> None:
         """Write the lines that were held, and further ones at once."""
-        self._writes_later = False
+        self.holds = False
         self._write()
 
     def sync(self) -> None:
@@ -156,7 +156,7 @@ class AuditLog:
         self._journal.sync()
 
     def _write(self) -> None:
-        if not self._writes_later:
+        if not self.holds:
             with contextlib.suppress(OSError):
                 self._journal.flush()
 

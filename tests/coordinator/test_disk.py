@@ -78,7 +78,7 @@ def test_only_a_durable_spool_waits_for_the_disk(
     monkeypatch.setattr(os, "fsync", synced.append)
     spool = Spool(tmp_path)
     spool.durable = durable
-    spool.keep(4, "pi-7", Report({"model": vector(1, 2)}, 7), seconds=1.25)
+    spool.keep(4, "pi-7", Report({"model": vector(1, 2)}, 7), Circumstances(1.25))
     spool.sync()
     assert bool(synced) == durable
     assert [path.name for path in (tmp_path / "4").iterdir()] == [REPORTS]
@@ -90,7 +90,7 @@ def test_a_durable_spool_survives_a_power_cut_with_the_folders_that_lead_to_it(
     synced: list[Path] = []
     monkeypatch.setattr(files, "sync", synced.append)
     spool = Spool(tmp_path / "run" / "spool")
-    spool.keep(4, "pi-7", Report({"model": vector(1, 2)}, 7), seconds=1.25)
+    spool.keep(4, "pi-7", Report({"model": vector(1, 2)}, 7), Circumstances(1.25))
     spool.sync()
     assert {tmp_path / "run", tmp_path / "run" / "spool", tmp_path / "run" / "spool" / "4"} <= set(
         synced
@@ -104,7 +104,7 @@ def test_a_spooled_report_comes_back_whole_and_mapped(tmp_path: Path, durable: b
     report = Report(
         {"model": vector(1, 2), "extra": vector(9)}, 7, {"choice": 1, "losses": [0.1, 0.2]}, 3, 0.5
     )
-    spool.keep(4, "pi-7", report, seconds=1.25)
+    spool.keep(4, "pi-7", report, Circumstances(1.25))
     [(client, read)] = Spool(tmp_path).reports(4, ["pi-7"])
     assert (client, read.examples, read.numbers, read.steps, read.loss) == (
         "pi-7",
@@ -121,7 +121,7 @@ def test_a_spooled_report_comes_back_whole_and_mapped(tmp_path: Path, durable: b
 def test_a_spool_knows_who_has_reported_a_step_and_forgets_old_steps(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for step, client in [(1, "b"), (1, "a"), (2, "c")]:
-        spool.keep(step, client, Report({}, 1), seconds=0.0)
+        spool.keep(step, client, Report({}, 1), Circumstances(0.0))
     mapped = spool.reports(1, ["a"])
     assert (spool.who(1), spool.who(2), spool.who(3)) == (["a", "b"], ["c"], [])
     spool.drop(1)
@@ -228,7 +228,7 @@ def test_a_damaged_report_in_the_spool_is_named_and_removed_and_the_others_stay(
 ) -> None:
     spool = Spool(tmp_path)
     for client in ("a", "b", "c"):
-        spool.keep(4, client, Report({"model": vector(1, 2)}, 7), seconds=1.25)
+        spool.keep(4, client, Report({"model": vector(1, 2)}, 7), Circumstances(1.25))
     path = tmp_path / "4" / REPORTS
     spooled.flip(path, "b")
     path.write_bytes(path.read_bytes().replace(b'"client":"c"', b'"client":"x"'))
@@ -244,7 +244,7 @@ def test_a_damaged_report_in_the_spool_is_named_and_removed_and_the_others_stay(
 
 def test_a_report_whose_facts_were_changed_is_damaged_too(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
-    spool.keep(4, "a", Report({"model": vector(1, 2)}, 7), seconds=1.25)
+    spool.keep(4, "a", Report({"model": vector(1, 2)}, 7), Circumstances(1.25))
     path = tmp_path / "4" / REPORTS
     changed = path.read_bytes().replace(b'"examples":7', b'"examples":9')
     assert changed != path.read_bytes()

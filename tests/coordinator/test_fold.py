@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from covey.coordinator.disk.spool import Spool
+from covey.coordinator.disk.spool import Circumstances, Spool
 from covey.coordinator.engine.events import Forget
 from covey.coordinator.fold import limits
 from covey.coordinator.fold.folding import Folding, Missing, Sound, check_sums
@@ -88,7 +88,7 @@ def new_folding(spool: Spool, aggregation: Aggregation = PLAIN) -> Folding:
 
 
 def accept(folding: Folding, spool: Spool, client: ClientId, report: Report) -> None:
-    spool.keep(1, client, report, seconds=0.0)
+    spool.keep(1, client, report, Circumstances(0.0))
     folding.add(client, report, STATE)
 
 
@@ -182,7 +182,7 @@ def test_a_close_after_a_restart_reads_the_reports_of_the_earlier_process_alone(
     for value, client in enumerate(agents(3)):
         report = Report({MODEL: np.full(SIZE, value, np.float32)}, 1)
         if client == "agent-0":
-            spool.keep(1, client, report, seconds=0.0)
+            spool.keep(1, client, report, Circumstances(0.0))
             folding = new_folding(spool)
         else:
             accept(folding, spool, client, report)

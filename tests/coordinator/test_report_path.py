@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -225,8 +226,7 @@ def test_the_audit_lines_of_a_batch_are_written_once_and_before_the_batch_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def act(service: Service, orders: Orders) -> None:
-        *most, _ = orders  # without the last report the phase stays open
-        reports = arrived(service, {client: orders[client] for client in most})
+        *most, last = orders
         audit = service.run.audit
         writes: list[int] = []
         append = Journal._append
@@ -237,11 +237,13 @@ def test_the_audit_lines_of_a_batch_are_written_once_and_before_the_batch_ends(
             append(journal, content)
 
         monkeypatch.setattr(Journal, "_append", counting)
-        before = len(audit._log.path.read_bytes().splitlines())
-        accept(service, reports)
+        accept(service, arrived(service, {client: orders[client] for client in most}))
+        assert writes == [], "the spool is the receipt of reports that wait"
+        accept(service, arrived(service, {last: orders[last]}))
         monkeypatch.undo()
-        after = len(audit._log.path.read_bytes().splitlines())
-        assert after - before == len(reports)
-        assert writes == [len(reports)]
+        fold, order = audit._log.path.read_bytes().splitlines()[-2:]
+        assert list(json.loads(fold)["fields"]["reporters"]) == sorted(orders)
+        assert json.loads(order)["event"] == "order"
+        assert writes == [2]
 
     asyncio.run(with_service(tmp_path, act))

@@ -19,7 +19,7 @@ from covey.coordinator.disk import space as rooms
 from covey.coordinator.disk.array_files import open_arrays
 from covey.coordinator.disk.report_file import ReportFile
 from covey.coordinator.disk.space import DiskFullError, Room
-from covey.coordinator.disk.spool import Spool
+from covey.coordinator.disk.spool import Circumstances, Spool
 from covey.coordinator.serve.publisher import opened
 from covey.shared.strategies.client_half import Report
 from tests import clock
@@ -146,7 +146,7 @@ def test_an_accepted_report_that_no_descriptor_is_left_for_is_waited_for_and_not
     room, said = Room(tmp_path), list[str]()
     room.notify = said.append
     spool = Spool(tmp_path, room)
-    spool.keep(1, "agent-0", Report({"model": np.ones(3, np.float32)}, 5), seconds=1.0)
+    spool.keep(1, "agent-0", Report({"model": np.ones(3, np.float32)}, 5), Circumstances(1.0))
     monkeypatch.setattr(ReportFile, "vectors", failing(2, ReportFile.vectors))
     found, unreadable = spool.readable(1, ["agent-0"])
     assert unreadable == {}
@@ -161,7 +161,7 @@ def test_a_program_that_starts_without_descriptors_ends_and_calls_nothing_damage
 ) -> None:
     """Before: the report was removed and its agent asked again, and the checkpoint called missing or damaged."""
     spool = Spool(tmp_path)
-    spool.keep(1, "agent-0", Report({"model": np.ones(3, np.float32)}, 5), seconds=1.0)
+    spool.keep(1, "agent-0", Report({"model": np.ones(3, np.float32)}, 5), Circumstances(1.0))
     one = One(np.ones(3, np.float32))
     checkpoint.Checkpoint(tmp_path / "checkpoint").save({}, one)
     with monkeypatch.context() as few:

@@ -33,11 +33,11 @@ def test_reports_that_came_together_are_synced_once_and_their_folder_with_them(
     tmp_path: Path, synced: list[str]
 ) -> None:
     spool = Spool(tmp_path)
-    spool.keep(1, "before", report(0), seconds=1.0)
+    spool.keep(1, "before", report(0), Circumstances(1.0))
     spool.sync()
     synced.clear()
     for client in CLIENTS:
-        spool.keep(1, client, report(1), seconds=1.0)
+        spool.keep(1, client, report(1), Circumstances(1.0))
     assert synced == []
     spool.sync()
     assert synced == ["reports", "1"]
@@ -47,8 +47,8 @@ def test_reports_that_came_together_are_synced_once_and_their_folder_with_them(
 
 def test_a_report_that_left_the_spool_needs_no_sync(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
-    spool.keep(1, "agent-0", report(1), seconds=1.0)
-    spool.keep(2, "agent-1", report(1), seconds=1.0)
+    spool.keep(1, "agent-0", report(1), Circumstances(1.0))
+    spool.keep(2, "agent-1", report(1), Circumstances(1.0))
     spool.drop(1)
     spool.sync()
     assert spool.who(2) == ["agent-1"]
@@ -59,8 +59,8 @@ def test_how_reports_came_about_is_known_without_their_files_and_read_after_a_re
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool = Spool(tmp_path)
-    spool.keep(1, "agent-0", report(1), seconds=2.5, client_state="lost", device="cuda")
-    spool.keep(1, "agent-1", report(1), seconds=1.5)
+    spool.keep(1, "agent-0", report(1), Circumstances(2.5, "lost", device="cuda"))
+    spool.keep(1, "agent-1", report(1), Circumstances(1.5))
 
     def seen(of: Spool) -> dict[str, Circumstances]:
         return of.circumstances(1, ["agent-0", "agent-1"])
@@ -76,7 +76,7 @@ def test_how_reports_came_about_is_known_without_their_files_and_read_after_a_re
 def test_a_damaged_report_is_named_and_the_others_are_readable(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for number, client in enumerate(CLIENTS):
-        spool.keep(1, client, report(number), seconds=1.0)
+        spool.keep(1, client, report(number), Circumstances(1.0))
     spooled.cut_before(tmp_path / "1" / REPORTS, "agent-2")
     reports, reasons = spool.readable(1, CLIENTS)
     assert [client for client, _ in reports] == ["agent-0", "agent-1"]
@@ -88,7 +88,7 @@ def test_a_damaged_report_is_named_and_the_others_are_readable(tmp_path: Path) -
 def test_the_values_of_reports_are_counted_without_a_look_at_their_vectors(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for client in CLIENTS:
-        spool.keep(1, client, report(1), seconds=1.0)
+        spool.keep(1, client, report(1), Circumstances(1.0))
     spooled.cut_before(tmp_path / "1" / REPORTS, "agent-0")
     assert spool.values(1, CLIENTS[1:]) == 20
 
@@ -96,9 +96,7 @@ def test_the_values_of_reports_are_counted_without_a_look_at_their_vectors(tmp_p
 def test_reports_of_several_steps_are_those_of_one_until_it_is_over(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for step, client in enumerate(CLIENTS, start=1):
-        spool.keep(
-            step, client, report(step), seconds=float(step), client_state="whole", device="cuda"
-        )
+        spool.keep(step, client, report(step), Circumstances(float(step), device="cuda"))
     spool.kept = {1, 2, 3}
     spool.gather(7, [("agent-0", 1), ("agent-2", 3), ("nobody", 2)])
     assert spool.who(7) == ["agent-0", "agent-2"]
@@ -119,7 +117,7 @@ def test_a_run_that_an_earlier_version_left_in_mid_step_has_no_reports(tmp_path:
     (tmp_path / "1" / "agent-0.safetensors").write_bytes(b"as it was")
     spool = Spool(tmp_path)
     assert (spool.sound(1), spool.damaged) == ([], [])
-    spool.keep(1, "agent-0", report(1), seconds=1.0)
+    spool.keep(1, "agent-0", report(1), Circumstances(1.0))
     spool.drop(1)
     assert not (tmp_path / "1").exists()
 

@@ -54,7 +54,7 @@ def on_arrival(folding: Folding, spool: Spool, state: Any, reports: Reports) -> 
     """Each report is added as it comes; the first one was taken out and came again."""
     for client, one in [*reports[:1], *reports]:
         folding.remove(client)
-        spool.keep(STEP, client, one, seconds=0.0)
+        spool.keep(STEP, client, one, Circumstances(0.0))
         folding.add(client, one, state)
 
 
@@ -65,7 +65,7 @@ def merged(folding: Folding, spool: Spool, state: Any, reports: Reports) -> None
     shards: list[list[tuple[ClientId, Report]]] = [[], []]
     for place, (client, report) in enumerate(reports):
         if place % 3 == 0 or is_whole(strategy, strategy.order(state, phase, client)):
-            spool.keep(STEP, client, report, seconds=0.0)
+            spool.keep(STEP, client, report, Circumstances(0.0))
             folding.add(client, report, state)
         else:
             shards[place % 2].append((client, report))
@@ -89,7 +89,7 @@ def merged(folding: Folding, spool: Spool, state: Any, reports: Reports) -> None
 def from_the_spool(folding: Folding, spool: Spool, state: Any, reports: Reports) -> None:
     folding.give_up()
     for client, report in reports:
-        spool.keep(STEP, client, report, seconds=0.0)
+        spool.keep(STEP, client, report, Circumstances(0.0))
 
 
 def state_after(

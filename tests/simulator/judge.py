@@ -30,6 +30,7 @@ import numpy as np
 
 from covey.coordinator.checks import read_report
 from covey.coordinator.disk.checkpoint import Checkpoint
+from covey.coordinator.disk.spool import Circumstances
 from covey.coordinator.engine.pace import Pace
 from covey.coordinator.record.store import Saved, Store
 from covey.coordinator.run.parts import Parts
@@ -282,14 +283,17 @@ class Judge:
         is_first = True  # checkpoint of this life
         note, save, take = run.store.note, run.store._save, run.take
         take_back, discard = run.members.take_back, run.store.reports.discard
+        keep = run.store.reports.keep
         note_resume = run.recorder.note_resume
 
         def noted(event: str, **about: Any) -> None:
             note(event, **about)
-            if event == "accept":
-                self._accepted(run, lineage, about["agent"], about["step"], about["report"])
             if event == "fold":
                 self._folded(run, lineage, about["step"], about["reporters"])
+
+        def kept(step: int, client: ClientId, report: Report, about: Circumstances) -> None:
+            keep(step, client, report, about)
+            self._accepted(run, lineage, client, step, about.digest)
 
         def saved(of: Saved) -> None:
             nonlocal is_first
@@ -327,6 +331,7 @@ class Judge:
         run.recorder.note_resume = resumed  # type: ignore[assignment, method-assign]
         run.members.take_back = taken_back  # type: ignore[method-assign]
         run.store.reports.discard = discarded  # type: ignore[method-assign]
+        run.store.reports.keep = kept  # type: ignore[assignment, method-assign]
 
     def _begins(self, run: Run, lineage: Lineage) -> None:
         """The first checkpoint of a life follows."""
@@ -377,7 +382,9 @@ class Judge:
         )
         lineage.accepted.setdefault(step, {})[client] = report
 
-    def _folded(self, run: Run, lineage: Lineage, step: int, reporters: list[ClientId]) -> None:
+    def _folded(
+        self, run: Run, lineage: Lineage, step: int, reporters: Mapping[ClientId, str]
+    ) -> None:
         self._expect(step not in lineage.folds, f"step {step} is folded twice")
         if run.engine.rules.is_buffered:
             lineage.pending[step] = []
@@ -400,7 +407,7 @@ class Judge:
         accepted = lineage.accepted.get(step.number, {})
         made: list[tuple[ClientId, Report]] = []
         for client, _ in reports:
-            if client not in accepted:  # a kill came between the spool and the audit log
+            if client not in accepted:  # a kill came before this judge saw it
                 return
             content = ReportContent.from_bytes(self._contents[accepted[client]], verified=True)
             checked = read_report(

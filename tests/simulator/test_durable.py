@@ -25,7 +25,7 @@ from covey.agent.worker import perform
 from covey.agent.worker.memory_file import MemoryDamaged, StoredMemory, save_memory
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
 from covey.coordinator.disk.checkpoint import Checkpoint
-from covey.coordinator.disk.spool import Spool
+from covey.coordinator.disk.spool import Circumstances, Spool
 from covey.coordinator.record.store import Store
 from covey.coordinator.run.effects import SendModel
 from covey.coordinator.run.own_orders import OwnOrders
@@ -217,9 +217,9 @@ def arrays(folder: Path) -> Check:
 def spool(folder: Path) -> Check:
     here = Spool(folder / "spool")
     report = Report({"model": np.ones(10, np.float32)}, 32)
-    here.keep(1, "alone", report, seconds=1.0)
-    here.keep(1, "a", report, seconds=1.0)
-    here.keep(2, "b", report, seconds=1.0)
+    here.keep(1, "alone", report, Circumstances(1.0))
+    here.keep(1, "a", report, Circumstances(1.0))
+    here.keep(2, "b", report, Circumstances(1.0))
     here.keep_sum(3, CONTENT, digest(CONTENT))
     here.sync()
 

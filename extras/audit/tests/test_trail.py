@@ -18,6 +18,7 @@ from covey.coordinator.view.printed import show
 from covey.extras.audit.audit import audit_table
 from covey.extras.audit.check import check, verify
 from covey.shared.errors import DecodeError, UserError
+from covey.shared.wire.messages import DIGEST_BYTES
 from tests.kit.small_run import begun, fingerprint, in_process, rules, scenario, setup
 
 KEY = b"0123456789abcdef0123456789abcdef"
@@ -49,17 +50,14 @@ def audited(folder: Path, *options: str) -> tuple[int, dict[str, Any]]:
     return answer.exit_code, json.loads(answer.stdout)
 
 
-def test_a_run_leaves_a_chain_of_orders_accepted_reports_and_folds(finished: Path) -> None:
+def test_a_run_leaves_a_chain_of_orders_and_folds_with_a_digest_for_each_report(
+    finished: Path,
+) -> None:
     order, fold = records(finished, "order")[0]["fields"], records(finished, "fold")[0]["fields"]
     assert order["cohort"] == sorted(order["cohort"])
     assert (order["phase"], order["method"], order["step"]) == ("train", "fedavg", 1)
-    assert fold["reporters"] == order["cohort"]
-    accepted = {
-        line["fields"]["agent"]
-        for line in records(finished, "accept")
-        if line["fields"]["step"] == 1
-    }
-    assert accepted == set(order["cohort"])
+    assert list(fold["reporters"]) == order["cohort"]
+    assert {len(bytes.fromhex(one)) for one in fold["reporters"].values()} == {DIGEST_BYTES}
     assert len(records(finished, "order")) == len(records(finished, "fold"))
     code, found = audited(finished)
     assert (code, found["whole"], found["anchored"]) == (0, True, True)
