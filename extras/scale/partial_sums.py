@@ -92,10 +92,8 @@ def count_sum(folding: Folding, spool: Spool, partial: PartialSum, state: Any) -
             steps=summed.steps,
             loss=summed.loss,
         )
-        circumstances = Circumstances(
-            summed.seconds, summed.client_state, summed.device, summed.digest.hex()
-        )
-        held.append((summed.client, report, circumstances))
+        about = (summed.seconds, summed.client_state, summed.device, summed.digest.hex())
+        held.append((summed.client, report, Circumstances(*about)))
         norms[summed.client] = summed.norms
     reports = [(client, report) for client, report, _ in held]
     folding.add_sum(reports, norms, Accumulator.from_bytes(partial.sums), state)
