@@ -21,7 +21,8 @@ from covey.extras.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.extras.light.own_loop import LoopLocal, start_of
 from covey.shared.candidate_names import HOMES
 from covey.shared.numerics.figures import baseline_figures, figures_of
-from covey.shared.numerics.mixture import chosen
+from covey.shared.numerics.mixture import FleetWeights, chosen
+from covey.shared.numerics.mixture import fitted as fitted_weights
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
@@ -169,6 +170,33 @@ def test_a_device_uses_no_candidate_that_only_remembers_its_samples(kind: str) -
         weights, _, _ = delivered(points(seed, 90, is_noise=True), local_of, given(model))
         alone += weights == {"none": 1.0}
     assert alone >= 5
+
+
+@pytest.mark.parametrize("units", [1, 3])
+def test_a_device_of_copies_alone_or_of_three_units_uses_what_the_fleet_does(units: int) -> None:
+    local_of, model = learned("numpy")
+    single, copies = points(1, units), np.arange(60) % units
+    data = replace(single, features=single.features[copies], targets=single.targets[copies])
+    candidates = fitted(local_of(data), given(model))
+    found = judged(folds_of(data, local_of), given(model), candidates)
+    assert (0 if found is None else found.size) == (units if units > 1 else 0)
+    fleet = FleetWeights({"served": 0.6, "near": 0.4}, gains=True)
+    used = chosen(found, list(candidates), fleet)
+    assert used.weights == pytest.approx(fleet.weights)
+
+
+def test_an_agent_that_is_the_whole_fleet_uses_what_it_would_use_alone() -> None:
+    local_of, model = learned("numpy")
+    data = points(1, 90, is_turned=True)
+    found = judged(folds_of(data, local_of), given(model), fitted(local_of(data), given(model)))
+    assert found is not None
+    own = fitted_weights(found)
+    vote = found.vote(own)
+    assert vote is not None
+    for fleet in (None, FleetWeights.of([own], [vote])):
+        used = chosen(found, found.names, fleet).weights
+        assert max(used, key=lambda name: used[name]) != "served"
+        assert set(used) == set(chosen(found, found.names).weights)
 
 
 def test_samples_judge_once_and_none_that_a_candidate_has_trained_on() -> None:
