@@ -325,7 +325,7 @@ class Voting(ManyModels[B], Generic[B]):
 
     @abstractmethod
     def stands(self, state: B, name: str) -> B:
-        """The state in which groups of this cut, or all agents for "", go on from their own average."""
+        """The state in which groups of this cut, or all agents for "", continue from their own average."""
 
     def plan(self, state: B, view: View) -> Phase:
         return before_round(state, view) or super().plan(state, view)
