@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, Protocol
 
 from covey.shared.candidate_names import CANDIDATES, DELIVERED, GAIN, USES, WEIGHTS
+from covey.shared.disclosures import SUMS
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.vectors import Measured, Peaks, Vector
@@ -42,6 +43,7 @@ OPTIONAL_SHARES = ("f1", "recall", "auc")
 ROUNDED = 1e-4  # by which weights may miss a sum of 1
 QUANTILES = len(QUANTILE_LEVELS)
 MOMENT_NAMES = ("count", "sum", "square")
+SUMMED = (*MOMENT_NAMES, "target")
 
 Numbers = Mapping[str, Any]  # a report's, by name
 
@@ -127,6 +129,9 @@ def checked_numbers(phase: Phase, report: ReportFacts, scenario: Scenario) -> Ke
             kept = _evaluation(numbers, scenario)
         case _:
             kept = _of_training(phase, report, scenario)
+    task = scenario.task
+    if SUMS in numbers and task.asks_fleet_for and phase.name != phase_names.MOMENTS:
+        kept[SUMS] = _sums(numbers[SUMS], task)
     if _tracks(phase, scenario) and TRACK in numbers:
         kept[TRACK] = _figures(TRACK, numbers[TRACK], scenario.task)
     return kept
@@ -297,17 +302,17 @@ def _tracks(phase: Phase, scenario: Scenario) -> bool:
 # -- statistics of the data of agents ---------------------------------------------------------------
 
 
-def check_statistics(numbers: Numbers, task: Task) -> None:
-    """Raises DecodeError("wrong numbers") at the first mistake in the statistics that a task asks for."""
+def check_statistics(numbers: Numbers, task: Task, *, sums_alone: bool = False) -> None:
+    """Raises DecodeError("wrong numbers") at the first mistake in the statistics that a task asks for, or in their sums."""
     asked = task.asks_fleet_for
     if task.has_own_columns:
         columns = task.number_columns
         if "standardise" in asked or task.impute == "mean":
             # an agent may have no value at all in a column
             _check_moments(numbers, columns, fewest=0.0)
-        if task.impute == "median":
+        if task.impute == "median" and not sums_alone:
             _check_quantiles(numbers, columns)
-        if "categories" in asked:
+        if "categories" in asked and not sums_alone:
             _check_words(numbers.get("words"), task)
     elif "standardise" in asked or not asked:
         _check_moments(numbers, task.features[0], fewest=1.0)
@@ -317,6 +322,14 @@ def check_statistics(numbers: Numbers, task: Task) -> None:
             _refuse(f"target is {target!r:.60}; expected count, sum and square")
         lists = {name: [target.get(name)] for name in MOMENT_NAMES}
         _check_moments(lists, 1, fewest=1.0, of="target: ")
+
+
+def _sums(value: Any, task: Task) -> Kept:
+    """Sums of data that were replaced, of the statistics that the task asks for."""
+    if not isinstance(value, dict):
+        _refuse(f"{SUMS} is {value!r:.60}; expected sums by name")
+    check_statistics(value, task, sums_alone=True)
+    return _those_of(value, [name for name in asked_statistics(task) if name in SUMMED])
 
 
 def _check_moments(numbers: Numbers, channels: int, fewest: float, of: str = "") -> None:

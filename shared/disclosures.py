@@ -116,7 +116,14 @@ FIGURES = {
     "diverged": "the outputs were not finite",
 }
 WEIGHED = dict.fromkeys(CANDIDATES, "weight of this candidate")
+SUMS = "sums"  # of data that were replaced
 MOMENTS_OF_TARGET = {"count": "samples", "sum": "of the targets", "square": "sum of squares"}
+
+_SUMS = _row(
+    "sums of data that were replaced since they were sent, or never were",
+    *_OF_TRAINING,
+    within=dict.fromkeys(("count", "sum", "square", "target"), "as before the first round"),
+)
 
 NUMBERS_OF_EVALUATION: Table = {
     "head": _row("signed head of a masked report, whose slots have the figures"),
@@ -143,6 +150,7 @@ NUMBERS_OF_EVALUATION: Table = {
     "weights": _row("how much each candidate counts here", *_OF_TRAINING, within=WEIGHED),
     "gain": _row("how much better than the served model, and its variance", *_OF_TRAINING),
     "uses": _row("the weights of what the device uses", *_OF_TRAINING, within=WEIGHED),
+    SUMS: _SUMS,
 }
 
 NUMBERS_OF_STATISTICS: Table = {
@@ -157,6 +165,7 @@ NUMBERS_OF_STATISTICS: Table = {
 NUMBERS_OF_TRAINING: Table = {
     "epsilon": _row("spent by DP-SGD so far"),
     "head": _row("signed head of a masked report"),
+    SUMS: _SUMS,
     "track": _row("test figures right after training", *_OF_TRAINING, within=FIGURES),
     ANY: _row("what a method declares for the phase: choices, losses, counts", *_SINGLE),
 }

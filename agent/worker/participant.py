@@ -33,7 +33,14 @@ from covey.shared.strategies.client_half import ClientState, DataSplit, Fold, Lo
 from covey.shared.strategies.phase_names import EVALUATE, EXCHANGES, MOMENTS, TRAIN, VOTE
 from covey.shared.wire.jobs import DataSource, DeviceData, FleetShare, Perform
 from covey.shared.wire.messages import Work
-from covey.shared.work.at_hand import PRIVACY_LEDGER, AtHand, shuffle, simulated_noise
+from covey.shared.work.at_hand import (
+    PRIVACY_LEDGER,
+    AtHand,
+    Sums,
+    no_sums,
+    shuffle,
+    simulated_noise,
+)
 from covey.shared.work.judge import has_judge
 from covey.shared.work.order_settings import settings_of, task_of
 
@@ -188,11 +195,14 @@ class Participant:
         prepared(self.rules, self.threads)  # before any other module imports torch
         task = task_of(work)
         data = self.dataset(work)
+        sums: Sums = no_sums
+        if task.asks_fleet_for and isinstance(self.source, DeviceData) and extras.has("doctor"):
+            sums = partial(extras.part("doctor", "on_device").news, data, task)
         held = None
         if HOLD_BACK in work.numbers:
             data, held = hold_back(data, work.seed, self.client)
         if work.phase == MOMENTS:
-            return AtHand(cast(Local, DataSurvey(data, task)))
+            return AtHand(cast(Local, DataSurvey(data, task)), sums=sums)
         task = resolved(task, work.scaling)
         learner = learner_for(task, self.rules)
         strategy, training = settings_of(work)
@@ -222,11 +232,11 @@ class Participant:
                 privacy.local, budget, noise, ledger, account, stated=self.stated_samples(work)
             )
         if work.phase not in (EVALUATE, VOTE):
-            return AtHand(local)
+            return AtHand(local, sums=sums)
         own = (Fold(local_of(part), units) for part, units in folds(data, work.seed, self.client))
         held_back = None if held is None else local_of(held)
         if not has_judge(work):
-            return AtHand(local, held_back, own)
+            return AtHand(local, held_back, own, sums=sums)
         trees = trees_for(task_of(work)) if len(task.features) == 1 else None  # of a table
         return AtHand(
             local,
@@ -235,6 +245,7 @@ class Participant:
             {} if trees is None else {"trees": trees},
             work.evaluation["deliver"].get("budget_s") if self.hurries else None,
             partial(new_weights, task_of(work), work.seed),
+            sums,
         )
 
     def without_data(

@@ -26,7 +26,13 @@ from covey.agent.worker.memory_file import (
 from covey.agent.worker.participant import Participant, is_named_by_digest
 from covey.agent.worker.process import memory_limited
 from covey.agent.worker.without_data import ROWS
-from covey.shared.disclosures import NUMBERS_OF_EVALUATION, Promise, cleared
+from covey.shared.disclosures import (
+    NUMBERS_OF_EVALUATION,
+    NUMBERS_OF_TRAINING,
+    SUMS,
+    Promise,
+    cleared,
+)
 from covey.shared.errors import CoveyError, PublicError
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.consent import framework_of
@@ -35,7 +41,7 @@ from covey.shared.scenario.base import base_vector, check_size
 from covey.shared.storage.files import obstacle, write_atomically
 from covey.shared.strategies.base import Strategy
 from covey.shared.strategies.client_half import ClientState
-from covey.shared.strategies.phase_names import EVALUATE, MASKED, WORDS
+from covey.shared.strategies.phase_names import EVALUATE, MASKED, MOMENTS, WORDS
 from covey.shared.wire.codec import decode_model
 from covey.shared.wire.jobs import (
     BadDisk,
@@ -57,8 +63,9 @@ from covey.shared.wire.messages import (
     digest,
     is_base,
 )
-from covey.shared.work.at_hand import PRIVACY_LEDGER, AtHand
-from covey.shared.work.execute import execute_order, try_order
+from covey.shared.work.at_hand import PRIVACY_LEDGER, TOLD, AtHand
+from covey.shared.work.evaluate import plain
+from covey.shared.work.execute import execute_order, try_order, with_array
 from covey.shared.work.judge import forgotten, has_judge, is_last
 from covey.shared.work.label_prior import asks_for_prior
 from covey.shared.work.order_settings import check_order, layout_of, settings_of
@@ -215,6 +222,13 @@ def worked(
         about: dict[str, Any] = {"client_state": client_state, "device": device}
         if stated is not None and content.vectors.keys().isdisjoint((MASKED, WORDS)):
             about["examples"] = stated
+        told, news = memory.get(TOLD), None
+        if NUMBERS_OF_TRAINING[SUMS].leaves(promises) and (news := at_hand.sums(told)):
+            sums, told = news
+            if work.phase != MOMENTS:
+                about["numbers"] = {**content.numbers, SUMS: plain(sums)}
+        if told is not None and (news or TOLD not in new):
+            new = with_array(new, TOLD, told)
         return cleared(content.model_copy(update=about), work.phase, promises), new
 
     hides = who.rules.hides_failures(work) and not who.ahead

@@ -90,6 +90,7 @@ class KeptFacts:
 
     # the best test figures right after its local training, where they are tracked
     tracked: dict[str, float] | None = None
+    sums: Json | None = None  # the newest of its data, where the task asks the fleet for them
     device: str | None = None  # the kind that it has computed on, or `records.MIXED`
 
 

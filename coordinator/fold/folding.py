@@ -24,7 +24,6 @@ from covey.coordinator.engine.step import AllAsked, order_of
 from covey.coordinator.fold import limits
 from covey.coordinator.fold.means import Means, means_of
 from covey.coordinator.fold.stale_reports import Began, fresh
-from covey.coordinator.odd import doctor
 from covey.shared.candidate_names import DELIVERED, GAIN, REPORTED, USES, WEIGHTS
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
@@ -57,7 +56,6 @@ class FoldOutcome:
     means: Means  # of the reporters, for the record
     scaling: Figures | None = None  # of the phase that finds moments: see `fleet_statistics`
     evaluation: Mapping[ClientId, Figures] = field(default_factory=dict)  # by mode
-    odd: Sequence[Figures] = ()  # devices whose moments differ, as `Odd.to_json` has them
     fleet: FleetWeights | None = None  # of the last evaluation; None: no agent has a judge
 
 
@@ -394,15 +392,10 @@ class Folding:
             case phase_names.MOMENTS:
                 from covey.coordinator.fold.statistics import pooled_statistics
 
-                task = self.scenario.task
                 moments = [report.numbers for _, report in fair]
-                scaling = pooled_statistics(moments, task, self._settings)
+                scaling = pooled_statistics(moments, self.scenario.task, self._settings)
                 limits.check_json(scaling, "the scaling")
-                odd: list[Figures] = []
-                if (look := doctor()) is not None:
-                    found = look.of_sums([(one, r.numbers) for one, r in reports], task)
-                    odd = [one.to_json() for one in found]
-                return FoldOutcome(state, self._means(fair), scaling=scaling, odd=odd)
+                return FoldOutcome(state, self._means(fair), scaling=scaling)
             case phase_names.EVALUATE if not self.phase.sizes:
                 return self._evaluated(fair, state)
         sums, seen = make(fair, state)

@@ -448,7 +448,6 @@ class Run(Parts):
 
     def _forgotten(self, client: ClientId) -> Effects:
         """The engine has forgotten the agent: no report, model or list of the run has it any more."""
-        self.facts.odd = [one for one in self.facts.odd if client not in one["devices"]]
         if self.folding is not None:
             self.folding.forget(client)
         step = self.engine.step

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from covey.coordinator.checks import SUMMED
 from covey.coordinator.disk.spool import Circumstances
 from covey.coordinator.engine.members import COLUMNS, Members
 from covey.coordinator.engine.rounds import RoundEngine
@@ -17,6 +18,7 @@ from covey.coordinator.record import records
 from covey.coordinator.record.store import ENDS
 from covey.coordinator.run import early_stop
 from covey.shared.candidate_names import DELIVERED
+from covey.shared.disclosures import SUMS
 from covey.shared.numerics.mixture import REFITS, FleetWeights
 from covey.shared.scenario import simulated_agents
 from covey.shared.scenario.scenario import Scenario
@@ -72,9 +74,6 @@ class RunState:
     # Buffered rounds: whether agents get orders during an evaluation. It holds for the whole run.
     trains_on: bool = False
 
-    # Devices whose data differs, as their sums before the first round have shown: see `Odd.to_json`.
-    odd: list[Json] = field(default_factory=list)
-
     # The privacy account, as `private_sums.Ledger` keeps it; empty without a `privacy` section.
     ledger: dict[str, Json] = field(default_factory=dict)
 
@@ -119,7 +118,6 @@ def note_outcome(
         circumstances: of the reports.
     """
     facts.scaling = outcome.scaling or facts.scaling
-    facts.odd = list(outcome.odd) or facts.odd
     weighs_again = phase.is_evaluation and facts.evaluated == round_  # with the fleet's weights
     if phase.is_evaluation:
         facts.evaluated = round_
@@ -141,6 +139,9 @@ def note_outcome(
             member.evaluation, member.evaluated_in = figures, round_
     for client, report in reports:
         member = members.of(client)
+        sums = report.numbers if phase.name == MOMENTS else report.numbers.get(SUMS)
+        if sums is not None:
+            member.sums = {name: sums[name] for name in SUMMED if name in sums}
         if phase.name == TRAIN:
             member.trained = round_
         if "track" in report.numbers:  # of any phase that trains

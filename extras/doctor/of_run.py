@@ -5,33 +5,35 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from covey.coordinator.fold.means import by_mode
-from covey.coordinator.odd import Broker, Odd, read_odd
+from covey.coordinator.odd import Broker, Odd
 from covey.extras.doctor.devices import Seen, excluded, reports_of
 from covey.extras.doctor.examine import Facts, examine
 from covey.extras.doctor.moments import columns_of_reports, target_of
 from covey.shared.candidate_names import DELIVERED, USES
 from covey.shared.programs.version import version
-from covey.shared.scenario.task import Task
 
 if TYPE_CHECKING:
     from covey.coordinator.run.run import Run
     from covey.coordinator.serve.roster import Roster
 
 
-def of_sums(reports: Iterable[tuple[str, Mapping[str, Any]]], task: Task) -> list[Odd]:
-    """Devices whose data differs, as their sums before the first round show.
+_newest: list[tuple[object, list[Odd]]] = []  # what the sums have shown; they seldom change
 
-    Args:
-        reports: the numbers of each agent, checked (`fleet_statistics`).
-        task: not resolved.
-    """
-    columns = columns_of_reports(reports, task)
-    return examine(Facts(columns=columns, target=target_of(task)))
+
+def of_sums(run: Run) -> list[Odd]:
+    """Devices whose data differs, as the newest sums of each show."""
+    sums = run.members.by_agent(lambda one: one.sums)
+    looked_at = run.id, frozenset((agent, id(own)) for agent, own in sums.items())
+    if not _newest or _newest[0][0] != looked_at:
+        columns = columns_of_reports(sums.items(), run.scenario.task)
+        found = examine(Facts(columns=columns, target=target_of(run.scenario.task)))
+        _newest[:] = [(looked_at, found)]
+    return _newest[0][1]
 
 
 def of_reports(run: Run) -> list[Odd]:
@@ -75,7 +77,7 @@ def _facts_of(run: Run) -> Facts:
         for agent, modes in evaluation.items()
         if USES in modes.get(DELIVERED, {})
     }
-    return Facts(evaluation=evaluation, weights=weights, known=read_odd(run.facts.odd))
+    return Facts(evaluation=evaluation, weights=weights, known=of_sums(run))
 
 
 def at_the_end(run: Run, left_out: Mapping[str, str]) -> list[Odd]:

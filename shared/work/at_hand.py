@@ -33,7 +33,16 @@ from covey.shared.work.label_prior import Prior, prior_of, with_prior
 from covey.shared.work.order_settings import layout_of, settings_of, split_of
 
 ERROR_FEEDBACK = "codec/"
+TOLD = "told"  # sums of the data that the fleet has: (3, columns), float64
 PRIVACY_LEDGER = "privacy/ledger"  # rows of (noise multiplier, sampling rate, steps), float64
+
+
+# of data, by what the fleet has of them: what it has not, and what it has then; None: nothing is new
+Sums = Callable[[Vector | None], tuple[Mapping[str, Any], Vector] | None]
+
+
+def no_sums(told: Vector | None) -> None:
+    """The task asks the fleet for none."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,7 @@ class AtHand:
     others: Mapping[str, Make] = field(default_factory=dict)
     budget_s: float | None = None
     new: Callable[[], Vector | None] = lambda: None
+    sums: Sums = no_sums
 
 
 def simulated_noise(work: Work, client: str) -> Noise:
@@ -108,7 +118,7 @@ class _Numbers(dict[str, Any]):
 
 def seen_by_methods(state: ClientState) -> ClientState:
     """What a strategy sees of the state."""
-    visible = [key for key in state if not key.startswith((ERROR_FEEDBACK, MEMORY))]
+    visible = [key for key in state if not key.startswith((ERROR_FEEDBACK, MEMORY, TOLD))]
     if len(visible) == len(state):
         return state  # not a copy: arrays on the disk are read only if the strategy wants them
     return {key: state[key] for key in visible}

@@ -321,7 +321,7 @@ async def _full_disk(floor: Floor, device: str) -> None:
     place = floor.home / device
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
-    words = ("mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place))
+    words = ("mount", "-t", "tmpfs", "-o", "size=24m,mode=700", "tmpfs", str(place))
     if await (await asyncio.create_subprocess_exec(*words)).wait():
         raise Broken("no disk of its own could be mounted: this needs root")
     await floor.start_device(device)
@@ -351,20 +351,6 @@ async def _home(floor: Floor, device: str) -> None:
     url = BrokerUrl.parse(floor.url)
     async with MqttLink(url, client_id="planted") as link:
         await link.publish(Topics("nobodys").status(f"{device}-b"), b"", retain=True)
-
-
-async def _flapping(floor: Floor, device: str) -> None:
-    for _ in range(24):
-        floor.links[device].cut("all")
-        await asyncio.sleep(1.5)
-
-
-async def _garbage(floor: Floor, device: str) -> None:
-    url = BrokerUrl.parse(floor.url)
-    async with MqttLink(url, client_id="planted") as link:
-        for number in range(3):
-            topic = Topics("default").report(device, number)
-            await link.publish(topic, b"\x93no report")
 
 
 async def _coordinator_killed(floor: Floor, _: str) -> None:
@@ -445,8 +431,6 @@ FAULTS: tuple[Fault, ...] = (
     started("too little memory", OUT, "--memory-limit", "60M"),
     Fault("a full disk", ("disk",), _full_disk, _more_disk),
     Fault("another federation", ("federation",), _elsewhere, _home),
-    Fault("a link that breaks", ("link",), _flapping, restarted),
-    Fault("messages that are none", ("reports",), _garbage, _resumed),
     Fault("kill -9 of the coordinator", ("coordinator",), _coordinator_killed, _resumed, COORDINATOR),
     Fault("the coordinator was stopped", ("coordinator",), _coordinator_stopped, _resumed, COORDINATOR),
     Fault("the coordinator stands still", ("coordinator",), _coordinator_frozen, _coordinator_thawed, COORDINATOR),

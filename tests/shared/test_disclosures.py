@@ -18,6 +18,7 @@ from covey.shared.disclosures import (
     NUMBERS_OF_STATISTICS,
     REPORT,
     STATUS,
+    SUMS,
     VECTORS,
     DisclosureRow,
     Promise,
@@ -89,7 +90,7 @@ def test_each_figure_that_an_evaluation_can_produce_has_a_row() -> None:
         found |= figures_of(truth, answers(outputs, kind)).keys()
         found |= baseline_figures(truth, truth).keys()
     assert found == set(FIGURES)
-    assert set(NUMBERS_OF_EVALUATION) == {*MODES, *REPORTED, HEAD}
+    assert set(NUMBERS_OF_EVALUATION) == {*MODES, *REPORTED, HEAD, SUMS}
 
 
 TASKS: list[dict[str, Any]] = [

@@ -33,7 +33,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "f8f1b61733a5adac",
+    "660edaead9965f14",
 )  # the format number, and the digest of the fields that it stands for
 
 

@@ -571,9 +571,9 @@ def test_the_table_fits_a_narrow_terminal_and_names_the_next_command() -> None:
 
 def test_what_was_found_in_a_device_is_forgotten_with_it(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", scenes(TASK)(), gateways(tmp_path, {3: scaled(LOAD, 1000)}))
-    assert [one["devices"] for one in run.facts.odd] == [[FAULTY]]
+    assert [one.devices for one in at_the_end(run, {})] == [(FAULTY,)]
     run.handle(Forget(FAULTY), 0.0)
-    assert run.facts.odd == []
+    assert at_the_end(run, {}) == []
 
 
 def test_no_kind_is_both_a_cause_and_a_consequence() -> None:
