@@ -12,7 +12,7 @@ import pytest
 
 from covey.agent.worker.worker import answer
 from covey.coordinator.checks import checked_numbers
-from covey.coordinator.run.oddities import at_the_end
+from covey.extras.doctor.of_run import at_the_end
 from covey.extras.doctor.on_device import has_moved
 from covey.shared.disclosures import SUMS
 from covey.shared.errors import DecodeError
@@ -139,7 +139,7 @@ def test_sums_that_no_data_have_are_refused(
     wrong: Callable[[dict[str, Any]], Any], why: str
 ) -> None:
     one = [80.0, 80.0, 80.0]
-    sums = {"count": one, "sum": one, "square": one, "words": "more"}
+    sums: dict[str, Any] = {"count": one, "sum": one, "square": one, "words": "more"}
     sums |= {"target": {"count": 80.0, "sum": 80.0, "square": 80.0}}
     scene, phase = scenes(TASK)(), Phase("train", "all")
 
