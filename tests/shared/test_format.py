@@ -33,7 +33,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "660edaead9965f14",
+    "b2f5afbfed5a75a8",
 )  # the format number, and the digest of the fields that it stands for
 
 
