@@ -119,7 +119,7 @@ class PrivacyDemand(BaseModel):
     )
     secure_clear: bool = Field(
         default=False,
-        description="true: with secure_least, orders that cluster may ask this device for a signature, a card, a choice or "
+        description="true: with secure_least, orders that form groups may ask this device for a signature, a card, a choice or "
         "a vote of its own",
     )
 

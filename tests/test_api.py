@@ -80,7 +80,7 @@ def test_a_run_gives_typed_figures(result: covey.Result) -> None:
     assert tuned is not None
     assert 0 < server <= 1
     assert result.accuracy("best") is None  # nothing was tracked
-    assert repr(result).startswith("<Result fedclust: 2 clusters, E-delivered accuracy ")
+    assert repr(result).startswith("<Result fedclust: 2 groups, accuracy in use ")
 
 
 def test_rows_have_plain_columns(result: covey.Result) -> None:
@@ -116,7 +116,7 @@ def test_it_runs_under_the_event_loop_of_a_notebook(result: covey.Result) -> Non
     assert inside.summary["accuracy"] == result.summary["accuracy"]
     assert inside._repr_html_().count("<table>") == 1
     shown = inside._repr_html_()
-    assert shown.startswith("<p>fedclust, 2 clusters: E-delivered accuracy ")
+    assert shown.startswith("<p>fedclust, 2 groups: accuracy in use ")
     assert shown.count("<img ") == 1
     assert "<style" not in shown  # of a chart: it would reach the whole notebook
     assert "phase" in {event.to_json()["event"] for event in events}
@@ -160,7 +160,7 @@ def test_a_comparison_gives_rows_per_cell_and_per_method(tmp_path: Path) -> None
 def test_a_comparison_of_one_seed_shows_the_one_table_of_the_terminal(tmp_path: Path) -> None:
     scenario = DIGITS | {"compare": {"methods": [{"name": "local"}], "seeds": [1]}}
     comparison = covey.compare(scenario, tmp_path / "out")
-    assert [table.headers for table in comparison.tables] == [["method", "E-delivered", "models"]]
+    assert [table.headers for table in comparison.tables] == [["method", "in use", "models"]]
 
 
 def test_a_notebook_sees_each_round_in_one_line_that_is_replaced(
@@ -267,7 +267,7 @@ def test_the_example_for_notebooks_runs_as_it_is_printed() -> None:
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("<Result fedclust: 2 clusters, E-delivered accuracy ")
+    assert lines[0].startswith("<Result fedclust: 2 groups, accuracy in use ")
     assert [line.split()[0] for line in lines[-3:]] == ["fedavg", "ifca", "fedclust"]
 
 
@@ -277,4 +277,4 @@ def test_a_result_of_a_regression_has_errors_and_no_accuracy() -> None:
     result = covey.Result(Path("runs/x"), summary)
     assert (result.accuracy(), result.figure(), result.figure("tuned")) == (None, 2.25, None)
     assert result.figure("server", "rmse", "micro") == 2.5
-    assert "E-server RMSE 2.25" in repr(result)
+    assert "RMSE served 2.25" in repr(result)

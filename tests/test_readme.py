@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 SHOWN = re.compile(r"```text\n(.*?)```", re.DOTALL)
-ANSWER = re.compile(r"^\w+(?:, \d+ clusters)?: E-.*?└[─┴]+┘\n", re.DOTALL | re.MULTILINE)
+ANSWER = re.compile(r"^\w+(?:, \d+ groups)?: accuracy in use.*?└[─┴]+┘\n", re.DOTALL | re.MULTILINE)
 CONCEPTS = ("fleet", "agent", "coordinator", "broker", "scenario", "method", "group", "figure")
 
 

@@ -180,7 +180,7 @@ def test_without_a_checkout_the_way_from_data_to_a_verdict_is_the_same(
     fleet = "fleet={agents: 3, data: ./examples/wine, partition: by_group, workers: 1}"
     short = ["--set", "rounds.count=1", "--set", fleet, "--in-process", "--out", "compared"]
     printed = run(environment, tmp_path, "coordinator", "compare", "wine.yaml", *short)
-    assert "E-delivered" in printed
+    assert "in use" in printed
     run(environment, tmp_path, "coordinator", "report", "compared")
     assert "<svg" in (tmp_path / "compared" / "report.html").read_text()
 

@@ -162,7 +162,7 @@ class Version:
     def title(self) -> str:
         """Which models it came with."""
         text = self.name or f"run {self.run}, round {self.round}"
-        return text if self.cluster is None else f"{text}, cluster {self.cluster}"
+        return text if self.cluster is None else f"{text}, group {self.cluster}"
 
     def is_same_model(self, other: Version | None) -> bool:
         """Whether both name the same round of the same run, wherever they came from."""
@@ -185,4 +185,4 @@ class Version:
             } if is_name(run) and round_ >= 0 and origin in ORIGINS:
                 uses, name = str(data.get("uses", "")), str(data.get("name", ""))
                 return cls(run, round_, cluster, origin=origin, uses=uses, name=name)
-        raise ValueError("expected run, round, cluster and origin of a model")
+        raise ValueError("expected run, round, `cluster` and origin of a model")

@@ -306,7 +306,7 @@ def headed(module: nn.Module, clusters: int) -> Headed:
     else:
         return module
     raise PublicError(
-        f"task.model has {seen}, the strategy has {clusters} clusters: set task.model.options.head "
+        f"task.model has {seen}, the strategy has {clusters} groups: set task.model.options.head "
         f"to {clusters}"
     )
 
@@ -344,7 +344,7 @@ def _built_with_head(builder: Builder, task: Task, options: Mapping[str, Any]) -
         return builder(task.features, task.outputs, **own_options)
     if not isinstance(clusters, int) or clusters < 1:
         raise PublicError(
-            f"task.model.options.head is {clusters!r}; expected the number of clusters, 1 or more"
+            f"task.model.options.head is {clusters!r}; expected the number of groups, 1 or more"
         )
     return Headed(builder(task.features, task.outputs, **own_options), clusters)
 

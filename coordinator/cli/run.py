@@ -122,7 +122,7 @@ def run_command(
         Path | None,
         typer.Option(
             "--from",
-            help="folder of a finished run: begin with its models and clusters, for more rounds or with other settings",
+            help="folder of a finished run: begin with its models and groups, for more rounds or with other settings",
         ),
     ] = None,
     give_up_after: Annotated[

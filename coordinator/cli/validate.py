@@ -22,9 +22,15 @@ from covey.shared.storage import json_text
 
 
 def validate(
-    scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_json: Json = False
+    scenario: ScenarioFile,
+    overrides: Set = None,
+    allow: Allow = None,
+    whole: Annotated[
+        bool, typer.Option("--all", help="also the keys that are seldom set, with their defaults")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
-    """Check a scenario and print it with all defaults; unknown keys are reported with their lines."""
+    """Check a scenario and print it with defaults; unknown keys are reported with their lines."""
     loaded = load(scenario, overrides or [])
     allowed = AllowedCode.parse(allow)
     check_model_name(loaded, allowed)
@@ -33,7 +39,7 @@ def validate(
     if as_json:
         print(json_text.dumps(loaded.model_dump(mode="json")))
     else:
-        print(dump(loaded), end="")
+        print(dump(loaded, whole=whole), end="")
     if traffic := _traffic(loaded):
         typer.echo(traffic, err=True)
 

@@ -181,7 +181,7 @@ def _check_clusters(
             )
     if max(assignment.values(), default=0) >= len(models):
         raise UserError(
-            f"{place}: an agent is in a cluster that has no model; restore the missing files from a copy"
+            f"{place}: an agent is in a group that has no model; restore the missing files from a copy"
         )
 
 

@@ -502,7 +502,7 @@ def check_sums(reports: Sequence[Terms], sizes: Mapping[str, int], sums: Accumul
         weights[term.key] = weights.get(term.key, Fraction(0)) + Fraction(term.weight)
         lengths[term.key] = term.size(sizes)
     if set(sums.keys) != counts.keys():
-        seen = f"it has the clusters {list(sums.keys)}, expected {sorted(counts)}"
+        seen = f"it has the groups {list(sums.keys)}, expected {sorted(counts)}"
         raise DecodeError("partial sum", seen)
     for key, number in counts.items():
         found = (sums.count(key), sums.exact_weight(key), sums.size(key))
@@ -515,7 +515,7 @@ def check_sums(reports: Sequence[Terms], sizes: Mapping[str, int], sums: Accumul
 
 
 def _rows_by_mode(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of an evaluation by mode; those of E-delivered have the weights of what the agent uses."""
+    """The figures of an evaluation by mode; those in use have the weights of what the agent uses."""
     modes = {mode: row for mode, row in numbers.items() if mode not in REPORTED}
     if DELIVERED in numbers:
         modes[DELIVERED] = {**numbers[DELIVERED], USES: numbers[USES]}

@@ -303,7 +303,7 @@ def check_sound(strategy: AnyStrategy, state: Any) -> None:
     for k, model in enumerate(strategy.clusters(state)):
         for largest in peaks(model):
             if not largest <= LARGEST_VALUE:
-                raise UnsoundFoldError(f"the model of cluster {k} would hold {largest:.3g}")
+                raise UnsoundFoldError(f"the model of group {k} would hold {largest:.3g}")
     _check_numbers(state, "")
     check_json(dict(strategy.shown(state).notes), "its notes")
 

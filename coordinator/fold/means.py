@@ -30,7 +30,7 @@ class Means:
     """
 
     evaluation: Mapping[str, Any] | None = None
-    undrawn: Mapping[str, Any] | None = None  # E-last of agents that no training round has drawn
+    undrawn: Mapping[str, Any] | None = None  # own last of agents that no training round has drawn
     newcomers: Mapping[str, Any] | None = None
     loss: float | None = None  # of local training, weighted by examples
     tracked: Mapping[str, Any] | None = None  # test figures right after local training
@@ -44,7 +44,7 @@ class Means:
 
 
 def by_mode(numbers: Mapping[str, Any]) -> Row:
-    """An agent's figures. E-last of one that has trained in no phase at all is what it would use: E-server."""
+    """An agent's figures. Its own last model, if it has trained in no phase at all, is the served one."""
     modes: Row = {}
     for mode in KEPT_MODES:
         figures = numbers.get(mode)
@@ -71,7 +71,7 @@ def means_of(
         phase: the name of the phase.
         weight: `evaluation.weight` of the scenario: which samples weigh an agent in micro averages.
         newcomers: agents that came after the last round; their figures are averaged apart.
-        drawn: agents that a training round has drawn so far; E-last of the others is given once more, alone.
+        drawn: agents that a training round has drawn so far; the own last models of the others are given once more, alone.
         share: `aggregation.max_samples.share`, for all averages that weigh agents by samples.
     """
     if phase == EVALUATE:
@@ -175,9 +175,9 @@ def last_of_undrawn(
     weight: str,
     share: float | None = None,
 ) -> Row:
-    """E-last over the agents that no training round has drawn yet, and how many of these have test data ("agents").
+    """The figures of own last models over the agents that no training round has drawn yet, and how many of these have test data ("agents").
 
-    Their models come from a phase before the rounds; without such a phase, E-last is E-server.
+    Their models come from a phase before the rounds; without such a phase they are the served ones.
     """
     undrawn = {client: modes for client, modes in figures.items() if client not in drawn}
     by_mode = averages(undrawn, train_samples, weight, share)

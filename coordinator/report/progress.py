@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from covey.coordinator.record import notices
-from covey.coordinator.view.lines import PhaseLine, TimeLeft, phase_line
+from covey.coordinator.view.lines import TimeLeft, phase_line
 from covey.coordinator.view.words import duration_text, epsilons, sizes_text
 from covey.shared.numerics.measures import measured
 from covey.shared.sentences import some
@@ -37,7 +38,8 @@ class ProgressBar:
         )
         self._task = self._bar.add_task("rounds", total=rounds, remark="starting", left="")
         self._time_left = TimeLeft()
-        self._before: PhaseLine | None = None
+        self._sizes: Mapping[str, int] = {}  # of the groups, as they were shown last
+        self._evaluated = ""  # the newest evaluation: the next line that is not one follows it
         self._warned: set[str] = set()  # remarks that were shown, at most MAX_REMARKS
 
     def __repr__(self) -> str:
@@ -49,6 +51,7 @@ class ProgressBar:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._show_evaluation()
         self._bar.stop()
 
     def __call__(self, notice: notices.Notice) -> None:
@@ -142,27 +145,30 @@ class ProgressBar:
         """Print a line with the figures of the phase, and advance the bar."""
         line = phase_line(phase.to_json())
         invited = len(phase.invited)
-        name = line.name_after(self._before)
-        words = [f"{name}: {line.reported}/{invited} agents"]
+        words = [f"{line.phase}: {line.reported}/{invited} agents"]
         if line.loss is not None:
             words.append(f"loss {line.loss:.3f}")
         if line.mean is not None:
             words.append(measured(line.measure, line.mean, line.title))
         if line.diverged:
             words.append(f"{line.diverged} diverged")
-        if line.sizes and name == line.phase:
-            words.append(f"clusters {sizes_text(line.sizes)}")
+        if line.sizes != self._sizes:
+            self._sizes = line.sizes
+            words.append(f"groups {sizes_text(line.sizes)}")
         ends = Counter(one.end for one in line.sums)
         words += [f"{count} x {end}" for end, count in sorted(ends.items())]
         spent = epsilons(phase.privacy)
         if spent:
             words.append(spent)
-        self._before = line
         self._time_left.add(line.seconds, ends_round=line.ends_round)
         left = self._left(line.rounds)
         self._bar.update(self._task, completed=line.rounds, remark=line.phase, left=left)
         if invited or words[1:]:  # a round without any report to wait for has nothing to show
-            self._say(f"round {line.rounds:>3}  {', '.join(words)}")
+            text = f"round {line.rounds:>3}  {', '.join(words)}"
+            if line.mean is None:
+                self._say(text)
+            else:  # after the last round devices weigh again what they use: the last figure counts
+                self._evaluated = text
         for text in line.warnings:
             self._once(text)
         for text in line.decisions:
@@ -189,8 +195,14 @@ class ProgressBar:
     def _warn(self, text: str) -> None:
         self._say(text, style=WARNS)
 
+    def _show_evaluation(self) -> None:
+        text, self._evaluated = self._evaluated, ""
+        if text:
+            self._say(text)
+
     def _say(self, text: str, style: str | None = None) -> None:
         """A line above the bar; in a file or a pipe with the time, as lines of a log have it."""
+        self._show_evaluation()
         is_terminal = self.console.is_terminal
         if not is_terminal:
             now = time.strftime("%Y-%m-%d %H:%M:%S")

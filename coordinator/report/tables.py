@@ -28,7 +28,6 @@ Words = Callable[[Result], str]  # the text of a result in one column
 MAX_NAMES = 20  # agents that a sentence lists
 LEAST_SHOWN = 0.005  # of the answers
 NO_FIGURES: Figures = {}
-AVERAGES = ("micro", "macro")
 
 
 def labels(folders: Sequence[Path], found: Sequence[Result]) -> list[str]:
@@ -70,7 +69,7 @@ def results(found: Sequence[Result], runs: Sequence[str] = (), *, modes: bool = 
         headers.insert(0, "run")
         for name, line in zip(names, lines, strict=True):
             line.insert(0, name)
-    return Table(_title(found, modes), columns_of(headers), lines)
+    return Table(_title(found), columns_of(headers), lines)
 
 
 # -- columns -------------------------------------------------------------------------------------------------------
@@ -88,7 +87,7 @@ def _columns(found: Sequence[Result], modes: bool) -> dict[str, Words]:
         columns[MODE_TITLES[used]] = _figure_in_use(with_label=is_mixed)
     if any(_is_incomplete(result) for result in found):
         columns["evaluated"] = _evaluated
-    columns["clusters"] = _clusters
+    columns["groups"] = _clusters
     columns["ARI"] = _ari
     columns["rounds"] = _rounds
     if any(result.get("privacy") for result in found):
@@ -105,7 +104,7 @@ def _modes(found: Iterable[Result]) -> list[str]:
         for mode in MODE_TITLES:
             figures = _figures(result, mode)
             if mode == "delivered" and not has_judges(result):
-                continue  # it is E-server
+                continue  # agents use what they are served
             if figures.get("agents") or figures.get("diverged"):
                 present.add(mode)
     return [mode for mode in MODE_TITLES if mode in present]
@@ -131,7 +130,7 @@ def _figure_in_use(*, with_label: bool) -> Words:
 
     def words(result: Result) -> str:
         figures, wanted = _figures(result, mode_in_use(result)), result.get("measure")
-        return _figure(figures, wanted, with_label=with_label, averages=("macro",))
+        return _figure(figures, wanted, with_label=with_label)
 
     return words
 
@@ -145,21 +144,15 @@ def _figure_in(mode: str, *, with_label: bool) -> Words:
     return words
 
 
-def _figure(
-    figures: Figures,
-    wanted: str | None = None,
-    *,
-    with_label: bool = True,
-    averages: Sequence[str] = AVERAGES,
-) -> str:
-    """The averages of one mode, and how many agents are in none.
+def _figure(figures: Figures, wanted: str | None = None, *, with_label: bool = True) -> str:
+    """The mean over agents of one mode, and how many agents are in none.
 
     `with_label`: name the measure, unless it is the accuracy.
     """
     words = NONE
     measure = shown_measure(figures, wanted)
     if measure is not None:
-        words = _averages(measure, figures[measure.name], averages)
+        words = _mean(measure, figures[measure.name])
         if with_label and measure != ACCURACY:
             words = f"{measure.label} {words}"
     diverged = figures.get("diverged", ())
@@ -168,18 +161,10 @@ def _figure(
     return words
 
 
-def _averages(
-    measure: Measure, found: Mapping[str, float], averages: Sequence[str] = AVERAGES
-) -> str:
-    """These averages; R2 has none if all test targets are equal."""
-    words = []
-    for average in averages:
-        figure = found.get(average)
-        text = NONE
-        if figure is not None:
-            text = measure.text(figure)
-        words.append(text)
-    return " / ".join(words)
+def _mean(measure: Measure, found: Mapping[str, float]) -> str:
+    """The mean over agents; R2 has none if all test targets are equal."""
+    figure = found.get("macro")
+    return NONE if figure is None else measure.text(figure)
 
 
 def _method(result: Result) -> str:
@@ -244,7 +229,7 @@ def _wire(result: Result) -> str:
     return f"{down:.2f} / {up:.2f}"
 
 
-def _title(found: Sequence[Result], modes: bool) -> str:
+def _title(found: Sequence[Result]) -> str:
     """What all results have in common (the scenario's name, the number of agents), and what the figures are."""
     common: list[str] = []
     names = {str(result["name"]) for result in found}
@@ -259,7 +244,7 @@ def _title(found: Sequence[Result], modes: bool) -> str:
     units = _units(found)
     if units:
         either = " or ".join(units)
-        title.append(f"{either}, {'micro / macro' if modes else 'mean over agents'}")
+        title.append(f"{either}, mean over agents")
     return "; ".join(title)
 
 
@@ -287,15 +272,13 @@ def regression(result: Result, *, modes: bool = False) -> str:
         for name in SHOWN_OF_REGRESSION:
             if name in figures:
                 measure = MEASURES[name]
-                words.append(f"{measure.label} {_averages(measure, figures[name])}")
+                words.append(f"{measure.label} {_mean(measure, figures[name])}")
         if figures.get("maes"):
             steps = ", ".join(plain(mae) for mae in figures["maes"])
-            words.append(f"MAE by step {steps} (macro)")
+            words.append(f"MAE by step {steps}")
         if words:
             listed = ", ".join(words)
             sentences.append(f"{MODE_TITLES[mode]}: {listed}")
-    if sentences:
-        sentences.append("(micro: all test samples together; macro: mean over agents)")
     return "\n".join(sentences)
 
 
@@ -363,8 +346,8 @@ def baseline(result: Result) -> str:
         return ""
     answer = "most frequent class" if measure.name in OF_CLASSIFICATION else "mean target"
     return (
-        f"E-server is not better than no model: the {answer} of each agent's training data as the only answer has "
-        f"{measure.label} {measure.text(other)} (macro)"
+        f"what is served is not better than no model: the {answer} of each agent's training data as the only answer has "
+        f"{measure.label} {measure.text(other)}"
     )
 
 
@@ -410,7 +393,7 @@ def none_evaluated(result: Result) -> str:
 
 
 def participation(result: Result) -> str:
-    """E-last of the agents that a training round drew, and of the others by name; empty if all were drawn."""
+    """Own last models of the agents that a training round drew, and of the others by name; empty if all were drawn."""
     undrawn = result["never_trained"]
     if not undrawn:
         return ""
@@ -424,9 +407,9 @@ def participation(result: Result) -> str:
     agents = result["agents"]
     were = "was" if count == 1 else "were"
     return (
-        f"E-last over the {participants} agents that took part: {drawn}\n"
-        f"{count} of {agents} agents {were} drawn for no round: E-last {others} "
-        f"(the model of a phase before the rounds, else E-server): {names}"
+        f"own last, over the {participants} agents that took part: {drawn}\n"
+        f"{count} of {agents} agents {were} drawn for no round: own last {others} "
+        f"(the model of a phase before the rounds, else the served one): {names}"
     )
 
 

@@ -1,6 +1,6 @@
 """The run's own evaluations: which one is the best, and whether the rounds should end. Pure.
 
-An evaluation counts with one figure of mode E-server, the measure of `rounds.stop` or else that of the task:
+An evaluation counts with one figure of mode `server`, the measure of `rounds.stop` or else that of the task:
 its median over the agents of the federation, which false figures of a few of them cannot move far. Agents evaluate on test
 data, so what is chosen by this figure makes it optimistic: the reason to stop and the best version say so.
 """
@@ -81,7 +81,7 @@ def figure_after(
     scenario: Scenario, saved: Saved, evaluation: Figures, number: int, rounds: int
 ) -> dict[str, Any]:
     """{"metric", "value", "mode"} of the models of a round: the mean over agents, as in all tables; empty if they were not
-    evaluated. After the last round it is that of what agents use (E-delivered), and between rounds of what they are served.
+    evaluated. After the last round it is that of what agents use, and between rounds of what they are served.
 
     Args:
         scenario: of the run.

@@ -40,7 +40,7 @@ FIGURES: tuple[str, ...] = (
 
 
 def per_agent(run: Run) -> dict[ClientId, Figures]:
-    """Every agent's figures by mode, E-best where it was tracked."""
+    """Every agent's figures by mode, own best where it was tracked."""
     figures: dict[ClientId, Figures] = {}
     for client, numbers in sorted(run.members.evaluation.items()):
         modes = by_mode(numbers)
@@ -65,7 +65,7 @@ class RunResult:
     cluster_sizes: Mapping[str, int]
     assignment: Mapping[ClientId, int]
     accuracy: Mapping[str, Any]  # averages by mode
-    fine_tuning: Mapping[str, Any] | None  # of E-tuned; None: it is not evaluated
+    fine_tuning: Mapping[str, Any] | None  # of fine-tuned; None: it is not evaluated
     # those that came after the last round; None: the run has none
     newcomers: Mapping[str, Any] | None
     took_part: list[ClientId]  # drawn by a training round
@@ -236,7 +236,7 @@ def _stale(run: Run, federated: Set[ClientId]) -> dict[ClientId, int]:
 
 
 def _accuracy(run: Run) -> dict[str, Any]:
-    """Averages over the federation by mode; E-last once more for those that were drawn, and for the others."""
+    """Averages over the federation by mode; own last once more for those that were drawn, and for the others."""
     if run.scenario.sums is not None:
         found = run.scenario.sums.figures(run.state)
         return {} if found is None else dict(found.modes)

@@ -67,7 +67,7 @@ from covey.shared.mqtt.duplicate_ids import DuplicateIds, session_id
 from covey.shared.mqtt.link import Down, Echo, Incoming, Link, Up, Will
 from covey.shared.mqtt.program import End, Items, Look, Publish, Show, Start
 from covey.shared.mqtt.subscriptions import TopicsRefused
-from covey.shared.programs.timers import Waiting, earliest
+from covey.shared.programs.timers import OWN_AGENTS_S, WAITING_S, Waiting, earliest
 from covey.shared.programs.version import version
 from covey.shared.sentences import some
 from covey.shared.wire.documents import Control, CoordinatorStatus
@@ -171,7 +171,9 @@ class Service:
         self._reader = Reader(self.desk, self.aggregators, self._give_way)
         self._clock = SteadyClock()
         self._give_up_after_s = give_up_after_s
-        self._waiting = Waiting(give_up_after_s)
+        self._waiting = Waiting(
+            give_up_after_s, WAITING_S if self.scenario.fleet is None else OWN_AGENTS_S
+        )
         self._items = Items(together=[Arrived, StatusQueued, NotTaken])
         self._stopping = False
         self._error: UserError | None = None  # why `serve` ends

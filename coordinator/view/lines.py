@@ -97,7 +97,7 @@ class PhaseLine:
 
     @property
     def title(self) -> str:
-        """The name of that figure, such as "E-delivered accuracy"."""
+        """The name of that figure, such as "accuracy in use"."""
         return self._titled(next(iter(self.means), ""))
 
     @property
@@ -107,13 +107,7 @@ class PhaseLine:
         return self._titled(mode), figure
 
     def _titled(self, mode: str) -> str:
-        return f"{MODE_TITLES.get(mode, '')} {self.measure.label}".lstrip()
-
-    def name_after(self, before: PhaseLine | None) -> str:
-        """The name of the phase. After the last round devices weigh what they use again with the fleet's weights."""
-        if before is None or not (self.is_evaluation and before.is_evaluation):
-            return self.phase
-        return f"{self.phase} again" if before.rounds == self.rounds else self.phase
+        return f"{self.measure.label} {MODE_TITLES.get(mode, '')}".rstrip()
 
     @property
     def cluster_means(self) -> Values:

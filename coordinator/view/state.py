@@ -30,7 +30,7 @@ OVER = ("finished", "stopped")
 PRESENT = ("busy", "idle")  # states of agents that take part
 STATE_WORDS = {"quarantine": "in quarantine", "checking": "checking its data"}  # others as they are
 MAX_REASON = 500  # characters
-OWN_WORD = "Agents state themselves what they are; cluster and figure are of the last run."
+OWN_WORD = "Agents state themselves what they are; group and figure are of the last run."
 TOOK_PART = "took part"  # the state of an agent of a run that is over and had no broker
 AWAY = {"unknown": "offline"}  # of devices that are not there, for a table
 UNTESTED = "no test samples: no figure counts it"
@@ -430,7 +430,6 @@ def _newest_events(
     known: set[str] = set()  # each sentence is shown once
     first = next((line for line in lines if isinstance(line, PhaseLine)), None)
     done = 0
-    before = None
     for line in lines:
         if isinstance(line, EventLine):
             dated = line if line.round else replace(line, round=done)
@@ -441,16 +440,15 @@ def _newest_events(
         # a round closes without those that were invited in reserve: they are no fault
         needed = invited / over_select if line.ends_round else invited
         if line.reported < needed:
-            text = f"{line.name_after(before)}: closed with {line.reported} of {invited} reports"
+            text = f"{line.phase}: closed with {line.reported} of {invited} reports"
             events.append(EventLine("missing", line.round, text))
         elif with_rounds:
-            events.append(EventLine("phase", line.round, _went_well(line, before)))
-        before = line
+            events.append(EventLine("phase", line.round, _went_well(line)))
         events += [
             EventLine(
                 "void",
                 line.round,
-                f"secure sums: a group of cluster {one.cluster or '?'} is {one.end}: {one.why}",
+                f"secure sums: one of group {one.cluster or '?'} is {one.end}: {one.why}",
             )
             for one in line.sums
             if not one.is_sum
@@ -465,9 +463,9 @@ def _newest_events(
     return events[-MAX_EVENTS:][::-1]
 
 
-def _went_well(line: PhaseLine, before: PhaseLine | None) -> str:
+def _went_well(line: PhaseLine) -> str:
     """A phase in a few words."""
-    words = f"{line.name_after(before)}: {line.reported} of {line.reported + line.missing} reports"
+    words = f"{line.phase}: {line.reported} of {line.reported + line.missing} reports"
     if line.mean is not None:
         return f"{words}, mean {measured(line.measure, line.mean, line.title)}"
     return words if line.loss is None else f"{words}, loss {line.loss:.3g}"

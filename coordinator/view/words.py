@@ -10,10 +10,10 @@ MAX_SINGLY = 12  # more clusters than these do not fit a line one by one
 MINUTE_S = 60
 HOUR_S = 3600
 MODE_TITLES = {  # in the order of tables
-    "server": "E-server",
-    "delivered": "E-delivered",
-    "tuned": "E-tuned",
-    "last": "E-last",
+    "server": "served",
+    "delivered": "in use",
+    "tuned": "fine-tuned",
+    "last": "own last",
 }
 KINDS = {"client": "client-level", "signatures": "signatures", "local": "example-level"}
 

@@ -64,4 +64,4 @@ scenario["compare"] = {
 comparison = covey.compare(scenario, folder / "comparison")
 for row in comparison.methods:
     mean = 100 * row["server_accuracy_macro"]
-    print(f"{row['method']:10} E-server {mean:5.1f} %")
+    print(f"{row['method']:10} served {mean:5.1f} %")

@@ -45,7 +45,7 @@ class MyMethod(HardClustered[State]):
     facts = replace(HardClustered.facts, phases=(SIGNATURE,))  # agents refuse any other
 
     name: Literal["my_method"] = "my_method"
-    alike: float = Field(0.3, ge=-1, le=1, description="least cosine with the leader of a cluster")
+    alike: float = Field(0.3, ge=-1, le=1, description="least cosine with the leader of a group")
 
     # -- on each agent -----------------------------------------------------------------------------
 

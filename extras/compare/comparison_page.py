@@ -66,11 +66,8 @@ def comparison_page(scenario: Scenario, folder: Path, cells: Sequence[ShownCell]
         count = f"{len(cells) - len(missing)} of {len(cells)} cells are finished"
         remarks.append(f"{count}; the command of the comparison continues it.")
     has_groups = any(row.get("ari") is not None for row in rows)
-    text_tables = list(tables(scenario, found))
-    if measure.name == "accuracy":
-        text_tables += tables(scenario, found, "micro")
     shown_tables = []
-    for table in text_tables:
+    for table in tables(scenario, found):
         # the page's own title has the scenario's name
         title = table.title.removeprefix(f"{scenario.name}: ")
         shown_tables.append(replace(table, title=_capital(title)))
@@ -202,7 +199,7 @@ def _cells(cells: Sequence[ShownCell], measure: Measure) -> Table:
     for title in ("partition", "method", "seed", "state"):
         columns.append(Column(title))
     for mode in MODE_TITLES.values():
-        title = f"{mode}, {measure.title}, macro"
+        title = f"{mode}, {measure.title}"
         columns.append(Column(title, is_number=True))
     for title, _ in CELL_COLUMNS.values():
         columns.append(Column(title, is_number=True))
@@ -228,7 +225,7 @@ def _line(shown: ShownCell, measure: Measure) -> list[str]:
 
 
 CELL_COLUMNS = {  # by the column of a row: its title, and the form of its figures
-    "clusters": ("clusters", "d"),
+    "clusters": ("groups", "d"),
     "ari": ("ARI", ".2f"),
     "rounds": ("rounds", "d"),
     "rounds_to_target": ("rounds to target", "d"),

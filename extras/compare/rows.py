@@ -130,7 +130,7 @@ def columns_to_target(
 def curve(
     phases: Sequence[Phase], metric: Metric, measure: Measure, agents: int, classes: int
 ) -> list[Point]:
-    """The metric over the rounds: E-last after each round if it was tracked, else wherever all were evaluated."""
+    """The metric over the rounds: of the own last models after each round if it was tracked, else wherever all were evaluated."""
     if metric == "last" and _is_tracked(phases, measure):
         guessed_among = classes if measure == ACCURACY else None
         return _tracked_curve(phases, agents, guessed_among)
@@ -153,7 +153,7 @@ def _is_tracked(phases: Iterable[Phase], measure: Measure) -> bool:
 
 
 def _tracked_curve(phases: Iterable[Phase], agents: int, classes: int | None) -> list[Point]:
-    """E-last over the rounds: the mean over all agents of the figure right after their newest training.
+    """The own last models over the rounds: the mean over all agents of the figure right after their newest training.
 
     Any phase that trains counts. Published counts of rounds are made this way, with a guess for each agent
     that has not trained: with C = 0.1 a quarter of all agents has not trained after 13 rounds, unless
@@ -405,7 +405,7 @@ class Spread:
     """A figure over those seeds that have it."""
 
     mean: float
-    std: float  # population deviation
+    std: float  # of the sample, n - 1; 0 for one seed
     n: int  # how many seeds have the figure
 
 
@@ -443,6 +443,11 @@ class Summary:
         return row
 
 
+def deviation_of(values: Sequence[float]) -> float:
+    """The standard deviation of a sample (n - 1), as papers have it; 0 for one value."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
 def summaries(scenario: Scenario, rows: Sequence[ComparisonRow]) -> list[Summary]:
     """A summary for each partition and method that has a finished seed, in the order of the scenario."""
     found = []
@@ -466,7 +471,7 @@ def _summary(split: ComparedPartition, rows: Sequence[ComparisonRow], measure: M
             values = [row[column] for row in rows if row.get(column) is not None]
             if values:
                 mean = statistics.fmean(values)
-                figures[column] = Spread(mean, statistics.pstdev(values), len(values))
+                figures[column] = Spread(mean, deviation_of(values), len(values))
     reached = None
     if split.target is not None:
         reached = [row["rounds_to_target"] for row in rows]

@@ -23,43 +23,29 @@ Column = Callable[[Summary], str]  # the words of a summary in one column
 Columns = dict[str, Column]  # by header, in order
 
 
-def tables(
-    scenario: Scenario, found: Sequence[Summary], average: str = "macro", *, modes: bool = True
-) -> list[Table]:
+def tables(scenario: Scenario, found: Sequence[Summary], *, modes: bool = True) -> list[Table]:
     """A table of the methods for each partition that has results.
 
     Args:
         scenario: the comparison
         found: its summaries
-        average: of the figures, "macro" (mean over agents) or "micro" (by samples)
         modes: all modes of evaluation, and not only the compared one
     """
     made = []
     for split in splits(scenario):
         own = [one for one in found if one.partition == split.label]
         if own:
-            made.append(_table(scenario, split, own, average, modes))
+            made.append(_table(scenario, split, own, modes))
     return made
 
 
 def markdown(scenario: Scenario, found: Sequence[Summary]) -> str:
-    """The tables of all partitions, once with each average if the layout shows one average at a time."""
-    averages = ["macro"]
-    if section(scenario).layout == "modes":
-        averages.append("micro")
-    texts = []
-    for average in averages:
-        for table in tables(scenario, found, average):
-            texts.append(table.markdown())
-    return "\n".join(texts)
+    """The tables of all partitions."""
+    return "\n".join(table.markdown() for table in tables(scenario, found))
 
 
 def _table(
-    scenario: Scenario,
-    split: ComparedPartition,
-    found: Sequence[Summary],
-    average: str,
-    modes: bool,
+    scenario: Scenario, split: ComparedPartition, found: Sequence[Summary], modes: bool
 ) -> Table:
     compare = section(scenario)
     measure = measure_of(compare, scenario.task)
@@ -67,8 +53,8 @@ def _table(
         title, figures = _both_averages(compare.metric, measure)
     else:
         compared, _ = METRICS[compare.metric]
-        title, figures = _modes(found, measure, average, TITLES if modes else (compared,))
-        figures |= _other_errors(found, measure, compare.metric, average)
+        title, figures = _modes(found, measure, TITLES if modes else (compared,))
+        figures |= _other_errors(found, measure, compare.metric)
     columns: Columns = {}
     columns["method"] = _method
     columns["seeds"] = _seeds
@@ -78,7 +64,8 @@ def _table(
     name = scenario.name
     if split.label:
         name = f"{name}, {split.label}"
-    heading = f"{name}: {title}; mean ± population deviation over seeds"
+    spread = "; ± standard deviation over seeds" if any(len(one.seeds) > 1 for one in found) else ""
+    heading = f"{name}: {title}{spread}"
     lines = []
     for one in found:
         lines.append([column(one) for column in columns.values()])
@@ -89,12 +76,12 @@ def _table(
 
 
 def _modes(
-    found: Sequence[Summary], measure: Measure, average: str, modes: Collection[str]
+    found: Sequence[Summary], measure: Measure, modes: Collection[str]
 ) -> tuple[str, Columns]:
     """What the figures are, and a column for each of these modes of evaluation that any summary has."""
     columns: Columns = {}
     for mode, header in TITLES.items():
-        key = f"{mode}_{measure.name}_{average}"
+        key = f"{mode}_{measure.name}_macro"
         is_double = mode == "delivered" and "server" in modes and _is_as_served(found, key)
         if mode not in modes:
             continue
@@ -104,12 +91,10 @@ def _modes(
         if _has(found, diverged):
             count_header = f"{header}, diverged"
             columns[count_header] = _mean(diverged, 1)
-    return f"{measure.title}, {average} average", columns
+    return f"{measure.title}, mean over agents", columns
 
 
-def _other_errors(
-    found: Sequence[Summary], measure: Measure, metric: Metric, average: str
-) -> Columns:
+def _other_errors(found: Sequence[Summary], measure: Measure, metric: Metric) -> Columns:
     """The other usual measures of a regression, in the mode that is compared."""
     mode, _ = METRICS[metric]
     columns: Columns = {}
@@ -117,7 +102,7 @@ def _other_errors(
     for name in SHOWN_OF_REGRESSION:
         if name == measure.name:
             continue
-        key = f"{mode}_{name}_{average}"
+        key = f"{mode}_{name}_macro"
         if _has(found, key):
             other = MEASURES[name]
             header = f"{title} {other.label}"
@@ -153,11 +138,9 @@ def _published_and_clusters(split: ComparedPartition, found: Sequence[Summary]) 
     keys: set[str] = set()
     for one in found:
         keys.update(one.figures)
-    if "J" in keys:
-        columns["J"] = _mean("J", 4)
     if "ari" in keys:
         columns["ARI"] = _spread("ari", 2)
-    columns["clusters"] = _clusters
+    columns["groups"] = _clusters
     return columns
 
 
@@ -185,7 +168,7 @@ def _has(found: Sequence[Summary], figure: str) -> bool:
 
 
 def _is_as_served(found: Sequence[Summary], key: str) -> bool:
-    """Whether all agents use what they are served: E-delivered is then E-server."""
+    """Whether all agents use what they are served: the two columns are one."""
     served = key.replace("delivered", "server", 1)
     return all(one.figures.get(key) in (None, one.figures.get(served)) for one in found)
 
@@ -255,7 +238,8 @@ def _published(one: Summary) -> str:
     figure = one.figures.get("figure")
     measure = MEASURES[one.measure]
     if figure is not None:
-        ours = f"{one.metric} {measure.text(figure.mean)}"
+        name = one.metric if one.metric == "global" else TITLES[METRICS[one.metric][0]]
+        ours = f"{name} {measure.text(figure.mean)}"
     return f"{measure.text(one.published / measure.scale)} ({ours})"
 
 

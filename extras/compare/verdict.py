@@ -110,7 +110,7 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        """Such as "fedclust, 3 clusters: E-server RMSE 19.2 against 19.4 with one model: 1.0 % better (0.4 to 1.6); ..."."""
+        """Such as "fedclust, 3 groups: RMSE served 19.2 against 19.4 with one model: 1.0 % better (0.4 to 1.6); ..."."""
         best, measure = self.references[0], self.measure
         where = f" on {self.partition}" if self.partition else ""
         *others, last = [
@@ -119,10 +119,10 @@ class Verdict:
             for one in sorted(self.references, key=lambda one: one.strategy)
         ]
         against = f"{', '.join(others)} and {last}" if others else last
-        clusters = f", {self._models('cluster')}" if self._most > 1 else ""
+        clusters = f", {self._models('group')}" if self._most > 1 else ""
         return (
-            f"{self.method}{where}{clusters}: {TITLES[self.mode]} "
-            f"{measure.label} {measure.text(self.figure)} against {against}: {self._difference(best)}; {self._conclusion(best)}"
+            f"{self.method}{where}{clusters}: {measure.label} "
+            f"{TITLES[self.mode]} {measure.text(self.figure)} against {against}: {self._difference(best)}; {self._conclusion(best)}"
         )
 
     @property
@@ -328,7 +328,7 @@ def standings(scenario: Scenario, rows: Sequence[ComparisonRow]) -> list[Table]:
         ]
         found.append(
             Table(
-                f"Standings{where}: {one.measure.title}, macro average; gains paired over agents, with intervals of 95 %",
+                f"Standings{where}: {one.measure.title}, mean over agents; paired gains (95 %)",
                 columns_of(titles),
                 lines,
             )

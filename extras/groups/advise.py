@@ -205,7 +205,7 @@ def advice(
     if not shifts:
         return replace(
             found,
-            sentence=f"do not cluster: no shift found between the data of {agents} agents; take fedavg",
+            sentence=f"no groups: no shift found between the data of {agents} agents; take fedavg",
         )
     verb = "differs" if shifts in (["style"], ["concept"]) else "differ"
     differ = f"{' and '.join(shifts)} {verb} between agents"
@@ -213,20 +213,20 @@ def advice(
     if kind == "values" and shifts == ["labels"]:
         return replace(
             found,
-            sentence=f"do not cluster: the level of the targets differs between agents, and nothing else; take fedavg, and {remedy}",
+            sentence=f"no groups: the level of the targets differs between agents, and nothing else; take fedavg, and {remedy}",
         )
     if silhouette is not None and silhouette >= CLEAR:
         other = f"; or try one model: {remedy}" if remedy else ""
         return replace(
             found,
             kind="groups",
-            sentence=f"cluster: {differ}, and they fall into {counted(len(groups), 'group')}; take kin, whose agents vote on "
+            sentence=f"groups: {differ}, and they fall into {counted(len(groups), 'group')}; take kin, whose agents vote on "
             f"it, or fedclust or ifca, which ask for the cards too{other}",
         )
     return replace(
         found,
         kind="own models",
-        sentence=f"personalise rather than cluster: {differ}, but they hardly fall into groups; "
+        sentence=f"own models rather than groups: {differ}, but they hardly fall into groups; "
         f"{remedy and f'{remedy}, '}let agents finish at home, or take kin, whose agents vote on it",
     )
 

@@ -163,7 +163,7 @@ class Rounds(ManyModels[KinState]):
     stop: Literal["cards"] | None = Field(
         None,
         description="cards: end the run after the tests, without any training, with the first cut that they propose as its "
-        "clusters, as `coordinator advise` does. null: train.",
+        "groups, as `coordinator advise` does. null: train.",
     )
 
     min_group: MinGroup = None

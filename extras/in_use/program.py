@@ -166,7 +166,7 @@ def load(model: Path, allowed: AllowedCode = NO_CODE) -> tuple[Task, nn.Module, 
     if not used:
         what = in_words({part.name: part.weight for part in file.parts})
         raise UserError(
-            f"{model}: this device uses no model that a program can have ({what}); export the clusters' models of the run instead"
+            f"{model}: this device uses no model that a program can have ({what}); export the groups' models of the run instead"
         )
     modules = [Deployed(merged(module_of(file, place, allowed)), task) for place in used]
     if len(modules) == 1 and not constants:

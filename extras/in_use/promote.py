@@ -279,7 +279,7 @@ class DeploymentDone:
     @property
     def sentence(self) -> str:
         """For a person."""
-        text = f"deployment {self.serial}: {self.outcome.sentence}"
+        text = self.outcome.sentence
         if self.outcome.rejected and not self.plan.force:
             text += f"; `{self.plan.forced}` overrides their check"
         return text

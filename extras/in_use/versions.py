@@ -177,8 +177,6 @@ def deployments(found: Sequence[VersionRow]) -> Table:
             what += f", on {some(one.devices, MAX_NAMES)}"
         outcome = "nobody waited" if one.outcome is None else one.outcome.sentence
         when = one.time.replace("T", " ").removesuffix("Z")[:16]
-        rows.append([str(one.serial), when, one.who, what, outcome.removeprefix("devices: ")])
+        rows.append([when, one.who, what, outcome.removeprefix("devices: ")])
     title = f"{len(rows)} of {counted(len(acts), 'deployment')}, newest first"
-    return Table(
-        title, [Column(one) for one in ("id", "time (UTC)", "by", "what", "outcome")], rows
-    )
+    return Table(title, [Column(one) for one in ("time (UTC)", "by", "what", "outcome")], rows)

@@ -69,7 +69,7 @@ class PrometheusCollector(Collector):
         phase = service.last_phase
         newest = phase_line(phase.to_json()) if phase is not None else None
         sizes = newest.sizes if newest is not None else {}
-        yield self._by("covey_cluster_agents", "agents by cluster", "cluster", sizes)
+        yield self._by("covey_cluster_agents", "agents by group", "cluster", sizes)
         if newest is not None and newest.loss is not None:
             yield self._one(
                 "covey_train_loss", "mean training loss of the newest round", newest.loss

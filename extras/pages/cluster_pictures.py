@@ -100,7 +100,7 @@ def group_mark(x: float, y: float, group: int | None, cluster: int | None) -> Ma
 def group_entry(group: int) -> svg.LegendEntry:
     """A legend's entry for the shape of a planted group."""
     return svg.LegendEntry(
-        group_mark(svg.SWATCH / 2, svg.LEGEND_LINE / 2, group, None), f"group {group}"
+        group_mark(svg.SWATCH / 2, svg.LEGEND_LINE / 2, group, None), f"planted {group}"
     )
 
 
@@ -125,7 +125,7 @@ def count_grid(title: str, counts: Mapping[tuple[int, int], int]) -> svg.Panel:
     top = 40.0
     width = min(90.0, (svg.WIDTH - left) / len(groups))
     most = max(counts.values())
-    parts = [svg.words(left, 12, "planted group", "tick"), svg.words(0, top - 8, "cluster", "tick")]
+    parts = [svg.words(left, 12, "planted", "tick"), svg.words(0, top - 8, "found", "tick")]
     for column, group in enumerate(groups):
         x = left + width * (column + 0.5)
         parts.append(svg.words(x, top - 8, str(group), "tick", "middle"))
@@ -141,7 +141,7 @@ def count_grid(title: str, counts: Mapping[tuple[int, int], int]) -> svg.Panel:
             parts.append(svg.words(x + width / 2, y + CELL / 2 + 4, str(count), None, "middle"))
     height = top + CELL * len(clusters) + 8
     return svg.Panel(
-        title, height, svg.joined(parts), f"{title}: agents by cluster and planted group"
+        title, height, svg.joined(parts), f"{title}: agents by group found and planted"
     )
 
 
@@ -361,7 +361,7 @@ def _legend(rounds: Sequence[ModelSketches], truth: Mapping[ClientId, int]) -> l
     clusters: set[int] = set()
     for models in rounds:
         clusters.update([cluster for cluster in models.clusters if cluster is not None])
-    entries = [colour_entry(cluster, f"cluster {cluster}") for cluster in sorted(clusters)]
+    entries = [colour_entry(cluster, f"group {cluster}") for cluster in sorted(clusters)]
     for group in sorted(set(truth.values())):
         entries.append(group_entry(group))
     return entries
@@ -373,20 +373,20 @@ def proximity_map(run: Curves, proximity: Proximity) -> Drawing:
     order = list(tree.order)
     clients = [proximity.clients[row] for row in order]
     clusters = [run.clusters.get(client) for client in clients]
-    strips: list[tuple[str, Sequence[int | None]]] = [("cluster", clusters)]
+    strips: list[tuple[str, Sequence[int | None]]] = [("found", clusters)]
     if run.truth:
         strips.append(
             (
-                "group",
+                "planted",
                 [other(run.truth[client]) if client in run.truth else None for client in clients],
             )
         )
     cells = proximity.distances[np.ix_(order, order)]
     shown = DistanceMap("", cells, tree, proximity.cut, proximity.unit, strips, clients)
     found = {cluster for cluster in clusters if cluster is not None}
-    legend = [colour_entry(cluster, f"C: cluster {cluster}") for cluster in sorted(found)]
+    legend = [colour_entry(cluster, f"F: group found {cluster}") for cluster in sorted(found)]
     for group in sorted(set(run.truth.values())):
-        legend.append(colour_entry(other(group), f"G: group {group}"))
+        legend.append(colour_entry(other(group), f"P: planted {group}"))
     return Drawing([distance_map(shown)], legend)
 
 

@@ -72,7 +72,7 @@ class AgentFigure:
     samples: int  # of training
     cluster: int | None
     truth: int | None  # its planted group
-    figure: float | None  # in E-server
+    figure: float | None  # as served
 
 
 @dataclass(frozen=True)

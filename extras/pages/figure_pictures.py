@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 
 from covey.coordinator.report.tables import has_judges
 from covey.coordinator.view.words import MODE_TITLES
@@ -23,7 +23,7 @@ from covey.extras.pages.svg import (
 )
 from covey.shared.numerics.measures import PERCENT, Measure, plain
 
-# the modes that are measured at every evaluation: E-delivered is chosen once, after the last round
+# the modes that are measured at every evaluation: what is in use is chosen once, after the last round
 CURVES = {mode: title for mode, title in MODE_TITLES.items() if mode != "delivered"}
 MIN_CUTS = 3  # runs at different cuts that make a curve
 MIN_POINTS = 2  # evaluations that make a line
@@ -96,7 +96,7 @@ def _distinct(groups: Sequence[RunGroup], points: Callable[[Curves, str], Points
 def band_remark(groups: Sequence[RunGroup]) -> str:
     if all(len(group.runs) == 1 for group in groups):
         return ""
-    return "Lines are means over seeds, bands one population deviation to either side."
+    return "Lines are means over seeds, bands one standard deviation to either side."
 
 
 def _line_panels(
@@ -146,7 +146,7 @@ def series_of(number: int, label: str, runs: Sequence[Points], measure: Measure)
         x = fmean(place for place, _ in at_once)
         values = [shown(measure, value) for _, value in at_once]
         mean = fmean(values)
-        deviation = pstdev(values)
+        deviation = stdev(values)
         points.append((x, mean))
         band.append((x, mean - deviation, mean + deviation))
     return Series(label, number, points, band)
@@ -186,7 +186,7 @@ def _final_panels(groups: Sequence[RunGroup], measure: Measure) -> Drawing:
 
 
 def _last_figure(run: Curves, mode: str, measure: Measure) -> float | None:
-    """The newest figure of a mode; that of E-delivered, which follows the last round, if agents have decided what they use."""
+    """The newest figure of a mode; there is one of what is in use if agents have decided what they use."""
     if mode == "delivered":
         averages = run.result["accuracy"].get(mode, {}) if has_judges(run.result) else {}
         figure: float | None = averages.get(measure.name, {}).get("macro")
@@ -257,26 +257,26 @@ def _of_cuts(groups: Sequence[RunGroup], measure: Measure) -> Iterator[Picture]:
     clusters = []
     for quantile in quantiles:
         clusters.append((quantile, fmean([cut.clusters for cut in cuts[quantile]])))
-    counted = Series("clusters", None, clusters)
-    of_clusters = from_zero([count for _, count in clusters], "clusters", whole=True)
+    counted = Series("groups", None, clusters)
+    of_clusters = from_zero([count for _, count in clusters], "groups", whole=True)
     upper = lines(f"{measure.label}, mean over agents", series, x, y)
-    lower = lines("clusters found", [counted], x, of_clusters)
+    lower = lines("groups found", [counted], x, of_clusters)
     name = capitalised(measure.label)
     drawing = Drawing([upper, lower], legend_of(series))
-    yield Picture("cut", f"{name} and clusters over the cut", drawing)
+    yield Picture("cut", f"{name} and groups over the cut", drawing)
 
 
 def _runs_without_cut(
     runs: Sequence[Curves], quantiles: Sequence[float], measure: Measure, number: int
 ) -> Iterator[Series]:
-    """A horizontal line for the newest E-server of each run that was not cut."""
+    """A horizontal line for the newest figure as served of each run that was not cut."""
     for run in runs:
         served = run.over_rounds("server")
         if run.cut is None and served:
             _, newest = served[-1]
             height = shown(measure, newest)
             points = [(quantiles[0], height), (quantiles[-1], height)]
-            yield Series(f"{run.label}, E-server", other(number), points)
+            yield Series(f"{run.label}, served", other(number), points)
             number += 1
 
 

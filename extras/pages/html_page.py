@@ -6,7 +6,7 @@ Content-Security-Policy names the hashes of the only style and the only script t
 The pictures of finished runs: which ones these runs have, and what each of them shows.
 
 Runs come in groups. A group of several runs is one method on several seeds: its lines are means, with a band of one
-population deviation to either side. A report of single runs has a group for each of them.
+standard deviation to either side. A report of single runs has a group for each of them.
 """
 
 from __future__ import annotations
@@ -145,20 +145,20 @@ def _of_agents(runs: Sequence[Curves]) -> Iterator[Picture]:
     """The figures of single agents, and the clusters that they are in."""
     measure = runs[0].measure
     if any(_has_figures(run) for run in runs):
-        title = f"Agents: {measure.label} in E-server, agent by agent"
+        title = f"Agents: {measure.label} as served, agent by agent"
         remark = "Each dot is an agent, the line their mean."
         yield Picture("agents", title, _agents(runs, measure), remark)
     clustered = [run for run in runs if _has_clusters(run)]
     if not clustered or len(runs) > MAX_PANELS:
         return
     alone = len(runs) == 1
-    yield Picture("clusters", "Agents per cluster over rounds", _sizes(clustered, alone=alone))
+    yield Picture("clusters", "Agents per group over rounds", _sizes(clustered, alone=alone))
     panels = [_samples(run, alone=alone) for run in clustered if run.samples]
     if panels:
-        yield Picture("samples", "Training samples per cluster", Drawing(panels))
+        yield Picture("samples", "Training samples per group", Drawing(panels))
     planted = [run for run in clustered if run.by_truth()]
     if planted:
-        title = "Agents by cluster found (rows) and group planted (columns)"
+        title = "Agents by group found (rows) and planted (columns)"
         yield Picture("groups", title, cluster_pictures.clusters_by_group(planted, alone=alone))
 
 
@@ -183,7 +183,7 @@ def _agents(runs: Sequence[Curves], measure: Measure) -> Drawing:
                 dots.setdefault(cluster, []).append(dot)
         for cluster, own in sorted(dots.items(), key=_none_first):
             mean = fmean(value for value, _ in own)
-            label = run.label if cluster is None else f"cluster {cluster}"
+            label = run.label if cluster is None else f"group {cluster}"
             colour = other(number) if cluster is None else cluster
             rows.append(plots.Strip(label, own, colour, mean))
     values: list[float] = []
@@ -210,14 +210,14 @@ def _sizes(runs: Sequence[Curves], *, alone: bool) -> Drawing:
         for rounds, by_cluster in newest.items():
             layers = []
             for cluster in sorted(by_cluster):
-                layers.append((by_cluster[cluster], cluster, f"cluster {cluster}"))
+                layers.append((by_cluster[cluster], cluster, f"group {cluster}"))
                 names.add(cluster)
             stacks.append(plots.StackedColumn(rounds, layers))
         most = max(sum(by_cluster.values()) for by_cluster in newest.values())
         x = columns_axis(list(newest), "rounds that were over")
         y = from_zero([most], "agents", whole=True)
         panels.append(plots.columns("" if alone else run.label, stacks, x, y))
-    legend = [plots.colour_entry(cluster, f"cluster {cluster}") for cluster in sorted(names)]
+    legend = [plots.colour_entry(cluster, f"group {cluster}") for cluster in sorted(names)]
     return Drawing(panels, legend)
 
 
@@ -228,7 +228,7 @@ def _samples(run: Curves, *, alone: bool) -> Panel:
         samples = run.samples[cluster]
         agents = sum(1 for own in run.clusters.values() if own == cluster)
         text = f"{samples} ({counted(agents, 'agent')})"
-        rows.append(plots.Bar(f"cluster {cluster}", samples, text, cluster))
+        rows.append(plots.Bar(f"group {cluster}", samples, text, cluster))
     axis = from_zero(run.samples.values(), "training samples", whole=True)
     return plots.bars("" if alone else run.label, rows, axis)
 
@@ -247,51 +247,51 @@ class GlossaryTerm:
 # Modes of evaluation by their key in results, in the order of tables.
 MODES = {
     "server": GlossaryTerm(
-        "E-server",
-        "the served model (an agent's cluster model, or the only one) on the agent's own test data",
+        "served",
+        "the served model (that of an agent's group, or the only one) on the agent's own test data",
     ),
     "delivered": GlossaryTerm(
-        "E-delivered",
+        "in use",
         "what the agent uses: a mixture of what it can have, weighed on its own training samples",
     ),
     "tuned": GlossaryTerm(
-        "E-tuned", "the same after a short fine-tuning on the agent's training data"
+        "fine-tuned", "the same after a short fine-tuning on the agent's training data"
     ),
     "last": GlossaryTerm(
-        "E-last",
+        "own last",
         "the agent's own model as its latest training left it; for an agent that never trained, the served model",
     ),
     "last_of_participants": GlossaryTerm(
-        "E-last, participants", "E-last over the agents that took part in a training round"
+        "own last, participants", "own last over the agents that took part in a training round"
     ),
     "last_of_undrawn": GlossaryTerm(
-        "E-last, others", "E-last over the agents that no training round has drawn"
+        "own last, others", "own last over the agents that no training round has drawn"
     ),
     "best": GlossaryTerm(
-        "E-best", "the best model that an agent had right after a training of its own"
+        "own best", "the best model that an agent had right after a training of its own"
     ),
     "baseline": GlossaryTerm(
         "constant", "no model: the most frequent class, or the mean target, of its training data"
     ),
     "trees": GlossaryTerm("trees", "no federation: boosted trees on the agent's own table"),
     "newcomers_server": GlossaryTerm(
-        "newcomers, E-server", "the served model on agents that joined after the last round"
+        "newcomers, served", "the served model on agents that joined after the last round"
     ),
-    "newcomers_delivered": GlossaryTerm("newcomers, E-delivered", "what these agents use"),
+    "newcomers_delivered": GlossaryTerm("newcomers, in use", "what these agents use"),
     "newcomers_tuned": GlossaryTerm(
-        "newcomers, E-tuned", "the same after fine-tuning on these agents"
+        "newcomers, fine-tuned", "the same after fine-tuning on these agents"
     ),
-    "newcomers_last": GlossaryTerm("newcomers, E-last", "the newcomers' own models"),
+    "newcomers_last": GlossaryTerm("newcomers, own last", "the newcomers' own models"),
 }
 MODES_OF_AGENTS = ("server", "delivered", "tuned", "last", "best")  # columns of the table of agents
 
 AVERAGES = (
-    GlossaryTerm("macro", "mean over agents: every agent counts once"),
-    GlossaryTerm("micro", "mean over test samples: an agent with more test data counts more"),
+    GlossaryTerm("mean over agents", "every agent counts once, whatever its number of samples"),
 )
 AGREEMENT = (
     GlossaryTerm(
-        "ARI", "adjusted Rand index of clusters and planted groups: 1 is the same, 0 is chance"
+        "ARI",
+        "adjusted Rand index of the groups found and the planted ones: 1 is the same, 0 is chance",
     ),
 )
 TRAFFIC = (

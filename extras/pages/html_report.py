@@ -42,7 +42,6 @@ from covey.shared.numerics.measures import MEASURES, Measure, measured
 from covey.shared.sentences import counted
 from covey.shared.storage.files import write_atomically
 
-AVERAGES = ("macro", "micro")
 MAX_DETAILS = 200  # characters of a reason that somebody else wrote
 Row = Mapping[str, Any]  # of one agent, as agents.parquet has it
 
@@ -56,9 +55,9 @@ def shown_modes(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     for mode, figures in (result.get("newcomers") or {}).get("accuracy", {}).items():
         averages[f"newcomers_{mode}"] = figures
     if not result["never_trained"]:
-        averages.pop("last_of_participants", None)  # it is E-last
+        averages.pop("last_of_participants", None)  # it is that of all
     if not has_judges(result):
-        averages.pop("delivered", None)  # it is E-server
+        averages.pop("delivered", None)  # it is that of the served ones
         averages.pop("newcomers_delivered", None)
     shown = {}
     for mode in MODES:
@@ -69,22 +68,18 @@ def shown_modes(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def figures_by_mode(result: Mapping[str, Any]) -> Table:
-    """A line for each mode of evaluation, with both averages of each measure."""
+    """A line for each mode of evaluation, with the mean over agents of each measure."""
     shown = shown_modes(result)
     measures = _measures_in(shown.values())
     titles = ["agents"]
-    for measure in measures:
-        for average in AVERAGES:
-            titles.append(f"{measure.title}, {average}")
+    titles += [measure.title for measure in measures]
     rows = []
     for mode, figures in shown.items():
         row = [MODES[mode].title, str(figures["agents"])]
         for measure in measures:
-            of_measure = figures.get(measure.name, {})
-            for average in AVERAGES:
-                row.append(_text(measure, of_measure.get(average)))
+            row.append(_text(measure, figures.get(measure.name, {}).get("macro")))
         rows.append(row)
-    return Table("Results", columns_of(["model", *titles]), rows)
+    return Table("Results, mean over agents", columns_of(["model", *titles]), rows)
 
 
 def _measures_in(modes: Iterable[Mapping[str, Any]]) -> list[Measure]:
@@ -125,9 +120,11 @@ def _columns_of_agents(facts: RunFacts, measure: Measure) -> dict[Column, Callab
 
     columns: dict[Column, Callable[[Row], str]] = {}
     columns[Column("agent")] = _words_of("agent")
-    columns[Column("cluster", is_number=True)] = _words_of("cluster")
-    group = Column("group", is_number=True, hint="planted group of a simulated fleet")
-    columns[group] = _words_of("truth")
+    columns[Column("group", is_number=True)] = _words_of("cluster")
+    planted = Column(
+        "planted", is_number=True, hint="the group that a simulated fleet was made with"
+    )
+    columns[planted] = _words_of("truth")
     columns[Column("training samples", is_number=True)] = _words_of("samples")
     columns[Column("test samples", is_number=True)] = _words_of("test_samples")
     for mode in MODES_OF_AGENTS:
@@ -171,7 +168,7 @@ def _last_trained(row: Row) -> str:
 
 
 def clusters_table(facts: RunFacts, measure: Measure) -> Table | None:
-    """A line for each cluster: its agents, their data, and their figures in E-server; None without clusters."""
+    """A line for each cluster: its agents, their data, and their figures as served; None without clusters."""
     by_cluster: dict[int, list[Row]] = {}
     for row in facts.agents:
         cluster = row.get("cluster")
@@ -179,8 +176,8 @@ def clusters_table(facts: RunFacts, measure: Measure) -> Table | None:
             by_cluster.setdefault(cluster, []).append(row)
     if not by_cluster:
         return None
-    name = f"E-server, {measure.title}"
-    titles = ["cluster", "agents", "training samples", "test samples"]
+    name = f"served, {measure.title}"
+    titles = ["group", "agents", "training samples", "test samples"]
     titles += [f"{name}: mean", "lowest agent", "highest agent"]
     rows = []
     for cluster in sorted(by_cluster):
@@ -243,7 +240,7 @@ def sums_table(record: Sequence[Row]) -> Table | None:
                 found.setdefault(key, []).append(one)
     if not found:
         return None
-    titles = ("round", "cluster", "end", "why", "groups", "reported", "missing")
+    titles = ("round", "group", "end", "why", "sums", "reported", "missing")
     rows = [
         [
             *key,
@@ -439,8 +436,8 @@ def headline(result: Result, measure: Measure) -> str:
     if found is None:
         return none_evaluated(result)
     title, figure = found
-    clusters = f", {counted(result['clusters'], 'cluster')}" if result["clusters"] else ""
-    shown = measured(measure, figure, f"{title} {measure.label}")
+    clusters = f", {counted(result['clusters'], 'group')}" if result["clusters"] else ""
+    shown = measured(measure, figure, f"{measure.label} {title}")
     sentence = f"{result['method']}{clusters}: {shown}"
     constant = result["accuracy"].get("baseline", {}).get(measure.name, {}).get("macro")
     if constant is not None:
@@ -456,7 +453,7 @@ def _tiles(result: Result, measure: Measure) -> list[Tile]:
         tiles.append(Tile(measure.text(figure), f"{title}, {measure.title}", decides=True))
     clusters = result["clusters"]
     if clusters:
-        label = "cluster" if clusters == 1 else "clusters"
+        label = "group" if clusters == 1 else "groups"
         ari = result["ari"]
         if ari is not None:
             label += f"; ARI {ari:.2f} with the planted groups"

@@ -112,7 +112,7 @@ class ClusterMap {
     this.labels = [];
     let y = 14;
     for (const [cluster, agents] of this.groups) {
-      const name = cluster === null ? "no cluster" : `cluster ${cluster}`;
+      const name = cluster === null ? "no group" : `group ${cluster}`;
       this.labels.push({ name, agents: agents.length, text: `${name}: ${agents.length} agent${agents.length === 1 ? "" : "s"}`, x: 2, y });
       y += ROW - 2;
       agents.forEach(([agent, state], place) => {
@@ -162,7 +162,7 @@ class ClusterMap {
           const far = this.spacing * Math.sqrt(number + 0.5);
           dots.push({ name, state, cluster, x: centre.x + far * Math.cos(turn), y: centre.y + far * Math.sin(turn) });
         });
-        const named = cluster === null ? "no cluster" : `cluster ${cluster}`;
+        const named = cluster === null ? "no group" : `group ${cluster}`;
         const short = 2 * reach + gap < 110 ? (cluster === null ? "–" : String(cluster)) : named;
         this.labels.push({ name: named, agents: agents.length, text: `${short} · ${agents.length}`, x: centre.x, y: centre.y + reach + 13 });
         x += 2 * reach + gap;

@@ -150,7 +150,7 @@ $("stop").addEventListener("click", async () => {
 });
 
 async function forget(name) {
-  const question = `Forget ${name}? It leaves the roster and its cluster; if it connects again, it is a newcomer.`;
+  const question = `Forget ${name}? It leaves the roster and its group; if it connects again, it is a newcomer.`;
   if (await confirmed(question, "Forget")) send("forget", name);
 }
 
@@ -158,7 +158,7 @@ async function forget(name) {
 
 const WORDS = { quarantine: "in quarantine", checking: "checking its data" };
 const COLUMNS = [
-  ["agent", "agent", ""], ["state", "state", ""], ["cluster", "cluster", "number"], ["figure", "figure", "number"],
+  ["agent", "agent", ""], ["state", "state", ""], ["cluster", "group", "number"], ["figure", "figure", "number"],
   ["seen", "last seen", "number wide"], ["takes", "takes", "number wide takes"], ["samples", "samples", "number wide"], ["refusals", "refusals", "number wide refusals"], ["reason", "reason", "reason"],
 ];
 const PLACES = { state: 0, cluster: 1, figure: 2, seen: 3, samples: 4, refusals: 5, reason: 6, takes: 7 };
@@ -312,7 +312,7 @@ function showMap() {
 
 function sentence(name) {
   const [status, cluster, value] = agents.get(name);
-  const where = cluster === null ? "no cluster" : `cluster ${cluster}`;
+  const where = cluster === null ? "no group" : `group ${cluster}`;
   return `${name}: ${WORDS[status] || status}, ${where}, ${state ? state.measure_title : ""} ${figure(value)}`;
 }
 

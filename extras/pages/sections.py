@@ -141,7 +141,7 @@ def _tiles(state: DashboardState) -> list[LiveTile]:
         if fleet.took_part
         else LiveTile("agents here", here, others),
         LiveTile(
-            "clusters",
+            "groups",
             str(clusters or NONE),
             f"{counted(state.moved, 'agent')} moved" if clusters else "none formed",
         ),
@@ -181,14 +181,14 @@ def _figures(state: DashboardState) -> Chart:
     measure = MEASURES[state.measure]
     title = f"{state.curves_title[0].upper()}{state.curves_title[1:]}"
     if len(state.figures) > 1:
-        title += " by cluster"
+        title += " by group"
     series = []
     for one in state.figures:
         points = [(x, shown(measure, y)) for x, y in one.points]
         if one.cluster is None:
             series.append(plots.Series("all agents", None, points))
         else:
-            series.append(plots.Series(f"cluster {one.cluster}", _number(one.cluster), points))
+            series.append(plots.Series(f"group {one.cluster}", _number(one.cluster), points))
     empty = "No evaluation yet."
     if state.evaluates_every == 0:
         empty = "Evaluated after the last round. To see figures earlier, set evaluation.every."

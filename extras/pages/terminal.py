@@ -133,7 +133,7 @@ def _facts(state: DashboardState) -> list[RenderableType]:
     reasons = ", ".join([f"{reason} {count}" for reason, count in state.refusals.items()]) or "none"
     facts = {
         "agents": fleet_words(state.fleet),
-        "clusters": sizes_text(state.sizes) or NONE,
+        "groups": sizes_text(state.sizes) or NONE,
         "traffic": f"{sent} to agents, {received} from agents",
         "faults": faults_words(state.faults),
         "refused": printable(reasons),
@@ -152,7 +152,7 @@ def _table(rows: Sequence[RoundRow], measure: Measure) -> Table:
     """The newest rounds."""
     unit = " %" if measure.scale == PERCENT else ""
     title = next((row.title for row in reversed(rows) if row.title), measure.label)
-    titles = ["round", f"{title}{unit}", f"by cluster{unit}", "loss", "reports", "s"]
+    titles = ["round", f"{title}{unit}", f"by group{unit}", "loss", "reports", "s"]
     return Table("", numbers(titles), [_cells(row, measure) for row in rows])
 
 

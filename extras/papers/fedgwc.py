@@ -152,16 +152,14 @@ class FedGwc(ManyModels[FedGwcState]):
     """One model for all, until the losses of its agents fall into groups."""
 
     facts: ClassVar[Facts] = Facts(phases=(ENTRY,))
-    summary: ClassVar[str] = (
-        "FedAvg that divides clusters by the losses of their agents in training"
-    )
+    summary: ClassVar[str] = "FedAvg that divides groups by the losses of their agents in training"
     source: ClassVar[str] = "Licciardi et al. 2025"
 
     name: Literal["fedgwc"] = "fedgwc"
     settled: float = Field(
         1e-5,
         gt=0,
-        description="epsilon: the interaction matrix of a cluster has settled once its mean square change is below this.",
+        description="epsilon: the interaction matrix of a group has settled once its mean square change is below this.",
     )
 
     def init(self, setup: Setup) -> FedGwcState:

@@ -74,7 +74,7 @@ class Flux(HardClustered[FluxState]):
     """Clusters by descriptors of the data, from DBSCAN."""
 
     facts: ClassVar[Facts] = Facts(sealed=Sealed({SIGNATURE: "signature", ENTRY: "signature"}))
-    summary: ClassVar[str] = "FedAvg, then clusters once by descriptors of the data (DBSCAN)"
+    summary: ClassVar[str] = "FedAvg, then groups once by descriptors of the data (DBSCAN)"
     source: ClassVar[str] = "Fenoglio et al. 2025"
 
     name: Literal["flux"] = "flux"

@@ -109,7 +109,7 @@ def _kind(device: DataDescription) -> str:
 def _about(devices: Sequence[DataDescription]) -> list[str]:
     lines = [
         "A proposal: read the reasons, change what you know better, then run `coordinator validate`.",
-        "Then `coordinator advise`: whether clusters would help, from cards of the devices, without any training.",
+        "Then `coordinator advise`: whether groups would help, from cards of the devices, without any training.",
     ]
     sources = [f"{device.source} ({device.samples} samples)" for device in devices]
     lines.append(f"Data: {some(sources)}")

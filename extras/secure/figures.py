@@ -2,7 +2,7 @@
 
 Numbers are exact in the sum: each is a fixed-point number of 96 bits in six slots of 16 bits, so that no clip and no weight
 of a model is in them. Each member adds all of its figures, those of its own test rows: a mode or a figure that only some of
-the members have would show these apart, so E-last and AUC are in no sum.
+the members have would show these apart, so figures of own last models and AUC are in no sum.
 
 In the last evaluation the weights of an agent's candidates follow, each with a 1 for a candidate that it has, and by how much
 its mixture gains. An agent with too few samples for weights of its own adds those of what it uses.

@@ -56,7 +56,6 @@ WAYS: Mapping[str, str] = {
     "constant": "constant",
 }
 METHODS = ("local", "fedavg", "fedclust")
-IN_USE = "in use"
 MOST_NAMED = 20  # columns that could be predicted
 PARTS = {"train", "test"}  # of the data of one device
 HOW_TO_DIVIDE = (
@@ -178,7 +177,7 @@ class Answer:
         """The verdict's own, in words, and for whom it does not hold."""
         words = WAYS.get(self.verdict.method, self.verdict.method)
         said = replace(self.verdict, method=words).sentence
-        said = said.replace(f" {TITLES[self.verdict.mode]} ", f" {IN_USE} ", 1)
+        said = re.sub(r"^groups, (?=\S+ groups:)", "", said)
         return f"{said}; worse for {some(self.worse)}" if self.worse else said
 
 
@@ -210,7 +209,7 @@ def answer_of(
     ]
     by_name = {row[0]: row[1:] for row in table.rows}
     lines = [[word, *by_name[name]] for name, word in WAYS.items() if name in by_name]
-    columns = columns_of(["way", IN_USE, "models"])
+    columns = columns_of(["way", TITLES[verdict.mode], "models"])
     return Answer(verdict, worse, replace(table, columns=columns, rows=lines))
 
 

@@ -194,7 +194,7 @@ class Average:
                 return geometric_median(vectors, weights)
         if soft:
             raise ValueError(
-                f"{self.rule} picks whole reports, and here reports belong to several clusters"
+                f"{self.rule} picks whole reports, and here reports belong to several groups"
             )
         best = krum_order(vectors, self.liars)
         sound = len(vectors) - expected(self.liars, len(vectors), len(vectors) - 1)

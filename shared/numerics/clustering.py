@@ -154,7 +154,7 @@ def kmeans(
         ValueError: there are fewer rows than clusters.
     """
     if not 1 <= clusters <= len(rows):
-        raise ValueError(f"{len(rows)} rows cannot make {clusters} clusters")
+        raise ValueError(f"{len(rows)} rows cannot make {clusters} groups")
     points = coordinates(rows, distance)
     partitions: list[Labels] = []
     inertias: list[float] = []

@@ -152,7 +152,7 @@ def matching(costs: npt.ArrayLike) -> tuple[int, ...]:
     table = np.asarray(costs, np.float64)
     if table.ndim != 2 or table.shape[0] < table.shape[1]:
         raise ValueError(
-            f"costs of shape {table.shape}: expected a row (cluster) for each column (truth)"
+            f"costs of shape {table.shape}: expected a row (group) for each column (truth)"
         )
     _, rows = linear_sum_assignment(table.T)
     return tuple(int(row) for row in rows)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 
-WAITING_S = 5.0  # a reason that is over sooner is not shown
+WAITING_S = 5.0  # of agents that others start
+OWN_AGENTS_S = 60.0  # of simulated ones, which the run itself has just started
 AGAIN_S = (60.0, 600.0)  # first and longest time until the same reason is shown again; it doubles
 
 
@@ -58,10 +59,12 @@ class Waiting:
 
     Args:
         limit_s: how long to wait without a break, whatever the reasons are.
+        after_s: a reason that is over sooner is not shown.
     """
 
-    def __init__(self, limit_s: float = math.inf) -> None:
+    def __init__(self, limit_s: float = math.inf, after_s: float = WAITING_S) -> None:
         self._limit_s = limit_s
+        self._after_s = after_s
         self.due: float | None = None  # when to call `reason` again; None: nothing is waited for
         self.why = ""  # the newest reason
         self._shown = ""  # the reason that was shown last
@@ -98,7 +101,7 @@ class Waiting:
             self.why = why
             self._again_s = AGAIN_S[0]
             if self.due is None or self._shown:
-                self.due = now + WAITING_S
+                self.due = now + self._after_s
                 self._shown = ""
         if self.due is None or now < self.due:
             return None

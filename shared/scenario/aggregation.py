@@ -43,7 +43,7 @@ class Wire(Section):
     delivery: Literal["participants", "all"] = Field(
         "participants",
         description="Which agents subscribe to models: only those that an order invites, which moves the fewest bytes, or "
-        "all agents of the cluster.",
+        "all agents of the group.",
     )
 
     @model_validator(mode="after")
@@ -68,7 +68,7 @@ class MaxSamples(Section):
         0.2,
         gt=0,
         lt=1,
-        description="The largest share of one report in a mean: of a cluster's model, of statistics of the data, and of micro "
+        description="The largest share of one report in a mean: of a group's model, of statistics of the data, and of micro "
         "averages of test figures. With fewer than ten reports it is twice an equal share. null: no such limit.",
     )
 
@@ -89,7 +89,7 @@ class Aggregation(Section):
     rule: Rule = Field(
         "mean",
         description="How reports become one model. mean weighs them by examples, as the methods' papers do; trimmed_mean, "
-        "median, krum, multi_krum and geometric_median weigh all reports of a cluster equally and resist some false ones.",
+        "median, krum, multi_krum and geometric_median weigh all reports of a group equally and resist some false ones.",
     )
     max_samples: MaxSamples = Field(
         MaxSamples(), description="The largest number of examples that a report may count with."
@@ -110,7 +110,7 @@ class Aggregation(Section):
     refuse_beyond: float | None = Field(
         100.0,
         gt=1,
-        description="Refuse a report whose step is this many times longer than both the median step of its cluster and the "
+        description="Refuse a report whose step is this many times longer than both the median step of its group and the "
         "model itself. null: never. The default refuses only steps that no honest training takes.",
     )
     quarantine_after: int | None = Field(

@@ -219,7 +219,7 @@ def check_figures(
     for method in compare.methods:
         if "tuned" in (method.metric, compare.metric):
             raise ValueError(
-                f"privacy.local: compare, method {method.label}: mode E-tuned reads training samples without noise; set "
+                f"privacy.local: compare, method {method.label}: mode `tuned` reads training samples without noise; set "
                 "metric to server"
             )
 
@@ -270,6 +270,6 @@ def _check_client_level(strategy: AnyStrategy, privacy: Privacy) -> None:
     if strategy.facts.signatures and privacy.signatures is None:
         phases = " and ".join(strategy.facts.signatures)
         raise ValueError(
-            f"privacy.client: the phases {phases} send the signatures that clusters are made from, without noise; add "
+            f"privacy.client: the phases {phases} send the signatures that groups are made from, without noise; add "
             "privacy.signatures, so that the account covers them"
         )

@@ -141,8 +141,8 @@ class Compare(Section):
         "delivered",
         json_schema_extra=FIRST,
         description="The compared figure. delivered, what devices use, and for papers last, server and tuned: macro average of that evaluation mode; global: "
-        "micro average of E-server over all agents' test samples (a sample that several agents hold counts for each); "
-        "newcomers: E-tuned of the newcomers.",
+        "micro average of the served models over all agents' test samples (a sample that several agents hold counts for each); "
+        "newcomers: fine-tuned models of the newcomers.",
     )
     layout: Literal["modes", "averages"] = Field(
         "modes",

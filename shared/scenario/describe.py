@@ -24,15 +24,17 @@ SELDOM = "# seldom set\n"
 INDENT = "  "
 
 
-def dump(scenario: Scenario) -> str:
+def dump(scenario: Scenario, *, whole: bool = True) -> str:
     """Complete YAML with all defaults: in each section the keys that most scenarios set, then the others under a mark.
 
-    `load` reads an equal scenario from it.
+    `load` reads an equal scenario from it, also without the others that have their defaults (`whole=False`).
     """
-    return spaced(_written(scenario, scenario.model_dump(by_alias=True)))
+    return spaced(_written(scenario, scenario.model_dump(by_alias=True), whole=whole))
 
 
-def _written(section: BaseModel, data: Mapping[str, Any], *, divides: bool = True) -> list[str]:
+def _written(
+    section: BaseModel, data: Mapping[str, Any], *, whole: bool, divides: bool = True
+) -> list[str]:
     """The YAML of each key of a section, and the mark.
 
     Args:
@@ -47,8 +49,12 @@ def _written(section: BaseModel, data: Mapping[str, Any], *, divides: bool = Tru
         name, info = known[key]
         above = not divides or is_first(key, info)
         inner = getattr(section, name)
+        if not (whole or is_first(key, info)) and inner == info.get_default(
+            call_default_factory=True
+        ):
+            continue
         if isinstance(inner, BaseModel) and isinstance(value, dict) and value:
-            within = _written(inner, value, divides=divides and above)
+            within = _written(inner, value, whole=whole, divides=divides and above)
             text = f"{key}:\n{indent(''.join(within), INDENT)}"
         else:
             text = dumped({key: value})

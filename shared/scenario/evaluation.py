@@ -13,7 +13,7 @@ from covey.shared.written import FIRST
 
 
 class Tune(Section):
-    """Settings of fine-tuning (mode E-tuned) that differ from the training section. null: no difference."""
+    """Settings of fine-tuning (mode `tuned`) that differ from the training section. null: no difference."""
 
     batch: Batch | None = Field(
         None, description="Mini-batch size of fine-tuning. null: training.batch."
@@ -85,7 +85,7 @@ class Evaluation(Section):
         1,
         ge=0,
         json_schema_extra=FIRST,
-        description="E_ft, epochs of fine-tuning in mode E-tuned. 0: leave the mode out, as privacy.local does "
+        description="E_ft, epochs of fine-tuning in mode `tuned`. 0: leave the mode out, as privacy.local does "
         "by default.",
     )
     tune: Tune = Field(
@@ -95,13 +95,13 @@ class Evaluation(Section):
     )
     deliver: Deliver | Literal["served"] = Field(
         Deliver(),
-        description="What a device uses after the run, mode E-delivered: a mixture of the answers of a constant, the served "
+        description="What a device uses after the run, mode `delivered`: a mixture of the answers of a constant, the served "
         "model, the same after 1, 5 and 20 epochs at home, the nearest training samples, the mean of these models, and trees "
-        "for tables, weighed out of fold on its training samples. served: what mode E-server measures.",
+        "for tables, weighed out of fold on its training samples. served: what mode `server` measures.",
     )
     track: bool = Field(
         default=False,
-        description="Measure the test accuracy of each participant right after its training, in every round. E-best needs "
+        description="Measure the test accuracy of each participant right after its training, in every round. The mode `best` needs "
         "it. The default saves the time on the devices.",
     )
     weight: Literal["test", "total"] = Field(

@@ -112,7 +112,7 @@ class Fleet(Section):
         0,
         ge=0,
         description="Number of agents, the last ones, that take part in no round. After the last round the method assigns "
-        "each of them a model, and mode E-tuned fine-tunes it.",
+        "each of them a model, and mode `tuned` fine-tunes it.",
     )
     limit: int | None = Field(
         None,

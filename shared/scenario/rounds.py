@@ -22,7 +22,7 @@ class Stop(Section):
 
     metric: MeasureName | None = Field(
         None,
-        description="The figure of mode E-server to watch, as its median over the agents: accuracy, f1, recall, auc or loss; for a "
+        description="The figure of mode `server` to watch, as its median over the agents: accuracy, f1, recall, auc or loss; for a "
         "regression rmse, mae, mse, r2 or loss. null: task.measure.",
     )
     target: float | None = Field(
@@ -144,7 +144,7 @@ class Rounds(Section):
         "synchronous",
         json_schema_extra=FIRST,
         description="synchronous: a round invites its agents together and waits for them. buffered: every agent works at its "
-        "own pace, and a cluster's model is folded whenever buffer reports of it have arrived (FedBuff per cluster).",
+        "own pace, and a group's model is folded whenever buffer reports of it have arrived (FedBuff per group).",
     )
     count: int = Field(
         10,
@@ -156,8 +156,8 @@ class Rounds(Section):
     buffer: int = Field(
         10,
         ge=1,
-        description="m, the reports of one cluster that make a fold in buffered mode. A cluster with fewer agents folds when "
-        "all of them have reported: choose m well below the size of the clusters.",
+        description="m, the reports of one group that make a fold in buffered mode. A group with fewer agents folds when "
+        "all of them have reported: choose m well below the size of the groups.",
     )
     staleness: float = Field(
         0.5,
@@ -203,7 +203,7 @@ class Rounds(Section):
     first_quorum: Share = Field(
         0.5,
         description="The share of all agents that must report in a phase that asks all of them before a round: in which a "
-        "method forms its clusters, or the means of the fleet's data are found.",
+        "method forms its groups, or the means of the fleet's data are found.",
     )
     deadline_s: float = Field(
         600.0,

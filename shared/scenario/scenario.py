@@ -263,7 +263,7 @@ class Scenario(Section):
             is_built_in = ":" not in model.name
             if clusters and is_built_in and model.options.get("head") != clusters:
                 raise ValueError(
-                    f"compare, method {method.label}: the model needs a projection head for {clusters} clusters; set "
+                    f"compare, method {method.label}: the model needs a projection head for {clusters} groups; set "
                     f"task.model.options.head or the method's model_options.head to {clusters}"
                 )
         return self
@@ -416,12 +416,12 @@ class Scenario(Section):
 
     @property
     def tuning(self) -> Training:
-        """The training settings of mode E-tuned, which trains for `evaluation.tune_epochs` on unchanged images."""
+        """The training settings of mode `tuned`, which trains for `evaluation.tune_epochs` on unchanged images."""
         return self._training_with({**self.evaluation.tune.model_dump(), "augment": "none"})
 
     @property
     def fine_tuning(self) -> dict[str, float] | None:
-        """The settings of mode E-tuned, for records and tables; None if the mode is left out."""
+        """The settings of mode `tuned`, for records and tables; None if the mode is left out."""
         epochs = self.evaluation.tune_epochs
         if not epochs:
             return None

@@ -440,7 +440,7 @@ class Strategy(BaseModel, Generic[S]):
         raise NotImplementedError
 
     def serve(self, state: S, client: ClientId) -> Order:
-        """The order that gives a client what `personal` needs (mode E-server)."""
+        """The order that gives a client what `personal` needs (mode `server`)."""
         raise NotImplementedError
 
     def clusters(self, state: S) -> tuple[Vector, ...]:

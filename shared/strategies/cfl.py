@@ -151,9 +151,7 @@ class Cfl(ManyModels[CflState]):
         individual=True, phases=(ENTRY,), numbers={SIGNATURE: CARD_ASKED}
     )
 
-    summary: ClassVar[str] = (
-        "FedAvg that splits a cluster in two where its members' updates disagree"
-    )
+    summary: ClassVar[str] = "FedAvg that splits a group in two where its members' updates disagree"
     source: ClassVar[str] = "Sattler et al. 2019"
 
     name: Literal["cfl"] = "cfl"
@@ -161,8 +159,8 @@ class Cfl(ManyModels[CflState]):
     trigger: Literal["silhouette", "rotations", "norms", "rounds"] = Field(
         "silhouette",
         description="When a split is tried. silhouette: once, in the first round of all members, "
-        "into the clusters with the best silhouette, which without a gate must be better than "
-        "chance. rotations: the updates fall into clusters beyond chance, three rounds in a row. norms: the mean update is small and a single one is large. "
+        "into the groups with the best silhouette, which without a gate must be better than "
+        "chance. rotations: the updates fall into groups beyond chance, three rounds in a row. norms: the mean update is small and a single one is large. "
         "rounds: after `every` rounds.",
     )
     eps_1: float = Field(0.4, ge=0, description="Split below this norm of the mean update.")
@@ -170,7 +168,7 @@ class Cfl(ManyModels[CflState]):
         1.6, ge=0, description="Split above this norm of the largest single update."
     )
     every: int = Field(
-        30, ge=1, description="The rounds of FedAvg before a cluster is tried (trigger: rounds)."
+        30, ge=1, description="The rounds of FedAvg before a group is tried (trigger: rounds)."
     )
     warmup: int = Field(
         20,
@@ -186,7 +184,7 @@ class Cfl(ManyModels[CflState]):
     )
     linkage: Literal["ward", "single", "complete", "average"] = Field(
         "complete",
-        description="How a cluster is divided. complete, which the authors' code has too, is the "
+        description="How a group is divided. complete, which the authors' code has too, is the "
         "default of trigger: silhouette, ward that of trigger: rotations. single, the exact bipartition of the paper, is "
         "that of the others. average is FeSEM's.",
     )
@@ -306,7 +304,7 @@ class Cfl(ManyModels[CflState]):
             why = NEVER_SPLIT[self.trigger]
             if self._is_closed(state):
                 why = "no shift found between the data of the agents"
-            facts["warning_clusters"] = f"no cluster was split, this run was FedAvg: {why}"
+            facts["warning_clusters"] = f"no group was split, this run was FedAvg: {why}"
         return Shown(facts)
 
     # -- rounds ------------------------------------------------------------------------------------

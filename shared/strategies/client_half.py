@@ -30,7 +30,7 @@ DataSplit = Literal["train", "test"]
 COUNTED = "counted"
 
 # Client state: the whole model (d,) after the client's latest local training in any phase. Mode
-# E-last measures it. The client's runner sets it where a method does not.
+# the mode `last` measures it. The client's runner sets it where a method does not.
 LAST_MODEL = "held"
 
 

@@ -2,7 +2,7 @@
 
 Paper. Oh, Kim, Yun 2022, FedBABU: Toward Enhanced Representation for Federated Image
 Classification, algorithm 1. The head keeps its initial values, the same for all agents, so that
-bodies agree on one target. An agent then fine-tunes the whole model: that is mode E-tuned, whose
+bodies agree on one target. An agent then fine-tunes the whole model: that is mode `tuned`, whose
 epochs `evaluation.tune_epochs` sets.
 
 Our deviations. None.

@@ -107,27 +107,24 @@ class FedClust(SignedOnce[FedClustState]):
     height = "lambda"
     unit = "Euclidean distance"
 
-    summary: ClassVar[str] = "cluster once by first updates, then one FedAvg per cluster"
+    summary: ClassVar[str] = "group once by first updates, then one FedAvg per group"
     source: ClassVar[str] = "Islam et al. 2024"
 
     name: Literal["fedclust"] = "fedclust"
     n_clusters: int | None = Field(
-        None,
-        ge=1,
-        json_schema_extra=FIRST,
-        description="Cut the merge tree into this many clusters.",
+        None, ge=1, json_schema_extra=FIRST, description="Cut the merge tree into this many groups."
     )
     threshold: float | None = Field(
         None,
         alias="lambda",
         allow_inf_nan=False,
-        description="Merge clusters up to this distance; 1e300: one cluster.",
+        description="Merge groups up to this distance; 1e300: one group.",
     )
     lambda_quantile: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="Merge clusters up to this quantile of all distances. Without n_clusters, "
+        description="Merge groups up to this quantile of all distances. Without n_clusters, "
         "lambda and lambda_quantile see choose.",
     )
     choose: Choose = Field(
@@ -138,7 +135,7 @@ class FedClust(SignedOnce[FedClustState]):
     )
     linkage: Linkage = Field(
         "complete",
-        description="The distance of two clusters, as scipy names it. The default is complete for "
+        description="The distance of two groups, as scipy names it. The default is complete for "
         "silhouettes, ward for rotations, and average otherwise.",
     )
     signature: Literal["final_layer", "update"] = Field(

@@ -2,7 +2,7 @@
 
 Papers. Long et al. 2023 (FeSEM), whose federated Reptile this is; Nichol et al. 2018 for Reptile. A
 round is a gradient step of size epsilon on 1/2 mean_i ||w - w_i||^2. The model is a place to start
-from, so mode E-tuned is the one that measures its purpose.
+from, so mode `tuned` is the one that measures its purpose.
 
 Our deviations. None from FeSEM. Local training is SGD, as in FeSEM; Reptile has Adam without its
 first moment.

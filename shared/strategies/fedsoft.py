@@ -102,25 +102,25 @@ class FedSoft(Strategy[FedSoftState]):
     facts: ClassVar[Facts] = Facts(phases=(ESTIMATE,), numbers={TRAIN: {"pull": STRENGTH}})
 
     summary: ClassVar[str] = (
-        "soft clusters; each client trains one personal model pulled towards all of them"
+        "soft groups; each client trains one personal model pulled towards all of them"
     )
     source: ClassVar[str] = "Ruan and Joe-Wong 2022"
 
     name: Literal["fedsoft"] = "fedsoft"
     n_clusters: int = Field(
-        2, ge=1, json_schema_extra=FIRST, description="K: the number of clusters."
+        2, ge=1, json_schema_extra=FIRST, description="K: the number of groups."
     )
     pull: float = Field(
         0.1,
         alias="lambda",
         ge=0,
         description="The strength of the proximal term, which pulls a client's model towards the "
-        "clusters; 0: none.",
+        "groups; 0: none.",
     )
     selected: int | None = Field(
         None,
         ge=1,
-        description="The number of agents that are drawn per cluster and round; null: the share "
+        description="The number of agents that are drawn per group and round; null: the share "
         "that the run invites, divided evenly.",
     )
 

@@ -129,7 +129,7 @@ class Fesem(MultiCentre[FesemState]):
     )
     stop: Literal["never", "assignments", "objective"] = Field(
         "never",
-        description="End the run before rounds.count: once in three E-steps in a row no agent changes its cluster "
+        description="End the run before rounds.count: once in three E-steps in a row no agent changes its group "
         "(assignments), or J after the M-step changes by at most a thousandth (objective).",
     )
 
@@ -332,7 +332,7 @@ class Fesem(MultiCentre[FesemState]):
         if self.stop == "never" or state.settled < STOP_AFTER:
             return ""
         if self.stop == "assignments":
-            return f"no agent changed its cluster in {state.settled} successive E-steps"
+            return f"no agent changed its group in {state.settled} successive E-steps"
         share = f"{STOP_TOLERANCE:.3g}"
         return f"J changed by no more than {share} of itself in {state.settled} successive E-steps"
 
@@ -345,8 +345,8 @@ class Fesem(MultiCentre[FesemState]):
         is_possible = 1 < state.count <= everybody / 2
         if is_possible and everybody - largest < state.count:
             facts["warning"] = (
-                f"{largest} of {everybody} agents share one of {state.count} clusters: "
-                "the clusters have collapsed. "
+                f"{largest} of {everybody} agents share one of {state.count} groups: "
+                "the groups have collapsed. "
                 "Longer local training or a weaker pull (strategy.mu) makes the models differ more"
             )
         return Shown(facts)

@@ -85,7 +85,7 @@ class Fuzzy(Strategy[FuzzyState]):
 
     facts: ClassVar[Facts] = Facts(phases=(ENTRY,))
     summary: ClassVar[str] = (
-        "a contrastive head counts each client's samples per cluster; models mix by the counts"
+        "a contrastive head counts each client's samples per group; models mix by the counts"
     )
     source: ClassVar[str] = "Tang et al. 2024"
 
@@ -94,7 +94,7 @@ class Fuzzy(Strategy[FuzzyState]):
         2,
         ge=1,
         json_schema_extra=FIRST,
-        description="K: the number of clusters. Set task.model.options.head to the same number.",
+        description="K: the number of groups. Set task.model.options.head to the same number.",
     )
     beta: float = Field(
         1.0, ge=0, description="The weight of the contrastive loss; 0: the head is not trained."
@@ -103,17 +103,15 @@ class Fuzzy(Strategy[FuzzyState]):
         1.0, gt=0, description="tau: the temperature of the contrastive loss."
     )
     kappa: float = Field(
-        1.0,
-        ge=0,
-        description="The weight of the entropy term, which favours clusters of equal size.",
+        1.0, ge=0, description="The weight of the entropy term, which favours groups of equal size."
     )
     contrast: Literal["columns", "rows"] = Field(
         "columns",
-        description="The signatures that are contrasted: of clusters (columns) or samples (rows).",
+        description="The signatures that are contrasted: of groups (columns) or samples (rows).",
     )
     counts: Counted = Field(
         "received",
-        description="The model with which an agent counts its samples per cluster: as it was "
+        description="The model with which an agent counts its samples per group: as it was "
         "received, or after local training.",
     )
     variant: Variant = Field(
@@ -123,7 +121,7 @@ class Fuzzy(Strategy[FuzzyState]):
     )
     known: dict[ClientId, Shares] = Field(
         {},
-        description="The share of each cluster in an agent's data, by agent id "
+        description="The share of each group in an agent's data, by agent id "
         "(variant: fedavg+clusteredFL).",
     )
 
@@ -258,7 +256,7 @@ class Fuzzy(Strategy[FuzzyState]):
         largest = float(differences.max())
         if self.n_clusters > 1 and len(shares) > 1 and largest < 0.02:
             facts["warning"] = (
-                "all agents have the same share of each cluster, so the clusters' models are "
+                "all agents have the same share of each group, so the groups' models are "
                 "one and the same. A smaller strategy.kappa lets shares differ"
             )
         return Shown(facts, self._memberships(state))

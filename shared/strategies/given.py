@@ -45,7 +45,7 @@ class Given(ManyModels[Clustered]):
 
     facts: ClassVar[Facts] = Facts(sealed=Sealed())
     summary: ClassVar[str] = "one FedAvg per group of agents that you name"
-    source: ClassVar[str] = "no paper: a reference for found clusters"
+    source: ClassVar[str] = "no paper: a reference for found groups"
 
     name: Literal["given"] = "given"
     groups: dict[GroupName, Annotated[tuple[Pattern, ...], Field(min_length=1)]] = Field(

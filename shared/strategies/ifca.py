@@ -382,7 +382,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
         if DEAD_AFTER in state.idle:
             facts["warning"] = (
                 f"no agent chose hypotheses {dead} for {DEAD_AFTER} rounds: "
-                "fewer clusters (strategy.n_clusters), another initialisation (strategy.initial) "
+                "fewer groups (strategy.n_clusters), another initialisation (strategy.initial) "
                 "or strategy.reseed_dead may help"
             )
         only = self._only_one_in_use(state)
@@ -483,7 +483,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
         if self.averaging == "gradient":
             refusal = "a stale gradient does not apply to the current model (averaging: gradient)"
         elif self.shared_trunk:
-            refusal = "all clusters change the shared trunk (shared_trunk)"
+            refusal = "all groups change the shared trunk (shared_trunk)"
         elif self.reseed_dead:
             refusal = "idle hypotheses are not counted (reseed_dead)"
         # the rounds of an initialisation are drawn for all hypotheses together

@@ -96,7 +96,7 @@ class Pacfl(SignedOnce[PacflState]):
     unit = "degrees"
 
     summary: ClassVar[str] = (
-        "cluster once by angles between data subspaces, then one FedAvg per cluster"
+        "group once by angles between data subspaces, then one FedAvg per group"
     )
     source: ClassVar[str] = "Vahidian et al. 2023"
 
@@ -116,13 +116,13 @@ class Pacfl(SignedOnce[PacflState]):
         None,
         alias="beta",
         allow_inf_nan=False,
-        description="Merge clusters up to this angle in degrees; 180: one cluster.",
+        description="Merge groups up to this angle in degrees; 180: one group.",
     )
     n_clusters: int | None = Field(
         None,
         ge=1,
         json_schema_extra=FIRST,
-        description="Cut the merge tree into this many clusters. Without n_clusters and beta see "
+        description="Cut the merge tree into this many groups. Without n_clusters and beta see "
         "choose.",
     )
     choose: Choose = Field(
@@ -133,12 +133,12 @@ class Pacfl(SignedOnce[PacflState]):
     )
     linkage: Literal["weighted", "average", "single", "complete"] = Field(
         "complete",
-        description="The distance of two clusters, as scipy names it. The default is complete "
+        description="The distance of two groups, as scipy names it. The default is complete "
         "for silhouettes and rotations, and weighted otherwise.",
     )
     newcomers: Literal["nearest", "recluster"] = Field(
         "nearest",
-        description="What happens to newcomers. nearest: they join the nearest cluster, or found a "
+        description="What happens to newcomers. nearest: they join the nearest group, or found a "
         "new one. recluster: all agents are clustered again.",
     )
 

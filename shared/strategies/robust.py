@@ -202,7 +202,7 @@ def trimmed_kmeans(
     if nothing_is_trimmed:
         return kmeans(rows, clusters, n_init=n_init, seed=seed, most=most)
     if not 1 <= clusters <= len(rows):
-        raise ValueError(f"{len(rows)} rows cannot make {clusters} clusters")
+        raise ValueError(f"{len(rows)} rows cannot make {clusters} groups")
 
     def centre(members: list[Any]) -> Matrix:
         return robust_mean(members, trim, share)
@@ -271,7 +271,7 @@ class Robust(ClusteredOnce[RobustState]):
     )
 
     summary: ClassVar[str] = (
-        "trimmed K-means over locally trained models, once, then trimmed means per cluster"
+        "trimmed K-means over locally trained models, once, then trimmed means per group"
     )
     source: ClassVar[str] = "Ghosh et al. 2019"
 
@@ -280,7 +280,7 @@ class Robust(ClusteredOnce[RobustState]):
         2,
         ge=1,
         json_schema_extra=FIRST,
-        description="K: the number of clusters; null: found from cards and solutions.",
+        description="K: the number of groups; null: found from cards and solutions.",
     )
     features: Features | Literal["logreg"] = Field(
         "full",

@@ -2,7 +2,7 @@
 
 The state of a client is a mapping of arrays that it keeps between orders. Its keys belong to the strategy, except:
 
-- `LAST_MODEL`: the model after the latest local training of any phase, for mode E-last. A strategy may read it and may
+- `LAST_MODEL`: the model after the latest local training of any phase, for mode `last`. A strategy may read it and may
   set it itself. It takes 4 bytes per value of the model, from the first phase in which the agent trains.
 - `ERROR_FEEDBACK` + the name of a vector: what the codec topk has not sent yet. A strategy never sees these keys.
 - `PRIVACY_LEDGER`: the training steps with noise so far.

@@ -82,7 +82,7 @@ def evaluated(
 def _figures(
     strategy: Strategy[Any], job: Job, local: Local, client_state: ClientState, *, work: Work
 ) -> Report:
-    """Figures in the modes E-server, E-tuned and E-last, and those of the baseline."""
+    """Figures in the modes served, fine-tuned and own last, and those of the baseline."""
     evaluation = work.evaluation
     mixture = served_by(strategy, job, local, client_state)
     on_whole = of_whole(local)

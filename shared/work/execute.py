@@ -242,7 +242,7 @@ class _TrainingRecorder:
 def _train(
     worker: Works, job: Job, local: Local, before: ClientState, *, track: bool
 ) -> tuple[Report, ClientState]:
-    """The strategy's own work, and the model for mode E-last. `track`: measure that model too."""
+    """The strategy's own work, and the model for mode `last`. `track`: measure that model too."""
     if not isinstance(local, PartLocal):
         return _train_on(worker, job, local, before, track=track)
     seen = local.seen(before)

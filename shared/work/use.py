@@ -40,7 +40,7 @@ def model_for_use(
     *,
     client: str,
 ) -> Mixture | None:
-    """The model that the agent can use for predictions after an order, as mode E-server would; None if it has none.
+    """The model that the agent can use for predictions after an order, as mode `server` would; None if it has none.
 
     An order of an evaluation gives the agent what the method serves it. An order to train names the same model if the
     method keeps no part of it on the agent and the order has no choice of models; a model without any training is of

@@ -93,8 +93,8 @@ class Result:
         figure = None if measure is None else self.figure(mode, measure.name)
         shown = "no figures"
         if measure is not None and figure is not None:
-            shown = f"{MODE_TITLES[mode]} {measured(measure, figure)}"
-        return f"<Result {self.method}: {self.clusters} clusters, {shown}, in {self.folder}>"
+            shown = measured(measure, figure, f"{measure.label} {MODE_TITLES[mode]}")
+        return f"<Result {self.method}: {self.clusters} groups, {shown}, in {self.folder}>"
 
     def _repr_html_(self) -> str:
         """The deciding figure in a sentence, all figures and their chart, as a notebook shows them."""
@@ -107,7 +107,7 @@ class Result:
         charts = [
             _image(document(picture.drawing), picture.title) for picture in html_report.drawn([run])[:1]
         ]
-        table = html_report.figures_by_mode(self.summary).only(range(4))  # both averages of the first measure
+        table = html_report.figures_by_mode(self.summary).only(range(3))  # the first measure
         return "".join([sentence, table.html(), *charts])
 
     @property
@@ -131,12 +131,13 @@ class Result:
         found = self.summary["ari"]
         return None if found is None else float(found)
 
-    def accuracy(self, mode: Mode = "server", average: Average = "macro") -> float | None:
+    def accuracy(self, mode: Mode = "delivered", average: Average = "macro") -> float | None:
         """An average of the agents' test accuracies, as a share between 0 and 1.
 
         Args:
-            mode: "server" is the served model, "delivered" what each agent uses, "tuned" the served one after fine-tuning on the agent, "last" the agent's own
-                model after its latest training, "best" the best that was tracked.
+            mode: "delivered" is what each agent uses, as the tables have it ("in use"; the served model where agents do not choose),
+                "server" the served model, "tuned" the served one after fine-tuning on the agent, "last" the agent's own model
+                after its latest training, "best" the best that was tracked.
             average: "macro" counts every agent once, "micro" every test sample once.
 
         Returns:
@@ -150,7 +151,7 @@ class Result:
         return self.figure(mode, "accuracy", average)
 
     def figure(
-        self, mode: Mode = "server", measure: MeasureName = "rmse", average: Average = "macro"
+        self, mode: Mode = "delivered", measure: MeasureName = "rmse", average: Average = "macro"
     ) -> float | None:
         """An average of the agents' test figures, such as the error of a regression.
 
@@ -168,7 +169,8 @@ class Result:
             >>> result.figure("server", "f1") <= 1
             True
         """
-        figures = self.summary["accuracy"].get(mode) or {}
+        by_mode = self.summary["accuracy"]
+        figures = by_mode.get(mode) or (by_mode.get("server") if mode == "delivered" else None) or {}
         averages = figures.get(measure) or {}
         found = averages.get(average)
         return None if found is None else float(found)

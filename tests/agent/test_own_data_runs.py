@@ -1,4 +1,4 @@
-"""From files of people's own to E-tuned: three devices train in this process, with FedAvg and each alone."""
+"""From files of people's own to fine-tuned models: three devices train in this process, with FedAvg and each alone."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def flats(folder: Path, device: int, rows: int = 40) -> Path:
 
 
 def tuned(run: Run, figure: str) -> float:
-    """The mean of a figure in mode E-tuned over the devices."""
+    """The mean of a figure in mode `tuned` over the devices."""
     figures = [numbers["tuned"][figure] for numbers in run.members.evaluation.values()]
     assert len(figures) == 3
     return float(np.mean(figures))

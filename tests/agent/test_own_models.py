@@ -99,8 +99,8 @@ def test_a_device_uses_the_mixture_that_its_samples_are_for(
     assert models.in_use is not None
     assert models.index.in_use is not None
     assert models.index.in_use.figure == ("accuracy", found["delivered"]["accuracy"])
-    assert str(models.in_use) == f"run run-1, round 2, cluster 0: {in_words(found['uses'])}"
-    assert models.index.note == "in use: run run-1, round 2, cluster 0", "a status shows no weights"
+    assert str(models.in_use) == f"run run-1, round 2, group 0: {in_words(found['uses'])}"
+    assert models.index.note == "in use: run run-1, round 2, group 0", "a status shows no weights"
     assert ModelDir(models.folder).in_use == models.in_use
 
 

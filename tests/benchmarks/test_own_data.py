@@ -1,4 +1,4 @@
-"""Files as people have them, small: each kind from files to E-tuned."""
+"""Files as people have them, small: each kind from files to fine-tuned models."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Ended:
 
     @property
     def served(self) -> dict[ClientId, float]:
-        """Each client's test loss in mode E-server."""
+        """Each client's test loss in mode `server`."""
         return {
             client: numbers["server"]["loss"]
             for client, numbers in self.run.members.evaluation.items()

@@ -106,10 +106,22 @@ def test_an_evaluation_shows_the_figure_of_its_task_and_who_diverged() -> None:
     accuracy = {"agents": 8, "accuracy": {"micro": 0.8, "macro": 0.8123}}
     rmse = {"agents": 7, "rmse": {"micro": 2.0, "macro": 2.3456}, "diverged": ["pi-3"]}
     with ProgressBar(plain, 3) as progress:
-        for served in (accuracy, rmse):
-            progress(replace(PHASE, means=Means(evaluation={"server": served})))
-    assert "accuracy 81.23 %" in text.getvalue()
-    assert "RMSE 2.346, 1 diverged" in text.getvalue()
+        for number, served in enumerate((accuracy, rmse)):
+            progress(replace(PHASE, round=number, means=Means(evaluation={"server": served})))
+            progress(replace(PHASE, round=number, invited=["a"]))
+    assert "accuracy served 81.23 %" in text.getvalue()
+    assert "RMSE served 2.346, 1 diverged" in text.getvalue()
+
+
+def test_of_evaluations_after_the_last_round_the_last_one_is_shown() -> None:
+    """Devices weigh what they use again with the weights of the fleet: the figures before are those of nobody."""
+    plain, text = console()
+    with ProgressBar(plain, 3) as progress:
+        for share in (0.7, 0.8, 0.9):
+            figures = {"agents": 8, "accuracy": {"micro": share, "macro": share}}
+            progress(replace(PHASE, means=Means(evaluation={"delivered": figures})))
+    [line] = [line for line in text.getvalue().splitlines() if "accuracy" in line]
+    assert line.endswith("accuracy in use 90.00 %")
 
 
 def test_an_agent_that_fails_in_every_step_is_shown_once_for_each_cause() -> None:
@@ -176,7 +188,7 @@ def test_a_result_fits_a_terminal_of_80_columns() -> None:
     )
     lines = text.getvalue().splitlines()
     assert all(len(line) <= 80 for line in lines)
-    assert text.getvalue().count("81.23 / 80.12") == 3
+    assert text.getvalue().count(" 80.12 ") == 3
 
 
 STATUS = {
@@ -244,7 +256,7 @@ def result(**others: Any) -> dict[str, Any]:
 def test_a_table_of_results_is_complete_on_a_narrow_terminal() -> None:
     narrow, text = console(width=80)
     show_words(narrow, results([result()], modes=True), results_table)
-    assert text.getvalue().count(" 44.85 / 45.02") == 3
+    assert text.getvalue().count(" 45.02 ") == 3
     assert "…" not in text.getvalue()
 
 
@@ -267,11 +279,11 @@ def test_a_table_has_the_mean_over_agents_of_what_devices_use_and_all_modes_if_a
     used["delivered"] = {"agents": 20, "mse": {"micro": 3.0, "macro": 4.0}}
     judged = result(accuracy=used, uses={"a": {"served": 1.0}})
     short = results([judged, result(method="local")])
-    assert short.headers[:3] == ["method", "E-delivered", "clusters"]
+    assert short.headers[:3] == ["method", "in use", "groups"]
     assert [line[1] for line in short.rows] == ["4", "45.02"]  # of local, what it serves
-    assert results([result()]).headers[:2] == ["method", "E-server"]
+    assert results([result()]).headers[:2] == ["method", "served"]
     whole = results([judged], modes=True)
-    assert whole.headers[1:4] == ["E-server", "E-delivered", "E-tuned"]
+    assert whole.headers[1:4] == ["served", "in use", "fine-tuned"]
 
 
 def test_the_title_holds_only_facts_of_all_results() -> None:

@@ -132,9 +132,9 @@ def test_a_full_disk_is_no_agents_lie() -> None:
 
 def test_the_check_refuses_a_state_that_no_run_can_continue_from() -> None:
     check_sound(FEDAVG, STATE)
-    with pytest.raises(UnsoundFoldError, match="cluster 0 would hold 1e"):
+    with pytest.raises(UnsoundFoldError, match="group 0 would hold 1e"):
         check_sound(FEDAVG, Single(flat(1.0, 1e19)))
-    with pytest.raises(UnsoundFoldError, match="cluster 0"):
+    with pytest.raises(UnsoundFoldError, match="group 0"):
         check_sound(FEDAVG, Single(flat(1.0, np.nan)))
     with pytest.raises(UnsoundFoldError, match="cannot be written"):
         check_json({"loss": float("inf")}, "its averages")

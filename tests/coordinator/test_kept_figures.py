@@ -74,7 +74,7 @@ def test_under_dp_sgd_fine_tuning_is_off_and_the_result_names_what_it_lacks(tmp_
     assert this.modes_left_out == ("tuned", "baseline")
     said = unevaluated({"agents": 8, "left_out": this.modes_left_out, "accuracy": {}})
     assert said.startswith("not under privacy.local")
-    assert "E-tuned" in said
+    assert "fine-tuned" in said
 
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [

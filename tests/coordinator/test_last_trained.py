@@ -1,4 +1,4 @@
-"""Mode E-last: every agent holds the model of its latest local training, in whichever phase of whichever method."""
+"""Mode `last`: every agent holds the model of its latest local training, in whichever phase of whichever method."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def test_the_record_scores_agents_that_no_round_has_drawn(tmp_path: Path, method
     assert accuracy["last_of_undrawn"]["agents"] == len(undrawn)
     mode = (
         "last" if method == "fedclust" else "server"
-    )  # FedAvg's have trained in no phase: E-server stands in
+    )  # FedAvg's have trained in no phase: served stands in
     figures = [run.members.evaluation[client][mode]["accuracy"] for client in undrawn]
     assert accuracy["last_of_undrawn"]["accuracy"]["macro"] == pytest.approx(np.mean(figures))
     [line] = [one for one in records.lines(tmp_path) if one["phase"] == "evaluate"][-1:]
     assert line["undrawn"] == accuracy["last_of_undrawn"]
     shown = participation(result.to_json())
     assert (
-        f"{len(undrawn)} of 8 agents were drawn for no round: E-last {100 * np.mean(figures):.2f} / "
+        f"{len(undrawn)} of 8 agents were drawn for no round: own last {100 * np.mean(figures):.2f} ("
         in shown
     )
 

@@ -364,7 +364,7 @@ def test_a_run_whose_method_has_converged_ends_early_with_a_reason_and_serves_ne
     run = in_process(
         tmp_path, scene, observer=lambda one: rows.append(one.to_json()), newcomers=frozenset(late)
     )
-    why = "no agent changed its cluster in 3 successive E-steps"
+    why = "no agent changed its group in 3 successive E-steps"
     result = result_of(run, None)
     assert (result.rounds, result.stopped) == (3, why)
     assert [row for row in rows if row["event"] == "stopped"] == [

@@ -39,7 +39,7 @@ def test_how_the_sum_of_each_group_ended_is_shown_to_people(tmp_path: Path) -> N
     shown = [line for line in map(reduced, rows(tmp_path)) if line is not None]
     state = dashboard_state(Sources(RunPlan("r", "fedavg", 2, 8), lines=shown))
     assert [line.text for line in state.events if "secure sums" in line.text] == [
-        f"secure sums: a group of cluster 0 is passed over: {why}"
+        f"secure sums: one of group 0 is passed over: {why}"
     ]
     tiles = re.sub("<[^>]*>", " ", sections(state)["tiles"]).split()
     assert tiles[-6:] == ["secure", "sums", "1", "of", "8", "agents"]
@@ -145,7 +145,7 @@ def test_no_figure_is_compared_that_the_sums_do_not_have() -> None:
     """Before: a run that was to stop by AUC never did, and its comparison was empty."""
     slots = scene(evaluation={"tune_epochs": 1, "deliver": {}}).method.slots
     for metric in get_args(Metric):
-        measured = metric in slots.modes or metric == "global"  # of E-server
+        measured = metric in slots.modes or metric == "global"  # of mode `server`
         compare = {"methods": ["fedavg"], "metric": metric}
         assert accepted(compare=compare) == measured
         own = [{"name": "fedavg", "metric": metric}]

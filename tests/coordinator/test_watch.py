@@ -115,4 +115,4 @@ def test_a_running_run_prints_the_accuracy_of_each_evaluation() -> None:
     )
     with ProgressBar(Console(file=text, width=120), 10) as progress:
         progress(folded)
-    assert "evaluate: 2/2 agents, E-server accuracy 87.50 %" in text.getvalue()
+    assert "evaluate: 2/2 agents, accuracy served 87.50 %" in text.getvalue()

@@ -119,7 +119,7 @@ def with_larger_j(state: FesemState) -> FesemState:
 
 def test_fesem_stops_once_assignments_rest() -> None:
     strategy = Fesem(mu=0.0, stop="assignments")
-    why = "no agent changed its cluster in 3 successive E-steps"
+    why = "no agent changed its group in 3 successive E-steps"
     assert stop_reasons(strategy, with_one_moved) == ["", "", why, "", "", "", why]
     assert stop_reasons(Fesem(mu=0.0), with_one_moved) == [""] * 7
 
@@ -172,7 +172,7 @@ def test_fesem_with_participants_only_seeds_an_empty_cluster_with_a_client_that_
 def test_fesem_warns_when_nearly_all_agents_share_a_cluster() -> None:
     collapsed = run(Fesem(n_clusters=2, mu=0.0), bowls(*[(1, 1)] * 9, (50, 50)), rounds=1)
     assert (
-        "9 of 10 agents share one of 2 clusters"
+        "9 of 10 agents share one of 2 groups"
         in collapsed.strategy.shown(collapsed.state).notes["warning"]
     )
     healthy = run(Fesem(), two_groups(), rounds=1)

@@ -138,5 +138,5 @@ def test_trimmed_kmeans_that_never_trims_is_kmeans() -> None:
 
 
 def test_trimmed_kmeans_wants_as_many_rows_as_clusters() -> None:
-    with pytest.raises(ValueError, match="2 rows cannot make 3 clusters"):
+    with pytest.raises(ValueError, match="2 rows cannot make 3 groups"):
         trimmed_kmeans(rows(2, 2), 3, trim="median", share=0.0, n_init=1, seed=0)

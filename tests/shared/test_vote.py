@@ -51,8 +51,8 @@ def test_clusters_that_help_are_voted_for_and_train_apart_from_then_on(tmp_path:
     assert [*run.state.assign.values()] == [0, 1] * 4
     assert len(run.state.models) == 2
     answer, at_home = sentences(tmp_path / "a")
-    assert "after round 4: after 5 epochs at home 2 clusters serve the agents better" in at_home
-    assert answer.startswith("vote after round 2: 2 clusters serve the agents better")
+    assert "after round 4: after 5 epochs at home 2 groups serve the agents better" in at_home
+    assert answer.startswith("vote after round 2: 2 groups serve the agents better")
     complete(tmp_path / "b", swapped, scene({"name": "pacfl", **given}))
     assert phases(tmp_path / "b") == ["signature", "vote"]
 
@@ -64,7 +64,7 @@ def test_clusters_that_do_not_help_are_one_model(tmp_path: Path) -> None:
     assert len(run.state.models) == 1
     assert set(run.state.assign.values()) == {0}
     [answer] = sentences(tmp_path / "voted")
-    assert "3 clusters do not serve the agents better than one model" in answer
+    assert "3 groups do not serve the agents better than one model" in answer
 
 
 def test_one_cluster_has_nothing_to_vote_on_and_holds_nothing_back() -> None:

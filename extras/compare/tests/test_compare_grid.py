@@ -144,7 +144,7 @@ def test_a_dumped_comparison_loads_unchanged(tmp_path: Path) -> None:
         ({"published": {}, "partitions": [{"name": "iid", "published": {"x": 1}}]}, r"published names \['x'\]"),
         (
             {"methods": [{"name": "fuzzy", "model_options": {"head": 3}}], "published": {}},
-            r"method fuzzy: the model needs a projection head for 2 clusters; set .*model_options\.head to 2",
+            r"method fuzzy: the model needs a projection head for 2 groups; set .*model_options\.head to 2",
         ),
         ({"methods": [{"name": "fuzzy"}], "published": {}}, "method fuzzy: the model needs a projection head"),
         ({"methods": [{"label": "../x", "name": "fedavg"}], "published": {}}, "methods.0.label"),

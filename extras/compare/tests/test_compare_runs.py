@@ -253,7 +253,7 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(tmp_path: Path, pool: Work
     assert not (tmp_path / "cut" / "result.json").exists()
     again = simulate(scene, RunOptions(tmp_path / "cut", resume=True), pool, lambda row: None)
     assert model_bytes(tmp_path / "cut") == model_bytes(tmp_path / "whole")
-    assert again["accuracy"] == whole["accuracy"]  # E-last is measured with the agents' memories
+    assert again["accuracy"] == whole["accuracy"]  # own last is measured with the agents' memories
 
 
 @pytest.mark.usefixtures("numpy_learner")

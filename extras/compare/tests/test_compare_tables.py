@@ -249,7 +249,7 @@ def test_bytes_on_the_wire_are_unknown_without_a_broker() -> None:
     assert row_of(cell("four"), compare, silent, [])["mb_wire"] is None
 
 
-def test_a_method_is_summarised_by_mean_and_population_deviation() -> None:
+def test_a_method_is_summarised_by_mean_and_standard_deviation() -> None:
     compare = compared(scenario())
     rows = [
         row_of(cell("fedclust", seed), compare, result(last), [])
@@ -258,7 +258,7 @@ def test_a_method_is_summarised_by_mean_and_population_deviation() -> None:
     [found] = summaries(scenario(), rows)
     last = found.figures["last_accuracy_macro"]
     assert last.mean == pytest.approx(0.8)
-    assert last.std == pytest.approx(0.1)
+    assert last.std == pytest.approx(0.02**0.5)  # n - 1
     assert last.n == 2
     assert found.to_json()["last_accuracy_macro"] == {"mean": last.mean, "std": last.std, "n": 2}
     assert found.figures["figure"].mean == pytest.approx(0.8)
@@ -287,12 +287,11 @@ def test_the_markdown_table_has_the_expected_columns_and_figures() -> None:
     assert dict(zip(words.headers, words.rows[1], strict=True)) == {
         "method": "fedclust",
         "seeds": "2",
-        "E-last": "80.00±10.00",
-        "E-server": "30.00±0.00",
-        "published (ours)": "95.50 (last 80.00)",
-        "J": "0.5000",
+        "own last": "80.00±14.14",
+        "served": "30.00±0.00",
+        "published (ours)": "95.50 (own last 80.00)",
         "ARI": "1.00±0.00",
-        "clusters": "2",
+        "groups": "2",
         "rounds to 75 %": "2, –",
         "Mbit to it": "96.00 (1 of 2)",
         "Mbit per agent": "3.00",
@@ -304,8 +303,8 @@ def test_the_markdown_table_has_the_expected_columns_and_figures() -> None:
         "ARI",
         "MB on the wire",
     }  # no empty columns
-    assert "| fedavg | 2 | 80.00±10.00 | 30.00±0.00 | – |" in text
-    assert "| fedavg | 2 | 10.00±0.00 | 20.00±0.00 | – |" in text
+    assert "| fedavg | 2 | 80.00±14.14 | 30.00±0.00 | – |" in text
+    assert "| fedavg | 2 | 10.00±0.00 |" not in text  # nobody reads the average by samples
 
 
 def test_the_layout_of_averages_has_both_of_accuracy_and_f1_in_the_metrics_mode() -> None:
@@ -321,7 +320,7 @@ def test_the_layout_of_averages_has_both_of_accuracy_and_f1_in_the_metrics_mode(
         "30.00",
         "50.00",
     ]
-    assert "E-last" not in shown
+    assert "own last" not in shown
     assert markdown(scene, found).count("| :--") == 1
 
 
@@ -354,13 +353,13 @@ def test_a_comparison_of_a_regression_speaks_of_errors_in_units_of_the_target() 
     assert (rows[0]["figure"], rows[0]["measure"], rows[0]["rounds_to_target"]) == (3.25, "rmse", 3)
     found = summaries(scene, rows)
     (words,) = tables(scene, found)
-    assert "RMSE in units of the target, macro average" in words.title
+    assert "RMSE in units of the target, mean over agents" in words.title
     shown = dict(zip(words.headers, words.rows[1], strict=True))
     expected = {
-        "E-server": "3.2500",
-        "E-server MAE": "1.6250",
-        "E-server R2": "0.8000",
-        "published (ours)": "4.25 (server 3.25)",
+        "served": "3.2500",
+        "served MAE": "1.6250",
+        "served R2": "0.8000",
+        "published (ours)": "4.25 (served 3.25)",
         "rounds to RMSE 3.5": "3",
     }
     assert expected.items() <= shown.items()

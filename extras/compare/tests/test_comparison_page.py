@@ -71,7 +71,7 @@ def test_the_report_of_a_comparison_writes_a_page_into_its_folder(whole: Path) -
     for words in (
         "comparison of 2 methods",
         "seeds 1, 2",
-        "mean ± population deviation over seeds",
+        "± standard deviation over seeds",
         "Accuracy at the end, seed by seed",
         "Lines are means over seeds",
         "<h2>Cells</h2>",

@@ -97,11 +97,11 @@ def test_the_better_reference_counts() -> None:
         ),
     )
     assert [one.sentence for one in found] == [
-        "fedavg: E-last accuracy 50.00 against 80.00 alone (local): "
+        "fedavg: accuracy own last 50.00 against 80.00 alone (local): "
         "30.00 points worse (95 %: 30.00 to 30.00); agents alone are better",
-        "fedclust, 2 clusters: E-last accuracy 90.00 against 50.00 with one model (fedavg) and 80.00 alone (local): "
+        "fedclust, 2 groups: accuracy own last 90.00 against 50.00 with one model (fedavg) and 80.00 alone (local): "
         "10.00 points better than alone (95 %: 10.00 to 10.00); worth 2 models",
-        "four, 4 clusters: E-last accuracy 70.00 against 50.00 with one model (fedavg) and 80.00 alone (local): "
+        "four, 4 groups: accuracy own last 70.00 against 50.00 with one model (fedavg) and 80.00 alone (local): "
         "10.00 points worse than alone (95 %: 10.00 to 10.00); agents alone are better",
     ]
 
@@ -156,7 +156,7 @@ def test_only_seeds_of_both_methods_count() -> None:
     assert [reference.method for reference in one.references] == ["fedavg"]
     assert one.references[0].gain.mean == pytest.approx(0.1)
     single = [row("fedavg", 4, [0.5]), row("fedclust", 4, [0.6], clusters=1)]
-    assert only(verdicts(scene(), single)).sentence.startswith("fedclust: E-last accuracy 60.00")
+    assert only(verdicts(scene(), single)).sentence.startswith("fedclust: accuracy own last 60.00")
     assert verdicts(scene(), rows(fedclust={4: [0.6]})) == []
 
 
@@ -176,9 +176,9 @@ def test_every_method_is_set_against_the_constant_and_trees_too() -> None:
         of_runs("fedclust", [0.8, 0.9], **alone),
     ]
     assert [one.sentence for one in verdicts(scene(), compared)] == [
-        "fedavg: E-last accuracy 55.00 against 40.00 alone (local), 20.00 by the constant and 75.00 by trees: "
+        "fedavg: accuracy own last 55.00 against 40.00 alone (local), 20.00 by the constant and 75.00 by trees: "
         "20.00 points worse than trees (95 %: 20.00 to 20.00); trees are better",
-        "fedclust, 2 clusters: E-last accuracy 85.00 against 55.00 with one model (fedavg), 40.00 alone (local), "
+        "fedclust, 2 groups: accuracy own last 85.00 against 55.00 with one model (fedavg), 40.00 alone (local), "
         "20.00 by the constant and 75.00 by trees: "
         "10.00 points better than trees (95 %: 10.00 to 10.00); worth 2 models",
     ]
@@ -190,7 +190,7 @@ def test_every_method_is_set_against_the_constant_and_trees_too() -> None:
 def test_a_federation_that_is_no_better_than_the_constant_is_not_worth_it() -> None:
     alone = of_runs("fedavg", [0.5, 0.6], baseline=[0.5, 0.6])
     assert only(verdicts(scene(), [alone])).sentence == (
-        "fedavg: E-last accuracy 55.00 against 55.00 by the constant: "
+        "fedavg: accuracy own last 55.00 against 55.00 by the constant: "
         "0.00 points better (95 %: 0.00 to 0.00); not worth it"
     )
 
@@ -211,7 +211,13 @@ def test_standings_have_the_best_first_with_ranks_over_seeds_and_paired_gains() 
         "fedclust": {4: [0.5, 0.7], 5: [0.6, 0.8]},
     }
     [table] = standings(scene(), rows(**figures))
-    assert table.headers == ["method", "E-last", "gain over fedavg", "gain over local", "mean rank"]
+    assert table.headers == [
+        "method",
+        "own last",
+        "gain over fedavg",
+        "gain over local",
+        "mean rank",
+    ]
     by_method = {line[0]: line[1:] for line in table.rows}
     assert [line[0] for line in table.rows] == ["local", "fedclust", "fedavg"]
     assert [by_method[name][-1] for name in by_method] == ["1.5", "1.5", "3.0"]
@@ -272,7 +278,7 @@ def test_a_comparison_of_one_seed_shows_the_compared_figure_alone() -> None:
     scene_of_one = scene_with({"seeds": [4]})
     found = deciding(scene_of_one, rows(fedavg={4: [0.5, 0.6]}, fedclust={4: [0.7, 0.8]}))
     assert found is not None
-    assert found.headers == ["method", "E-last", "models"]
+    assert found.headers == ["method", "own last", "models"]
     assert [list(line) for line in found.rows] == [
         ["fedavg", "55.00", "–"],
         ["fedclust", "75.00", "2"],

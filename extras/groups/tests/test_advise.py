@@ -41,14 +41,14 @@ def notes(silhouette: float | None = None, **chances: float) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("found", "kind", "sentence"),
     [
-        (notes(), "one model", "do not cluster: no shift found between the data of 4 agents"),
-        (notes(0.8, style=0.001), "groups", "cluster: style differs between agents"),
+        (notes(), "one model", "no groups: no shift found between the data of 4 agents"),
+        (notes(0.8, style=0.001), "groups", "groups: style differs between agents"),
         (
             notes(0.8, style=0.001),
             "groups",
             "2 groups; take kin, whose agents vote on it, or fedclust or ifca",
         ),
-        (notes(0.3, labels=0.001), "own models", "personalise rather than cluster: labels differ"),
+        (notes(0.3, labels=0.001), "own models", "own models rather than groups: labels differ"),
         (notes(None, labels=0.001, concept=0.001), "own models", "labels and concept differ"),
         ({"silhouettes": {}}, "unknown", "fewer than four agents sent one"),
     ],
@@ -86,7 +86,7 @@ def test_values_that_differ_by_their_level_alone_need_a_bias_on_each_device_and_
     for silhouette in (0.3, 0.8):
         level = advice(notes(silhouette, labels=0.001), 4, GROUPS, "values")
         assert level.kind == "one model"
-        assert level.sentence.startswith("do not cluster: the level of the targets differs")
+        assert level.sentence.startswith("no groups: the level of the targets differs")
         assert level.sentence.endswith(f"take fedavg, and {keep}")
     both = advice(notes(0.8, labels=0.001, concept=0.001), 4, GROUPS, "values")
     assert both.sentence.endswith(f"or try one model: {keep}")
@@ -161,7 +161,7 @@ def test_the_command_prints_sentence_tests_and_groups_in_eighty_columns(
     command = ["advise", str(ROOT / "scenarios" / "kin.yaml")]
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 0
-    assert "cluster: style differs between agents" in shown.output
+    assert "groups: style differs between agents" in shown.output
     assert "0.0005" in shown.output
     assert "and 88 more" in shown.output
     assert max(map(len, shown.output.splitlines())) <= 80

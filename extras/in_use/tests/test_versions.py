@@ -77,7 +77,7 @@ def test_versions_that_cannot_be_published_are_refused_with_a_reason(finished: P
         promote.chosen(str(finished / "models"), nothing)
     last = last_version(finished)
     save_version(finished, round_name(9), replace(last, round=9, models=last.models[:1]))
-    with pytest.raises(UserError, match="a cluster that has no model"):
+    with pytest.raises(UserError, match="a group that has no model"):
         version_of_round(finished, 9)
     infinite = tuple(np.full_like(model, np.inf) for model in last.models)
     save_version(finished, round_name(9), replace(last, round=9, models=infinite))

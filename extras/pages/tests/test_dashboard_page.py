@@ -19,7 +19,7 @@ HOSTILE = '</td><img src=x onerror="window.hacked=1"><script>window.hacked=1</sc
 TEXT = "document.body.innerText"
 FIRST_FIGURE = "document.querySelector('#agents tbody td:nth-child(4)').textContent"
 READOUT = "document.querySelector('#chart-figure .readout').textContent"
-AFTER_2 = "after round 2: all agents 87.5 %, cluster 0 87.5 %, cluster 1 87.5 %"
+AFTER_2 = "after round 2: all agents 87.5 %, group 0 87.5 %, group 1 87.5 %"
 PAGE_BYTES = 60_000  # at most, without data: what a phone loads over a slow network
 
 

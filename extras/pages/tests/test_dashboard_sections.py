@@ -49,13 +49,11 @@ def test_a_chart_has_the_figures_of_all_agents_and_of_each_cluster() -> None:
     before, newest = phase(1, evaluated=0.25), phase(2, evaluated=0.5, by_cluster=figures)
     made = drawn(phase(1), before, newest)["chart-figure"]
     shown = words(made)
-    assert shown.startswith("E-server accuracy by cluster accuracy in %")
+    assert shown.startswith("Accuracy served by group accuracy in %")
     assert "all agents 50.0 %" in shown
-    assert "cluster 0 25.0 %" in shown
-    assert "cluster 12 75.0 %" in shown
-    assert values(made)[1:] == [
-        "after round 2: all agents 50.0 %, cluster 0 25.0 %, cluster 12 75.0 %"
-    ]
+    assert "group 0 25.0 %" in shown
+    assert "group 12 75.0 %" in shown
+    assert values(made)[1:] == ["after round 2: all agents 50.0 %, group 0 25.0 %, group 12 75.0 %"]
     assert len(drawings(made)) == 2, "one for a desk, one for a phone"
 
 
@@ -65,8 +63,8 @@ def test_a_run_of_which_the_broker_keeps_one_phase_has_bars_and_sentences_and_no
     figures = {"0": {"accuracy": 0.25}, "1": {"accuracy": 0.75}}
     made = drawn(phase(9, evaluated=0.5, by_cluster=figures))
     shown = words(made["chart-figure"])
-    assert shown.startswith("E-server accuracy by cluster, after round 9")
-    assert "cluster 0 25.0 %" in shown
+    assert shown.startswith("Accuracy served by group, after round 9")
+    assert "group 0 25.0 %" in shown
     assert len(drawings(made["chart-figure"])) == 2
     others = [made[name] for name in ("chart-loss", "chart-reports", "chart-traffic")]
     assert [len(drawings(other)) for other in others] == [0, 0, 0]
@@ -75,15 +73,15 @@ def test_a_run_of_which_the_broker_keeps_one_phase_has_bars_and_sentences_and_no
 
 def test_the_first_tile_has_the_figure_and_its_change() -> None:
     first, second = phase(1, evaluated=0.5), phase(2, evaluated=0.625)
-    assert "mean E-server accuracy 50.0 % after round 1" in words(drawn(phase(1), first)["tiles"])
+    assert "mean accuracy served 50.0 % after round 1" in words(drawn(phase(1), first)["tiles"])
     shown = words(drawn(phase(1), first, phase(2), second)["tiles"])
-    assert shown.startswith("mean E-server accuracy 62.5 % +12.5 points, after round 2")
+    assert shown.startswith("mean accuracy served 62.5 % +12.5 points, after round 2")
 
 
 def test_the_log_has_rounds_and_evaluations_the_newest_first() -> None:
     made = drawn(phase(1, missing=[]), phase(1, evaluated=0.5, missing=[]))
     first, second = re.findall(r"<li>(.*?)</li>", made["events"])
-    assert "mean E-server accuracy 50.00 %" in words(first)
+    assert "mean accuracy served 50.00 %" in words(first)
     assert "reports" in words(second)
 
 
@@ -132,8 +130,8 @@ def test_tiles_show_the_newest_figures_who_is_here_and_what_went_wrong() -> None
     roster = RosterMessage(run="r1", agents=rows, refusals={"size": 1, "rate": 12})
     made = drawn(phase(1), phase(1, evaluated=0.5), roster=roster)
     assert words(made["tiles"]) == (
-        "mean E-server accuracy 50.0 % after round 1 agents here 3 of 10 1 offline, 1 in quarantine "
-        "clusters 2 0 agents moved traffic 3 kB 2 kB to agents "
+        "mean accuracy served 50.0 % after round 1 agents here 3 of 10 1 offline, 1 in quarantine "
+        "groups 2 0 agents moved traffic 3 kB 2 kB to agents "
         "missing reports 2 no attempt was void refused messages 13 rate 12, size 1"
     )
     large = RosterMessage(run="r1", agents=agents(10_000))

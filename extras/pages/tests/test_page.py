@@ -115,7 +115,7 @@ def test_a_page_is_one_file_and_the_same_runs_give_the_same_bytes(tmp_path: Path
     assert len(drawings) == made.count("<svg") > 8
     for drawing in drawings:
         ElementTree.fromstring(drawing)  # noqa: S314 - our own
-    for word in (*table.headers, "fedclust", "Agents per cluster over rounds"):
+    for word in (*table.headers, "fedclust", "Agents per group over rounds"):
         assert word in made
 
 
@@ -145,11 +145,11 @@ def test_a_page_begins_with_the_sentence_the_deciding_figure_and_what_is_odd(
     first, _, rest = page_of(folder).partition('<div class="pictures">')
     result = finished(folder)
     figure = MEASURES["accuracy"].text(result["accuracy"]["delivered"]["accuracy"]["macro"])
-    assert f"E-delivered accuracy {figure} %" in first.split('class="lead">')[1]
+    assert f"accuracy in use {figure} %" in first.split('class="lead">')[1]
     assert first.count(' decides"><b>') == 1
-    assert f' decides"><b>{figure}</b><span>E-delivered' in first
+    assert f' decides"><b>{figure}</b><span>in use' in first
     assert "<table" not in first
-    assert "E-tuned" not in first
+    assert "fine-tuned" not in first
     assert "Results" in rest
 
     odd = [one.to_json() for one in (Odd(("agent-3",), "scale", "too large", "look there"),)]
@@ -210,11 +210,11 @@ def test_a_regression_has_its_own_units_and_no_percentages(tmp_path: Path) -> No
     assert one.measure.name == "rmse"
     made = page_of(folder)
     for words in (
-        "RMSE in units of the target, macro",
-        "MSE in squared units of the target, micro",
+        "Results, mean over agents",
+        "MSE in squared units of the target",
         "RMSE over rounds, mean over agents",
         "RMSE in units of the target; lower is better",
-        "E-server, RMSE in units of the target: mean",
+        "served, RMSE in units of the target: mean",
     ):
         assert words in made
     assert "accuracy in %" not in made
@@ -230,7 +230,7 @@ def test_a_single_evaluation_makes_bars_from_zero(tmp_path: Path) -> None:
     assert first.title == "Accuracy after round 3, mean over agents"
     drawing = document(first.drawing)
     figure = 100 * one.over_rounds("server")[0][1]
-    for words in ("E-server", "E-last", f">{figure:.2f}<", ">0<", ">100<"):
+    for words in ("served", "own last", f">{figure:.2f}<", ">0<", ">100<"):
         assert words in drawing
 
 
@@ -259,7 +259,7 @@ def test_the_page_of_fesem_shows_agents_models_over_rounds(tmp_path: Path) -> No
         "warmup",
         "round 3",
         "PC 1 (",
-        "cluster 1",
+        "group 1",
         "group 0",
     ):
         assert words in made

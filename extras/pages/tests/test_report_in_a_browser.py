@@ -29,7 +29,7 @@ def test_a_page_is_complete_sorts_searches_and_asks_for_nothing(tmp_path: Path) 
         page.show(file.as_uri())
         page.wait_for("document.readyState === 'complete'")
         words = page.value("document.body.innerText")
-        for expected in ("E-server", "accuracy in %", "Agents per cluster over rounds", HOSTILE):
+        for expected in ("served", "accuracy in %", "Agents per group over rounds", HOSTILE):
             assert expected in words
         assert page.value("window.hacked") is None
         assert page.value("document.querySelectorAll('script').length") == 1

@@ -56,7 +56,7 @@ def answered(**figures: tuple[float, float]) -> Answer:
 def test_the_sentence_is_that_of_the_verdict_on_the_best_way() -> None:
     found = answered(local=(0.5, 0.6), fedavg=(0.6, 0.7), fedclust=(0.9, 0.9))
     assert found.verdict.method == "fedclust"
-    assert found.sentence.startswith("groups, 2 clusters: in use accuracy 90.00 against 65.00 ")
+    assert found.sentence.startswith("2 groups: accuracy in use 90.00 against 65.00 ")
     rest = found.verdict.sentence.partition("accuracy")[2]
     assert found.sentence.endswith(rest)
 

@@ -96,7 +96,7 @@ Choose = Literal["silhouette", "rotations", "gap"]
 Gate = Annotated[
     Literal["cards", "none"],
     Field(
-        description="The condition for more than one cluster, unless the cut is given. cards: each agent "
+        description="The condition for more than one group, unless the cut is given. cards: each agent "
         "sends a summary of its data, and one of three tests must find that agents differ. none: "
         "no condition. Cards are not private: under a privacy section none are sent."
     ),
@@ -315,7 +315,7 @@ def shift_facts(state: Tested, gate: str) -> dict[str, Any]:
     if not state.chances:
         return {"shift": f"not tested: fewer than {LEAST_CARDS} agents sent a card"}
     kinds = found(state.chances)
-    text = f"agents differ in {' and '.join(kinds)}" if kinds else "no shift found: one cluster"
+    text = f"agents differ in {' and '.join(kinds)}" if kinds else "no shift found: one group"
     return {
         "shift": text,
         "shift_chances": dict(zip(kinship.KINDS, state.chances, strict=True)),
@@ -373,7 +373,7 @@ class Numbered(BaseModel):
         None,
         ge=1,
         json_schema_extra=FIRST,
-        description="K: the number of clusters. null: the number of groups that the cards show (gate), and the "
+        description="K: the number of groups. null: the number of groups that the cards show (gate), and the "
         "method's usual number where no cards are sent.",
     )
     gate: Gate = "cards"
@@ -383,7 +383,7 @@ class Numbered(BaseModel):
     def _a_number_is_cut_from_cards_or_given(self) -> Self:
         if self.min_group is not None and (self.n_clusters is not None or self.gate == "none"):
             raise ValueError(
-                "min_group is of the cut of the cards, from which the number of clusters comes where neither "
+                "min_group is of the cut of the cards, from which the number of groups comes where neither "
                 "n_clusters nor gate: none is set: leave it out"
             )
         return self
@@ -490,9 +490,9 @@ class ClusteredOnce(Voting[G], Gated[G], Generic[G]):
     vote: Literal["auto", "none"] | None = Field(
         None,
         description="auto: all agents train one model in the first third of the rounds; then they vote, on samples that they "
-        "hold back, whether the average of their cluster serves them better. If so, clusters train next to the one model for a "
-        "third of the rounds, and apart if most agents gain after five epochs at home too. none: clusters train apart from the "
-        "first round. null: auto where cards decide whether there are clusters, without an optimiser of the server; else none.",
+        "hold back, whether the average of their group serves them better. If so, groups train next to the one model for a "
+        "third of the rounds, and apart if most agents gain after five epochs at home too. none: groups train apart from the "
+        "first round. null: auto where cards decide whether there are groups, without an optimiser of the server; else none.",
     )
 
     min_group: MinGroup = None
@@ -689,12 +689,12 @@ def useless(state: Grouped, rule: Cut | None) -> dict[str, str]:
         if state.chances and not found(state.chances):
             why = f"no shift found between the data of {agents} agents"
         text = (
-            f"{why}: one cluster, this run is FedAvg. Set strategy.n_clusters if you know of groups"
+            f"{why}: one group, this run is FedAvg. Set strategy.n_clusters if you know of groups"
         )
     elif len(members) == agents:
         text = (
-            f"each of {agents} agents is a cluster of its own: no agent learns from another. "
-            "Set strategy.n_clusters to make fewer clusters"
+            f"each of {agents} agents is a group of its own: no agent learns from another. "
+            "Set strategy.n_clusters to make fewer groups"
         )
     else:
         return {}

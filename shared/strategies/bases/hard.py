@@ -132,7 +132,7 @@ class ManyModels(Strategy[H], Generic[H]):
 
     def continued(self, state: H, fresh: H) -> H:
         if not state.models:
-            raise ValueError("that run has formed no clusters")
+            raise ValueError("that run has formed no groups")
         settings = {name: getattr(fresh, name) for name in SETTINGS if hasattr(fresh, name)}
         if settings.get("schedule"):
             raise ValueError(

@@ -12,7 +12,7 @@ from covey.shared.strategies.base import ClientId, View
 T = TypeVar("T")
 
 # why such a method refuses a rule that picks whole reports
-SOFT = "it picks whole reports, and here each report counts in part in every cluster"
+SOFT = "it picks whole reports, and here each report counts in part in every group"
 
 
 def merged(before: Mapping[ClientId, T], news: Mapping[ClientId, T]) -> dict[ClientId, T]:

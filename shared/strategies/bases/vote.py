@@ -260,7 +260,7 @@ def elected(state: B, reports: Reports, tested: Collection[str]) -> tuple[B, str
         if outcome.z > (0.0 if enough else SURE) and is_for_most and not outcome.harms:
             helpful[name] = outcome.gain
         count = len(set(groups.values()))
-        what = f"{count} clusters" if name == CLUSTERS else f"{count} groups by {name}"
+        what = f"{count} groups" if name == CLUSTERS else f"{count} groups by {name}"
         answers.append(
             f"vote after round {state.done}: {when}{what} {'serve' if name in helpful else 'do not serve'} the agents better "
             f"than one model ({counts(outcome)})"

@@ -1,0 +1,73 @@
+"""Heads and sentences have one plain word for each thing: *group*, and what a figure is of.
+
+Keys of files and messages keep theirs (`clusters`, `delivered`): programs read them, people read these.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from covey.coordinator.view.words import MODE_TITLES
+from scripts.size import FOLDERS as PRODUCT
+from tests.test_docs_site import PAGES_OF_THE_SITE
+from tests.test_words import CODE_BLOCK, QUOTATION
+
+ROOT = Path(__file__).resolve().parent.parent
+OF_GROUPS = re.compile(r"(?<![\w.`'/{*=-])clusters?(?![\w`'=*-])", re.IGNORECASE)
+OF_MACHINES = re.compile(r"\b(Dask|nodes?|brokers?)\b")  # the other thing of that name
+OF_PAPERS = re.compile(r"\bE-(server|delivered|tuned|last|best)\b")
+LINKED = re.compile(r"\]\([^)]*\)")  # an address keeps its name
+
+
+def sentences(source: str) -> Iterator[str]:
+    """The strings with blanks of a module, those in braces left out; no docstrings, and nothing that only a digest reads."""
+    tree = ast.parse(source)
+    unseen = {
+        id(inner)
+        for node in ast.walk(tree)
+        for inner in ast.walk(node)
+        if (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        or (isinstance(node, ast.Attribute) and node.attr == "encode")
+        or (isinstance(node, ast.JoinedStr) and inner is not node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in unseen:
+            continue
+        match node:
+            case ast.Constant(value=str(text)) if " " in text:
+                yield text
+            case ast.JoinedStr(values=parts):
+                yield "".join(
+                    str(one.value) if isinstance(one, ast.Constant) else "{}" for one in parts
+                )
+
+
+def test_a_figure_is_named_in_words() -> None:
+    assert list(MODE_TITLES.values()) == ["served", "in use", "fine-tuned", "own last"]
+
+
+def test_sentences_of_the_programs_say_group() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {text}"
+        for folder in PRODUCT
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if "tests" not in path.parts
+        for text in sentences(path.read_text("utf-8"))
+        if (OF_GROUPS.search(text) and not OF_MACHINES.search(text)) or OF_PAPERS.search(text)
+    ]
+    assert found == []
+
+
+def test_pages_say_group() -> None:
+    found = []
+    for page in PAGES_OF_THE_SITE:
+        text = LINKED.sub("]", CODE_BLOCK.sub("", page.read_text("utf-8")))
+        found += [
+            f"{page.name}: {line}"
+            for line in QUOTATION.sub("`…`", text).splitlines()
+            if (OF_GROUPS.search(line) and not OF_MACHINES.search(line)) or OF_PAPERS.search(line)
+        ]
+    assert found == []
