@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # a table needs no notices
 
 Styles = Mapping[str, str]  # the colour of cells, by their words
 NO_STYLES: Styles = {}
+WIDE = 72  # a table of results is as wide as its title, up to these columns
 
 
 def framed(table: Table, styles: Styles = NO_STYLES, width: int = sys.maxsize) -> rich.table.Table:
@@ -47,7 +48,7 @@ def _widths(table: Table, width: int) -> list[int]:
 
 def results_table(table: Table) -> rich.table.Table:
     """A table of results; no line of it is wrapped."""
-    drawn = rich.table.Table(title=table.title)
+    drawn = rich.table.Table(title=table.title, min_width=min(len(table.title), WIDE))
     for place, column in enumerate(table.columns):
         width = _longest([column.title, *_cells(table, place)])
         drawn.add_column(column.title, justify=_side(column), no_wrap=True, min_width=width)
