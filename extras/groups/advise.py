@@ -1,4 +1,4 @@
-"""`coordinator advise`: which shift a fleet has, and whether clusters would help, before anything is trained.
+"""`coordinator advise`: which shift a fleet has, and whether groups would help, before anything is trained.
 
 The advice is that of cards alone: a run of Kin that ends after its tests. With a number of rounds the run
 continues, and its agents vote. The run's folder is a temporary one, and no model of it is published.
@@ -88,7 +88,7 @@ def advise_command(
     allow: Allow = None,
     as_json: Json = False,
 ) -> None:
-    """Find out which shift a fleet has and whether clusters would help, from cards alone: nothing is trained.
+    """Find out which shift a fleet has and whether groups would help, from cards alone: nothing is trained.
 
     With --from the data of the devices is read here. Otherwise a scenario with a fleet section is asked in process, and
     any other over the broker. The method of the scenario does not matter.

@@ -65,10 +65,10 @@ def test_a_fleet_without_shift_is_one_cluster_and_the_record_has_why(
     end = run(strategy, alike(), rounds=1)
     facts = notes(end)
     assert len(end.state.models) == 1
-    assert facts["shift"] == "no shift found: one cluster"
+    assert facts["shift"] == "no shift found: one group"
     assert min(facts["shift_chances"].values()) >= 0.01
     assert (
-        "no shift found between the data of 10 agents: one cluster, this run is FedAvg"
+        "no shift found between the data of 10 agents: one group, this run is FedAvg"
         in (facts["warning_clusters"])
     )
 
@@ -235,7 +235,7 @@ def test_methods_that_need_a_number_take_that_of_the_cards_and_one_without_a_shi
     method: Any,
 ) -> None:
     one, two = (run(method(), clients, SGD, rounds=2) for clients in (alike(), swapped()))
-    assert (len(one.state.models), notes(one)["shift"]) == (1, "no shift found: one cluster")
+    assert (len(one.state.models), notes(one)["shift"]) == (1, "no shift found: one group")
     assert (len(two.state.models), notes(two)["shift"]) == (3, "agents differ in concept")
     given = run(method(n_clusters=3), swapped(), SGD, rounds=2)
     assert not any(CARD in phase.sizes for phase, _ in given.phases)
@@ -366,5 +366,5 @@ def test_options_written_out_and_read_again_are_the_same(strategy: Strategy[Any]
 def test_fedclust_warns_where_every_agent_is_a_cluster_of_its_own() -> None:
     locals_ = bowls(*((0.0, float(head)) for head in range(6)))
     end = run(FedClust(threshold=-1.0), locals_, rounds=1)
-    assert "each of 6 agents is a cluster of its own" in notes(end)["warning_clusters"]
+    assert "each of 6 agents is a group of its own" in notes(end)["warning_clusters"]
     assert "warning_clusters" not in notes(run(FedClust(n_clusters=1), locals_, rounds=1))

@@ -314,7 +314,7 @@ def test_cfl_never_splits_a_fleet_whose_cards_show_no_shift() -> None:
     end = run(Cfl(), clients, SGD, rounds=2)
     facts = end.strategy.shown(replace(end.state, rounds=2)).notes
     assert len(end.state.models) == 1
-    assert facts["shift"] == "no shift found: one cluster"
+    assert facts["shift"] == "no shift found: one group"
     assert "no shift found between the data of the agents" in facts["warning_clusters"]
     for gate, models in (("cards", 1), ("none", 2)):
         always = Cfl.model_validate({"eps_1": 99, "eps_2": 0, "warmup": 0, "gate": gate})

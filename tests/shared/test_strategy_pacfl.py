@@ -263,7 +263,7 @@ def test_pacfl_by_default_finds_groups_and_without_a_gate_leaves_agents_without_
     one = run(Pacfl(gate="none"), alike, rounds=1)
     assert len(one.state.models) == 1
     assert (
-        "one cluster, this run is FedAvg" in one.strategy.shown(one.state).notes["warning_clusters"]
+        "one group, this run is FedAvg" in one.strategy.shown(one.state).notes["warning_clusters"]
     )
     assert len(run(Pacfl(choose="gap", min_group=1), alike, rounds=1).state.models) > 1
 
