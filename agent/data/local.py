@@ -21,14 +21,13 @@ from covey.agent.data.scaling import (
     standardised_targets,
     target_scale_of,
 )
-from covey.agent.data.table_columns import circular
 from covey.agent.data.values import spelled
 from covey.agent.policy import OwnersRules
 from covey.shared.errors import DataError, PublicError
 from covey.shared.numerics import kinship
 from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Vector
-from covey.shared.scenario.columns import TableColumn, width_of
+from covey.shared.scenario.columns import DAY_S, WEEK_S, YEAR_S, TableColumn, width_of
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Training
 from covey.shared.strategies.client_half import DataSplit, SampleIndices
@@ -54,6 +53,18 @@ def prepared(data: Dataset, task: Task) -> Dataset:
         test_features=inputs(data.test_features, words, task),
         columns=None,
     )
+
+
+def circular(seconds: Float32, *, seasonal: bool = False) -> Float32:
+    """Seconds of the week (n, ...) as inputs (n, 4 or 6, ...): sine and cosine in the day, the week, and with `seasonal` the
+    year; zeros for NaN."""
+    exact = seconds.astype(np.float64)
+    periods = (DAY_S, WEEK_S, YEAR_S) if seasonal else (DAY_S, WEEK_S)
+    angles = [2 * np.pi * exact / period for period in periods]
+    inputs = [wave(angle) for angle in angles for wave in (np.sin, np.cos)]
+    stacked: Float32 = np.stack(inputs, axis=1).astype(np.float32)
+    stacked[np.isnan(stacked)] = 0.0
+    return stacked
 
 
 def inputs(raw: Array, words: Words, task: Task) -> Float32:
@@ -410,7 +421,7 @@ def card_of(
     client: str,
     min_cell: int,
     blocks: int | None = None,
-) -> kinship.Card:
+) -> Card:
     """The card of an agent.
 
     Args:

@@ -19,11 +19,9 @@ import numpy.typing as npt
 from covey.agent.data.cells import BadCell, BadCells, Cells, quoted
 from covey.agent.data.table_rows import Block
 from covey.agent.data.values import EPOCH, is_missing, moment_of, number_written, spelled, value_of
+from covey.shared.scenario.columns import DAY_S, WEEK_S
 
 BEGIN_S = 946_684_800.0  # 1 January 2000, in seconds since 1970
-DAY_S = 86_400
-WEEK_S = 7 * DAY_S
-YEAR_S = 365.2425 * DAY_S
 
 
 def seconds_of_week(
@@ -80,18 +78,6 @@ def instants(cells: Cells) -> list[float]:
         else:
             found.append((moment.replace(tzinfo=UTC) - EPOCH).total_seconds())
     return found
-
-
-def circular(seconds: Float32, *, seasonal: bool = False) -> Float32:
-    """Seconds of the week (n, ...) as inputs (n, 4 or 6, ...): sine and cosine in the day, the week, and with `seasonal` the
-    year; zeros for NaN."""
-    exact = seconds.astype(np.float64)
-    periods = (DAY_S, WEEK_S, YEAR_S) if seasonal else (DAY_S, WEEK_S)
-    angles = [2 * np.pi * exact / period for period in periods]
-    inputs = [wave(angle) for angle in angles for wave in (np.sin, np.cos)]
-    stacked: Float32 = np.stack(inputs, axis=1).astype(np.float32)
-    stacked[np.isnan(stacked)] = 0.0
-    return stacked
 
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)

@@ -101,7 +101,7 @@ class Pool:
         self._idle: list[_Worker] = []  # those of `_alive` without a job, longest idle first
         self._queue: list[tuple[float, int, asyncio.Future[_Worker]]] = []  # a heap: -weight, call
         self._calls = 0  # so far; of two jobs with equal weight, the earlier call starts first
-        self._chores: set[asyncio.Task[None]] = set()  # workers that start, end or are given up
+        self._chores: set[asyncio.Task[object]] = set()  # workers that start, end or are given up
 
     def __repr__(self) -> str:
         waiting = self._count_waiting()
@@ -230,7 +230,7 @@ class Pool:
             self._idle.remove(worker)
             self._alive.discard(worker)
             self._vacancies += 1
-            self._start_chore(_end(worker))
+            self._start_chore(worker.end())
 
     async def _give_up(self, worker: _Worker) -> None:
         """Nobody waits for the answer any more: let the worker finish soon, or kill it."""
@@ -245,7 +245,7 @@ class Pool:
         else:
             self._release(worker)
 
-    def _start_chore(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_chore(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
@@ -307,7 +307,3 @@ class _Worker:
                 return await asyncio.wait_for(self._process.wait(), EXIT_S)
         await kill(self._process)
         return await self._process.wait()
-
-
-async def _end(worker: _Worker) -> None:
-    await worker.end()

@@ -38,20 +38,9 @@ from covey.coordinator.cli.options import (
 )
 from covey.coordinator.odd import read_odd
 from covey.coordinator.processes import launch
-from covey.coordinator.processes.finish import finish
 from covey.coordinator.record.notices import BrokerReady, ModelChosen, Observer
 from covey.coordinator.report.odd_list import show_odd
 from covey.coordinator.report.progress import ProgressBar
-from covey.coordinator.report.tables import (
-    baseline,
-    newcomers,
-    none_evaluated,
-    participation,
-    regression,
-    results,
-    unevaluated,
-    used,
-)
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import Origin, copy_start, origin_of, prepared
 from covey.coordinator.run.options import RunOptions
@@ -202,23 +191,25 @@ def run_command(
         if not options.folder.exists():
             raise stopped("nothing was started yet")
         raise stopped(f"to continue: {resume_command(sys.argv[1:])}")
+    from covey.coordinator.report import tables
+
     # figures that their owners keep are no failure of the run; a comparison cannot do without
     of_run = result.get("failure") or not result.get("kept_back")
-    problem = none_evaluated(result) if of_run else ""
+    problem = tables.none_evaluated(result) if of_run else ""
     if as_json:
         json_line({"event": "result", **result})
     else:
-        show_words(out(), results([result]), results_table)
+        show_words(out(), tables.results([result]), results_table)
         for remark in (
-            regression(result),
-            baseline(result),
-            used(result),
-            participation(result),
-            newcomers(result),
+            tables.regression(result),
+            tables.baseline(result),
+            tables.used(result),
+            tables.participation(result),
+            tables.newcomers(result),
         ):
             if remark:
                 show_line(remark)
-        if missing := unevaluated(result):
+        if missing := tables.unevaluated(result):
             show_line(missing)
         odd = read_odd(result.get("odd", ()))
         if odd or (not problem and extras.has("doctor")):
@@ -345,6 +336,8 @@ async def _run(
         others = "; ".join(f"{one.who}: {one.what}" for one in service.odd[:MAX_CAUSES])
         text = f"the run was given up after round {this.engine.round}: {reason}"
         raise RunGivenUpError(f"{text}; odd: {others}" if others else text)
+    from covey.coordinator.processes.finish import finish
+
     return finish(this, service.odd)
 
 

@@ -23,14 +23,17 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.numerics.clustering import Labels, Matrix
 from covey.shared.numerics.vectors import Vector
 from covey.shared.numerics.votes import LIMIT
 from covey.shared.seeds import Key, generator
+
+if TYPE_CHECKING:
+    from covey.shared.numerics.clustering import Labels, Matrix
 
 BLOCKS = 4
 PROJECTED = 32  # p, the values of a projected input

@@ -60,7 +60,6 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from covey.shared.numerics.averages import Average
-from covey.shared.numerics.clustering import Linkage
 from covey.shared.numerics.measures import Kind
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
@@ -91,6 +90,9 @@ from covey.shared.strategies.sums import Sums as Sums
 from covey.shared.strategies.sums import Term as Term
 from covey.shared.strategies.sums import Terms as Terms
 from covey.shared.strategies.training import Training as Training
+
+if TYPE_CHECKING:
+    from covey.shared.numerics.clustering import Linkage
 
 Models = tuple[Vector, ...]  # of equal length (d,)
 Shares = tuple[float, ...]  # (K,): one number per cluster

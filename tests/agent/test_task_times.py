@@ -12,10 +12,11 @@ from pydantic import ValidationError
 
 from covey.agent.data import load, with_test
 from covey.agent.data.check import note_on_testing
-from covey.agent.data.local import prepared
+from covey.agent.data.local import circular, prepared
 from covey.agent.data.survey import DataSurvey
-from covey.agent.data.table_columns import DAY_S, circular, second_of_week
+from covey.agent.data.table_columns import second_of_week
 from covey.shared.errors import DataError
+from covey.shared.scenario.columns import DAY_S
 from covey.shared.scenario.task import Task
 from tests.agent.test_task_columns import written
 
