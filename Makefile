@@ -4,10 +4,12 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test alone quick core docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak methods mutants night pilot without
+.PHONY: help ready run test alone quick core docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak methods mutants night pilot without
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+ready: $(READY) ## set everything up: .venv, with all extras, and nothing outside of it
 
 run: $(READY) ## each agent alone, one model for all, a model for each group: runs/try, runs/try/report.html
 	rm -rf runs/try

@@ -172,7 +172,7 @@ ENTRIES = (
             "run": "the run that made the model; empty before the first one",
             "round": "complete rounds that the model was trained in",
             "name": "of the version, as its publication has it",
-            "cluster": "the cluster that it belongs to; null: the method has none",
+            "cluster": "the group that it belongs to; null: the method has none",
             "serial": "of the newest deployment that the device has taken over or kept out",
             "rejected": "models that the device's own check kept out",
             "hook_failures": "failures of the command that runs after a change",
@@ -197,7 +197,7 @@ ENTRIES = (
             "accepted": "newest step of this agent whose report is on the coordinator's disk",
             "closed": "reports of steps up to this one are not needed any more",
             "again": "grows with every restart of the coordinator, which then needs unaccepted reports again",
-            "cluster": "the agent's cluster; null: not assigned",
+            "cluster": "the agent's group; null: not assigned",
             "work": "what to do; null: nothing, or see `brief`",
             "brief": "the work without what all agents share, for agents whose status has `brief`; left out if it is not used",
             "refused": "why the agent's newest report was refused, or why its reports do not count; left out if none was",
@@ -225,7 +225,7 @@ ENTRIES = (
             "scaling": "means and deviations per channel, and other statistics that the task asks the fleet for, or null",
             "models": "the models to start from; at most 65 536 parts together",
             "numbers": "figures of the method for this agent and phase",
-            "cluster": "the cluster that the agent trains for",
+            "cluster": "the group that the agent trains for",
             "sizes": "by name, the number of values of each vector that the report must hold; -n: at most n",
             "codec": "how to encode the report's vectors: `name`, `delta`, `block`, `keep`",
             "evaluation": "the scenario's section `evaluation`",
@@ -241,7 +241,7 @@ ENTRIES = (
         "",
         "A model that an order names: where its parts are, and which content they make.",
         {
-            "key": "`3` for cluster 3 (`clusters/3/model/{part}`), `@pi-7` for a model of agent pi-7 alone (`agents/pi-7/model/{part}`)",
+            "key": "`3` for group 3 (`clusters/3/model/{part}`), `@pi-7` for a model of agent pi-7 alone (`agents/pi-7/model/{part}`)",
             "digest": "blake2b of the whole content, 16 bytes",
             "parts": "number of parts, on topics `.../model/0` to `.../model/{parts - 1}`",
             "size": "bytes of the whole content",
@@ -373,7 +373,7 @@ ENTRIES = (
         {
             "run": "the run's id",
             "round": "rounds that are over; left out before the first",
-            "agents": "by agent: online, takes_part, cluster, seen, samples, problem, quarantined, silent, failing, ...",
+            "agents": "by agent: online, takes_part, `cluster`, seen, samples, problem, quarantined, silent, failing, ...",
             "refusals": "refused messages by reason",
             "pages": "how many pages the roster has; left out if this is the only one",
             "odd": "what `coordinator doctor` lists, on the first page; left out if nothing is odd",
@@ -410,7 +410,7 @@ ENTRIES = (
             "origin": "`run`: the run has finished; `operator`: `coordinator promote` or `rollback`",
             "task": "the task that they solve, with the statistics that the fleet found in place of `federated` and its like",
             "layout": "names and shapes of their tensors, as in an order",
-            "models": "one for each cluster, in the order of the clusters; the keys are `deployed-0`, `deployed-1` and so on, or `candidate-0`",
+            "models": "one for each group, in the order of the groups; the keys are `deployed-0`, `deployed-1` and so on, or `candidate-0`",
             "tune": "training settings with which a device trains its model at home; left out if it uses the model as it is",
             "judge": "for the judge on a device: `evaluation.deliver`, and the fleet's weights as an order of an evaluation has them; left out if it uses the model as it is",
             "force": "whether to take a model over without a check, unless the device's policy forbids it; left out if not",
@@ -431,7 +431,7 @@ ENTRIES = (
         "Deployment share",
         "covey/{f}/agents/{a}/deployment",
         "msgpack",
-        "The cluster of one agent in a deployment. Retained. At most 1 KiB. An agent without one compares all models on "
+        "The group of one agent in a deployment. Retained. At most 1 KiB. An agent without one compares all models on "
         "its training data.",
         {
             "serial": "of the deployment that it belongs to; with another one it is outdated",

@@ -1,12 +1,13 @@
 """Build the documentation site: `make docs`, or `python scripts/docs_site.py --out site`.
 
 The pages in `docs/` are also read on a code host. So they link to each other and to files of the repository by
-relative paths, and a page of generated reference is a committed page with a mark where its contents belong:
+relative paths, and a page of generated reference is a committed page with its contents between two marks:
 
     <!-- generated: scenario -->
+    <!-- end of generated -->
 
-For the site the pages are copied to `build/docs`. There the mark becomes the contents (`docs_reference.py`), a link to
-a file of the repository's root becomes a link to the page that is made of that file, and a link to any other file of the
+`python scripts/docs_site.py --fill` writes what the programs and docstrings say now (`docs_reference.py`) there, and a test
+compares. For the site the pages are copied to `build/docs`. There the contents lose their marks, a link to a file of the repository's root becomes a link to the page that is made of that file, and a link to any other file of the
 repository becomes its path. Then Sphinx builds the copy with warnings as errors. Nothing is downloaded.
 """
 
@@ -48,9 +49,12 @@ NAVIGATION = {
 }
 ORPHAN = "---\norphan: true\n---\n\n"  # Sphinx expects every other page in the sidebar
 
-MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
+END = "<!-- end of generated -->"
+MARK = re.compile(
+    rf"^<!-- generated: ([\w-]+) -->$(?:(?:(?!<!-- generated:).)*?^{END}$)?",
+    re.MULTILINE | re.DOTALL,
+)
 UNFILLED = re.compile(r"<!-- generated:")
-FOR_CODE_HOSTS = re.compile(r"On a code host this page ends here:[^.]*?\.\s*(?=<!-- generated)")
 LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 
@@ -73,6 +77,16 @@ def assemble(sources: Path) -> None:
         (sources / page_name).write_text(text, "utf-8")
 
 
+def filled(markdown: str) -> str:
+    """A page of the repository with its generated contents as they are now."""
+    return MARK.sub(
+        lambda mark: (
+            f"<!-- generated: {mark[1]} -->\n\n{docs_reference.generated(mark[1]).strip()}\n\n{END}"
+        ),
+        markdown,
+    )
+
+
 def site_text(markdown: str, source: PurePosixPath) -> str:
     """A page of the repository as it is on the site.
 
@@ -80,11 +94,11 @@ def site_text(markdown: str, source: PurePosixPath) -> str:
         markdown: the text of the page.
         source: where the page lies in the repository, such as `docs/tutorials/your-fleet.md`.
     """
-    linked = FOR_CODE_HOSTS.sub("\n\n", relinked(markdown, source))
-    filled = MARK.sub(lambda mark: docs_reference.generated(mark[1]), linked)
-    if UNFILLED.search(filled):
+    linked = relinked(MARK.sub(lambda mark: f"<!-- generated: {mark[1]} -->", markdown), source)
+    whole = MARK.sub(lambda mark: docs_reference.generated(mark[1]), linked)
+    if UNFILLED.search(whole):
         raise ValueError(f"{source}: put the mark of generated reference on a line of its own")
-    return filled
+    return whole
 
 
 def relinked(markdown: str, source: PurePosixPath) -> str:
@@ -169,7 +183,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Build the documentation site.")
     parser.add_argument("--out", type=Path, default=ROOT / "site", help="folder of the site")
     parser.add_argument("--sources", type=Path, default=ROOT / "build/docs", help="scratch folder")
+    parser.add_argument(
+        "--fill", action="store_true", help="write the generated contents into the pages of `docs`"
+    )
     chosen = parser.parse_args()
+    if chosen.fill:
+        for page in sorted(PAGES.rglob("*.md")):
+            page.write_text(filled(page.read_text("utf-8")), "utf-8")
+        return 0
     result = build(chosen.out, chosen.sources)
     if result == 0:
         pages = len(list(chosen.out.rglob("*.html")))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from covey.coordinator.view.words import MODE_TITLES
 from scripts.size import FOLDERS as PRODUCT
+from tests.test_docs import GENERATED
 from tests.test_docs_site import PAGES_OF_THE_SITE
 from tests.test_words import CODE_BLOCK, QUOTATION
 
@@ -64,7 +65,12 @@ def test_sentences_of_the_programs_say_group() -> None:
 def test_pages_say_group() -> None:
     found = []
     for page in PAGES_OF_THE_SITE:
-        text = LINKED.sub("]", CODE_BLOCK.sub("", page.read_text("utf-8")))
+        text = page.read_text("utf-8")
+        if (
+            page.name == "python.md"
+        ):  # names of the code: `clusters`, and what its docstrings say of them
+            text = GENERATED.sub("", text)
+        text = LINKED.sub("]", CODE_BLOCK.sub("", text))
         found += [
             f"{page.name}: {line}"
             for line in QUOTATION.sub("`…`", text).splitlines()

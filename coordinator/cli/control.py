@@ -78,7 +78,7 @@ def release(
 def forget(
     agent: AgentId, *, connection: BrokerAddresses, federation: RunFederation = "default"
 ) -> None:
-    """Remove an agent from the run: from the roster, its cluster and all future phases.
+    """Remove an agent from the run: from the roster, its group and all future phases.
 
     Its retained messages are cleared. An agent that connects again later is a newcomer; to keep it out, revoke its
     credentials with `broker expel`.

@@ -47,7 +47,7 @@ def report_command(
     allow: Allow = None,
     as_json: Json = False,
 ) -> None:
-    """Print the results of finished runs in one table, and write a page with curves, clusters and agents.
+    """Print the results of finished runs in one table, and write a page with curves, groups and agents.
 
     A comparison may be unfinished: its report shows the cells that are there. With --json, a page is written only if
     --html names its file.

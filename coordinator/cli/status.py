@@ -51,7 +51,7 @@ def status(
     That is the agents' own word at the broker, so no coordinator needs to run. --json has all that is known of each one:
     cluster, samples, figures, certificate, free disk; `coordinator doctor` lists what is odd.
 
-    With --watch, show the rounds instead, as they end: figures by cluster, reports, faults, and the time that is left.
+    With --watch, show the rounds instead, as they end: figures by group, reports, faults, and the time that is left.
     """
     check_name("--federation", federation)
     if watch:

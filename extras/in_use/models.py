@@ -230,7 +230,7 @@ def serve(
     """Answer other programs that ask for predictions, until Ctrl-C: over HTTP on this machine, over MQTT elsewhere.
 
     POST /predict takes a table as CSV, or {"rows": [{column: value}]} as JSON; ?keep=COLUMN copies a column. Each answer
-    has the run, round and cluster of the model. GET /model describes the model alone.
+    has the run, round and group of the model. GET /model describes the model alone.
     """
     import threading
 

@@ -141,7 +141,7 @@ def promote(
 ) -> None:
     """Publish a version of a run's models for use on the devices, or on some of them.
 
-    Devices that run `agent start --model-dir` fetch the model of their cluster, compare it with the one in use, and take
+    Devices that run `agent start --model-dir` fetch the model of their group, compare it with the one in use, and take
     it over unless it is worse. Those that are offline do so when they connect. With --on or --share some devices try the
     version first; `coordinator promote candidate` then publishes it to all, and `coordinator rollback` takes it back.
 

@@ -42,7 +42,7 @@ def dashboard(
         int, typer.Option(min=0, max=65535, help="port on 127.0.0.1; 0 takes any free one")
     ] = PORT,
 ) -> None:
-    """Show a run in a browser while it happens: rounds, figures by cluster, agents, faults.
+    """Show a run in a browser while it happens: rounds, figures by group, agents, faults.
 
     The page is served on this machine only and needs no internet. It reads the run's folder, the broker, or both.
     With the coordinator's credentials it has buttons: pause, resume, stop, forget.

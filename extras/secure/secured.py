@@ -542,7 +542,7 @@ class Secured(Strategy[SealedState[Any]]):
         came: list[ClientId] = []
         good: list[Sequence[ClientId]] = []  # reporters of sums
         lost: list[Sequence[ClientId]] = []
-        found: dict[str, Total] = {}  # figures by cluster
+        found: dict[str, Total] = {}  # figures by group
         blamed, standing = set(progress.blamed), dict(progress.standing)
         summed = set()  # clusters
         for before in progress.sums:

@@ -84,7 +84,7 @@ class Clip(Section):
 
 
 class Aggregation(Section):
-    """Limits on the influence of single agents. They apply to every method, in every cluster, before averaging."""
+    """Limits on the influence of single agents. They apply to every method, in every group, before averaging."""
 
     rule: Rule = Field(
         "mean",

@@ -64,7 +64,7 @@ class Dirichlet(Section):
 
 
 class GroupedLabels(Section):
-    """Groups of agents have disjoint sets of labels. The true cluster of an agent is its group."""
+    """Groups of agents have disjoint sets of labels. The group is what a method should find."""
 
     name: Literal["grouped_labels"] = "grouped_labels"
     groups: int = Field(
@@ -74,7 +74,7 @@ class GroupedLabels(Section):
 
 
 class Rotation(Section):
-    """Agents of group g see their images rotated by g * 360 / groups degrees. The true cluster is the group."""
+    """Agents of group g see their images rotated by g * 360 / groups degrees. The group is what a method should find."""
 
     name: Literal["rotation"] = "rotation"
     groups: Literal[2, 4] = Field(
