@@ -58,7 +58,7 @@ def test_the_readme_shows_what_make_run_prints(tmp_path: Path) -> None:
     assert shown[1] == answer[0]
 
 
-# What a reader must hold in mind to read the first table, and what waits until it is needed.
+# Concepts that a reader needs for the first table, each with its explanation, and those that wait until they are needed.
 FIRST = {
     "device": "devices together",
     "group": "Similar devices form a group",
