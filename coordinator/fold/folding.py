@@ -25,6 +25,7 @@ from covey.coordinator.fold import limits
 from covey.coordinator.fold.means import Means, means_of
 from covey.coordinator.fold.stale_reports import Began, fresh
 from covey.shared.candidate_names import DELIVERED, GAIN, REPORTED, USES, WEIGHTS
+from covey.shared.disclosures import SUMS
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.mixture import FleetWeights
@@ -516,7 +517,7 @@ def check_sums(reports: Sequence[Terms], sizes: Mapping[str, int], sums: Accumul
 
 def _rows_by_mode(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of an evaluation by mode; those in use have the weights of what the agent uses."""
-    modes = {mode: row for mode, row in numbers.items() if mode not in REPORTED}
+    modes = {mode: row for mode, row in numbers.items() if mode not in (*REPORTED, SUMS)}
     if DELIVERED in numbers:
         modes[DELIVERED] = {**numbers[DELIVERED], USES: numbers[USES]}
     return modes

@@ -119,9 +119,10 @@ def rows_now(
     rows: dict[str, dict[str, Any]] = {}
     for agent in sorted({*roster, *devices}):
         known, device = roster.get(agent), devices.get(agent)
-        if device is not None and device["state"] == "expelled":
-            continue
         row = {**NOT_KNOWN, **(known or {})}
+        state = row["problem"] if device is None else device["state"]
+        if state in ("expelled", EXPELLED):  # a broker may have lost its status
+            continue
         if between_runs:
             row = {**NOT_KNOWN, **{name: row[name] for name in REMEMBERED}}
             row |= {"state": UNKNOWN} if device is None else device

@@ -25,7 +25,7 @@ from covey.coordinator.report.odd_list import show_odd
 from covey.coordinator.view.lines import PhaseLine
 from covey.coordinator.view.printed import json_line
 from covey.extras.doctor.devices import Seen, odd_devices
-from covey.extras.doctor.examine import Facts, examine, of_retained
+from covey.extras.doctor.examine import Facts, examine, of_retained, with_one_cause
 from covey.extras.doctor.own_row import at_broker, in_folder, is_at_work
 from covey.extras.doctor.slow import slow
 from covey.extras.doctor.watch import BEGUN, command_of, look, read_reported, run, write_reported
@@ -102,7 +102,7 @@ def doctor(
         ensure_role(connection, *READERS)
         asks = may_ask(connection)
         found += asyncio.run(of_broker(connection.url(), federation, asks=asks))
-    listed = ranked(found)
+    listed = ranked(with_one_cause(found))  # the folder and the broker may know the same
     if as_json:
         json_line({"federation": federation, "odd": [one.to_json() for one in listed]})
     else:

@@ -267,10 +267,10 @@ def examine(facts: Facts) -> list[Odd]:
     found += facts.known
     found += odd_columns(facts.columns, facts.target)
     found += odd_figures(facts.evaluation, facts.weights)
-    return ranked(_with_one_cause(found))
+    return ranked(with_one_cause(found))
 
 
-def _with_one_cause(found: Sequence[Odd]) -> list[Odd]:
+def with_one_cause(found: Sequence[Odd]) -> list[Odd]:
     """Without what another entry of the same device explains: figures of wrong data, one kind found in two ways."""
     explained = {
         (device, kind) for odd in found for kind in odd.facts.explains for device in odd.devices

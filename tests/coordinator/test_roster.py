@@ -7,6 +7,7 @@ from typing import Any
 from covey.coordinator.engine.events import Joined, Left
 from covey.coordinator.record.records import sizes
 from covey.coordinator.serve.roster import Roster
+from covey.coordinator.view.devices import NOT_KNOWN, device_of, rows_now
 from covey.coordinator.view.state import agent_state
 from covey.shared.wire.documents import EXPELLED, AgentStatus
 
@@ -167,3 +168,13 @@ def test_a_lost_device_of_a_resumed_run_was_heard_when_the_run_before_heard_it()
     roster.forget("a")
     roster.seen(status(online=False), retained=True, epoch="e2", now=9e9)
     assert roster.rows({})["a"]["seen"] is None
+
+
+def test_who_was_expelled_is_no_member_also_after_the_broker_lost_its_store() -> None:
+    gone = {**NOT_KNOWN, "problem": EXPELLED}
+    roster = {"gw-1": NOT_KNOWN, "gw-2": gone}
+    for between_runs in (True, False):
+        assert list(rows_now(roster, {}, between_runs=between_runs)) == ["gw-1"]
+        back = device_of(AgentStatus(agent="gw-2", session="s", serial=1, online=True)).to_json()
+        rows = rows_now(roster, {"gw-2": back}, between_runs=between_runs)
+        assert list(rows) == ["gw-1", "gw-2"], "it was enrolled again"

@@ -33,6 +33,8 @@ def odd_after(
     monkeypatch: pytest.MonkeyPatch,
     change: Fault,
     more: Mapping[str, Any] | None = None,
+    *,
+    every: int = 0,
 ) -> tuple[list[tuple[str, str]], list[ReportContent]]:
     """What is odd at the end of a run in whose middle the rows of one device change, and its reports with sums."""
     files = gateways(folder)
@@ -55,7 +57,9 @@ def odd_after(
         "batch": 80,
         "lr": 1e-6,
     }  # the data are looked at, whatever the training makes of them
-    scene = scenes({**TASK, **(more or {})})(rounds={"count": 5}, training=training)
+    scene = scenes({**TASK, **(more or {})})(
+        rounds={"count": 5}, training=training, evaluation={"deliver": "served", "every": every}
+    )
     run = device_run.devices(folder / "run", scene, files)
     return [(one.who, one.kind) for one in at_the_end(run, {})], reports
 
@@ -69,12 +73,15 @@ CHANGES: dict[str, tuple[Fault, str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    "every", [0, 1]
+)  # the sums come with a report of training, or of an evaluation
 @pytest.mark.parametrize("name", CHANGES)
 def test_data_that_change_in_mid_run_are_named_as_if_they_had_been_so_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, every: int
 ) -> None:
     change, kind = CHANGES[name]
-    found, reports = odd_after(tmp_path, monkeypatch, change)
+    found, reports = odd_after(tmp_path, monkeypatch, change, every=every)
     assert found[:1] == [(FAULTY, kind)]
     assert len(reports) == 1, "sums that the coordinator has are not sent again"
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from covey.coordinator.odd import KINDS
+from covey.coordinator.cli.program import app
+from covey.coordinator.odd import COORDINATOR, KINDS, Odd
 from covey.coordinator.report.roster import status_lines
 from covey.coordinator.serve.service import last_will
 from covey.extras.doctor.command import of_fleet, of_folder
@@ -116,3 +120,17 @@ def test_what_a_killed_coordinator_leaves_names_its_run_and_round(tmp_path: Path
     assert f"after round {done} of 20" in of_folder(folder)[0].what
     os.truncate(folder / "status.json", 3)
     assert all(one.kind != "coordinator" for one in of_folder(folder))
+
+
+def test_a_disk_that_folder_and_roster_know_of_is_one_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = [Odd((COORDINATOR,), "disk", "3 MB free on the disk of its runs", "").to_json()]
+    roster = RosterMessage(run="r1", odd=known)
+    (tmp_path / "roster.json").write_bytes(roster.to_bytes())
+    full = namedtuple("full", "free")(1_000_000)
+    monkeypatch.setattr("covey.extras.doctor.command.shutil.disk_usage", lambda _: full)
+    done = CliRunner().invoke(app, ["doctor", str(tmp_path), "--json"])
+    [row] = json.loads(done.stdout)["odd"]
+    assert (row["devices"], row["kind"]) == (["coordinator"], "disk")
+    assert row["what"].startswith("1 MB free"), "as it is now"
