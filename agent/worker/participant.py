@@ -33,14 +33,7 @@ from covey.shared.strategies.client_half import ClientState, DataSplit, Fold, Lo
 from covey.shared.strategies.phase_names import EVALUATE, EXCHANGES, MOMENTS, TRAIN, VOTE
 from covey.shared.wire.jobs import DataSource, DeviceData, FleetShare, Perform
 from covey.shared.wire.messages import Work
-from covey.shared.work.at_hand import (
-    PRIVACY_LEDGER,
-    AtHand,
-    Sums,
-    no_sums,
-    shuffle,
-    simulated_noise,
-)
+from covey.shared.work.at_hand import PRIVACY_LEDGER, AtHand, no_sums, shuffle, simulated_noise
 from covey.shared.work.judge import has_judge
 from covey.shared.work.order_settings import settings_of, task_of
 
@@ -195,9 +188,8 @@ class Participant:
         prepared(self.rules, self.threads)  # before any other module imports torch
         task = task_of(work)
         data = self.dataset(work)
-        sums: Sums = no_sums
-        if task.asks_fleet_for and isinstance(self.source, DeviceData) and extras.has("doctor"):
-            sums = partial(extras.part("doctor", "on_device").news, data, task)
+        asks = task.asks_fleet_for and isinstance(self.source, DeviceData) and extras.has("doctor")
+        sums = partial(extras.part("doctor", "on_device").news, data, task) if asks else no_sums
         held = None
         if HOLD_BACK in work.numbers:
             data, held = hold_back(data, work.seed, self.client)

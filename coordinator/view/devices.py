@@ -120,8 +120,8 @@ def rows_now(
     for agent in sorted({*roster, *devices}):
         known, device = roster.get(agent), devices.get(agent)
         row = {**NOT_KNOWN, **(known or {})}
-        state = row["problem"] if device is None else device["state"]
-        if state in ("expelled", EXPELLED):  # a broker may have lost its status
+        # a broker may have lost its status
+        if (row["problem"] if device is None else device["state"]) in ("expelled", EXPELLED):
             continue
         if between_runs:
             row = {**NOT_KNOWN, **{name: row[name] for name in REMEMBERED}}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
