@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -127,7 +128,7 @@ def test_a_disk_that_folder_and_roster_know_of_is_one_row(
     known = [Odd((COORDINATOR,), "disk", "3 MB free on the disk of its runs", "").to_json()]
     roster = RosterMessage(run="r1", odd=known)
     (tmp_path / "roster.json").write_bytes(roster.to_bytes())
-    full = namedtuple("full", "free")(1_000_000)
+    full = SimpleNamespace(free=1_000_000)
     monkeypatch.setattr("covey.extras.doctor.command.shutil.disk_usage", lambda _: full)
     done = CliRunner().invoke(app, ["doctor", str(tmp_path), "--json"])
     [row] = json.loads(done.stdout)["odd"]
