@@ -243,10 +243,10 @@ MUTANTS = (
     ),
     Mutant(
         "device takes old deployment",
-        "agent/device/deployments.py",
+        "extras/in_use/deployments.py",
         "if deployment.serial <= known:",
         "if deployment.serial < known:",
-        "tests/agent/test_deployments.py::test_a_device_fetches_the_model_of_its_cluster_and_no_other",
+        "extras/in_use/tests/test_device_deployments.py::test_a_device_fetches_the_model_of_its_cluster_and_no_other",
     ),
     Mutant(
         "journal no cut at resume",

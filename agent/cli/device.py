@@ -51,9 +51,9 @@ from covey.shared.storage import json_text
 
 if TYPE_CHECKING:
     from covey.agent.device.identity import Identity
-    from covey.agent.device.keeper import KeepOptions
     from covey.agent.device.notices import DeviceObserver
     from covey.agent.policy import OwnersRules, Policy
+    from covey.extras.in_use.keeper import KeepOptions
     from covey.shared.mqtt.broker_url import BrokerUrl
 
 MOST_INPUT = 1 << 12  # characters of a code

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from covey.agent.data_place import FORM, sqlite_path
+from covey.shared import extras
 from covey.shared.cli import BrokerAddresses
 from covey.shared.errors import UserError
 from covey.shared.own_code import plugins
 from covey.shared.own_code.consent import framework_of
 
 if TYPE_CHECKING:
-    from covey.agent.device.keeper import KeepOptions
     from covey.agent.policy import Policy
+    from covey.extras.in_use.keeper import KeepOptions
 
 Data = Annotated[
     str,
@@ -201,16 +202,17 @@ class ModelOptions:
                 names = " and ".join(idle)
                 raise UserError(f"{names} without --model-dir has no effect; add --model-dir")
             return None
-        from covey.agent.device.keeper import KeepOptions, parse_hook
+        keeper = extras.part("in_use", "keeper", "--model-dir")
 
         changes: dict[str, Any] = {
             "margin": self.accept_margin,
             "runs": self.keep_models,
-            "hook": None if self.on_model is None else parse_hook(self.on_model),
+            "hook": None if self.on_model is None else keeper.parse_hook(self.on_model),
             "hook_limit_s": self.on_model_seconds,
         }
         set_ones = {name: value for name, value in changes.items() if value is not None}
-        return replace(KeepOptions(self.model_dir), **set_ones)
+        kept: KeepOptions = replace(keeper.KeepOptions(self.model_dir), **set_ones)
+        return kept
 
 
 def agent_id(name: str | None, federation: str, connection: BrokerAddresses) -> str:

@@ -53,7 +53,7 @@ from covey.shared.wire.jobs import (
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 
 if TYPE_CHECKING:
-    from covey.agent.device.keeper import Keeper
+    from covey.extras.in_use.keeper import Keeper
 
 
 Call = Callable[[TryStep], Awaitable[object]]

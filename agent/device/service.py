@@ -32,6 +32,7 @@ from covey.agent.device.presence import Vitals
 from covey.agent.device.session import Session
 from covey.agent.policy import DEFAULT_RULES, OwnersRules
 from covey.agent.worker.pool import PoolLike
+from covey.shared import extras
 from covey.shared.disclosures import cleared_status
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import program as shell
@@ -49,8 +50,8 @@ from covey.shared.wire.messages import MAX_SETTINGS_BYTES, SETTINGS, OrderMessag
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics, is_deployed
 
 if TYPE_CHECKING:
-    from covey.agent.device.deployments import Deployments
-    from covey.agent.device.keeper import Keeper, KeepOptions
+    from covey.extras.in_use.deployments import Deployments
+    from covey.extras.in_use.keeper import Keeper, KeepOptions
 
 MAX_WAITING = 64  # messages that were read and not dealt with; beyond this the link's bounds count
 STATUS_CACHE = 4  # statuses of coordinators that are kept as they were read
@@ -159,17 +160,16 @@ class Agent:
         self._deployed: ModelStore | None = None  # models that were published for use
         deployments: Deployments | None = None
         if keep is not None:
-            from covey.agent.device.deployments import Deployments
-            from covey.agent.device.keeper import Keeper
-
-            self.keeper = Keeper(keep, observer, self._happens, durable=identity.durable)
+            self.keeper = keeper = extras.part("in_use", "keeper").Keeper(
+                keep, observer, self._happens, durable=identity.durable
+            )
             deployed = identity.state / "deployed"
             self._deployed = ModelStore(deployed, max_model_bytes, durable=identity.durable)
-            deployments = Deployments(
+            deployments = extras.part("in_use", "deployments").Deployments(
                 identity.agent,
                 self.topics,
-                settled=self.keeper.models.index.serial,
-                has=self.keeper.has_settled,
+                settled=keeper.models.index.serial,
+                has=keeper.has_settled,
                 models=self._deployed.digests,
                 rules=rules,
             )

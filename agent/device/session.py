@@ -73,7 +73,7 @@ from covey.shared.wire.messages import OrderMessage, SharedWork
 from covey.shared.wire.topics import Topics
 
 if TYPE_CHECKING:
-    from covey.agent.device.deployments import Deployments
+    from covey.extras.in_use.deployments import Deployments
 
 REFUSED = "refused by this device"  # a key of `dropped`
 

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from covey.agent.kept.model_file import ModelFile, read_weights
 from covey.agent.learning import SAME_VERSION
 from covey.agent.own_code import users_builder
 from covey.agent.own_loops import loop_of
 from covey.agent.training.architectures import BUILT_IN, Headed
 from covey.agent.training.trial import Trial, check_types, drawing, persistent, run, tried
+from covey.agent.training.weights import read_weights
 from covey.shared import extras
 from covey.shared.errors import PublicError, UserError
 from covey.shared.numerics.split import Role, Split
@@ -198,15 +198,14 @@ def model_of(
     return _trials[key]
 
 
-def check_claims(file: ModelFile) -> None:
-    """Refuse a file whose header claims another size of a built-in model than its tensors have, before memory is taken.
+def built_in_size(task: Task) -> int | None:
+    """The number of values of a built-in model; None for another one, which is not built to find it out.
 
     Raises:
-        UserError: it does, or the options of the model are wrong.
+        UserError: the options of the model are wrong.
     """
-    name = file.task.model.name
-    if name in BUILT_IN and _size_of(BUILT_IN[name], file.task) != file.values:
-        raise UserError(f"{file.path}: its tensors are not those of {name}; {SAME_VERSION}")
+    name = task.model.name
+    return _size_of(BUILT_IN[name], task) if name in BUILT_IN else None
 
 
 def layout_of(module: nn.Module, unmoved: Collection[str] = ()) -> Layout:

@@ -26,6 +26,7 @@ from covey.agent.worker.memory_file import (
 from covey.agent.worker.participant import Participant, is_named_by_digest
 from covey.agent.worker.process import memory_limited
 from covey.agent.worker.without_data import ROWS
+from covey.shared import extras
 from covey.shared.disclosures import (
     NUMBERS_OF_EVALUATION,
     NUMBERS_OF_TRAINING,
@@ -251,10 +252,9 @@ def worked(
         new = memory if ledger is None else {**memory, PRIVACY_LEDGER: ledger}
     kept: ModelJudgement | Failure | None = None
     if keep is not None and not failed:
-        from covey.agent.worker.keep import keep_of_order  # here, because most keep none
-
         judged = new if has_judge(work) else memory
         try:
+            keep_of_order = extras.part("in_use", "keep").keep_of_order
             kept = keep_of_order(order, models, at_hand, judged, who, place=keep)
         except Exception as error:  # it must not cost the report
             kept = Failure(why=explained(error))

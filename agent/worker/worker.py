@@ -203,7 +203,6 @@ def _performed_together(job: j.PerformTogether, options: WorkerOptions) -> j.Ans
 
 def _adopted(job: j.AdoptModel, threads: int) -> j.Adopted | j.BadModel:
     """Judge models that were published for use."""
-    from covey.agent.worker.keep import adopt
     from covey.agent.worker.perform import DamagedModel, model_content
     from covey.shared.wire.deployments import Deployment
 
@@ -212,7 +211,7 @@ def _adopted(job: j.AdoptModel, threads: int) -> j.Adopted | j.BadModel:
     try:
         contents = [model_content(path) for path in job.models]
         with memory_limited(rules, threads):
-            kept = adopt(
+            kept = extras.part("in_use", "keep").adopt(
                 Deployment.from_bytes(job.deployment),
                 job.clusters,
                 contents,

@@ -286,7 +286,7 @@ def reset(
 
     The model in use and the earlier ones stay. Needed after a publication with a serial ahead of time.
     """
-    from covey.agent.kept.model_dir import INDEX, ModelDir
+    from covey.extras.in_use.model_dir import INDEX, ModelDir
     from covey.shared.storage.files import folder_lock
 
     if not (model_dir / INDEX).is_file():

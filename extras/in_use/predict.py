@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.agent.data.answering import Answering, mixed_answers
 from covey.agent.data.fit import FLAGS
 from covey.agent.data.load import TABLES
-from covey.agent.kept.model_dir import INDEX, read_index
-from covey.agent.kept.model_file import ModelFile, read_model
 from covey.agent.learner_choice import TORCH
 from covey.agent.learning import SAME_VERSION
 from covey.agent.policy import NO_CODE_RULES, OwnersRules
 from covey.agent.worker.learners import learner_for
+from covey.extras.in_use.answering import Answering, mixed_answers
+from covey.extras.in_use.model_dir import INDEX, read_index
+from covey.extras.in_use.model_file import ModelFile, read_model
 from covey.extras.in_use.unlabelled import UnlabelledSamples, cells_of, load_unlabelled
 from covey.shared.errors import DataError, PublicError, UserError
 from covey.shared.numerics.figures import HALF, anomaly_figures, label_figures
@@ -318,7 +318,7 @@ def _layout(file: ModelFile, rules: OwnersRules) -> Layout:
     try:
         rules.check_model_file(file.task.model.options, file.values)
         if rules.learner == TORCH:
-            from covey.agent.training.models import check_claims
+            from covey.extras.in_use.program import check_claims
 
             check_claims(file)
         layout = learner_for(file.task, rules).layout(file.task, rules.allowed)

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from covey.agent.data.scaling import target_scale_of
-from covey.agent.kept.model_file import MixedPart, ModelFile, read_model
 from covey.agent.learning import SAME_VERSION
-from covey.agent.training.models import build, check_claims, layout_of, merged, tensors_of
+from covey.agent.training.models import build, built_in_size, layout_of, merged, tensors_of
 from covey.agent.training.objective import InputScaling
+from covey.extras.in_use.model_file import MixedPart, ModelFile, read_model
 from covey.shared.candidate_names import NONE
 from covey.shared.cli import ProgramFormat
 from covey.shared.errors import UserError, install
@@ -33,6 +33,17 @@ from covey.shared.own_code.consent import NO_CODE, AllowedCode
 from covey.shared.own_code.faults import said
 from covey.shared.scenario.task import Task
 from covey.shared.storage.files import write_atomically
+
+
+def check_claims(file: ModelFile) -> None:
+    """Refuse a file whose header claims another size of a built-in model than its tensors have, before memory is taken.
+
+    Raises:
+        UserError: it does, or the options of the model are wrong.
+    """
+    if built_in_size(file.task) not in (None, file.values):
+        name = file.task.model.name
+        raise UserError(f"{file.path}: its tensors are not those of {name}; {SAME_VERSION}")
 
 
 def module_of(file: ModelFile, number: int = 0, allowed: AllowedCode = NO_CODE) -> nn.Module:

@@ -8,14 +8,17 @@ from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Training
 from covey.shared.strategies.fedavg import FedAvg
+from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest
 from covey.shared.wire.parts import part_count
+from covey.shared.wire.topics import deployed_key
 
 TASK = Task(features=(4,), classes=2)
 LAYOUT = Layout((Tensor("fc.weight", (2, 4)), Tensor("fc.bias", (2,))), 2)
 MODEL = b"a model" * 100
 PART_BYTES = 1024
+CONTENTS = (b"model of cluster 0", b"model of cluster 1")  # published for use
 
 
 def ref(key: str = "0", content: bytes = MODEL, part_bytes: int = PART_BYTES) -> ModelRef:
@@ -75,3 +78,17 @@ def status(epoch: str = "e1", *, task: bool = False, **changes: Any) -> Coordina
     if task:
         fields |= {"task": TASK.for_agents(), "task_digest": TASK.digest}
     return CoordinatorStatus(**{**fields, **changes})
+
+
+def deployment(serial: int = 5, clusters: int = 2, **changes: Any) -> Deployment:
+    refs = [ref(deployed_key(k), CONTENTS[k]) for k in range(clusters)]
+    fields: dict[str, Any] = {
+        "serial": serial,
+        "run": "run-1",
+        "round": 3,
+        "origin": "run",
+        "task": TASK.for_agents(),
+        "layout": LAYOUT.to_wire(),
+        "models": refs,
+    }
+    return Deployment(**{**fields, **changes})

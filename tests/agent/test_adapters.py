@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from covey.agent.kept.model_file import read_model, save_model
-from covey.agent.kept.versions import Version
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import adapted, build, initial, layout_of, merged
 from covey.agent.training.private_sgd import check_layers
+from covey.extras.in_use.kept_versions import Version
+from covey.extras.in_use.model_file import read_model, save_model
 from covey.extras.in_use.program import load, module_of
 from covey.extras.light.numpy_learner import layout_of_task
 from covey.shared.errors import PublicError

@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from covey.agent.data.check import load_local
 from covey.agent.data.fit import fit
 from covey.agent.data.tables import load_table
-from covey.agent.kept.model_file import save_model
-from covey.agent.kept.versions import Version
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.coordinator.report.tables import baseline
 from covey.coordinator.run.result import result_of
 from covey.coordinator.run.rules import rules_of
+from covey.extras.in_use.kept_versions import Version
+from covey.extras.in_use.model_file import save_model
 from covey.extras.in_use.predict import Predictor, as_csv
 from covey.shared.errors import UserError
 from covey.shared.numerics.figures import anomaly_figures, errors, figures_of

@@ -10,13 +10,13 @@ import pytest
 from pydantic import ValidationError
 
 from covey.agent.data.check import load_local
-from covey.agent.kept.model_file import save_model, task_with_scaling
-from covey.agent.kept.versions import Version
 from covey.agent.training.learner import TorchLocal
 from covey.coordinator.fold.means import averages
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.report.tables import regression
 from covey.coordinator.run.result import result_of
+from covey.extras.in_use.kept_versions import Version
+from covey.extras.in_use.model_file import save_model, task_with_scaling
 from covey.extras.in_use.predict import Predictor, as_csv
 from covey.extras.in_use.unlabelled import load_unlabelled
 from covey.extras.light.numpy_learner import NumpyLocal, layout_of_task

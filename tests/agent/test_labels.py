@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from covey.agent.data.check import inspect, load_local
 from covey.agent.data.fit import fit
 from covey.agent.data.load import load
-from covey.agent.kept.model_file import save_model
-from covey.agent.kept.versions import Version
 from covey.agent.training.learner import TorchLocal
 from covey.coordinator.run.result import result_of
+from covey.extras.in_use.kept_versions import Version
+from covey.extras.in_use.model_file import save_model
 from covey.extras.in_use.predict import Predictor, as_csv
 from covey.extras.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.shared.errors import DataError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from importlib.metadata import EntryPoint
@@ -14,8 +15,6 @@ import torch
 from safetensors.numpy import save_file
 from torch import nn
 
-from covey.agent.kept.model_file import save_model
-from covey.agent.kept.versions import Version
 from covey.agent.training.models import build, initial, layout_of
 from covey.shared.errors import PublicError, UserError
 from covey.shared.own_code.consent import AllowedCode, ConsentError
@@ -286,13 +285,8 @@ def test_trained_models_are_starts(tmp_path: Path) -> None:
     for number in range(2):
         vector, layout = initial(plain, 7 + number)
         path = model_file(tmp_path, number)
-        save_model(
-            path,
-            Version("r1", 3, number),
-            plain.for_agents(),
-            mixture=((1.0, vector),),
-            layout=layout,
-        )
+        facts = {"facts": json.dumps({"task": plain.for_agents()})}  # as a run leaves it
+        save_file(layout.named(vector), path, metadata=facts)
         vectors.append(vector)
     one = plain.model_copy(update={"init": str(model_file(tmp_path, 1))})
     assert np.array_equal(initial(one, 0)[0], vectors[1])

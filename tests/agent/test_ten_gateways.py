@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from covey.agent.device.identity import Identity
-from covey.agent.device.keeper import KeepOptions
 from covey.agent.device.service import Agent
-from covey.agent.kept.model_dir import read_index
-from covey.agent.kept.versions import Version, judge
 from covey.coordinator.disk.versions import ModelVersion
+from covey.extras.in_use.keeper import KeepOptions
+from covey.extras.in_use.kept_versions import Version, judge
+from covey.extras.in_use.model_dir import read_index
 from covey.extras.in_use.publish import publish
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.wire.deployments import Deployment

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from covey.agent.cli.program import app as agent_app
-from covey.agent.kept.model_dir import read_index
 from covey.broker.cli.program import app as broker_app
+from covey.extras.in_use.model_dir import read_index
 from covey.extras.secure.secure_folder import SecureFolder
 from covey.shared.mqtt import credentials
 from tests.e2e.enrolled import Enrolled, data, ended

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from covey.agent.kept.model_dir import Kept, read_index
+from covey.extras.in_use.model_dir import Kept, read_index
 from covey.shared.wire.format import FORMAT
 from tests.e2e.enrolled import Enrolled, ended
 from tests.processes import ROOT, rows, until

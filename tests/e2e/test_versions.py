@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from covey.agent.kept.model_dir import read_index
 from covey.agent.worker.start import write_start
 from covey.coordinator.cli.program import app
 from covey.coordinator.disk.versions import last_version, round_name, save_version
+from covey.extras.in_use.model_dir import read_index
 from covey.shared.seeds import generator
 from tests.kit.scenes import Scenes
 from tests.processes import Program, free_port, mosquitto, needs_mosquitto, program, until

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from covey.agent.kept.versions import judge, main_figure
 from covey.coordinator.report import tables
 from covey.coordinator.run.early_stop import measure_of
 from covey.coordinator.run.result import result_of
@@ -53,20 +52,6 @@ def test_errors_follow_the_measure() -> None:
     values, outputs = np.array([1, 2], np.float32), np.array([[2.0], [5.0]])
     assert errors(values, outputs).tolist() == [1, 9]
     assert errors(values, outputs, "mae").tolist() == [1, 3]
-
-
-def test_a_device_checks_a_model_by_the_measure_of_its_task() -> None:
-    old = {"n": 200, "accuracy": 0.94, "recall": 0.5, "auc": 0.7}
-    rare = {"n": 200, "accuracy": 0.90, "recall": 0.9, "auc": 0.6}
-    assert judge(old, rare, 0.05).accepted
-    verdict = judge(old, rare, 0.05, measure="recall")
-    assert not verdict.accepted
-    assert verdict.why.startswith("recall 0.5 on 200 test samples, 0.9")
-    assert not judge(rare, old, 0.05, measure="auc").accepted
-    assert main_figure(rare, "recall") == ("recall", 0.9)
-    squares = {"n": 200, "mse": 4.0, "mae": 1.0}
-    assert judge(squares, {"n": 200, "mse": 3.0, "mae": 1.0}, 0.05, measure="mae").accepted
-    assert not judge(squares, {"n": 200, "mse": 3.0, "mae": 1.0}, 0.05, measure="r2").accepted
 
 
 def test_the_best_version_and_the_table_follow_the_measure_of_the_task(tmp_path: Path) -> None:

@@ -16,11 +16,9 @@ import numpy as np
 import pytest
 
 from covey.agent.device.identity import Identity
-from covey.agent.device.keeper import Keeper, KeepOptions
 from covey.agent.device.model_store import ModelStore
 from covey.agent.device.outbox import Outbox
 from covey.agent.device.service import Agent
-from covey.agent.kept.model_dir import ModelDir, read_index
 from covey.agent.worker import perform
 from covey.agent.worker.memory_file import MemoryDamaged, StoredMemory, save_memory
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
@@ -29,6 +27,8 @@ from covey.coordinator.disk.spool import Circumstances, Spool
 from covey.coordinator.record.store import Store
 from covey.coordinator.run.effects import SendModel
 from covey.coordinator.run.own_orders import OwnOrders
+from covey.extras.in_use.keeper import Keeper, KeepOptions
+from covey.extras.in_use.model_dir import ModelDir, read_index
 from covey.extras.secure.agent_state import AgentState
 from covey.extras.secure.secure_folder import SecureFolder
 from covey.extras.secure.simulated import simulated_identity
@@ -261,10 +261,10 @@ def journal(folder: Path) -> Check:
 
 CASES: dict[str, Callable[[Path], Check]] = {
     "agent/device/identity.py Identity": identity,
-    "agent/device/keeper.py Keeper": keeper,
+    "extras/in_use/keeper.py Keeper": keeper,
     "agent/device/model_store.py ModelStore": model_store,
     "agent/device/outbox.py Outbox": outbox,
-    "agent/kept/model_dir.py ModelDir": model_dir,
+    "extras/in_use/model_dir.py ModelDir": model_dir,
     "agent/worker/memory_file.py save_memory": memory,
     "agent/worker/perform.py _write": written,
     "coordinator/disk/array_files.py save_arrays": arrays,

@@ -40,7 +40,7 @@ from covey.shared.mqtt.link import Down, Received, Up
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, ModelInUse
 from covey.shared.wire.topics import Topics
 from tests import clock
-from tests.agent.test_deployments import deployment
+from tests.agent.orders import deployment
 from tests.attacks.lies import LIES, Lying
 from tests.kit.device_run import devices as run_of
 from tests.kit.device_run import inspected, scenes

@@ -14,7 +14,7 @@ from covey.extras.doctor.tests.odd_words import DAY, HOUR, NOW, kinds, named
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.wire.documents import EXPELLED, AgentStatus, CoordinatorStatus, ModelInUse
 from covey.shared.wire.format import FORMAT
-from tests.agent.test_deployments import deployment
+from tests.agent.orders import deployment
 
 # -- devices ---------------------------------------------------------------------------------------------------------
 

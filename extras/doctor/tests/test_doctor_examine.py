@@ -17,7 +17,7 @@ from covey.extras.doctor.tests.test_doctor_columns import column, scaled
 from covey.extras.doctor.tests.test_doctor_devices import caller, status
 from covey.shared.candidate_names import CONSTANT
 from covey.shared.wire.documents import EXPELLED, ModelInUse, RosterMessage
-from tests.agent.test_deployments import deployment
+from tests.agent.orders import deployment
 
 # -- figures ---------------------------------------------------------------------------------------------------------
 

@@ -14,10 +14,10 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from covey.agent.cli.program import app
-from covey.agent.kept.model_file import MixedPart, save_model
-from covey.agent.kept.versions import Version
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
+from covey.extras.in_use.kept_versions import Version
+from covey.extras.in_use.model_file import MixedPart, save_model
 from covey.extras.in_use.program import export
 from covey.shared.errors import UserError
 from covey.shared.numerics.figures import softmax

@@ -12,14 +12,14 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from covey.agent.cli.program import app
-from covey.agent.kept.model_dir import ModelDir
-from covey.agent.kept.model_file import save_model
-from covey.agent.kept.versions import Version
 from covey.agent.policy import OwnersRules, Policy
+from covey.extras.in_use.kept_versions import Version
+from covey.extras.in_use.model_dir import ModelDir
+from covey.extras.in_use.model_file import save_model
 from covey.extras.in_use.predict import Predictor, predict, trains_on
+from covey.extras.in_use.tests.test_kept import BAD, GOOD, LAYOUT, TASK
 from covey.shared.errors import DataError, UserError
 from covey.shared.scenario.task import Model, Standardise, Task
-from tests.agent.test_kept import BAD, GOOD, LAYOUT, TASK
 
 ROWS = ((1.5, 0.0), (-2.0, 1.0), (0.5, 9.0))
 

@@ -18,23 +18,23 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from covey.agent.cli.program import app
-from covey.agent.kept.model_dir import ModelDir
-from covey.agent.kept.model_file import save_model
-from covey.agent.kept.versions import Version
 from covey.agent.policy import NO_CODE_RULES
 from covey.extras.in_use import serve
 from covey.extras.in_use import serve_mqtt as serve_mqtt_module
+from covey.extras.in_use.kept_versions import Version
+from covey.extras.in_use.model_dir import ModelDir
+from covey.extras.in_use.model_file import save_model
 from covey.extras.in_use.predict import Predictor, seen, whole
 from covey.extras.in_use.serve import Models, PredictionServer
 from covey.extras.in_use.serve_mqtt import ServeTopics
 from covey.extras.in_use.serve_mqtt import serve as serve_mqtt
+from covey.extras.in_use.tests.test_kept import BAD, GOOD, LAYOUT, TASK
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Received
 from covey.shared.mqtt.retained import until_quiet
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.storage import json_text
 from tests import clock
-from tests.agent.test_kept import BAD, GOOD, LAYOUT, TASK
 from tests.kit.memory_broker import MemoryBroker
 
 NAMED = TASK.model_copy(update={"columns": ("a", "b"), "ignore": ("id",)})

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import covey.agent.data.trees as trees
-from covey.agent.data.answering import Answering
 from covey.agent.data.dataset import Dataset, folds
 from covey.agent.data.trees import trees_for
 from covey.agent.policy import NO_CODE_RULES, OwnersRules, Policy
 from covey.agent.training.learner import TorchLocal
 from covey.agent.worker.learners import new_weights
+from covey.extras.in_use.answering import Answering
 from covey.extras.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.extras.light.own_loop import LoopLocal, start_of
 from covey.shared.candidate_names import HOMES

@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 
 from covey.agent.cli.program import app
 from covey.agent.data.dataset import Dataset, RawColumns, folds, take
-from covey.agent.kept.model_dir import ModelDir
-from covey.agent.kept.model_file import read_model
+from covey.extras.in_use.model_dir import ModelDir
+from covey.extras.in_use.model_file import read_model
 from covey.extras.in_use.predict import Predictor
+from covey.extras.in_use.tests.test_held_back import numbered, numbers
+from covey.extras.in_use.tests.test_kept import BAD, GOOD, LAYOUT, perform, samples
 from covey.shared.numerics.mixture import in_words
 from covey.shared.wire.jobs import Failure
 from covey.shared.wire.messages import ReportContent
-from tests.agent.test_held_back import numbered, numbers
-from tests.agent.test_kept import BAD, GOOD, LAYOUT, perform, samples
 
 TRAINING = {"epochs": 1, "batch": 5, "lr": 1.0}
 

@@ -14,18 +14,19 @@ import pytest
 from typer.testing import CliRunner
 
 from covey.agent.cli.program import app
-from covey.agent.device.keeper import Keeper, KeepOptions, ModelHook, parse_hook
-from covey.agent.kept.model_dir import INDEX, ModelDir, read_index
-from covey.agent.kept.model_file import read_model, save_model, task_with_scaling
-from covey.agent.kept.versions import Figure, Figures, Version, judge
 from covey.agent.policy import OwnersRules, Policy
+from covey.agent.training.models import initial
 from covey.agent.worker.worker import answer
+from covey.extras.in_use.keeper import Keeper, KeepOptions, ModelHook, parse_hook
+from covey.extras.in_use.kept_versions import Figure, Figures, Version, judge, main_figure
+from covey.extras.in_use.model_dir import INDEX, ModelDir, read_index
+from covey.extras.in_use.model_file import read_model, save_model, task_with_scaling
 from covey.shared.errors import UserError
 from covey.shared.numerics.mixture import REFITS
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
-from covey.shared.storage.files import folder_lock
+from covey.shared.storage.files import folder_lock, model_file
 from covey.shared.wire.codec import Codec, encode_model
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.jobs import (
@@ -373,7 +374,7 @@ def test_a_version_that_comes_back_is_checked_as_any_other(
     assert forced.why.startswith("the operator overrides the check")
 
 
-@pytest.mark.parametrize("at", ["keep", "participant"])
+@pytest.mark.parametrize("at", ["extras.in_use.keep", "agent.worker.participant"])
 def test_a_model_that_cannot_learn_is_left_for_new_weights_at_adoption_and_in_a_run(
     tmp_path: Path, single_thread: None, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
@@ -383,7 +384,7 @@ def test_a_model_that_cannot_learn_is_left_for_new_weights_at_adoption_and_in_a_
         asked.append(seed)
         return 100 * GOOD
 
-    monkeypatch.setattr(f"covey.agent.worker.{at}.new_weights", new)
+    monkeypatch.setattr(f"covey.{at}.new_weights", new)
     stands, models = {**TUNE, "lr": 1e-9}, ModelDir(tmp_path / "models")
     if at == "keep":
         done = adopted(tmp_path, models, tune=stands)
@@ -649,3 +650,30 @@ def test_a_reset_device_takes_the_next_publication_and_keeps_its_model(tmp_path:
 def test_a_verdict_on_a_regression_is_in_the_units_of_the_target() -> None:
     verdict = judge({"n": 20, "mse": 373.6}, {"n": 20, "mse": 302.7}, 0.05)
     assert verdict.why == "RMSE 19.33 on 20 test samples, 17.4 with the model so far"
+
+
+def test_a_device_checks_a_model_by_the_measure_of_its_task() -> None:
+    old = {"n": 200, "accuracy": 0.94, "recall": 0.5, "auc": 0.7}
+    rare = {"n": 200, "accuracy": 0.90, "recall": 0.9, "auc": 0.6}
+    assert judge(old, rare, 0.05).accepted
+    verdict = judge(old, rare, 0.05, measure="recall")
+    assert not verdict.accepted
+    assert verdict.why.startswith("recall 0.5 on 200 test samples, 0.9")
+    assert not judge(rare, old, 0.05, measure="auc").accepted
+    assert main_figure(rare, "recall") == ("recall", 0.9)
+    squares = {"n": 200, "mse": 4.0, "mae": 1.0}
+    assert judge(squares, {"n": 200, "mse": 3.0, "mae": 1.0}, 0.05, measure="mae").accepted
+    assert not judge(squares, {"n": 200, "mse": 3.0, "mae": 1.0}, 0.05, measure="r2").accepted
+
+
+def test_a_kept_model_is_a_start(tmp_path: Path) -> None:
+    """The first of those that it mixes."""
+    plain = Task(features=(4,), classes=2, model=Model(name="linear", options={}))
+    vectors = [initial(plain, seed)[0] for seed in (7, 8)]
+    layout = initial(plain, 7)[1]
+    for count in (1, 2):
+        path = model_file(tmp_path, count)
+        mixture = tuple((1 / count, vector) for vector in vectors[:count])
+        save_model(path, Version("r1", 3, 0), plain.for_agents(), mixture=mixture, layout=layout)
+        started, _ = initial(plain.model_copy(update={"init": str(path)}), 0)
+        assert np.array_equal(started, vectors[0])

@@ -15,15 +15,23 @@ from typing import Any
 import numpy as np
 
 from covey.agent.data import Dataset
-from covey.agent.data.answering import Answering
 from covey.agent.data.dataset import folds
 from covey.agent.data.trees import trees_for
-from covey.agent.kept.model_file import ModelFile, Named, read_model, save_model, task_with_scaling
-from covey.agent.kept.versions import Figure, Figures, Version, VersionVerdict, judge, main_figure
 from covey.agent.policy import OwnersRules, PolicyError
+from covey.agent.training.weights import Named
 from covey.agent.worker.learners import learner_for, new_weights
 from covey.agent.worker.participant import Participant
 from covey.agent.worker.sources import dataset
+from covey.extras.in_use.answering import Answering
+from covey.extras.in_use.kept_versions import (
+    Figure,
+    Figures,
+    Version,
+    VersionVerdict,
+    judge,
+    main_figure,
+)
+from covey.extras.in_use.model_file import ModelFile, read_model, save_model, task_with_scaling
 from covey.shared.errors import CoveyError
 from covey.shared.numerics.mixture import in_words
 from covey.shared.numerics.split import Split

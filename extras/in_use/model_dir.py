@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from covey.agent.kept.versions import Figure, Version, is_better
+from covey.extras.in_use.kept_versions import Figure, Version, is_better
 from covey.shared.errors import UserError
 from covey.shared.storage import json_text
 from covey.shared.storage.files import SUFFIX, private_folder, write_atomically

@@ -16,22 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from covey.agent.kept.versions import Version
+from covey.agent.training.weights import Named, read_file
+from covey.extras.in_use.kept_versions import Version
 from covey.shared.candidate_names import NEAR, NONE, TREES
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.task import Task
-from covey.shared.storage import json_text
 from covey.shared.storage.files import atomic_replace
 from covey.shared.strategies.client_half import Mixture
 
-Named = dict[str, npt.NDArray[Any]]  # arrays by the name of their tensor
 SINGLE = (1.0,)
 PARTS = "parts"  # begins the names of arrays of what is no model
 ARRAYS_OF = {NONE: ("answer",), NEAR: ("memory", "targets"), TREES: ("rows", "targets")}
@@ -125,7 +123,7 @@ def read_model(path: Path) -> ModelFile:
         UserError: the file is missing, damaged, or no such file.
     """
     try:
-        facts, arrays = _read(path)
+        facts, arrays = read_file(path)
         task = Task.model_validate(facts["task"])
         weights = list(map(float, facts.get("weights", SINGLE)))
         version = None
@@ -140,30 +138,6 @@ def read_model(path: Path) -> ModelFile:
             f"models/cluster-0.safetensors; {first_line}"
         ) from None
     return ModelFile(path, task, tuple(weights), models, version, parts)
-
-
-def read_weights(path: Path) -> Named:
-    """The arrays of a trained model, or of any other file of safetensors, by name.
-
-    Raises:
-        UserError: the file is missing or damaged, or holds several models or other values than numbers.
-    """
-    try:
-        facts, arrays = _read(path)
-    except (SafetensorError, OSError, ValueError, TypeError) as error:
-        first_line = str(error).splitlines()[0]
-        raise UserError(f"{path}: expected a model file (.safetensors); {first_line}") from None
-    return arrays if facts is None else read_model(path).models[0]
-
-
-def _read(path: Path) -> tuple[dict[str, Any], Named]:
-    """The facts and the arrays of a file."""
-    arrays: Named = {}
-    with safe_open(path, framework="numpy") as file:
-        facts = json_text.loads((file.metadata() or {}).get("facts", "null"))
-        for name in file.keys():  # noqa: SIM118  it is no mapping
-            arrays[name] = file.get_tensor(name)
-    return facts, arrays
 
 
 def _parts(rows: Any, arrays: Named) -> tuple[MixedPart, ...]:

@@ -27,8 +27,8 @@ from covey.agent.device.notices import (
     ModelRejected,
     ModelTaken,
 )
-from covey.agent.kept.model_dir import DEFAULT_RUNS, ModelDir
-from covey.agent.kept.versions import DEFAULT_MARGIN, Version, shown_figure
+from covey.extras.in_use.kept_versions import DEFAULT_MARGIN, Version, shown_figure
+from covey.extras.in_use.model_dir import DEFAULT_RUNS, ModelDir
 from covey.shared.errors import UserError
 from covey.shared.storage.files import folder_lock
 from covey.shared.wire.deployments import Deployment

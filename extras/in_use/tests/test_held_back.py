@@ -11,8 +11,9 @@ import pytest
 
 from covey.agent.data import Dataset
 from covey.agent.data.dataset import dataset, hold_back, units_of
-from covey.agent.kept.model_dir import ModelDir
 from covey.agent.worker.worker import answer
+from covey.extras.in_use.model_dir import ModelDir
+from covey.extras.in_use.tests.test_kept import BAD, GOOD, LAYOUT, TASK, perform, samples
 from covey.shared.numerics.units import JUDGING
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
@@ -20,7 +21,6 @@ from covey.shared.wire.codec import Codec, encode_model
 from covey.shared.wire.jobs import DeviceData, KeepPlace, Perform
 from covey.shared.wire.messages import ModelRef, ReportContent, digest
 from tests.agent.orders import order
-from tests.agent.test_kept import BAD, GOOD, LAYOUT, TASK, perform, samples
 
 
 def numbered(count: int, tests: int = 4) -> Dataset:

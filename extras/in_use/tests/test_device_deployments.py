@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from covey.agent.device.deployments import AGAIN_S, SHARE_WAIT_S, Deployments
 from covey.agent.device.events import (
     Adopt,
     DeploymentRefused,
@@ -18,32 +17,18 @@ from covey.agent.device.events import (
 from covey.agent.device.fetching import STALL_S
 from covey.agent.device.session import Session
 from covey.agent.policy import DEFAULT_RULES, OwnersRules, Policy
+from covey.extras.in_use.deployments import AGAIN_S, SHARE_WAIT_S, Deployments
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Up
 from covey.shared.mqtt.subscriptions import TopicsRefused
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.messages import digest
 from covey.shared.wire.topics import Topics, deployed_key
-from tests.agent.orders import LAYOUT, TASK, ref
+from tests.agent.orders import CONTENTS, TASK, deployment, ref
 
 TOPICS = Topics("default")
 WALL = 1_800_000_000.0
 DAY_MS = 86_400_000
-CONTENTS = (b"model of cluster 0", b"model of cluster 1")
-
-
-def deployment(serial: int = 5, clusters: int = 2, **changes: Any) -> Deployment:
-    refs = [ref(deployed_key(k), CONTENTS[k]) for k in range(clusters)]
-    fields: dict[str, Any] = {
-        "serial": serial,
-        "run": "run-1",
-        "round": 3,
-        "origin": "run",
-        "task": TASK.for_agents(),
-        "layout": LAYOUT.to_wire(),
-        "models": refs,
-    }
-    return Deployment(**{**fields, **changes})
 
 
 def machine(settled: int = 0, rules: OwnersRules = DEFAULT_RULES) -> Deployments:

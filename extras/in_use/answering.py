@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.trees import Trees
-from covey.agent.kept.model_file import MixedPart, ModelFile
+from covey.extras.in_use.model_file import MixedPart, ModelFile
 from covey.shared.candidate_names import NEAR, NONE, SERVED, TREES
 from covey.shared.numerics.figures import Figures, answers, figures_of, or_diverged, weighted_mean
 from covey.shared.numerics.measures import Kind
