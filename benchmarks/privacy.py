@@ -29,7 +29,7 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDp
 from dp_accounting.rdp import RdpAccountant
 
 from covey.agent.data.partition import client_dataset, fleet_data
-from covey.coordinator.fold.private_sums import Ledger, PrivateSums
+from covey.extras.private.private_sums import Ledger, PrivateSums
 from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.privacy.settings import Noise, noised

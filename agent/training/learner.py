@@ -64,7 +64,7 @@ from covey.shared.strategies.training import unfit_for_dp_sgd
 from covey.shared.wire.messages import digest
 
 if TYPE_CHECKING:
-    from covey.agent.training.private_sgd import PrivateSgd
+    from covey.extras.private.private_sgd import PrivateSgd
 
 
 class _Key(NamedTuple):
@@ -208,13 +208,12 @@ class TorchLocal(DataOfLocal):
         Raises:
             PublicError: Opacus is missing, or the model cannot be trained this way.
         """
-        from covey.agent.training.private_sgd import PrivateSgd, check_layers
-
+        private_sgd = extras.part("private", "private_sgd", "privacy.local")
         module = build(self._task, 0, self._rules.allowed, values=self._layout.size)
         module.to(self._device)  # before Opacus, which holds on to its parameters
         freeze(tensors_of(module), self._layout)
-        check_layers(module, mixes=self._trial.mixes)
-        self._private = PrivateSgd(
+        private_sgd.check_layers(module, mixes=self._trial.mixes)
+        self._private = private_sgd.PrivateSgd(
             privacy,
             module,
             self.examples if stated is None else stated,

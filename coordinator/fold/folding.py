@@ -39,7 +39,7 @@ from covey.shared.strategies.reading import fold, is_whole, sums_of
 from covey.shared.strategies.sums import ExactSums, Terms, count, fair_terms
 
 if TYPE_CHECKING:
-    from covey.coordinator.fold.private_sums import PrivateSums
+    from covey.extras.private.private_sums import PrivateSums
 
 MAX_REASON = 300  # characters of a fold's failure that are kept
 

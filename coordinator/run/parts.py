@@ -29,7 +29,7 @@ from covey.shared.strategies.part_local import whole_models
 from covey.shared.strategies.phase_names import EVALUATE, MOMENTS
 
 if TYPE_CHECKING:
-    from covey.coordinator.fold.private_sums import PrivateSums
+    from covey.extras.private.private_sums import PrivateSums
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

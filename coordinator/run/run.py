@@ -53,7 +53,7 @@ from covey.shared.strategies.phase_names import AHEAD, EVALUATE, EXCHANGES, OF_T
 from covey.shared.wire.parts import FileSink
 
 if TYPE_CHECKING:
-    from covey.coordinator.fold.private_sums import PrivateSums
+    from covey.extras.private.private_sums import PrivateSums
 
 Effects = list[Effect]
 
@@ -64,9 +64,11 @@ def _private_sums(
     """What makes the sums of a run whose `privacy` section adds noise, and keeps its account; None without one."""
     if scenario.privacy is None or not scenario.privacy.has_noise:
         return None
-    from covey.coordinator.fold.private_sums import private_sums
-
-    return private_sums(folder, scenario, scenario.privacy, ledger, resumed=resumed)
+    private_sums = extras.part("private", "private_sums", "privacy")
+    sums: PrivateSums = private_sums.private_sums(
+        folder, scenario, scenario.privacy, ledger, resumed=resumed
+    )
+    return sums
 
 
 class Run(Parts):

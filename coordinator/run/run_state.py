@@ -74,7 +74,7 @@ class RunState:
     # Buffered rounds: whether agents get orders during an evaluation. It holds for the whole run.
     trains_on: bool = False
 
-    # The privacy account, as `private_sums.Ledger` keeps it; empty without a `privacy` section.
+    # The privacy account, as the extra `private` keeps it; empty without a `privacy` section.
     ledger: dict[str, Json] = field(default_factory=dict)
 
     @property

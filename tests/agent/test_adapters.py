@@ -12,11 +12,12 @@ from torch import nn
 
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import adapted, build, initial, layout_of, merged
-from covey.agent.training.private_sgd import check_layers
 from covey.extras.in_use.kept_versions import Version
 from covey.extras.in_use.model_file import read_model, save_model
 from covey.extras.in_use.program import load, module_of
 from covey.extras.light.numpy_learner import layout_of_task
+from covey.extras.private.private_sgd import check_layers
+from covey.extras.private.tests.test_private_sgd import data_of
 from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Split
 from covey.shared.scenario.adapters import Adapters
@@ -24,7 +25,6 @@ from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Training
 from covey.shared.strategies.client_half import Drill
-from tests.agent.test_private_sgd import data_of
 
 IMAGES = torch.randn(5, 1, 16, 16, generator=torch.Generator().manual_seed(1))
 LENET: dict[str, Any] = {"features": [1, 16, 16], "classes": 4, "model": {"name": "lenet5"}}

@@ -25,7 +25,6 @@ from covey.agent.worker.pool import check_device
 from covey.agent.worker.worker import answer
 from covey.shared.errors import PublicError, UserError
 from covey.shared.numerics.vectors import Vector
-from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise, Trainings
 from covey.shared.programs.child import environment, python
 from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
@@ -215,21 +214,6 @@ def test_contrastive_views_are_made_on_the_device(task: Task, elsewhere: Watch) 
     assert (
         "meta" in elsewhere.products
     )  # matrices of colours are made on the CPU, where they are drawn
-
-
-def test_dp_sgd_works_on_the_device(elsewhere: Watch) -> None:
-    pytest.importorskip("opacus")
-    local, start = local_of(TABLE)
-    budget = Budget(Trainings(), 2, 0)
-    local.enable_privacy(
-        LocalPrivacy(noise_multiplier=1.0), budget, Noise.simulated(1, "test"), None
-    )
-    elsewhere.products.clear()
-    done = local.train(start, Drill(epochs=1))
-    assert done.steps > 0
-    assert done.end.dtype == np.float32
-    assert local.spent() > 0
-    assert elsewhere.products == {"meta"}
 
 
 def test_a_job_for_a_device_that_is_not_there_fails_with_the_setting(

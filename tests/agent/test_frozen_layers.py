@@ -14,12 +14,12 @@ from covey.agent.training.architectures import Net
 from covey.agent.training.flat_module import frozen_layers
 from covey.agent.training.learner import Nets, TorchLocal
 from covey.agent.training.models import build, initial, layout_of
+from covey.extras.private.tests.test_private_sgd import data_of
 from covey.shared.numerics.split import Split
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Training
 from covey.shared.strategies.client_half import Drill
-from tests.agent.test_private_sgd import data_of
 
 HEAD = {"share": ["fc2", "fc3"]}
 

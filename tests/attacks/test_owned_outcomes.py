@@ -22,7 +22,6 @@ import pytest
 from covey.agent.data.local import DataOfLocal
 from covey.agent.device.performing import Performer
 from covey.agent.policy import OwnersRules, Policy, PolicyError
-from covey.agent.training import private_sgd
 from covey.agent.training.learner import TorchLocal
 from covey.agent.worker.memory_file import DiskBroken, MemoryDamaged, ResultDoesNotFit
 from covey.agent.worker.participant import Participant
@@ -32,6 +31,7 @@ from covey.agent.worker.worker import answer
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.simulate.virtual_clock import GivenUpError
 from covey.extras.light.numpy_learner import NumpyLocal
+from covey.extras.private import private_sgd
 from covey.extras.secure import messages
 from covey.extras.secure import secured as sums
 from covey.extras.secure.figures import FIGURES as FIGURES_VECTOR

@@ -25,7 +25,7 @@ from benchmarks import (
     secure_steady,
 )
 from benchmarks.torch_runs import TIMES, bent
-from covey.coordinator.fold.private_sums import epsilon
+from covey.extras.private.private_sums import epsilon
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from tests.bowl import flat

@@ -143,16 +143,6 @@ def test_a_part_of_a_model_can_be_the_base_of_a_difference(
     assert all(np.isfinite(model).all() for model in run.models)
 
 
-def test_clipping_and_noise_concern_the_shared_part_alone(tmp_path: Path) -> None:
-    privacy = {"client": {"noise_multiplier": 1.0, "clip": 0.5}}
-    run, states = ended(tmp_path, scene_of("fedavg", BOTH, privacy=privacy, rounds=ALL))
-    starts, layout = small_run.starts(run.scenario)
-    frozen = layout.named(starts[0])["fc1.weight"]
-    assert np.array_equal(tensors(run, run.models[0])["fc1.weight"], frozen)
-    assert run.privacy is not None
-    assert len(states) == 8
-
-
 @pytest.mark.parametrize("method", ["fedavg", "fedclust"])
 def test_buffered_rounds_take_any_split(tmp_path: Path, method: str) -> None:
     scene = small_run.buffered(method, task={**MLP, **BOTH}, rounds={"count": 4})

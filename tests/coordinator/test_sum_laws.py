@@ -1,7 +1,7 @@
 """Laws of sums: with each maker of sums, and in any order of reports, a fold has the same bytes.
 
 Each phase of a small run of each averaging method is folded again: from sums of reports that were added as they came, or
-by aggregators; from the spool by a rule; and with noise.
+by aggregators; and from the spool by a rule.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import pytest
 from covey.coordinator.disk.spool import Circumstances, Spool, SummedVectors
 from covey.coordinator.fold import limits
 from covey.coordinator.fold.folding import Folding, Sound
-from covey.coordinator.fold.private_sums import Ledger, PrivateSums
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.averages import Average
 from covey.shared.scenario.scenario import Scenario
@@ -38,8 +37,6 @@ AVERAGING = [
     for name, options in METHODS.items()
     if not BUILT_IN[options.get("name", name)].facts.individual
 ]
-CLIENT = {"clip": 0.5, "noise_multiplier": 1.0, "delta": 1e-5}
-SIGNATURES = {"clip": 1.0, "noise_multiplier": 0.1}
 STEP = 1
 
 
@@ -93,13 +90,16 @@ def from_the_spool(folding: Folding, spool: Spool, state: Any, reports: Reports)
 
 
 def state_after(
-    folder: Path, scene: Scenario, make: Make, state: Any, phase: Phase, reports: Reports
+    folder: Path,
+    scene: Scenario,
+    make: Make,
+    state: Any,
+    phase: Phase,
+    reports: Reports,
+    privacy: Any = None,
 ) -> list[Any]:
     spool = Spool(folder)
     spool.durable = False
-    privacy = None
-    if scene.privacy is not None:
-        privacy = PrivateSums(scene, scene.privacy, b"key", Ledger())
     folding = Folding(scene, spool, STEP, phase, privacy=privacy)
     make(folding, spool, state, reports)
     verdict = folding.close(sorted(client for client, _ in reports), phase, state)
@@ -171,28 +171,6 @@ def test_a_rule_gives_the_same_bytes_in_any_order_of_arrival(
             for place, shuffled in enumerate(in_orders(reports))
         ]
         assert found[1:] == found[:-1], phase.name
-
-
-def is_private(method: str) -> bool:
-    return scenario(method).strategy.privacy.routes is not None
-
-
-@pytest.mark.parametrize("method", of_each_kind("noise", filter(is_private, METHODS)))
-def test_noise_is_the_same_in_any_order_of_arrival_and_another_in_the_next_step(
-    method: str, tmp_path: Path
-) -> None:
-    signs = bool(scenario(method).strategy.facts.signatures)
-    privacy = {"client": CLIENT, "signatures": SIGNATURES} if signs else {"client": CLIENT}
-    scene = scenario(method, privacy=privacy, fleet={"agents": 8})
-    state, phase, reports = folds_of(method)[-1]
-    found = [
-        state_after(tmp_path / str(place), scene, on_arrival, state, phase, shuffled)
-        for place, shuffled in enumerate(in_orders(reports))
-    ]
-    assert found[1:] == found[:-1]
-    if phase.sizes:
-        plain = fingerprint(folded(scene.strategy, state, phase, reports=reports))
-        assert found[0] != plain
 
 
 def test_most_phases_are_summed_by_aggregators_and_not_read_again() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.coordinator.fold.private_sums import KEY_FILE, Ledger, PrivateSums, epsilon, noise_key
 from covey.coordinator.record.records import lines
 from covey.coordinator.run.run import Run
+from covey.extras.private.private_sums import KEY_FILE, Ledger, PrivateSums, epsilon, noise_key
 from covey.shared.errors import UserError
 from covey.shared.privacy.settings import Privacy, clipped_sum, combined_multiplier, noised_count
 from covey.shared.scenario.scenario import Scenario
@@ -176,7 +176,7 @@ def test_a_cluster_that_no_agent_chose_is_treated_as_all_others(
         noised.append(count)
         return noised_count(count, multiplier, noise)
 
-    monkeypatch.setattr("covey.coordinator.fold.private_sums.noised_count", spy)
+    monkeypatch.setattr("covey.extras.private.private_sums.noised_count", spy)
     all_choose_the_first(run, monkeypatch)
     private_fold(privacy_of(run), run.state, reports)
     assert noised == [8, 0]
@@ -188,7 +188,7 @@ def test_a_cluster_that_no_agent_chose_gets_noise_if_its_noised_count_is_positiv
 ) -> None:
     run = runs[method]
     monkeypatch.setattr(
-        "covey.coordinator.fold.private_sums.noised_count", lambda count, multiplier, noise: 10.0
+        "covey.extras.private.private_sums.noised_count", lambda count, multiplier, noise: 10.0
     )
     all_choose_the_first(run, monkeypatch)
     state = private_fold(privacy_of(run), run.state, reports_for(run))

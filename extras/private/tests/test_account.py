@@ -8,7 +8,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent, pld, rdp
 from scipy.stats import norm
 
-from covey.coordinator.fold.private_sums import epsilon
+from covey.extras.private.private_sums import epsilon
 
 DELTA = 1e-5
 

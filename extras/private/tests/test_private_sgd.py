@@ -16,13 +16,13 @@ from torch import nn
 from covey.agent.data.dataset import Dataset, dataset
 from covey.agent.kept.privacy_account import FILE, DeviceAccount
 from covey.agent.policy import OwnersRules, Policy, PrivacyDemand
-from covey.agent.training import private_sgd
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.agent.worker.memory_file import StoredMemory
 from covey.agent.worker.worker import answer
 from covey.coordinator.record import records
 from covey.coordinator.run.options import RunOptions
+from covey.extras.private import private_sgd
 from covey.extras.simulate.driver import simulate
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
