@@ -42,7 +42,7 @@ STAIRS = {
         "access",
         "programs",
         "folder",
-        "expulsion joining shards seen",
+        "expulsion shards seen",
         "cli",
     ],
     "coordinator": [

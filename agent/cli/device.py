@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shlex
 import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -56,7 +54,6 @@ if TYPE_CHECKING:
     from covey.extras.in_use.keeper import KeepOptions
     from covey.shared.mqtt.broker_url import BrokerUrl
 
-MOST_INPUT = 1 << 12  # characters of a code
 SECURE = "secure"  # the folder of secure sums in the state of an agent
 
 
@@ -223,47 +220,6 @@ def _take_entry(folder: Path, file: Path) -> None:
                 f"then `broker enroll {own.id} --key KEY`"
             )
         SecureFolder.take_entry(folder, own.entry, own.fleet, own.expelled)
-
-
-def join(
-    code: Annotated[
-        str,
-        typer.Argument(
-            help="as `broker enroll --join` printed it; - reads it from standard input, so that no list of processes and no "
-            "history of the shell has it"
-        ),
-    ],
-    out: Annotated[
-        Path | None, typer.Option(help="the credentials file  [default: ID.pem]")
-    ] = None,
-) -> None:
-    """Get this device's credentials from the broker's machine with a one-time code, and write them to a file."""
-    from covey.shared.mqtt.credentials import parse
-    from covey.shared.mqtt.joining import JoinCode, redeem
-    from covey.shared.storage.files import write_private
-
-    wanted = JoinCode.parse(_line_of_input() if code == "-" else code)
-    if out is not None and out.exists():
-        raise UserError(f"--out {out}: the file exists; name a new one. The code was not used")
-    content = redeem(wanted)
-    file = out or _new_file(parse(content, Path("the answer")).id)
-    write_private(file, content)
-    print(f"wrote {file}; run `agent start --credentials {shlex.quote(str(file))} --data DATA`")
-
-
-def _line_of_input() -> str:
-    """The first line of standard input, for which a person at a terminal is asked."""
-    if sys.stdin.isatty():
-        print("the code: ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline(MOST_INPUT).strip()
-
-
-def _new_file(agent: str) -> Path:
-    """A file for an agent's credentials that does not exist yet: a code works only once."""
-    file, number = Path(f"{agent}.pem"), 2
-    while file.exists():
-        file, number = Path(f"{agent}-{number}.pem"), number + 1
-    return file
 
 
 def keys(

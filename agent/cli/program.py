@@ -15,7 +15,6 @@ class AgentCommands(Commands):
         "start": CommandEntry(
             "covey.agent.cli.device:start", "Stay connected, and train when asked"
         ),
-        "join": CommandEntry("covey.agent.cli.device:join", "Get credentials with a one-time code"),
         "check": CommandEntry(
             "covey.agent.cli.data:check", "Look for faults in this machine's data"
         ),

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.table import Table
 
-from covey.broker import joining
 from covey.broker.access.acl import ANY
 from covey.broker.access.members import StoredUser
 from covey.broker.cli.options import show
 from covey.broker.folder import AUTHORITY_DAYS, DEFAULT_FEDERATION, SERVER_DAYS, BrokerFolder
+from covey.shared import extras
 from covey.shared.cli import Json
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import PORTS
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from covey.broker.seen import LastSeen
 
 HOME = Path("broker-home")
+JOIN_PORT = 8884  # next to that of MQTT over TLS
 HomeFolder = Annotated[Path, typer.Option("--home", help="the broker's folder")]
 Names = Annotated[list[str], typer.Argument(help="names of the users; for an agent, its id")]
 MaybeNames = Annotated[
@@ -117,7 +118,7 @@ def enroll(
         ),
     ] = "",
     join: Join = False,
-    join_port: JoinPort = joining.PORT,
+    join_port: JoinPort = JOIN_PORT,
 ) -> None:
     """Add users and write a file for the --credentials of each. A running broker accepts them at once."""
     folders = [BrokerFolder(home) for home in homes or [HOME]]
@@ -148,7 +149,8 @@ def _emit(line: str) -> None:
 
 def _hand_over(home: BrokerFolder, files: Sequence[Path], port: int) -> None:
     by_user = {file.stem: file for file in files}
-    left = joining.hand_over(home, by_user, port=port, emit=_emit, show=show)
+    hand_over = extras.part("joining", "handing_over", "--join").hand_over
+    left: list[str] = hand_over(home, by_user, port=port, emit=_emit, show=show)
     if left:
         show(
             f"{some(left)} did not join: copy the file, or `broker lab rotate --join` prints a new code"
@@ -176,7 +178,7 @@ def sign(home: HomeFolder = HOME) -> None:
 
 
 def rotate(
-    names: Names, home: HomeFolder = HOME, *, join: Join = False, join_port: JoinPort = joining.PORT
+    names: Names, home: HomeFolder = HOME, *, join: Join = False, join_port: JoinPort = JOIN_PORT
 ) -> None:
     """Replace credentials, also the coordinator's: a new password in a new file. The old file stops working at once."""
     own = BrokerFolder(home)

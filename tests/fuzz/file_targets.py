@@ -27,10 +27,11 @@ from covey.coordinator.disk.array_files import open_arrays, save_arrays
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.record import records
 from covey.extras.audit import check as audit_check
+from covey.extras.joining import codes as joining
 from covey.extras.proposals.proposal import propose
 from covey.extras.proposals.proposal_data import describe
 from covey.shared.errors import DecodeError, UserError
-from covey.shared.mqtt import credentials, joining
+from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.scenario.load import load as load_scenario
 from covey.shared.storage import audit

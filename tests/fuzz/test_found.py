@@ -15,10 +15,10 @@ from covey.agent.data import load as load_data
 from covey.agent.data.arrays import ArrayFileError, read_members
 from covey.coordinator.disk.array_files import open_arrays
 from covey.extras.audit import check as audit_check
+from covey.extras.joining import codes as joining
 from covey.extras.proposals.proposal_data import describe
 from covey.extras.secure.tests.group import site
 from covey.shared.errors import DataError, DecodeError, UserError
-from covey.shared.mqtt import joining
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.load import load as load_scenario
 from covey.shared.storage import audit

@@ -16,11 +16,10 @@ from pathlib import Path
 from socketserver import BaseRequestHandler
 
 from covey.broker.folder import BrokerFolder
+from covey.extras.joining.codes import SECRET_BYTES, TIMEOUT_S, USED, JoinCode, framed, pinned
 from covey.shared.errors import UserError
-from covey.shared.mqtt.joining import SECRET_BYTES, TIMEOUT_S, USED, JoinCode, framed, pinned
 from covey.shared.programs.bounded_http import Bounded
 
-PORT = 8884  # next to that of MQTT over TLS
 MINUTES = 15.0
 POLL_S = 0.2
 

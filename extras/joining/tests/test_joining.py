@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 from covey.agent.cli.program import app as agent
 from covey.broker.cli.program import app as broker
 from covey.broker.folder import BrokerFolder
-from covey.broker.joining import Codes, JoinServer, hand_over
+from covey.extras.joining.codes import SECRET_BYTES, USED, JoinCode, pinned, redeem
+from covey.extras.joining.handing_over import Codes, JoinServer, hand_over
 from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import read
-from covey.shared.mqtt.joining import SECRET_BYTES, USED, JoinCode, pinned, redeem
 
 FILES = {"pi-7": b"the file of pi-7", "pi-8": b"the file of pi-8"}
 
