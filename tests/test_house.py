@@ -72,7 +72,12 @@ STAIRS = {
 
 # what is imported -> the only files that may
 ONLY = {
-    "torch": ["agent/training/*.py", "extras/in_use/program.py", "extras/simulate/batched.py"],
+    "torch": [
+        "agent/training/*.py",
+        "extras/in_use/program.py",
+        "extras/private/private_sgd.py",
+        "extras/simulate/batched.py",
+    ],
     "aiomqtt": ["shared/mqtt/mqtt_link.py"],
     "distributed": [
         "extras/compare/dask_cells.py"
