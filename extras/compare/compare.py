@@ -119,6 +119,9 @@ def compare_command(
             "--html", help="also write a page with tables and curves, report.html, to the folder"
         ),
     ] = False,
+    latex: Annotated[
+        bool, typer.Option("--latex", help="print the tables for LaTeX, with the package booktabs")
+    ] = False,
     modes: Modes = False,
     track: Track = None,
     connection: BrokerAddresses,
@@ -158,6 +161,7 @@ def compare_command(
         executor=executor,
         write=not no_run or folder is not None,
         html=html,
+        latex=latex,
         track=track or [],
         modes=modes,
     )
@@ -179,6 +183,7 @@ class CompareRequest:
     executor: str = ""  # the cluster that runs the cells, dask://host:port; empty for this machine
     write: bool = True  # write the tables to files
     html: bool = False  # and a page
+    latex: bool = False  # print the tables for LaTeX, in place of all else
     track: Sequence[str] = ()  # names of experiment trackers
     modes: bool = False  # print all modes of evaluation
 
@@ -217,7 +222,11 @@ def compare(
     rows = finished_rows(scenario, options.folder, known)
     if request.write:
         write_tables(scenario, options.folder, rows)
-    show(scenario, rows, console, modes=request.modes)
+    if request.latex:
+        for table in tables(scenario, summaries(scenario, rows), modes=request.modes):
+            print(table.latex())
+    else:
+        show(scenario, rows, console, modes=request.modes)
     if request.write and console is not None:
         text = f"compare.json, .csv, .parquet and .md are in {options.folder}"
         console.print(text, highlight=False, soft_wrap=True)

@@ -10,13 +10,14 @@ from typing import Any
 from covey.coordinator.record.records import finished
 from covey.coordinator.view.table import NONE, Column, Table
 from covey.coordinator.view.words import MODE_TITLES
+from covey.extras.compare.gain_pictures import of_field, of_groups
 from covey.extras.compare.grid import Cell, section, splits
 from covey.extras.compare.rows import ComparisonRow, measure_of, summaries
 from covey.extras.compare.tables import tables
-from covey.extras.compare.verdict import deciding, standings, verdicts
+from covey.extras.compare.verdict import fields, standings, verdict_table, verdicts
 from covey.extras.pages.curves import Curves, curves
 from covey.extras.pages.figure_pictures import Picture, RunGroup
-from covey.extras.pages.html_page import Fact, Page, PageSection, Tile, html, pictures, terms
+from covey.extras.pages.html_page import Fact, Page, PageSection, html, pictures, terms
 from covey.extras.pages.run_facts import (
     data_remarks,
     device_words,
@@ -59,7 +60,18 @@ def comparison_page(scenario: Scenario, folder: Path, cells: Sequence[ShownCell]
     runs = curves_of_cells(cells)
     measure = measure_of(section(scenario), scenario.task)
     drawn = pictures_of_splits(scenario, cells, runs)
-    lead = [verdict.sentence for verdict in verdicts(scenario, rows)]
+    judged = verdicts(scenario, rows)
+    sign = -1 if measure.lower_is_better else 1
+    lead = [max(judged, key=lambda one: sign * one.figure).sentence] if judged else []
+    decisive = [
+        replace(
+            picture,
+            title=f"{field.partition}: {picture.title}" if field.partition else picture.title,
+        )
+        for field in fields(scenario, rows)
+        for picture in of_field(field)
+    ]
+    decisive += of_groups([run for run in runs.values() if run.seed == section(scenario).seeds[0]])
     remarks: list[str] = []
     missing = [shown for shown in cells if shown.row is None]
     if missing:
@@ -77,12 +89,14 @@ def comparison_page(scenario: Scenario, folder: Path, cells: Sequence[ShownCell]
         subtitle=_subtitle(scenario, folder, cells),
         kind="comparison",
         lead=lead,
-        tiles=_tiles(scenario, rows),
-        tables=shown_tables,
+        tiles=(),
+        first=[verdict_table(judged)] if judged else [],
+        tables=[*shown_tables, _cells(cells, measure)],
         remarks=remarks,
         terms=terms(MODE_TITLES, has_groups=has_groups),
-        pictures=drawn,
-        sections=[_section(scenario, folder, cells, measure)],
+        pictures=decisive,
+        folded=drawn,
+        sections=[_section(scenario, folder, cells)],
     )
     return html(page)
 
@@ -160,18 +174,7 @@ def _last_time(cells: Sequence[ShownCell]) -> str:
     return moment(max(ends)) if ends else ""
 
 
-def _tiles(scenario: Scenario, rows: Sequence[ComparisonRow]) -> list[Tile]:
-    """The deciding figure of each method, if a comparison has one table of them."""
-    alone = deciding(scenario, rows)
-    if alone is None:
-        return []
-    what = f"{alone.headers[1]}, {alone.title}"
-    return [Tile(figure, f"{method}: {what}") for method, figure, *_ in alone.rows]
-
-
-def _section(
-    scenario: Scenario, folder: Path, cells: Sequence[ShownCell], measure: Measure
-) -> PageSection:
+def _section(scenario: Scenario, folder: Path, cells: Sequence[ShownCell]) -> PageSection:
     """The cells, and where they come from."""
     facts = [Fact("folder", str(folder))]
     command = ["coordinator", "compare", str(folder / "compare.yaml")]
@@ -188,9 +191,7 @@ def _section(
         run = ""
     known = [fact for fact in facts if fact.value]
     repeated = repeat_command(command, folder.resolve().name, run, scenario)
-    return PageSection(
-        "", [_cells(cells, measure)], known, repeated, data_remarks(scenario), dump(scenario)
-    )
+    return PageSection("", [], known, repeated, data_remarks(scenario), dump(scenario))
 
 
 def _cells(cells: Sequence[ShownCell], measure: Measure) -> Table:

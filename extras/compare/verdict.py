@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any, Literal
 
-from covey.coordinator.view.table import NONE, Table, columns_of
+from covey.coordinator.view.table import NONE, Column, Table, columns_of, numbers
 from covey.extras.compare.grid import section, splits
 from covey.extras.compare.rows import METRICS, TITLES, ComparisonRow, measure_of
 from covey.shared.numerics.measures import PERCENT, Measure, plain
@@ -152,6 +152,11 @@ class Verdict:
             return text
         ends = sorted((sign * scale * gain.low, sign * scale * gain.high))
         return f"{text} (95 %: {ends[0]:.2f} to {ends[1]:.2f})"
+
+    @property
+    def conclusion(self) -> str:
+        """What follows, in a few words."""
+        return self._conclusion(self.references[0])
 
     def _conclusion(self, best: Reference) -> str:
         if self.outcome == "worse":
@@ -336,6 +341,28 @@ def standings(scenario: Scenario, rows: Sequence[ComparisonRow]) -> list[Table]:
     return found
 
 
+def verdict_table(found: Sequence[Verdict]) -> Table:
+    """The verdicts, a line for each method: its figure, its gain over the best reference, and what follows."""
+    first = found[0]
+    figure = f"{first.measure.label} {TITLES[first.mode]}"
+    columns = [Column("method"), Column("verdict"), *numbers([figure, "gain", "95 %"])]
+    columns.append(Column("over"))
+    if any(one.partition for one in found):
+        columns.insert(0, Column("partition"))
+    lines = []
+    for one in found:
+        best, scale = one.references[0], one.measure.scale
+        form = "+.2f" if scale == PERCENT else "+.3g"
+        ends = NONE
+        if best.gain.half is not None:
+            ends = f"{scale * best.gain.low:{form}} to {scale * best.gain.high:{form}}"
+        over = f"{best.method} {one.measure.text(best.figure)}"
+        gain = f"{scale * best.gain.mean:{form}}"
+        line = [one.method, one.conclusion, one.measure.text(one.figure), gain, ends, over]
+        lines.append([one.partition, *line] if len(columns) > len(line) else line)
+    return Table("Verdict", columns, lines)
+
+
 def deciding(scenario: Scenario, rows: Sequence[ComparisonRow]) -> Table | None:
     """The compared figure alone, a row for each method.
 
@@ -375,16 +402,18 @@ def _gain_text(one: Field, method: str, other: str) -> str:
 
 
 def gain_of(
-    pairs: Sequence[tuple[ComparisonRow, ComparisonRow]], column: str, measure: Measure
+    pairs: Sequence[tuple[ComparisonRow, ComparisonRow | None]], column: str, measure: Measure
 ) -> Gain:
-    """The gain of the first rows over the second ones, one pair for each seed."""
+    """The gain of the first rows over the second ones, or over zero, one pair for each seed."""
     sign = -1.0 if measure.lower_is_better else 1.0
-    means = [sign * (own[column] - other[column]) for own, other in pairs]
+    means = [sign * (own[column] - (other[column] if other else 0.0)) for own, other in pairs]
     by_seed = []  # the gains of single agents, of seeds with two or more
     for own, other in pairs:
-        agents = sorted(own.agents.keys() & other.agents.keys())
+        agents = sorted(own.agents.keys() & (other or own).agents.keys())
         if len(agents) > 1:
-            by_seed.append([sign * (own.agents[a] - other.agents[a]) for a in agents])
+            by_seed.append(
+                [sign * (own.agents[a] - (other.agents[a] if other else 0.0)) for a in agents]
+            )
     halves = []
     if len(means) > 1:
         halves.append(_half(statistics.variance(means) / len(means), len(means) - 1))

@@ -362,6 +362,8 @@ class Page:
     terms: Sequence[GlossaryTerm]
     pictures: Sequence[Picture]
     sections: Sequence[PageSection]
+    first: Sequence[Table] = ()  # above the pictures
+    folded: Sequence[Picture] = ()  # and with these, the tables: all other figures
     odd: Sequence[Odd] | None = None  # what is odd about the devices; None: not known
 
 

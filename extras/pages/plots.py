@@ -55,6 +55,7 @@ class Strip:
     dots: Sequence[tuple[float, str]]  # value, and what it belongs to
     colour: int | None
     mean: float | None = None
+    interval: tuple[float, float] | None = None  # around the mean
 
 
 @dataclass(frozen=True)
@@ -299,6 +300,9 @@ def strips(title: str, rows: Sequence[Strip], axis: Axis) -> svg.Panel:
         if row.mean is not None:
             x = left + (right - left) * axis.share(row.mean)
             parts.append(svg.line(x, top - 2, x, top + ROW - 4, "ink", stroke_width=1.5))
+        if row.interval is not None:
+            low, high = (left + (right - left) * axis.share(end) for end in row.interval)
+            parts.append(svg.line(low, middle, high, middle, "ink", stroke_width=1.5))
         for count, (value, name) in enumerate(row.dots):
             spread = (count * 5 % 11 - 5) * 1.1  # the same for the same agents
             x = left + (right - left) * axis.share(value)

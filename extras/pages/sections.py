@@ -200,6 +200,8 @@ def _figures(state: DashboardState) -> Chart:
         return _figure(measure, figure / measure.scale)
 
     places = {x for one in series for x, _ in _drawable(one.points)}
+    if not places and len(state.loss) > 1:  # the largest panel is not an empty one
+        return _loss(state, f"Training loss. {empty}", (DESK, PHONE), heading="h2")
     if len(places) == 1:
         return _bars(f"{title}, after round {places.pop():g}", series, measure, words)
     return _lines(title, series, axis, words=words, empty=empty, sizes=(DESK, PHONE), heading="h2")
@@ -224,7 +226,12 @@ def _number(cluster: str) -> int:
     return int(cluster) if cluster.isdecimal() and len(cluster) < 10 else 0
 
 
-def _loss(state: DashboardState) -> Chart:
+def _loss(
+    state: DashboardState,
+    title: str = "Training loss",
+    sizes: Sequence[plots.Size] = SMALL,
+    heading: str = "h3",
+) -> Chart:
     empty = "No training round yet."
     if state.rounds_done:
         empty = ONE_PHASE
@@ -233,7 +240,15 @@ def _loss(state: DashboardState) -> Chart:
         return from_zero(losses, "loss, mean over samples")
 
     series = [plots.Series("loss", other(0), state.loss)]
-    return _lines("Training loss", series, axis, words=lambda loss: f"{loss:.3g}", empty=empty)
+    return _lines(
+        title,
+        series,
+        axis,
+        words=lambda loss: f"{loss:.3g}",
+        empty=empty,
+        sizes=sizes,
+        heading=heading,
+    )
 
 
 def _traffic(state: DashboardState) -> Chart:

@@ -131,3 +131,14 @@ def test_an_unasked_page_is_no_reason_to_fail(whole: Path, tmp_path: Path) -> No
     said = printed(folder)
     assert "fedavg" in said
     assert "no page was written" in said
+
+
+def test_the_page_begins_with_the_verdict_and_who_loses_and_folds_the_rest(tmp_path: Path) -> None:
+    folder = compared(tmp_path / "whole", grid(SCENE))
+    printed(folder)
+    page = (folder / "report.html").read_text()
+    first, _, rest = page.partition("<summary>All other figures</summary>")
+    assert first.index("<h2>Verdict</h2>") < first.index("what is in use")
+    assert "Agents by group found" in first
+    assert "<h2>Cells</h2>" in rest
+    assert first.count('class="lead"') == 1

@@ -10,9 +10,18 @@ from typing import Any
 import pytest
 
 from covey.coordinator.view.table import Table, columns_of
+from covey.extras.compare.gain_pictures import gains_by_agent, of_field
 from covey.extras.compare.rows import ComparisonRow, averages_by_mode
 from covey.extras.compare.tests.comparisons import scenario
-from covey.extras.compare.verdict import Verdict, deciding, gain_of, standings, verdicts
+from covey.extras.compare.verdict import (
+    Verdict,
+    deciding,
+    fields,
+    gain_of,
+    standings,
+    verdict_table,
+    verdicts,
+)
 from covey.shared.numerics.measures import ACCURACY, RMSE
 from covey.shared.scenario.scenario import Scenario
 
@@ -301,3 +310,28 @@ def scene_with(changes: Mapping[str, Any]) -> Scenario:
     }
     compare |= changes
     return scenario(compare=compare)
+
+
+def test_the_gain_of_an_agent_is_its_own_difference_in_the_mean_over_seeds() -> None:
+    rows = [
+        row("local", 4, [0.5, 0.8]),
+        row("fedavg", 4, [0.7, 0.7]),
+        row("local", 5, [0.5, 0.8]),
+        row("fedavg", 5, [0.9, 0.7]),
+    ]
+    [field] = fields(scene(), rows)
+    gains = gains_by_agent(field, "fedavg", "local")
+    assert {agent: round(gain, 6) for agent, gain in gains.items()} == {
+        "agent-0": 0.3,
+        "agent-1": -0.1,
+    }
+    shown = [picture.caption for picture in of_field(field) if picture.name == "gains"]
+    assert shown == ["Worse off: with fedavg 1 agent of 2: agent-1."]
+
+
+def test_the_table_of_verdicts_has_a_line_for_each_method() -> None:
+    rows = [row("fedavg", 4, [0.5, 0.6]), row("fedclust", 4, [0.9, 0.9], clusters=2)]
+    table = verdict_table(verdicts(scene(), rows))
+    assert table.headers == ["method", "verdict", "accuracy own last", "gain", "95 %", "over"]
+    assert [line[0] for line in table.rows] == ["fedclust"]
+    assert (table.rows[0][3], table.rows[0][5]) == ("+35.00", "fedavg 55.00")
