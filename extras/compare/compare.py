@@ -53,7 +53,7 @@ from covey.extras.compare.comparison_files import (
     write_page,
     write_tables,
 )
-from covey.extras.compare.dask_cells import CellOutcome, failed, run_on_dask
+from covey.extras.compare.dask_cells import CellOutcome, failed, run_together
 from covey.extras.compare.grid import Cell, chosen, grid
 from covey.extras.compare.rows import ComparisonRow, summaries
 from covey.extras.compare.tables import tables
@@ -113,6 +113,14 @@ def compare_command(
             show_default=False,
         ),
     ] = "",
+    jobs: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="<n>",
+            help="run this many cells at once on this machine; without a broker, as --in-process",
+        ),
+    ] = 1,
     html: Annotated[
         bool,
         typer.Option(
@@ -138,10 +146,11 @@ def compare_command(
     The tables are also written to the comparison's folder; with --no-run, only if --out names one.
     """
     refuse_contradictions(context)
-    if not (in_process or embedded or executor):
+    own_broker = in_process or embedded or executor or jobs > 1
+    if not own_broker:
         ensure_role(connection, COORDINATOR)
     loaded = load(scenario, overrides or [])
-    if not (in_process or embedded or executor):
+    if not own_broker:
         loaded = in_federation(connection, loaded)
     options = RunOptions(
         folder or Path("runs") / loaded.name,
@@ -151,6 +160,10 @@ def compare_command(
         allowed=AllowedCode.parse(allow),
         brokers=distinct_brokers(connection),
     )
+    if executor and jobs > 1:
+        raise UserError(
+            "--executor and --jobs contradict each other: a Dask cluster has its own number of cells"
+        )
     if executor and not executor.startswith("dask://"):
         raise UserError(f"--executor {executor}: expected dask://host:port of a Dask scheduler")
     request = CompareRequest(
@@ -158,7 +171,7 @@ def compare_command(
         known or [],
         run=not no_run,
         in_process=in_process,
-        executor=executor,
+        machines=executor or jobs,
         write=not no_run or folder is not None,
         html=html,
         latex=latex,
@@ -180,7 +193,8 @@ class CompareRequest:
     known: Sequence[Path] = ()  # compare.json files
     run: bool = True  # run the missing cells
     in_process: bool = False
-    executor: str = ""  # the cluster that runs the cells, dask://host:port; empty for this machine
+    # the cluster that runs the cells, dask://host:port, or how many cells this machine runs at once
+    machines: str | int = 1
     write: bool = True  # write the tables to files
     html: bool = False  # and a page
     latex: bool = False  # print the tables for LaTeX, in place of all else
@@ -202,8 +216,8 @@ def compare(
     if request.known and console is not None:
         remark = f"{len(known)} cells are known: those with the same scenario and target"
         console.print(remark, highlight=False)
-    if request.run and request.executor:
-        run_on_cluster(scenario, options, request, known, console)
+    if request.run and request.machines != 1:
+        run_at_once(scenario, options, request, known, console)
     elif request.run:
         outcome = try_cells(
             scenario,
@@ -413,14 +427,14 @@ def _missing(scenario: Scenario, out: Path, names: Iterable[str], known: KnownRo
     return [cell for cell in cells if cell.name not in known and not is_finished(cell, out)]
 
 
-def run_on_cluster(
+def run_at_once(
     scenario: Scenario,
     options: RunOptions,
     request: CompareRequest,
     known: KnownRows,
     console: Console | None,
 ) -> None:
-    """Run the missing cells on the machines of a cluster.
+    """Run the missing cells on the machines of a cluster, or several at once on this one.
 
     Raises UserError, once all other cells are finished, if cells could not be run.
     """
@@ -443,8 +457,8 @@ def run_on_cluster(
     folder = options.folder
     with alone_in(folder):
         keep_scenario(scenario, folder)
-        failures = run_on_dask(
-            request.executor,
+        failures = run_together(
+            request.machines,
             missing,
             folder,
             data_root=options.data_root,

@@ -22,8 +22,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +201,7 @@ def unpack(content: bytes, folder: Path) -> None:
 
 
 SCHEME = "dask://"
+HERE = "this machine"  # in place of a worker's address
 RETRIES = 2  # of a cell whose machine was lost
 CONNECT_WITHIN_S = 10
 PLACE = "ran_on.json"  # in a cell's folder: the machine that it ran on
@@ -206,8 +209,8 @@ PLACE = "ran_on.json"  # in a cell's folder: the machine that it ran on
 Finished = Callable[[CellOutcome, int], None]  # a cell's outcome, and how many are still missing
 
 
-def run_on_dask(
-    address: str,
+def run_together(
+    machines: str | int,
     cells: Sequence[Cell],
     out: Path,
     *,
@@ -215,10 +218,10 @@ def run_on_dask(
     allowed: AllowedCode,
     finished: Finished,
 ) -> dict[str, str]:
-    """Run cells on the machines of a cluster, and put their folders below `out`.
+    """Run cells at the same time, without a broker, and put their folders below `out`.
 
     Args:
-        address: of the scheduler, dask://host:port.
+        machines: dask://host:port of a scheduler, or how many cells this machine runs at once.
         cells: the cells to run.
         out: the comparison's folder.
         data_root: the folder of the named data sets, on each machine.
@@ -231,8 +234,14 @@ def run_on_dask(
     Raises:
         UserError: the scheduler cannot be reached, has no workers, or a worker has another version.
     """
-    with _client(address) as client:
-        _check_workers(client, address)
+    with ExitStack() as stack:
+        outcomes: Callable[[Sequence[CellTask]], Iterator[CellOutcome]]
+        if isinstance(machines, int):
+            outcomes = partial(_outcomes_here, jobs=machines)
+        else:
+            client = stack.enter_context(_client(machines))
+            _check_workers(client, machines)
+            outcomes = partial(_outcomes, client)
         root = str(data_root.resolve()) if data_root is not None else None
         names = tuple(sorted(allowed.names))
         by_name: dict[str, Cell] = {}
@@ -242,7 +251,7 @@ def run_on_dask(
             tasks.append(CellTask(cell.name, dump(cell.scenario), root, names))
         failures: dict[str, str] = {}
         missing = len(tasks)
-        for outcome in _outcomes(client, tasks):
+        for outcome in outcomes(tasks):
             missing -= 1
             if outcome.failure:
                 failures[outcome.name] = outcome.failure
@@ -263,15 +272,25 @@ def failed(failures: Mapping[str, str]) -> UserError:
     return UserError(text)
 
 
+def _outcomes_here(tasks: Sequence[CellTask], jobs: int) -> Iterator[CellOutcome]:
+    """The outcomes of tasks that run on this machine, `jobs` at a time, each with worker processes of its own."""
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        for future in as_completed([pool.submit(run_cell, task, HERE) for task in tasks]):
+            yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def _outcomes(client: Any, tasks: Sequence[CellTask]) -> Iterator[CellOutcome]:
     """The outcomes of tasks in the order in which they end; ends those that run where the caller stops."""
-    from distributed import as_completed
+    from distributed import as_completed as ended
 
     # a scheduler that outlives this command must not answer with the outcome of an earlier one
     mark = secrets.token_hex(8)
     names = {f"covey-cell-{mark}-{task.name}": task.name for task in tasks}
     futures = client.map(_on_a_worker, tasks, key=list(names), pure=False, retries=RETRIES)
-    in_order_of_end: Any = as_completed(futures, loop=client.loop)  # type: ignore[no-untyped-call]
+    in_order_of_end: Any = ended(futures, loop=client.loop)  # type: ignore[no-untyped-call]
     try:
         for future in in_order_of_end:
             error = future.exception()

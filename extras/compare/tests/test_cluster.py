@@ -18,7 +18,7 @@ from covey.coordinator.run.options import RunOptions
 from covey.extras.compare import dask_cells
 from covey.extras.compare.compare import CompareRequest, compare, run_cells
 from covey.extras.compare.comparison_files import finished_rows
-from covey.extras.compare.dask_cells import CellOutcome, packed, run_on_dask, this_place, unpack
+from covey.extras.compare.dask_cells import CellOutcome, packed, run_together, this_place, unpack
 from covey.extras.compare.grid import Cell, grid
 from covey.extras.compare.tests.comparisons import scenario
 from covey.shared.errors import UserError
@@ -67,7 +67,7 @@ def test_cells_on_two_machines_of_a_cluster_give_the_bytes_of_this_machine(
         scene, here, [], lambda cell: nullcontext(lambda notice: None), in_process=True
     )
     shown = io.StringIO()
-    assert compare(scene, there, CompareRequest(executor=cluster), Console(file=shown, width=80))
+    assert compare(scene, there, CompareRequest(machines=cluster), Console(file=shown, width=80))
 
     assert digests(there.folder) == digests(here.folder)
     models = there.folder.glob("*/*/models/cluster-*.safetensors")
@@ -92,7 +92,7 @@ def test_a_cell_that_fails_is_named_and_the_others_are_kept(cluster: str, tmp_pa
     def note(outcome: CellOutcome, left: int) -> None:
         outcomes.append(outcome.name)
 
-    failures = run_on_dask(
+    failures = run_together(
         cluster, [good, bad], tmp_path, data_root=None, allowed=NO_CODE, finished=note
     )
     assert sorted(outcomes) == sorted([good.name, bad.name])
@@ -108,7 +108,7 @@ def test_a_scheduler_that_is_not_there_is_an_error_in_words(
     monkeypatch.setattr(dask_cells, "CONNECT_WITHIN_S", 0.5)
     cells = grid(scenario())
     with pytest.raises(UserError, match=r"no Dask scheduler answers there.*dask scheduler"):
-        run_on_dask(
+        run_together(
             "dask://127.0.0.1:9",
             cells,
             tmp_path,
@@ -124,7 +124,7 @@ def test_a_worker_of_another_version_is_refused(
 ) -> None:
     monkeypatch.setattr(dask_cells, "installed_versions", lambda packages: {"covey": "9.9"})
     with pytest.raises(UserError, match="install the same version on both"):
-        run_on_dask(
+        run_together(
             cluster,
             grid(scenario()),
             tmp_path,
