@@ -210,12 +210,12 @@ def figures(run: Path, data: Dataset, major: float) -> dict[str, float | None]:
 
 
 def with_columns(scenario: Scenario, rows: Sequence[ComparisonRow]) -> list[Table]:
-    """The tables of a comparison, with the figures of super-classes where its rows have some, before the clusters."""
+    """The tables of a comparison, with the figures of super-classes where its rows have some, before the groups."""
     made = []
     for table in tables(scenario, summaries(scenario, rows)):
         label = table.title.partition(":")[0].partition(", ")[2]
         own = [row for row in rows if row.partition == label]
-        place = table.headers.index("clusters")
+        place = table.headers.index("groups")
         for key, (title, digits, scale) in COLUMNS.items():
             if all(row.columns.get(key) is None for row in own):
                 continue

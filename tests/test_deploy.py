@@ -366,7 +366,7 @@ def test_home_assistant_shows_the_run_and_what_is_odd() -> None:
     assert told == "pi-7: 3 MB free; next: free room there"
 
 
-def test_home_assistant_is_silent_about_a_healthy_fleet_and_told_of_a_coordinator_that_is_gone() -> (
+def test_home_assistant_is_silent_about_a_healthy_fleet_and_warns_of_a_coordinator_that_is_gone() -> (
     None
 ):
     topics = Topics("default")

@@ -13,7 +13,7 @@ from covey.shared.errors import UserError
 from covey.shared.storage import json_text
 
 Named = dict[str, npt.NDArray[Any]]  # arrays by the name of their tensor
-MIXED = "weights"  # the fact of a file that says how much each of its models counts
+MIXED = "weights"  # the fact of a file with the weight of each of its models
 
 
 def read_weights(path: Path) -> Named:

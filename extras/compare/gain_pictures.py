@@ -1,4 +1,4 @@
-"""What a comparison is about, as three pictures: what is in use, who gains and who loses, and groups beside what is known."""
+"""Three pictures show what a comparison is about: what is in use, who gains and who loses, and groups next to what is known."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def of_field(field: Field) -> Iterator[Picture]:
 
 
 def of_groups(runs: Sequence[Curves]) -> Iterator[Picture]:
-    """Groups that runs found beside those that a simulated fleet was made with."""
+    """Groups that runs found, next to those that a simulated fleet was made with."""
     planted = [run for run in runs if run.by_truth() and len(set(run.clusters.values())) > 1]
     if planted:
         drawing = clusters_by_group(planted[:MAX_PANELS], alone=len(planted) == 1)

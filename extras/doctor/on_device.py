@@ -24,17 +24,17 @@ LEAST_VALUES = 10
 _newest: list[tuple[Dataset, str, Mapping[str, Any]]] = []  # a worker keeps its data, too
 
 
-def news(data: Dataset, task: Task, told: Table | None) -> tuple[Mapping[str, Any], Table] | None:
+def news(data: Dataset, task: Task, known: Table | None) -> tuple[Mapping[str, Any], Table] | None:
     """What to send of the data, and what the fleet has then; None if it has that already, or the task asks for no sums.
 
     Args:
         data: in the form of the task.
         task: not resolved; it asks the fleet for statistics.
-        told: (3, columns) counts, sums and sums of squares that the fleet has; None: none.
+        known: (3, columns) counts, sums and sums of squares that the fleet has; None: none.
     """
     numbers = {name: value for name, value in _statistics(data, task).items() if name in SENT}
     table = table_of(numbers)
-    is_known = told is not None and told.shape == table.shape and not has_moved(table, told)
+    is_known = known is not None and known.shape == table.shape and not has_moved(table, known)
     return None if is_known or not table.size else (numbers, table)
 
 

@@ -33,5 +33,5 @@ def slow(agents: Mapping[str, Mapping[str, Any]], *, of_run: bool) -> Iterator[O
                 f"all wait for it: {seconds:.3g} s a round, the others {usual:.2g} s, and the last report of {last} of its newest "
                 f"{rounds} rounds{' (last run)' * of_run}"
             )
-            command = "look at its load (top) and its network; after rounds.deadline_s a round goes on without it"
+            command = "look at its load (top) and its network; after rounds.deadline_s a round continues without it"
             yield Odd((agent,), "slow", what, command, row.get("seen"), weight=seconds / usual)

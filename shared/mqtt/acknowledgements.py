@@ -143,7 +143,7 @@ class Acknowledgements:
             _settle(self._answers[mid], said)
 
     async def _answer(self, failed: int, message_id: int | None) -> Any:
-        """What the broker says to a packet that has left; None if it says nothing in time."""
+        """The broker's answer to a packet that has left; None if none comes in time."""
         if failed or message_id is None:
             return None
         loop = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
 """`python -m tests.chaos.planted`: faults planted in a fleet of real agents over Mosquitto, and what `coordinator doctor` lists first.
 
 One fault at a time, then two at a time on other devices. Each is planted in a healthy fleet whose run is at work, must be named
-within a while by the first line, and alone; then it is mended, and the list must be empty again. Exit code 0 only if so many
-were planted as the table has, each was named, nobody else was, and each alarm ended.
+within a while by the first line, and alone; then it is fixed, and the list must be empty again. Exit code 0 only if all of the
+table were planted, each was named, nobody else was, and each alarm ended.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class Fault:
     plant: Deed
     mend: Deed
     who: str = ""
-    twice: bool = True  # it can be planted beside another one
+    twice: bool = True  # it can be planted next to another one
 
 
 def of_rows(name: str, change: Change, *kinds: str) -> Fault:
@@ -449,7 +449,7 @@ class Found:
     named_s: float | None = None
     ended_s: float | None = None
     false: list[str] = field(default_factory=list)  # lines about what was not planted
-    seen: list[str] = field(default_factory=list)  # the last list before the mend
+    seen: list[str] = field(default_factory=list)  # the last list before the fix
 
     @property
     def is_right(self) -> bool:
@@ -470,7 +470,7 @@ COPIED = {f"m{number + 1:02}": f"m{(number - 1) % DEVICES + 1:02}" for number in
 
 
 async def tried(floor: Floor, faults: Sequence[Fault], devices: Sequence[str]) -> Found:
-    """Plant, look until the first line names them all and nobody else, mend, and look until the list is empty."""
+    """Plant, look until the first line names them all and nobody else, fix it, and look until the list is empty."""
     found = Found(
         [one.name for one in faults],
         [one.who or device for one, device in zip(faults, devices, strict=True)],

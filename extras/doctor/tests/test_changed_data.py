@@ -36,7 +36,7 @@ def odd_after(
     *,
     every: int = 0,
 ) -> tuple[list[tuple[str, str]], list[ReportContent]]:
-    """What is odd at the end of a run in whose middle the rows of one device change, and its reports with sums."""
+    """The odd devices at the end of a run in whose middle the rows of one change, and its reports with sums."""
     files = gateways(folder)
     reports: list[ReportContent] = []
 
