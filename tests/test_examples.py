@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from covey.agent.cli.data import EXAMPLES, copy_device, copy_examples
 from covey.agent.cli.options import resolve_data
 from covey.agent.cli.program import app
 from covey.agent.data.check import load_local
+from covey.extras.proposals.check_command import EXAMPLES, copy_device, copy_examples
 from covey.extras.proposals.proposal import checked, propose
 from covey.extras.proposals.proposal_data import describe
 from covey.shared.errors import UserError

@@ -14,13 +14,7 @@ class AgentCommands(Commands):
     front: ClassVar[Entries] = {
         "start": CommandEntry(
             "covey.agent.cli.device:start", "Stay connected, and train when asked"
-        ),
-        "check": CommandEntry(
-            "covey.agent.cli.data:check", "Look for faults in this machine's data"
-        ),
-        "examples": CommandEntry(
-            "covey.agent.cli.data:examples", "Make a folder of data to try it"
-        ),
+        )
     }
     lab: ClassVar[Entries] = {
         "fleet": CommandEntry(

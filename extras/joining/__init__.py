@@ -4,6 +4,6 @@ from covey.shared.commands import CommandEntry
 
 COMMANDS = {
     "agent join": CommandEntry(
-        "command:join", "Get credentials with a one-time code", before="check"
+        "command:join", "Get credentials with a one-time code", before="predict"
     )
 }

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from covey.agent.data.check import load_local
-from covey.agent.data.check_report import show
+from covey.extras.proposals.check_report import show
 from covey.extras.proposals.choices import Proposal
 from covey.extras.proposals.describe import found_notation
 from covey.extras.proposals.init import described

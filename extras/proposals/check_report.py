@@ -14,7 +14,6 @@ from covey.agent.data.dataset import with_test
 from covey.agent.data.fit import fit
 from covey.agent.data.load import tables_at
 from covey.agent.data_place import place_of
-from covey.shared import extras
 from covey.shared.errors import DataError, UserError
 from covey.shared.numerics.split import TensorsOfRole
 from covey.shared.programs.terminal import Terminal
@@ -92,10 +91,12 @@ def _proposed_task(
     data: str, label: str | None, task: Task | None, error: DataError
 ) -> tuple[Task, str]:
     """The task that fits a table, and a remark on it; the error if it is no table, or was compared with a task."""
-    if task is not None or not extras.has("proposals") or not tables_at(place_of(data)):
+    if task is not None or not tables_at(place_of(data)):
         raise error
+    from covey.extras.proposals.proposal_data import task_of_table
+
     try:
-        found: Task = extras.part("proposals", "proposal_data").task_of_table(data, label)
+        found = task_of_table(data, label)
     except UserError:
         raise error from None
     kinds: list[str] = []

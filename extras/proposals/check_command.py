@@ -12,7 +12,6 @@ import typer
 
 import covey
 from covey.agent.cli.options import Data
-from covey.shared import extras
 from covey.shared.cli import Json
 from covey.shared.errors import UserError
 from covey.shared.own_code.consent import NO_CODE
@@ -66,8 +65,9 @@ def check(
     if propose:
         if scenario is not None:
             raise UserError("--propose makes a scenario: omit --scenario, or omit --propose")
-        proposals = extras.part("proposals", "proposal_data", "--propose")
-        proposals.show_proposal([data, *(also or ())], label, words or (), names, as_json=as_json)
+        from covey.extras.proposals.proposal_data import show_proposal
+
+        show_proposal([data, *(also or ())], label, words or (), names, as_json=as_json)
         return
     if names:
         raise UserError("--names needs --propose; a scenario lists them in task.read.names")
@@ -75,9 +75,9 @@ def check(
         raise UserError("--words needs --propose; a scenario lists the words of task.categories")
     if also:
         raise UserError("--also needs --propose: check the data of each device by itself")
-    from covey.agent.data.check_report import show
-
     parts = () if scenario is None else _parts_of_model(scenario)
+    from covey.extras.proposals.check_report import show
+
     if not show(data, label, scenario, as_json=as_json, parts=parts):
         raise typer.Exit(2)
 

@@ -9,8 +9,8 @@ import pytest
 
 from covey.agent.data import load
 from covey.agent.data.check import ClassCount, inspect, load_local
-from covey.agent.data.check_report import show
 from covey.agent.data.dataset import dataset
+from covey.extras.proposals.check_report import show
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 
