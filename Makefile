@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help ready run test alone quick core docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak methods mutants night pilot without
+.PHONY: help ready run test alone quick core docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak methods mutants night pilot planted without
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -62,8 +62,8 @@ methods: $(READY) ## rules that the suite tries with a method of each kind, with
 mutants: $(READY) ## faults of one line, each planted in a copy of the tree: its test must see it
 	$(BIN)/python -m tests.mutants
 
-night: ## all that the suite tries a sample of, one after another, hours: methods, without, alone, lies, simulate, fuzz, chaos, mutants
-	@$(MAKE) --no-print-directory -j 1 -k methods without alone lies simulate fuzz chaos mutants
+night: ## all that the suite tries a sample of, one after another, hours: methods, without, alone, lies, simulate, fuzz, chaos, planted, mutants
+	@$(MAKE) --no-print-directory -j 1 -k methods without alone lies simulate fuzz chaos planted mutants
 
 SEEDS ?= 1000
 BASE ?= 1
@@ -76,6 +76,10 @@ fuzz: $(READY) ## a million hostile inputs to everything that reads bytes
 
 chaos: $(READY) mosquitto ## 200 runs under faults on seeds, and the table of what came of them: runs/chaos
 	$(BIN)/python -m tests.chaos --runs 200 --seed $(BASE) --out runs/chaos
+
+planted: $(READY) mosquitto ## faults planted one and two at a time in a fleet, and what doctor lists first, and healthy fleets: runs/planted
+	$(BIN)/python -m tests.chaos.healthy
+	$(BIN)/python -m tests.chaos.planted --out runs/planted
 
 pilot: $(READY) mosquitto chromium ## a pilot of ten devices to watch, minutes: faults on a timeline, dashboard, table: runs/pilot
 	$(BIN)/python -m tests.chaos.pilot --out runs/pilot
