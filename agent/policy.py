@@ -225,6 +225,11 @@ class Policy(BaseModel):
         description="whether a status and a report name numbers of samples; hidden: a report counts as one sample, except in a sum, and "
         "evaluations get no figures",
     )
+    companion: Literal["summed", "open"] = Field(
+        "summed",
+        description="whether this device adds its sums to a companion of the model under secure sums alone, or also in the open, "
+        "where the coordinator sees them: with few rows they are its table",
+    )
     task: tuple[RowKey, ...] = Field(
         (),
         description="keys of a task that may leave out rows or rewrite cells here although something is demanded: read, impute "
@@ -296,6 +301,7 @@ class Policy(BaseModel):
         }
         is_demanding = self.labels == "hidden" or self.privacy != PrivacyDemand()
         found[Promise.OWNED] = is_demanding or any(found.values())
+        found[Promise.UNASKED] = self.companion == "summed"
         return frozenset(promise for promise, holds in found.items() if holds)
 
     @property

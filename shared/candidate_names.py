@@ -10,9 +10,10 @@ HOME = "home-"  # followed by the epochs of a training at home
 NEAR = "near"  # its nearest training samples
 SOUP = "soup"  # the mean of the parameters of the served model and those after training at home
 TREES = "trees"  # boosted trees on the agent's own table
+COMPANION = "companion"  # what the fleet has learned besides the model
 HOMES = (1, 5, 20)
 CONSTANT = "no model, but the constant"  # a mixture of it alone, for people
-CANDIDATES = (NONE, SERVED, *(f"{HOME}{epochs}" for epochs in HOMES), NEAR, SOUP, TREES)
+CANDIDATES = (NONE, SERVED, *(f"{HOME}{epochs}" for epochs in HOMES), NEAR, SOUP, TREES, COMPANION)
 
 # numbers of the report of an evaluation
 DELIVERED = "delivered"  # figures of what the agent uses

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from covey.shared.candidate_names import CANDIDATES
 from covey.shared.errors import PublicError
-from covey.shared.strategies.phase_names import CARD, EVALUATE, MOMENTS, SIGNATURE
+from covey.shared.strategies.phase_names import CARD, COMPANION, EVALUATE, MOMENTS, SIGNATURE
 from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.messages import ReportContent
 
@@ -33,6 +33,7 @@ class Promise(Enum):
     OWNED = "policy of this device: its owner keeps something back"
     NO_WORDS = "policy of this device: words: hidden"
     NO_SAMPLES = "policy of this device: samples: hidden"
+    UNASKED = "policy of this device: companion: summed: sums of a table leave this device under masks alone"
 
 
 Promises = Collection[Promise]
@@ -97,6 +98,9 @@ VECTORS: Table = {
     "model": _row("a model after training, with the noise of DP-SGD if it is on", Promise.SUMMED),
     SIGNATURE: _row("a part or a sketch of such a model, or what the method asks", Promise.SUMMED),
     CARD: _row("sums of the samples of each class", *_SINGLE, Promise.NO_SAMPLES),
+    COMPANION: _row(
+        "sums of a companion: of few rows they are the table", *_OF_TRAINING, Promise.UNASKED
+    ),
     ANY: _row("what else a method asks for: gradients, profiles", *_SINGLE),
 }
 

@@ -514,7 +514,11 @@ def asked_of_extras() -> dict[tuple[str, str], str]:
 
 def test_the_core_asks_extras_for_modules_that_they_have() -> None:
     asked = asked_of_extras()
-    brought = [*extras.brought("COMMANDS").values(), *extras.brought("METHODS").values()]
+    brought = [
+        one
+        for what in ("COMMANDS", "METHODS", "COMPANIONS")
+        for one in extras.brought(what).values()
+    ]
     assert {extra for extra, _ in [*asked, *brought]} == {*extras_of(ROOT)}
     gone = {
         one: file

@@ -304,6 +304,15 @@ class DataOfLocal(ABC):
         """The unit (n_i,) of each training sample."""
         return units_of(self._dataset)
 
+    def scaled(self, split: DataSplit) -> tuple[Float32, Array]:
+        """Inputs as the model gets them (n, values of one), and targets as it is trained on them (n,)."""
+        samples = self._samples[split]
+        return self._scaled_rows(samples.features), samples.targets
+
+    def unscaled(self, outputs: Array) -> Array:
+        """Outputs (n, 1) of what was trained on such targets, in the units of the data."""
+        return in_units_of_the_data(outputs, self._task)
+
     def inputs(self) -> Float32:
         """Training samples (n_i, values of one) as their file has them."""
         return self.rows("train")

@@ -30,7 +30,7 @@ from covey.shared.privacy.settings import AgentPrivacy, Budget, Noise, Trainings
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.strategies.base import HOLD_BACK, ClientId
 from covey.shared.strategies.client_half import ClientState, DataSplit, Fold, Local
-from covey.shared.strategies.phase_names import EVALUATE, EXCHANGES, MOMENTS, TRAIN, VOTE
+from covey.shared.strategies.phase_names import COMPANION, EVALUATE, EXCHANGES, MOMENTS, TRAIN, VOTE
 from covey.shared.wire.jobs import DataSource, DeviceData, FleetShare, Perform
 from covey.shared.wire.messages import Work
 from covey.shared.work.at_hand import PRIVACY_LEDGER, AtHand, no_sums, shuffle, simulated_noise
@@ -223,7 +223,7 @@ class Participant:
             local.enable_privacy(
                 privacy.local, budget, noise, ledger, account, stated=self.stated_samples(work)
             )
-        if work.phase not in (EVALUATE, VOTE):
+        if work.phase not in (EVALUATE, VOTE, COMPANION):
             return AtHand(local, sums=sums)
         own = (Fold(local_of(part), units) for part, units in folds(data, work.seed, self.client))
         held_back = None if held is None else local_of(held)

@@ -329,6 +329,8 @@ def _promises(who: Participant, work: Work, strategy: Strategy[Any]) -> set[Prom
     """What keeps fields of the report of this work back: what the owner demands, and what the order promises."""
     policy = who.rules.policy
     found = set(policy.promises)
+    if not who.hurries:  # nobody owns a simulated agent
+        found.discard(Promise.UNASKED)
     asked = work.privacy or {}
     if asked.get("secure"):
         found.add(Promise.SUMMED)

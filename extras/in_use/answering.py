@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.trees import Trees
 from covey.extras.in_use.model_file import MixedPart, ModelFile
-from covey.shared.candidate_names import NEAR, NONE, SERVED, TREES
+from covey.shared.candidate_names import COMPANION, NEAR, NONE, SERVED, TREES
 from covey.shared.numerics.figures import Figures, answers, figures_of, or_diverged, weighted_mean
 from covey.shared.numerics.measures import Kind
 from covey.shared.numerics.vectors import Layout
+from covey.shared.scenario.companion import Arrayed, companion
 from covey.shared.strategies.client_half import DataSplit, Local, Mixture
 from covey.shared.work.candidates import Candidate, Constant, Near, OfModels
 from covey.shared.work.evaluate import measure
@@ -63,6 +64,8 @@ class Answering:
                 case Trees() as trees:
                     table = {"rows": trees.rows, "targets": trees.targets}
                     parts.append(MixedPart(TREES, weight, table))
+                case one if name == COMPANION:
+                    parts.append(MixedPart(name, weight, cast(Arrayed, one).arrays()))
         return cls(tuple(models), tuple(parts))
 
     @classmethod
@@ -98,6 +101,8 @@ class Answering:
                 return Near(model, arrays["memory"], arrays["targets"])
             case "trees":
                 return Trees.of(arrays["rows"], arrays["targets"], outputs)
+            case "companion":
+                return companion(arrays["of"].tobytes().decode()).kept(arrays)
         raise ValueError(f"a model file has the unknown part {part.name!r:.40}")
 
     def figures(self, local: Local, outputs: int) -> Figures:

@@ -22,7 +22,7 @@ from safetensors.numpy import save_file
 
 from covey.agent.training.weights import Named, read_file
 from covey.extras.in_use.kept_versions import Version
-from covey.shared.candidate_names import NEAR, NONE, TREES
+from covey.shared.candidate_names import COMPANION, NEAR, NONE, TREES
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.fleet_statistics import resolved
@@ -32,7 +32,12 @@ from covey.shared.strategies.client_half import Mixture
 
 SINGLE = (1.0,)
 PARTS = "parts"  # begins the names of arrays of what is no model
-ARRAYS_OF = {NONE: ("answer",), NEAR: ("memory", "targets"), TREES: ("rows", "targets")}
+ARRAYS_OF = {
+    NONE: ("answer",),
+    NEAR: ("memory", "targets"),
+    TREES: ("rows", "targets"),
+    COMPANION: ("of",),
+}
 
 
 @dataclass(frozen=True)

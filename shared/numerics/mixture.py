@@ -28,7 +28,17 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.candidate_names import CANDIDATES, CONSTANT, HOME, NEAR, NONE, SERVED, SOUP, TREES
+from covey.shared.candidate_names import (
+    CANDIDATES,
+    COMPANION,
+    CONSTANT,
+    HOME,
+    NEAR,
+    NONE,
+    SERVED,
+    SOUP,
+    TREES,
+)
 from covey.shared.numerics.figures import errors, kind_of, weighted_mean
 from covey.shared.numerics.votes import counted, difference
 
@@ -409,4 +419,5 @@ WORDS = {
     NEAR: "neighbours",
     SOUP: "mean of the models",
     TREES: "trees",
+    COMPANION: "companion of the fleet",
 }

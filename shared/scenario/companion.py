@@ -1,8 +1,8 @@
-"""A companion of the model: an extra with phases of its own before the last round, and with candidates for the judge of a device.
+"""A companion of the model: an extra with phases of its own before the last round, and with a candidate for the judge of a device.
 
-It is a method around any method, as secure sums are: it plans its phases and those of the method, and the models that it adds to
-an order of the last evaluation make its candidates. `evaluation.deliver.companion` names the extra, in a scenario and in orders,
-and its module `companion` is all that is asked of it.
+It is a method around any method, as secure sums are: it plans its phases and those of the method, and the last model of an order
+of the last evaluation makes its candidate. `evaluation.deliver.companion` names it, in a scenario and in orders; extras bring
+companions as `COMPANIONS` in their `__init__`, by name the module and the object in it.
 """
 
 from __future__ import annotations
@@ -10,35 +10,63 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
+import numpy as np
+import numpy.typing as npt
+
 from covey.shared import extras
+from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Strategy
-from covey.shared.strategies.client_half import Job, Local
+from covey.shared.strategies.client_half import DataSplit, Job, Local
 
 KEY = "evaluation.deliver.companion"
 
 
-class Companion(Protocol):
-    """The module `companion` of an extra."""
+class Arrayed(Protocol):
+    """What a companion answers with, as a device keeps it."""
 
-    def around(self, method: Strategy[Any]) -> Strategy[Any]:
+    def answers(self, local: Local, split: DataSplit) -> npt.NDArray[np.float64]:
+        """The answers (n, outputs) on a part of the data, as `figures.answers` gives them."""
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """All that is kept of it, by name; `of` is the companion's, in UTF-8."""
+
+
+class Companion(Protocol):
+    """What an extra brings."""
+
+    def refuses(self, scenario: Any) -> str:
+        """Why it cannot take part in a run of this scenario, as a sentence; empty: it can."""
+
+    def around(self, method: Strategy[Any], task: Task) -> Strategy[Any]:
         """The method with what the companion does before its last round. Its facts have the phases of both."""
 
-    def makers(self, job: Job) -> Mapping[str, Callable[[Local], Any]]:
-        """What an order of the last evaluation brings, by the names of candidates: each is made of the samples that train."""
+    def maker(self, job: Job, task: Task) -> Callable[[int | None], Arrayed]:
+        """What an order of the last evaluation brings, by the fold of the device's samples that it answers; None: for use."""
+
+    def kept(self, arrays: Mapping[str, npt.NDArray[Any]]) -> Arrayed:
+        """The inverse of `Arrayed.arrays`."""
 
 
 def companion_in(evaluation: Mapping[str, Any]) -> str:
-    """The extra that the section `evaluation` of an order names; empty: none."""
+    """The companion that the section `evaluation` of an order names; empty: none."""
     deliver = evaluation.get("deliver")
     name = deliver.get("companion") if isinstance(deliver, Mapping) else None
-    return name if isinstance(name, str) and name.isidentifier() else ""
+    return name if isinstance(name, str) else ""
 
 
 def companion(name: str) -> Companion:
-    """The companion that is in an extra. Raises MissingExtraError if it is not installed."""
-    return cast(Companion, extras.part(name, "companion", KEY))
+    """The companion of this name. Raises MissingExtraError if no extra that is installed brings it."""
+    brought = extras.brought("COMPANIONS")
+    if name not in brought:
+        known = ", ".join(brought) or "none"
+        raise extras.MissingExtraError(
+            f"{KEY}: no extra that is installed brings {name!r:.60}; there are: {known}"
+        )
+    extra, place = brought[name]
+    module, _, found = place.partition(":")
+    return cast(Companion, getattr(extras.part(extra, module, KEY), found))
 
 
-def accompanied(method: Strategy[Any], name: str) -> Strategy[Any]:
+def accompanied(method: Strategy[Any], name: str, task: Task) -> Strategy[Any]:
     """The method with a companion; empty: as it is."""
-    return companion(name).around(method) if name else method
+    return companion(name).around(method, task) if name else method

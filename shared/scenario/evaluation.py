@@ -62,7 +62,7 @@ class Deliver(Section):
     companion: str | None = Field(
         None,
         pattern=r"^[a-z_]+$",
-        description="The extra that teaches the fleet a second model before the last round, as a further candidate.",
+        description="A second model of the whole fleet, which an extra teaches it before the last round, as a further candidate: linear, or trees on what a line leaves. null: none.",
     )
 
     @model_serializer(mode="wrap")

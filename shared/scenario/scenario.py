@@ -20,6 +20,7 @@ from covey.shared.privacy.settings import Privacy
 from covey.shared.scenario import checks
 from covey.shared.scenario.aggregation import Aggregation, Wire
 from covey.shared.scenario.checks import check_buffered
+from covey.shared.scenario.companion import KEY as COMPANION_KEY
 from covey.shared.scenario.companion import accompanied, companion
 from covey.shared.scenario.compare import Compare, Method
 from covey.shared.scenario.evaluation import Evaluation, Tune
@@ -152,9 +153,11 @@ class Scenario(Section):
                 raise ValueError(str(extras.missing(extra, key)))
         if self.evaluation.companion:
             try:
-                companion(self.evaluation.companion)
+                why = companion(self.evaluation.companion).refuses(self)
             except extras.MissingExtraError as error:
                 raise ValueError(str(error)) from None
+            if why:
+                raise ValueError(f"{COMPANION_KEY}: {self.evaluation.companion}: {why}")
         return self
 
     @model_validator(mode="after")
@@ -325,7 +328,7 @@ class Scenario(Section):
     @property
     def accompanied(self) -> Strategy[Any]:
         """The method with the companion that travels along with it, if `evaluation.deliver` names one."""
-        return accompanied(self.strategy, self.evaluation.companion)
+        return accompanied(self.strategy, self.evaluation.companion, self.task)
 
     @property
     def is_summed(self) -> bool:

@@ -5,7 +5,7 @@ The letters of lengths and numbers are those of `base.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -222,6 +222,7 @@ class Job:
         None  # samples on which the client compares models; None: it has no vote
     )
     split: Split | None = None  # None: the whole model travels, and `layout` is that of it
+    folds: Iterable[Fold] = ()  # of the training samples, where a phase needs them
 
     @property
     def outputs(self) -> int:

@@ -14,6 +14,7 @@ CHOOSE = "choose"  # clients choose a model, which they then train
 TRIAL = "trial"  # clients train the models of groups, next to the one model of the round
 VOTE = "vote"  # clients compare models on samples that they hold back
 ESTIMATE = "estimate"  # clients estimate the share of each cluster in their data
+COMPANION = "companion"  # clients add to what the fleet learns besides the model; so is the vector of the report called
 
 # phases of the run, which no strategy plans
 EVALUATE = "evaluate"  # clients measure their model

@@ -43,6 +43,7 @@ Reader = Callable[[Encoded, Base], Vector]
 WORDS = "uint32"  # the codec of integers, which a scenario cannot choose
 NOT_SENT = np.float32(0)  # what topk adds to the other values of a base
 MOST_WORDS = 1 << 18  # of a message of secure sums
+MOST_BESIDE = 1 << 22  # of what travels as a model does and is none: such messages, a companion
 MAX_DETAIL = 200  # characters of a refusal
 
 
@@ -352,5 +353,5 @@ def decode_model(content: bytes, layout: Layout, *, verified: bool = False) -> V
         raise DecodeError(
             "layout", f"the model has layout {message.layout}, expected {layout.digest}"
         )
-    most = max(layout.size, MOST_WORDS) if message.vector.codec == WORDS else layout.size
+    most = max(layout.size, MOST_BESIDE) if message.vector.codec == WORDS else layout.size
     return decode(message.vector, length=-most)

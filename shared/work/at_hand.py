@@ -105,6 +105,7 @@ def prepared(
         training=training,
         held_back=held_back,
         split=split,
+        folds=at_hand.folds,
     )
     return job, local, prior
 

@@ -37,7 +37,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.candidate_names import HOME, HOMES, NEAR, NONE, SERVED, SOUP
+from covey.shared.candidate_names import COMPANION, HOME, HOMES, NEAR, NONE, SERVED, SOUP
 from covey.shared.errors import PublicError
 from covey.shared.numerics.figures import answers, kind_of, weighted_mean
 from covey.shared.numerics.mixture import Float64, Judged, Weights
@@ -115,6 +115,7 @@ class Candidate(Protocol):
 
 
 Make = Callable[[Local], Candidate]  # of the samples that train
+OfFold = Callable[[int | None], Candidate]  # of one of the judge's folds; None: for use
 
 
 @dataclass(frozen=True)
@@ -201,6 +202,8 @@ class BeforeHome:
     )  # weights that nothing has trained, where they can be had
     home: Mixture | None = None  # with which training at home begins; None: `served`
     others: Mapping[str, Make] = field(default_factory=dict)  # by name, such as trees
+    companion: OfFold | None = None  # what the fleet has learned besides the model
+    fold: int | None = None  # which of the judge's; None: all samples, for use
 
 
 def made(
@@ -241,6 +244,8 @@ def _makers(local: Local, given: BeforeHome, snapshots: Snapshots) -> dict[str, 
     if len(given.served) == 1 and snapshots and given.home is None:
         models = [largest, *(mixture[0][1] for mixture in snapshots.values())]
         makers[SOUP] = lambda _: OfModels(((1.0, _mean(models)),))
+    if (brought := given.companion) is not None:
+        makers[COMPANION] = lambda _: brought(given.fold)
     return makers | dict(given.others)
 
 
@@ -350,7 +355,8 @@ def judged(
     found: list[dict[str, Float64]] = []
     truths, units = [], []
     spent: dict[str, list[float]] = {name: [] for name in (NEAR, *given.others)}
-    for fold in folds:
+    for number, fold in enumerate(folds):
+        given = replace(given, fold=number)
         began = budget.now
         snapshots, answered = at_home(fold.local, given, homes), {}
         trained_s = budget.now - began

@@ -35,7 +35,7 @@ from covey.shared.strategies.client_half import (
 from covey.shared.strategies.part_local import PartLocal, of_whole, tuned
 from covey.shared.wire.messages import Work
 from covey.shared.work.at_hand import seen_by_methods
-from covey.shared.work.candidates import BeforeHome, Candidate, Make, last_values, made
+from covey.shared.work.candidates import BeforeHome, Candidate, Make, OfFold, last_values, made
 from covey.shared.work.judge import Judgement, figures_with, fleet_of, forgotten, only_served
 from covey.shared.work.order_settings import task_of
 
@@ -120,7 +120,8 @@ def _judged(
         task_of(work).outputs,
         split=job.split,
         new=judging.new,
-        others={**judging.others, **brought(job, work)},
+        others=judging.others,
+        companion=brought(job, work),
     )
     fleet, state = fleet_of(work.numbers), client_state
     known = Judgement.of_memory(client_state, mixture)
@@ -146,10 +147,10 @@ def _judged(
     return Report({}, local.examples, known.numbers(choice, candidates, fleet, on_whole)), state
 
 
-def brought(job: Job, work: Work) -> Mapping[str, Make]:
-    """The candidates that the companion of an order brings, by name; none without one."""
+def brought(job: Job, work: Work) -> OfFold | None:
+    """The candidate that the companion of an order brings; None without one."""
     name = companion_in(work.evaluation)
-    return companion(name).makers(job) if name else {}
+    return companion(name).maker(job, task_of(work)) if name else None
 
 
 def served_by(

@@ -38,7 +38,8 @@ _strategy: TypeAdapter[Strategy[Any]] = TypeAdapter(AnyStrategy)
 def settings_of(work: Work) -> Settings:
     """The method with its hyper-parameters and its companion, and the training settings. Raises PublicError if one is invalid."""
     strategy, training = _settings(_packed([work.strategy, work.training]), consent())
-    return accompanied(strategy, companion_in(work.evaluation)), training
+    name = companion_in(work.evaluation)
+    return accompanied(strategy, name, task_of(work)) if name else strategy, training
 
 
 def check_order(strategy: Strategy[Any], work: Work) -> None:

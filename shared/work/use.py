@@ -96,8 +96,13 @@ def candidates_for_use(
     if known is None:
         return {}, {}
     uses = known.choice_after(work).weights
-    others = {**at_hand.others, **brought(job, work)}
-    given = BeforeHome(mixture, task_of(work).outputs, split=job.split, others=others)
+    given = BeforeHome(
+        mixture,
+        task_of(work).outputs,
+        split=job.split,
+        others=at_hand.others,
+        companion=brought(job, work),
+    )
     found = made(of_whole(local), given, known.snapshots, uses)
     return uses, {
         name: with_models(one, partial(served, found=prior)) for name, one in found.items()

@@ -1,19 +1,21 @@
-"""A companion of the model: a scenario and an order that name one have it around the method, and what it brings are candidates."""
+"""A companion of the model: a scenario and an order that name one have it around the method, and what it brings is a candidate."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 import pytest
 from pydantic import ValidationError
 
 from covey.shared import extras
-from covey.shared.extras import MissingExtraError
+from covey.shared.errors import PublicError
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Facts, Strategy
-from covey.shared.strategies.client_half import Job, Local
+from covey.shared.strategies.client_half import Job
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.work.evaluate import brought
 from covey.shared.work.order_settings import check_order, settings_of
@@ -31,28 +33,35 @@ class WithSecond(FedAvg):
 
 
 class Second:
-    """The module `companion` of an extra."""
+    """What an extra brings."""
 
-    def around(self, method: Strategy[Any]) -> Strategy[Any]:
+    def refuses(self, scenario: Scenario) -> str:
+        return "too many rounds" if scenario.rounds.count > 100 else ""
+
+    def around(self, method: Strategy[Any], task: Task) -> Strategy[Any]:
         return WithSecond(**method.model_dump())
 
-    def makers(self, job: Job) -> Mapping[str, Callable[[Local], Any]]:
-        return {"second": lambda local: local}
+    def maker(self, job: Job, task: Task) -> Callable[[int | None], Any]:
+        return lambda fold: fold
 
 
 @pytest.fixture
 def second(monkeypatch: pytest.MonkeyPatch) -> None:
-    part = extras.part
+    part, known = extras.part, extras.brought
 
     def found(extra: str, module: str, asked: str = "") -> Any:
-        is_second = (extra, module) == ("second", "companion")
-        return Second() if is_second else part(extra, module, asked)
+        is_second = (extra, module) == ("other", "second")
+        return SimpleNamespace(IT=Second()) if is_second else part(extra, module, asked)
+
+    def brought(what: str) -> Mapping[str, tuple[str, Any]]:
+        return {"second": ("other", "second:IT")} if what == "COMPANIONS" else known(what)
 
     monkeypatch.setattr(extras, "part", found)
+    monkeypatch.setattr(extras, "brought", brought)
 
 
-def accompanied_scenario() -> Scenario:
-    return scenario("fedavg", evaluation=EVALUATION)
+def accompanied_scenario(**changes: Any) -> Scenario:
+    return scenario("fedavg", evaluation=EVALUATION, **changes)
 
 
 @pytest.mark.usefixtures("second")
@@ -62,25 +71,33 @@ def test_a_scenario_that_names_a_companion_has_it_around_its_method() -> None:
 
 
 @pytest.mark.usefixtures("second")
+def test_a_run_that_a_companion_cannot_take_part_in_is_refused_with_its_reason() -> None:
+    with pytest.raises(ValidationError, match=r"companion: second: too many rounds"):
+        accompanied_scenario(rounds={"count": 101})
+
+
+@pytest.mark.usefixtures("second")
 def test_a_companion_plans_phases_that_a_device_takes_from_an_order_that_names_it() -> None:
     order = ORDER.model_copy(update={"phase": "second"})
     check_order(settings_of(order)[0], order)
     plain = order.model_copy(update={"evaluation": {}})
-    with pytest.raises(Exception, match="plans no such phase"):
+    with pytest.raises(PublicError, match="plans no such phase"):
         check_order(settings_of(plain)[0], plain)
 
 
 @pytest.mark.usefixtures("second")
-def test_what_a_companion_brings_is_a_candidate() -> None:
+def test_an_order_that_names_a_companion_brings_its_candidate() -> None:
     job = cast(Job, None)
-    assert list(brought(job, ORDER)) == ["second"]
-    assert brought(job, work(ref("0"), evaluation={"deliver": {}})) == {}
-    assert brought(job, work(ref("0"), evaluation={})) == {}
+    found = brought(job, ORDER)
+    assert found is not None
+    assert found(2) == cast(Any, 2)
+    assert brought(job, work(ref("0"), evaluation={"deliver": {}})) is None
+    assert brought(job, work(ref("0"), evaluation={})) is None
 
 
 def test_a_companion_whose_extra_is_not_installed_is_refused_by_its_key() -> None:
-    needs = r"evaluation\.deliver\.companion: needs covey's extra `second`"
+    needs = r"evaluation\.deliver\.companion: no extra that is installed brings 'second'"
     with pytest.raises(ValidationError, match=needs):
         accompanied_scenario()
-    with pytest.raises(MissingExtraError, match=needs):
+    with pytest.raises(extras.MissingExtraError, match=needs):
         settings_of(ORDER)
