@@ -134,7 +134,9 @@ def rounds(run: Path) -> Any:
 def audit(run: Path) -> list[str]:
     rows = without(_lines(run / "audit.jsonl"), LEFT_OUT["audit.jsonl"])
     for row in rows:
-        if "reporters" in row["fields"]:  # by the digests of reports, which hold their training times
+        if (
+            "reporters" in row["fields"]
+        ):  # by the digests of reports, which hold their training times
             row["fields"]["reporters"] = sorted(row["fields"]["reporters"])
     return sorted(json.dumps(row, sort_keys=True) for row in rows)
 
