@@ -22,7 +22,6 @@ from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
-from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     Buffering,
     ClientId,
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from covey.shared.scenario.scenario import Scenario
 
 MESSAGE = "message"  # number of an order: which step of the line, or message of trees
-NEARLY = 0.1  # of the random weights with which a line begins: a step of Newton forgets them
 
 
 @dataclass(frozen=True)
@@ -157,7 +155,8 @@ class Growing(Strategy[Accompanied]):
 
     def plan(self, state: Accompanied, view: View) -> Phase:
         """A phase of the companion where it is due, else the method's."""
-        grown = bool(state.vectors) and state.vectors.keys() <= {*state.whole}
+        # without the sums of its lines nothing can grow
+        grown = state.message >= self.steps and state.vectors.keys() <= {*state.whole}
         if state.round != state.last or state.message >= self.messages or grown:
             return self.method.plan(state.inner, view)
         sizes = {COMPANION: grow.length(self.form, grows=state.message >= self.steps)}
@@ -176,11 +175,9 @@ class Growing(Strategy[Accompanied]):
         return cast(Vector, self._grown(state, key.partition("-")[2]).vector.view(np.uint32))
 
     def _grown(self, state: Accompanied, cluster: str) -> Ensemble:
-        begun = Ensemble.begun(self.form, state.seed)
         if cluster in state.vectors:
             return Ensemble.of_vector(self.form, state.seed, state.vectors[cluster])
-        draws = generator(state.seed, "companion")
-        return replace(begun, line=draws.normal(0, NEARLY, begun.line.shape).astype(np.float32))
+        return Ensemble.begun(self.form, state.seed)
 
     def terms(self, state: Accompanied, phase: Phase, client: ClientId, report: Report) -> Terms:
         if phase.name != COMPANION:
@@ -234,6 +231,11 @@ class Growing(Strategy[Accompanied]):
         if job.phase != COMPANION:
             return self.method.work(job, local, client_state)
         ensemble = ensemble_of(self.form, job)
+        if job.numbers[MESSAGE] == 0 and ensemble.vector.any():
+            # the first sums depend on no model, and locks know the models of an order: those of all runs are the same
+            raise PublicError(
+                "the companion of the order has grown before its first message: a line begins at zero"
+            )
         whole = of_whole(local)
         folds = [(fold.local, "test") for fold in job.folds]
         parts: list[Rows] = []

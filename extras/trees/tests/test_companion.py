@@ -20,7 +20,7 @@ from covey.shared.errors import PublicError, UserError
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.scenario.load import from_mapping
-from covey.shared.strategies.base import Order, Setup, Training, View
+from covey.shared.strategies.base import Order, Phase, Setup, Training, View
 from covey.shared.strategies.cfl import Cfl
 from covey.shared.strategies.client_half import Fold, Job, Local, Report
 from covey.shared.strategies.fedavg import FedAvg
@@ -263,6 +263,32 @@ def test_an_order_with_another_companion_is_refused_by_name(vector: Vector) -> N
     job = replace(job, models=(cast(Vector, vector.view(np.uint32)),), numbers={MESSAGE: 0})
     with pytest.raises(PublicError, match="companion"):
         method.work(job, cast(Local, TABLES["a"]), {})
+
+
+def test_a_line_begins_at_zero_in_every_run_so_that_locks_know_it_again() -> None:
+    """Its first sums depend on no model: with another start an agent would not see that it adds its table to a second sum."""
+    method = growing()
+    order = method.order(begun(method), Phase(COMPANION, "all", {}), "a")
+    starts = [method.model(replace(begun(method), seed=seed), order.models[0]) for seed in (1, 2)]
+    assert not np.any(starts)
+    job = job_of(method, begun(method), order, COMPANION, TABLES["a"])
+    method.work(job, cast(Local, TABLES["a"]), {})
+    moved = starts[0].view(np.float32) + np.float32(1e-3)
+    with pytest.raises(PublicError, match="begins at zero"):
+        method.work(
+            replace(job, models=(cast(Vector, moved.view(np.uint32)),)),
+            cast(Local, TABLES["a"]),
+            {},
+        )
+
+
+def test_nothing_grows_without_a_line() -> None:
+    method, state = growing(), begun(growing())
+    phases = []
+    for _ in range(2 * ROUNDS):
+        phases.append(method.plan(state, View(state.round, ROUNDS, 0, DEVICES)).name)
+        state = played(method, state, TABLES, present=() if phases[-1] == COMPANION else None)
+    assert phases.count(COMPANION) == 1
 
 
 def report(name: str) -> ReportContent:
