@@ -35,11 +35,11 @@ from benchmarks.measuring import Found, record_options, resumed, show_tables
 from benchmarks.real_files import of_device, proposed
 from benchmarks.real_files_side import FURTHER
 from covey.agent.data.dataset import Dataset
-from covey.agent.data.trees import trees_for
 from covey.agent.learner_choice import BUILT_IN, NUMPY
 from covey.agent.worker.sources import dataset
 from covey.coordinator.record.notices import ignore
 from covey.coordinator.run.options import RunOptions
+from covey.extras.judge.trees import trees_for
 from covey.extras.simulate.driver import simulate, source_of
 from covey.extras.simulate.workers import WorkerPool
 from covey.shared.scenario.load import from_mapping

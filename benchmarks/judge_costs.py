@@ -23,17 +23,17 @@ from typing import Any
 import numpy as np
 
 from covey.agent.data.dataset import Dataset, folds
-from covey.agent.data.trees import trees_for
 from covey.agent.policy import OwnersRules
 from covey.agent.worker.learners import load_learner
+from covey.extras.judge.candidates import BeforeHome
+from covey.extras.judge.judge import Judgement, only_served
+from covey.extras.judge.trees import trees_for
 from covey.shared.numerics.figures import figures_of
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Training
 from covey.shared.strategies.client_half import Fold, Local
 from covey.shared.wire.messages import ReportContent
-from covey.shared.work.candidates import BeforeHome
-from covey.shared.work.judge import Judgement, only_served
 
 OUT = Path(__file__).parent / "results" / "judge_costs.json"
 CASES = (("table", "numpy"), ("table", "torch"), ("images", "torch"))

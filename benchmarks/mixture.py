@@ -4,7 +4,7 @@
     python -m benchmarks.mixture --parts --fleets even rotated --out mixture_parts.json
 
 The fleets are those of `benchmarks.kin_fleets`. After a run of FedAvg or FedClust each agent has the candidates of
-`covey.shared.work.candidates`; their weights are fitted out of fold, first alone, then twice with the fleet's mean as prior, and
+`covey.extras.judge.candidates`; their weights are fitted out of fold, first alone, then twice with the fleet's mean as prior, and
 the three largest are kept. All figures are macro averages over the agents on their test samples: accuracy, or R2 of a regression,
 in hundredths. The best single candidate is the one that is best for the whole fleet after the fact, of the same run. With
 `--parts` the mixture without each candidate in turn, and with folds that are drawn row by row.
@@ -27,18 +27,18 @@ from benchmarks.kin_fleets import FLEETS, NATURAL
 from benchmarks.measuring import record_options, resumed, show_tables
 from benchmarks.torch_runs import repeatable, started
 from covey.agent.data.dataset import Dataset, folds, take
-from covey.agent.data.trees import trees_for
 from covey.coordinator.run.run import Run
-from covey.shared.candidate_names import HOMES
+from covey.extras.judge.candidates import BeforeHome, at_home, judged, made
+from covey.extras.judge.mixture import FleetWeights, Judged, chosen, fitted
+from covey.extras.judge.trees import trees_for
+from covey.shared.candidate_names import HOMES, REFITS
 from covey.shared.numerics.figures import figures_of
 from covey.shared.numerics.measures import derived
-from covey.shared.numerics.mixture import REFITS, FleetWeights, Judged, chosen, fitted
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId
 from covey.shared.strategies.client_half import Fold
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.work.at_hand import AtHand
-from covey.shared.work.candidates import BeforeHome, at_home, judged, made
 from covey.shared.work.use import model_for_use
 from tests.kit.local_clients import decode_named
 

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from covey.agent.data.dataset import Dataset, folds, hold_back
 from covey.agent.data.survey import DataSurvey
-from covey.agent.data.trees import trees_for
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.own_loops import loop_of
 from covey.agent.policy import OwnersRules
@@ -23,6 +22,7 @@ from covey.agent.worker.process import prepared
 from covey.agent.worker.sources import dataset, stated_counts
 from covey.agent.worker.without_data import ROWS, Blank, NoiseAlone, WithoutData
 from covey.shared import extras
+from covey.shared.candidate_names import JUDGE
 from covey.shared.errors import DataError, public_text
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.faults import OwnCodeError
@@ -34,7 +34,7 @@ from covey.shared.strategies.phase_names import COMPANION, EVALUATE, EXCHANGES, 
 from covey.shared.wire.jobs import DataSource, DeviceData, FleetShare, Perform
 from covey.shared.wire.messages import Work
 from covey.shared.work.at_hand import PRIVACY_LEDGER, AtHand, no_sums, shuffle, simulated_noise
-from covey.shared.work.judge import has_judge
+from covey.shared.work.judging import has_judge
 from covey.shared.work.order_settings import settings_of, task_of
 
 if TYPE_CHECKING:
@@ -229,16 +229,13 @@ class Participant:
         held_back = None if held is None else local_of(held)
         if not has_judge(work):
             return AtHand(local, held_back, own, sums=sums)
-        trees = trees_for(task_of(work)) if len(task.features) == 1 else None  # of a table
-        return AtHand(
-            local,
-            held_back,
-            own,
-            {} if trees is None else {"trees": trees},
-            work.evaluation["deliver"].get("budget_s") if self.hurries else None,
-            partial(new_weights, task_of(work), work.seed),
-            sums,
+        judge = extras.part("judge", "on_device", f"numbers.{JUDGE}").OnDevice.of(
+            task_of(work),
+            is_table=len(task.features) == 1,
+            budget_s=work.evaluation["deliver"].get("budget_s") if self.hurries else None,
+            new=partial(new_weights, task_of(work), work.seed),
         )
+        return AtHand(local, held_back, own, judge, sums)
 
     def without_data(
         self, work: Work, layout: Layout, memory: ClientState, *, rows: int = 0

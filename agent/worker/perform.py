@@ -67,7 +67,7 @@ from covey.shared.wire.messages import (
 from covey.shared.work.at_hand import PRIVACY_LEDGER, TOLD, AtHand
 from covey.shared.work.evaluate import plain
 from covey.shared.work.execute import execute_order, try_order, with_array
-from covey.shared.work.judge import forgotten, has_judge, is_last
+from covey.shared.work.judging import forgotten, has_judge, is_last
 from covey.shared.work.label_prior import asks_for_prior
 from covey.shared.work.order_settings import check_order, layout_of, settings_of
 from covey.shared.work.use import serves_own

@@ -36,6 +36,7 @@ def validate(
     check_model_name(loaded, allowed)
     check_found(loaded, allowed)
     warn(loaded.aggregation.remark)
+    warn(loaded.evaluation.remark)
     if as_json:
         print(json_text.dumps(loaded.model_dump(mode="json")))
     else:

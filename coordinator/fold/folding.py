@@ -12,7 +12,7 @@ order, was taken out again, or was read after a kill.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -24,11 +24,11 @@ from covey.coordinator.engine.step import AllAsked, order_of
 from covey.coordinator.fold import limits
 from covey.coordinator.fold.means import Means, means_of
 from covey.coordinator.fold.stale_reports import Began, fresh
+from covey.shared import extras
 from covey.shared.candidate_names import DELIVERED, GAIN, REPORTED, USES, WEIGHTS
 from covey.shared.disclosures import SUMS
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
-from covey.shared.numerics.mixture import FleetWeights
 from covey.shared.numerics.vectors import Vector, peaks
 from covey.shared.own_code.faults import said
 from covey.shared.scenario.scenario import Scenario
@@ -57,7 +57,7 @@ class FoldOutcome:
     means: Means  # of the reporters, for the record
     scaling: Figures | None = None  # of the phase that finds moments: see `fleet_statistics`
     evaluation: Mapping[ClientId, Figures] = field(default_factory=dict)  # by mode
-    fleet: FleetWeights | None = None  # of the last evaluation; None: no agent has a judge
+    fleet: Figures | None = None  # weights and gains of the last evaluation, if agents have a judge
 
 
 @dataclass(frozen=True)
@@ -424,8 +424,9 @@ class Folding:
         means = Means(evaluation=figures.modes, by_cluster=figures.by_cluster or None)
         limits.check_json(means.to_json(), "its averages")
         agents = sorted(chain(*figures.groups))
-        fleet = None if figures.fleet is None else FleetWeights(**figures.fleet)
-        return FoldOutcome(state, means, evaluation={client: {} for client in agents}, fleet=fleet)
+        evaluation: dict[ClientId, Figures] = {client: {} for client in agents}
+        fleet = None if figures.fleet is None else dict(figures.fleet)
+        return FoldOutcome(state, means, evaluation=evaluation, fleet=fleet)
 
     def _evaluated(self, reports: Reports, state: Any) -> FoldOutcome:
         claims = {client: _rows_by_mode(report.numbers) for client, report in reports}
@@ -523,10 +524,11 @@ def _rows_by_mode(numbers: Mapping[str, Any]) -> dict[str, Any]:
     return modes
 
 
-def _fleet_of(reports: Reports) -> FleetWeights | None:
+def _fleet_of(reports: Reports) -> Figures | None:
     """What the agents' weights say about the fleet; None without any."""
     weighed = [report.numbers for _, report in reports if WEIGHTS in report.numbers]
     if not weighed:
         return None
     gains = [tuple(numbers[GAIN]) for numbers in weighed if GAIN in numbers]
-    return FleetWeights.of([numbers[WEIGHTS] for numbers in weighed], gains)
+    fleet_weights = extras.part("judge", "mixture").FleetWeights
+    return asdict(fleet_weights.of([numbers[WEIGHTS] for numbers in weighed], gains))

@@ -9,6 +9,7 @@ from typing import Any
 from covey.coordinator.view.table import NONE, Table, columns_of
 from covey.coordinator.view.words import MODE_TITLES, epsilons
 from covey.shared.candidate_names import NONE as NO_MODEL
+from covey.shared.candidate_names import in_words
 from covey.shared.numerics.measures import (
     ACCURACY,
     MEASURES,
@@ -18,7 +19,6 @@ from covey.shared.numerics.measures import (
     plain,
     shown_measure,
 )
-from covey.shared.numerics.mixture import in_words
 from covey.shared.sentences import counted, some
 
 Result = Mapping[str, Any]  # as result.json has it

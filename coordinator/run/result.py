@@ -6,7 +6,7 @@ import contextlib
 import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -17,10 +17,9 @@ from covey.coordinator.fold.means import KEPT_MODES, averages, by_mode, last_of_
 from covey.coordinator.odd import Odd, doctor
 from covey.coordinator.record.records import counted, mbit_per_agent, one_device, sizes
 from covey.coordinator.run.run import Run
-from covey.shared.candidate_names import DELIVERED, USES
+from covey.shared.candidate_names import DELIVERED, USES, in_words
 from covey.shared.numerics import metrics
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
-from covey.shared.numerics.mixture import in_words
 from covey.shared.programs.version import version
 from covey.shared.storage.files import atomic_replace, model_file, write_atomically
 from covey.shared.strategies.base import ClientId
@@ -191,7 +190,7 @@ def result_of(run: Run, truth: Truth | None, odd: Sequence[Odd] | None = None) -
         },
         worse_than_none=worse_than_none(run)[0],
         failure=strategy.failure(run.state),
-        fleet=None if run.facts.fleet is None else asdict(run.facts.fleet),
+        fleet=run.facts.fleet,
         odd=[one.to_json() for one in odd],
     )
 

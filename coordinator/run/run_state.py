@@ -6,7 +6,7 @@ Which phase comes next: the run's own ones first, then what the strategy asks fo
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from covey.coordinator.checks import SUMMED
@@ -17,9 +17,8 @@ from covey.coordinator.fold.folding import FoldOutcome
 from covey.coordinator.record import records
 from covey.coordinator.record.store import ENDS
 from covey.coordinator.run import early_stop
-from covey.shared.candidate_names import DELIVERED
+from covey.shared.candidate_names import DELIVERED, REFITS
 from covey.shared.disclosures import SUMS
-from covey.shared.numerics.mixture import REFITS, FleetWeights
 from covey.shared.scenario import simulated_agents
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Reports, View
@@ -78,10 +77,10 @@ class RunState:
     ledger: dict[str, Json] = field(default_factory=dict)
 
     @property
-    def fleet(self) -> FleetWeights | None:
+    def fleet(self) -> Json | None:
         """What the newest order of the last evaluation states of the fleet; None before there is anything."""
         stated = self.fleets[:REFITS]
-        return FleetWeights(**stated[-1]) if stated else None
+        return stated[-1] if stated else None
 
     def to_json(self) -> Json:
         """The attributes as a checkpoint names them."""
@@ -131,7 +130,7 @@ def note_outcome(
             )
             early_stop.note(scenario, facts.history, round_, value, mean)
         if outcome.fleet is not None:
-            facts.fleets.append(asdict(outcome.fleet))
+            facts.fleets.append(outcome.fleet)
         elif facts.fleets:  # nobody has reported
             facts.fleets.append(facts.fleets[-1])
         for client, figures in outcome.evaluation.items():

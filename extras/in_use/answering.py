@@ -9,15 +9,15 @@ from typing import Any, Self, cast
 import numpy as np
 import numpy.typing as npt
 
-from covey.agent.data.trees import Trees
 from covey.extras.in_use.model_file import MixedPart, ModelFile
+from covey.extras.judge.candidates import Candidate, Constant, Near, OfModels
+from covey.extras.judge.trees import Trees
 from covey.shared.candidate_names import COMPANION, NEAR, NONE, SERVED, TREES
 from covey.shared.numerics.figures import Figures, answers, figures_of, or_diverged, weighted_mean
 from covey.shared.numerics.measures import Kind
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.companion import Arrayed, companion
 from covey.shared.strategies.client_half import DataSplit, Local, Mixture
-from covey.shared.work.candidates import Candidate, Constant, Near, OfModels
 from covey.shared.work.evaluate import measure
 
 Float64 = npt.NDArray[np.float64]

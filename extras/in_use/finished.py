@@ -11,12 +11,12 @@ from covey.coordinator.run.result import worse_than_none
 from covey.coordinator.run.run import Run
 from covey.extras.in_use.publish import publish
 from covey.extras.in_use.registry import Publication, note, operator, publications
+from covey.extras.judge.judge import of_deployment
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Link
 from covey.shared.sentences import some
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.topics import Topics
-from covey.shared.work.judge import of_deployment
 
 
 async def publish_finished(run: Run, link: Link, observer: Observer) -> None:

@@ -16,7 +16,6 @@ import numpy as np
 
 from covey.agent.data import Dataset
 from covey.agent.data.dataset import folds
-from covey.agent.data.trees import trees_for
 from covey.agent.policy import OwnersRules, PolicyError
 from covey.agent.training.weights import Named
 from covey.agent.worker.learners import learner_for, new_weights
@@ -32,8 +31,13 @@ from covey.extras.in_use.kept_versions import (
     main_figure,
 )
 from covey.extras.in_use.model_file import ModelFile, read_model, save_model, task_with_scaling
+from covey.extras.judge.candidates import BeforeHome, with_models
+from covey.extras.judge.candidates import Candidate as Answerer
+from covey.extras.judge.judge import TELLS, Judgement, fleet_of
+from covey.extras.judge.on_device import OnDevice
+from covey.extras.judge.trees import trees_for
+from covey.shared.candidate_names import in_words
 from covey.shared.errors import CoveyError
-from covey.shared.numerics.mixture import in_words
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
@@ -46,12 +50,10 @@ from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.jobs import DataSource, KeepPlace, ModelJudgement
 from covey.shared.wire.messages import OrderMessage
 from covey.shared.work.at_hand import AtHand
-from covey.shared.work.candidates import BeforeHome, with_models
-from covey.shared.work.candidates import Candidate as Answerer
 from covey.shared.work.evaluate import Measured
-from covey.shared.work.judge import TELLS, Judgement, fleet_of
+from covey.shared.work.judging import has_judge
 from covey.shared.work.label_prior import own_prior, served, with_prior
-from covey.shared.work.use import candidates_for_use, model_for_use
+from covey.shared.work.use import model_for_use
 
 # what a task asks does not depend on these keys: models that differ in them alone can be compared
 NOT_THE_QUESTION = {
@@ -110,7 +112,10 @@ def keep_of_order(
     mixture = model_for_use(order, models, at_hand, memory, client=who.client)
     if mixture is None:
         return None
-    uses, candidates = candidates_for_use(order, models, at_hand, memory, client=who.client)
+    uses: Mapping[str, float] = {}
+    candidates: Mapping[str, Answerer] = {}
+    if has_judge(work) and isinstance(at_hand.judge, OnDevice):
+        uses, candidates = at_hand.judge.for_use(order, models, at_hand, memory, client=who.client)
     cluster = order.cluster if work.cluster is None else work.cluster
     version = Version(order.run, work.round, cluster, uses=in_words(uses) if uses else "")
     task = task_with_scaling(work.task, work.scaling)

@@ -24,11 +24,10 @@ from covey.agent.learning import SAME_VERSION
 from covey.agent.training.models import build, built_in_size, layout_of, merged, tensors_of
 from covey.agent.training.objective import InputScaling
 from covey.extras.in_use.model_file import MixedPart, ModelFile, read_model
-from covey.shared.candidate_names import NONE
+from covey.shared.candidate_names import NONE, in_words
 from covey.shared.cli import ProgramFormat
 from covey.shared.errors import UserError, install
 from covey.shared.numerics.measures import Kind
-from covey.shared.numerics.mixture import in_words
 from covey.shared.own_code.consent import NO_CODE, AllowedCode
 from covey.shared.own_code.faults import said
 from covey.shared.scenario.task import Task

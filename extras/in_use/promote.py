@@ -63,19 +63,18 @@ from covey.extras.in_use.registry import (
 )
 from covey.extras.in_use.uptake import RetainedFleet, follow, survey
 from covey.extras.in_use.versions import known_in
+from covey.extras.judge.judge import of_deployment
 from covey.shared.cli import BrokerAddresses, Json, check_name, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.link import Link
-from covey.shared.numerics.mixture import FleetWeights as Weighed
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.storage import json_text
 from covey.shared.storage.audit import read_key
 from covey.shared.storage.files import folder_lock, naming
 from covey.shared.wire.topics import Topics
-from covey.shared.work.judge import of_deployment
 
 CLIENT_DIGITS = 8  # of the MQTT client id
 BEST = "best"  # after @: the round with the best evaluation
@@ -449,13 +448,13 @@ def check_worth(folder: Path, version: ModelVersion) -> None:
         raise UserError(f"{why}; --force overrides this")
 
 
-def _known_fleet(folder: Path) -> Weighed | None:
+def _known_fleet(folder: Path) -> dict[str, Any] | None:
     """What the run knew of its fleet's weights when it ended."""
     try:
         known = finished(folder).get("fleet")
     except UserError:
         return None
-    return Weighed(**known) if known else None
+    return known or None
 
 
 async def _publish(

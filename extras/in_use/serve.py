@@ -24,9 +24,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from covey.agent.policy import OwnersRules
 from covey.extras.in_use.predict import Predictor, model_in_use
-from covey.shared.candidate_names import SERVED
+from covey.shared.candidate_names import SERVED, in_words
 from covey.shared.errors import CoveyError, UserError
-from covey.shared.numerics.mixture import in_words
 from covey.shared.programs.bounded_http import BoundedOnThisMachine, body_length
 from covey.shared.storage import json_text
 from covey.shared.storage.files import naming

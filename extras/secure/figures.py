@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from covey.extras.judge.mixture import SURE, FleetWeights, mean_weights
 from covey.extras.secure.integers import OutOfRangeError
 from covey.shared.candidate_names import CANDIDATES, DELIVERED, GAIN, USES, WEIGHTS
 from covey.shared.numerics.measures import derived, kind_of_task
-from covey.shared.numerics.mixture import SURE, FleetWeights, mean_weights
 from covey.shared.numerics.vectors import Vector
 
 FIGURES = "figures"  # the vector of a report

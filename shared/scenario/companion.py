@@ -70,3 +70,11 @@ def companion(name: str) -> Companion:
 def accompanied(method: Strategy[Any], name: str, task: Task) -> Strategy[Any]:
     """The method with a companion; empty: as it is."""
     return companion(name).around(method, task) if name else method
+
+
+def brought(
+    job: Job, evaluation: Mapping[str, Any], task: Task
+) -> Callable[[int | None], Arrayed] | None:
+    """The candidate that the companion brings which an order names, by fold as `Companion.maker` has it; None without one."""
+    name = companion_in(evaluation)
+    return companion(name).maker(job, task) if name else None

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from covey.shared import extras
 from covey.shared.scenario.section import Section
 from covey.shared.strategies.training import Batch, Decay, Momentum, Rate
 from covey.shared.written import FIRST
@@ -117,6 +118,22 @@ class Evaluation(Section):
                 "deliver: best chose between two models, and a device now weighs all that it can have; leave it out"
             )
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _served_without_a_judge(cls, data: Any) -> Any:
+        """Without the extra devices use what they are served; a mixture that is asked for is refused."""
+        if extras.has("judge") or not isinstance(data, Mapping):
+            return data
+        if data.get("deliver", "served") != "served":
+            raise ValueError(str(extras.missing("judge", "evaluation.deliver")))
+        return {**data, "deliver": "served"}
+
+    @property
+    def remark(self) -> str:
+        """The limit that a missing extra sets to what devices use; empty: it is installed."""
+        why = extras.missing("judge", "evaluation.deliver other than served")
+        return "" if extras.has("judge") else f"devices use what they are served; {why}"
 
     @property
     def judges(self) -> bool:

@@ -6,7 +6,7 @@ The state of a client is a mapping of arrays that it keeps between orders. Its k
   set it itself. It takes 4 bytes per value of the model, from the first phase in which the agent trains.
 - `ERROR_FEEDBACK` + the name of a vector: what the codec topk has not sent yet. A strategy never sees these keys.
 - `PRIVACY_LEDGER`: the training steps with noise so far.
-- those of the judge (`judge.MEMORY`), which a strategy never sees either.
+- those of the judge (`MEMORY`), which a strategy never sees either.
 
 Where only a part of the model travels, `part_local` stands between the strategy and the data.
 """
@@ -14,11 +14,12 @@ Where only a part of the model travels, `part_local` stands between the strategy
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from covey.shared.candidate_names import MEMORY
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.settings import Noise
@@ -27,8 +28,7 @@ from covey.shared.strategies.client_half import ClientState, Fold, Job, Local
 from covey.shared.strategies.part_local import initial_rest, on_part
 from covey.shared.strategies.phase_names import EXCHANGES, MOMENTS
 from covey.shared.wire.messages import INITIAL, Work
-from covey.shared.work.candidates import Make
-from covey.shared.work.judge import MEMORY
+from covey.shared.work.judging import Judge
 from covey.shared.work.label_prior import Prior, prior_of, with_prior
 from covey.shared.work.order_settings import layout_of, settings_of, split_of
 
@@ -51,13 +51,9 @@ class AtHand:
 
     local: Local  # its data and training
     held_back: Local | None = None  # samples on which it compares models; None: it has no vote
-    # for the judge: the training samples, each time with another part of them as test part; what makes further candidates of
-    # those that train, by name; the seconds for training at home, None for as long as it takes; and weights of the model that
-    # nothing has trained, None where only its own code makes them
+    # the training samples, each time with another part of them as test part: for the judge and a companion
     folds: Iterable[Fold] = ()
-    others: Mapping[str, Make] = field(default_factory=dict)
-    budget_s: float | None = None
-    new: Callable[[], Vector | None] = lambda: None
+    judge: Judge | None = None  # decides what it answers with; None: one that has no more than this
     sums: Sums = no_sums
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.candidate_names import TREES
 from covey.shared.numerics.figures import (
     Figures,
     answers,
@@ -19,14 +17,11 @@ from covey.shared.numerics.figures import (
     or_diverged,
     weighted_mean,
 )
-from covey.shared.numerics.vectors import Vector
-from covey.shared.scenario.companion import companion, companion_in
 from covey.shared.strategies.base import EVALUATE, Strategy
 from covey.shared.strategies.client_half import (
     LAST_MODEL,
     ClientState,
     DataSplit,
-    Fold,
     Job,
     Local,
     Mixture,
@@ -35,9 +30,8 @@ from covey.shared.strategies.client_half import (
 from covey.shared.strategies.part_local import PartLocal, of_whole, tuned
 from covey.shared.wire.messages import Work
 from covey.shared.work.at_hand import seen_by_methods
-from covey.shared.work.candidates import BeforeHome, Candidate, Make, OfFold, last_values, made
-from covey.shared.work.judge import Judgement, figures_with, fleet_of, forgotten, only_served
-from covey.shared.work.order_settings import task_of
+
+Float64 = npt.NDArray[np.float64]
 
 
 @runtime_checkable
@@ -48,41 +42,16 @@ class Measured(Protocol):
         """Figures of a mixture of models on the test part."""
 
 
-@dataclass(frozen=True)
-class Judging:
-    """What the judge on an agent needs besides the order."""
-
-    folds: Iterable[Fold]
-    others: Mapping[str, Make]
-    budget_s: float | None
-    clock: Callable[[], float]
-    new: Callable[[], Vector | None]
-
-
 def is_summed(work: Work) -> bool:
     """Whether the figures of an evaluation are the vector of a secure sum."""
     return work.phase == EVALUATE and bool(work.sizes)
 
 
 def evaluated(
-    strategy: Strategy[Any],
-    job: Job,
-    local: Local,
-    client_state: ClientState,
-    *,
-    work: Work,
-    judging: Judging | None,
-) -> tuple[Report, ClientState]:
-    """The report of an evaluation, and the client state after it."""
-    if judging is None:
-        return _figures(strategy, job, local, client_state, work=work), client_state
-    return _judged(strategy, job, local, client_state=client_state, work=work, judging=judging)
-
-
-def _figures(
     strategy: Strategy[Any], job: Job, local: Local, client_state: ClientState, *, work: Work
-) -> Report:
-    """Figures in the modes served, fine-tuned and own last, and those of the baseline."""
+) -> tuple[Report, ClientState]:
+    """The report of an evaluation, with figures in the modes served, fine-tuned and own last and those of the baseline, and the
+    client state, which stays."""
     evaluation = work.evaluation
     mixture = served_by(strategy, job, local, client_state)
     on_whole = of_whole(local)
@@ -97,60 +66,13 @@ def _figures(
         before, after = last_values(local, "train"), last_values(local, "test")
         last = None if before is None or after is None else (before, after)
         numbers["baseline"] = baseline_figures(train, truth, last)
-    return Report({}, local.examples, numbers)
+    return Report({}, local.examples, numbers), client_state
 
 
-def _judged(
-    strategy: Strategy[Any],
-    job: Job,
-    local: Local,
-    *,
-    client_state: ClientState,
-    work: Work,
-    judging: Judging,
-) -> tuple[Report, ClientState]:
-    """The same of the last evaluation, with what the agent answers with from then on."""
-    mixture = served_by(strategy, job, local, client_state)
-    on_whole = of_whole(local)
-    if isinstance(on_whole, Measured) or work.task.get("anomalies") is not None:
-        report = _figures(strategy, job, local, client_state, work=work)
-        return replace(report, numbers=only_served(report.numbers)), client_state
-    given = BeforeHome(
-        mixture,
-        task_of(work).outputs,
-        split=job.split,
-        new=judging.new,
-        others=judging.others,
-        companion=brought(job, work),
-    )
-    fleet, state = fleet_of(work.numbers), client_state
-    known = Judgement.of_memory(client_state, mixture)
-    candidates: Mapping[str, Candidate] = {}
-    if known is None:
-        report = _figures(strategy, job, local, client_state, work=work)
-        known, candidates = Judgement.made(
-            on_whole,
-            given,
-            judging.folds,
-            plain(report.numbers),
-            measure=str(work.task.get("measure") or ""),
-            budget_s=judging.budget_s,
-            clock=judging.clock,
-        )
-        if TREES in candidates:  # what people compare with
-            alone = plain(figures_with(candidates, {TREES: 1.0}, on_whole))
-            known = replace(known, figures={**known.figures, TREES: alone})
-        state = {**forgotten(client_state), **known.to_memory()}
-    choice = known.choice_after(work)
-    if not candidates:
-        candidates = made(on_whole, given, known.snapshots, choice.weights)
-    return Report({}, local.examples, known.numbers(choice, candidates, fleet, on_whole)), state
-
-
-def brought(job: Job, work: Work) -> OfFold | None:
-    """The candidate that the companion of an order brings; None without one."""
-    name = companion_in(work.evaluation)
-    return companion(name).maker(job, task_of(work)) if name else None
+def last_values(local: Local, split: DataSplit) -> Float64 | None:
+    """Of forecasts the last value in each window, for each step (n, steps); None of other samples."""
+    own: Callable[[DataSplit], Float64 | None] | None = getattr(local, "last_values", None)
+    return None if own is None else own(split)
 
 
 def served_by(
@@ -174,7 +96,7 @@ def measure(mixture: Mixture, local: Local) -> Figures:
         return or_diverged(figures_of(truth, _outputs(mixture, local)))
 
 
-def _outputs(mixture: Mixture, local: Local, split: DataSplit = "test") -> npt.NDArray[np.float64]:
+def _outputs(mixture: Mixture, local: Local, split: DataSplit = "test") -> Float64:
     """The answers on a part of the data (n, ...)."""
     kind = kind_of(local.targets(split))
     return weighted_mean(

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.shared import extras
+from covey.shared.candidate_names import JUDGE, MEMORY
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, Noise, noised
@@ -44,14 +45,15 @@ from covey.shared.work.at_hand import (
     prepared,
     seen_by_methods,
 )
-from covey.shared.work.evaluate import Judging, evaluated, is_summed, measure, plain
-from covey.shared.work.judge import MEMORY, forgotten, has_judge
-from covey.shared.work.label_prior import with_prior
+from covey.shared.work.evaluate import evaluated, is_summed, measure, plain
+from covey.shared.work.judging import Judge, forgotten, has_judge
 from covey.shared.work.order_settings import settings_of
 
 if TYPE_CHECKING:
     from covey.extras.secure.on_device import SecureDevice
 
+
+Evaluate = Callable[[Job, Local, ClientState], tuple[Report, ClientState]]
 
 MESSAGES = 2  # of a sum, after the models of the order of a masked report
 
@@ -113,15 +115,15 @@ def execute_order(
     strategy, _ = settings_of(work)
     job, local, prior = prepared(work, models, at_hand, client_state, client=client)
     started = clock()
-    judging = None
+    evaluate: Evaluate = partial(evaluated, strategy, work=work)
     if has_judge(work):
-        folds = (replace(fold, local=with_prior(fold.local, prior)) for fold in at_hand.folds)
-        judging = Judging(folds, at_hand.others, at_hand.budget_s, clock, at_hand.new)
+        on_device = extras.part("judge", "on_device", f"numbers.{JUDGE}")
+        judge: Judge = at_hand.judge or on_device.OnDevice()
+        evaluate = partial(judge.evaluated, strategy, work=work, prior=prior, clock=clock)
     worker: Works = strategy
     if (work.privacy or {}).get("secure") and (job.phase not in OF_THE_RUN or is_summed(work)):
         if secure is None:
             raise PublicError("secure sums: this agent has no keys for them")
-        evaluate = partial(evaluated, strategy, work=work, judging=judging)
         OnDevice = extras.part("secure", "on_device").OnDevice
 
         worker = OnDevice(strategy, secure, work, models, evaluate)
@@ -135,7 +137,7 @@ def execute_order(
         client_state=client_state,
         work=work,
         noise=noise,
-        judging=judging,
+        evaluate=evaluate,
     )
     seconds = clock() - started
     vectors, unsent = _encode_vectors(report, job, work, client_state)
@@ -198,14 +200,14 @@ def _run_phase(
     client_state: ClientState,
     work: Work,
     noise: Noise | None,
-    judging: Judging | None,
+    evaluate: Evaluate,
 ) -> tuple[Report, ClientState]:
     if job.phase == MOMENTS:
         if not isinstance(local, Surveyed):
             raise PublicError("the statistics of a fleet need data that can be summed")
         return Report({}, local.examples, local.statistics()), client_state
     if job.phase == EVALUATE and not is_summed(work):
-        return evaluated(strategy, job, local, client_state, work=work, judging=judging)
+        return evaluate(job, local, client_state)
     if job.phase == EVALUATE:  # of its state what the judge keeps is new
         report, after = worker.work(job, local, client_state)
         kept = {key: after[key] for key in after if key.startswith(MEMORY)}

@@ -23,7 +23,7 @@ from covey.shared.strategies.phase_names import AHEAD, BOX, EVALUATE, EXCHANGES,
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.messages import SharedWork, Work
-from covey.shared.work.judge import ASKED as JUDGED
+from covey.shared.work.judging import ASKED as JUDGED
 
 KEPT = 8  # of the newest settings: an agent may take part in several runs
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from covey.shared.numerics.mixture import REFITS
+from covey.shared.candidate_names import REFITS
 from covey.shared.strategies.phase_names import EVALUATE
 from tests.kit import spooled
 

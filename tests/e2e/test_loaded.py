@@ -46,7 +46,7 @@ MARKS = {
     "worker of a device": "covey.extras.light.numpy_learner",
 }
 # extras that travel along with a usual run
-RIDERS = ("doctor",)
+RIDERS = ("doctor", "judge")
 # what an extra brings
 IS_DATA = re.compile(r"covey\.extras(\.\w+)?")
 # rooms of which no process of the kind loads anything, whatever the list has

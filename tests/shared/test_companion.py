@@ -12,12 +12,12 @@ from pydantic import ValidationError
 
 from covey.shared import extras
 from covey.shared.errors import PublicError
+from covey.shared.scenario.companion import brought
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Facts, Strategy
 from covey.shared.strategies.client_half import Job
 from covey.shared.strategies.fedavg import FedAvg
-from covey.shared.work.evaluate import brought
 from covey.shared.work.order_settings import check_order, settings_of
 from tests.agent.orders import ref, work
 from tests.kit.small_run import scenario
@@ -43,6 +43,12 @@ class Second:
 
     def maker(self, job: Job, task: Task) -> Callable[[int | None], Any]:
         return lambda fold: fold
+
+
+@pytest.fixture(autouse=True)
+def judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra whose candidate a companion is, installed or not."""
+    monkeypatch.setattr(extras, "has", lambda extra: extra == "judge")
 
 
 @pytest.fixture
@@ -88,11 +94,12 @@ def test_a_companion_plans_phases_that_a_device_takes_from_an_order_that_names_i
 @pytest.mark.usefixtures("second")
 def test_an_order_that_names_a_companion_brings_its_candidate() -> None:
     job = cast(Job, None)
-    found = brought(job, ORDER)
+    task = scenario("fedavg").task
+    found = brought(job, EVALUATION, task)
     assert found is not None
     assert found(2) == cast(Any, 2)
-    assert brought(job, work(ref("0"), evaluation={"deliver": {}})) is None
-    assert brought(job, work(ref("0"), evaluation={})) is None
+    assert brought(job, {"deliver": {}}, task) is None
+    assert brought(job, {}, task) is None
 
 
 def test_a_companion_whose_extra_is_not_installed_is_refused_by_its_key() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from covey.coordinator.cli.program import app
 from covey.shared import extras
 from covey.shared.commands import CommandEntry, with_extras
+from covey.shared.scenario.load import load
 from covey.shared.strategies.method_names import METHODS, places
 from covey.shared.strategies.registry import BUILT_IN
 from tests.kit.small_run import scenario
@@ -38,11 +41,33 @@ def test_a_part_is_refused() -> None:
     [
         ("privacy.secure", "secure", {"privacy": SUMS}),
         ("compare", "compare", {"compare": {"methods": ["fedavg"]}}),
+        ("evaluation.deliver", "judge", {"evaluation": {"deliver": {"single": True}}}),
     ],
 )
 def test_a_key_is_refused(key: str, extra: str, sections: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=refusal(key, extra)):
         scenario("fedavg", **sections)
+
+
+@pytest.mark.parametrize("evaluation", ["{every: 2}", "{deliver: served}"])
+def test_without_a_judge_devices_use_what_they_are_served_and_a_warning_states_it(
+    evaluation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = tmp_path / "scenario.yaml"
+    written.write_text(
+        "name: example\ntask: {features: [2], classes: 2, model: {name: linear}}\n"
+        f"strategy: {{name: fedavg}}\nevaluation: {evaluation}\n"
+    )
+    with monkeypatch.context() as installed:
+        installed.setattr(extras, "has", lambda extra: extra == "judge")
+        done = CliRunner().invoke(app, ["validate", str(written)])
+        assert (done.exit_code, done.stderr) == (0, "")
+    monkeypatch.setattr(extras, "PACKAGE", "covey.gone")
+    assert load(written).evaluation.deliver == "served"
+    assert CliRunner().invoke(app, ["validate", str(written)]).stderr.splitlines() == [
+        "warning: devices use what they are served; evaluation.deliver other than served: needs covey's extra `judge`, "
+        "which is not installed"
+    ]
 
 
 @pytest.mark.usefixtures("none_installed")

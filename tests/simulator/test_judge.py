@@ -14,15 +14,14 @@ from covey.coordinator.record.records import lines
 from covey.coordinator.run.result import result_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
-from covey.shared.candidate_names import DELIVERED, REPORTED
-from covey.shared.numerics.mixture import REFITS
+from covey.extras.judge.on_device import OnDevice
+from covey.shared.candidate_names import DELIVERED, MEMORY, REFITS, REPORTED
 from covey.shared.scenario.evaluation import Evaluation
 from covey.shared.strategies.base import ClientId
 from covey.shared.strategies.client_half import Fold
 from covey.shared.strategies.phase_names import EVALUATE
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.work.at_hand import AtHand, seen_by_methods
-from covey.shared.work.judge import MEMORY
 from tests.bowl import Softmax
 from tests.kit import small_run
 from tests.kit.local_clients import Client, LocalClients
@@ -73,7 +72,9 @@ class Judges(LocalClients):
         if client in self.lose:
             self.memories.pop(client, None)
         local: Any = self.local_for(client, order)
-        return Client(client=client, given=AtHand(local, folds=folds(local), new=self.new))
+        return Client(
+            client=client, given=AtHand(local, folds=folds(local), judge=OnDevice(new=self.new))
+        )
 
 
 def run(folder: Path, lose: frozenset[ClientId] = frozenset(), scene: Any = SCENE) -> Run:
@@ -100,12 +101,12 @@ def test_agents_fit_again_with_the_fleets_weights_and_use_what_follows(tmp_path:
     assert len(done.facts.fleets) == 1 + REFITS
     fleet = done.facts.fleet
     assert fleet is not None
-    assert sum(fleet.weights.values()) == pytest.approx(1)
-    assert asdict_of(done)["fleet"]["weights"] == dict(fleet.weights)
+    assert sum(fleet["weights"].values()) == pytest.approx(1)
+    assert asdict_of(done)["fleet"]["weights"] == fleet["weights"]
     uses = asdict_of(done)["uses"]
     assert uses.keys() == PEOPLE.keys()
     # each agent has two of the labels, so that training at home is for all of them
-    assert fleet.gains
+    assert fleet["gains"]
     delivered, server = (
         result_of(done, None).accuracy[mode]["accuracy"]["macro"] for mode in (DELIVERED, "server")
     )

@@ -10,26 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import covey.agent.data.trees as trees
+import covey.extras.judge.trees as trees
 from covey.agent.data.dataset import Dataset, folds
-from covey.agent.data.trees import trees_for
 from covey.agent.policy import NO_CODE_RULES, OwnersRules, Policy
 from covey.agent.training.learner import TorchLocal
 from covey.agent.worker.learners import new_weights
 from covey.extras.in_use.answering import Answering
-from covey.extras.light.numpy_learner import NumpyLocal, layout_of_task
-from covey.extras.light.own_loop import LoopLocal, start_of
-from covey.shared.candidate_names import HOMES
-from covey.shared.numerics.figures import baseline_figures, figures_of
-from covey.shared.numerics.mixture import FleetWeights, chosen
-from covey.shared.numerics.mixture import fitted as fitted_weights
-from covey.shared.numerics.split import Split
-from covey.shared.numerics.vectors import Layout, Vector
-from covey.shared.scenario.task import Task
-from covey.shared.seeds import generator
-from covey.shared.strategies.base import Training
-from covey.shared.strategies.client_half import Drill, Fold, Local, TrainingResult
-from covey.shared.work.candidates import (
+from covey.extras.judge.candidates import (
     Allowance,
     BeforeHome,
     Candidate,
@@ -40,7 +27,20 @@ from covey.shared.work.candidates import (
     made,
     mixed,
 )
-from covey.shared.work.judge import Judgement
+from covey.extras.judge.judge import Judgement
+from covey.extras.judge.mixture import FleetWeights, chosen
+from covey.extras.judge.mixture import fitted as fitted_weights
+from covey.extras.judge.trees import trees_for
+from covey.extras.light.numpy_learner import NumpyLocal, layout_of_task
+from covey.extras.light.own_loop import LoopLocal, start_of
+from covey.shared.candidate_names import HOMES
+from covey.shared.numerics.figures import baseline_figures, figures_of
+from covey.shared.numerics.split import Split
+from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.scenario.task import Task
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.client_half import Drill, Fold, Local, TrainingResult
 from covey.shared.work.label_prior import own_prior, with_prior
 
 pytestmark = pytest.mark.usefixtures("single_thread")

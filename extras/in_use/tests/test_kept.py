@@ -21,8 +21,8 @@ from covey.extras.in_use.keeper import Keeper, KeepOptions, ModelHook, parse_hoo
 from covey.extras.in_use.kept_versions import Figure, Figures, Version, judge, main_figure
 from covey.extras.in_use.model_dir import INDEX, ModelDir, read_index
 from covey.extras.in_use.model_file import read_model, save_model, task_with_scaling
+from covey.shared.candidate_names import REFITS
 from covey.shared.errors import UserError
-from covey.shared.numerics.mixture import REFITS
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator

@@ -19,7 +19,7 @@ from covey.extras.in_use.model_file import read_model
 from covey.extras.in_use.predict import Predictor
 from covey.extras.in_use.tests.test_held_back import numbered, numbers
 from covey.extras.in_use.tests.test_kept import BAD, GOOD, LAYOUT, perform, samples
-from covey.shared.numerics.mixture import in_words
+from covey.shared.candidate_names import in_words
 from covey.shared.wire.jobs import Failure
 from covey.shared.wire.messages import ReportContent
 

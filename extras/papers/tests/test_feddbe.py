@@ -11,6 +11,7 @@ import pytest
 from covey.agent.data.check import load_local
 from covey.agent.training.learner import TorchLocal
 from covey.coordinator.run.result import result_of
+from covey.extras.judge.tests.test_neighbours import DOCUMENT, TASK, table
 from covey.extras.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.extras.papers.feddbe import OWN as KEPT
 from covey.extras.papers.feddbe import FedDbe, with_own
@@ -21,7 +22,6 @@ from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import MODEL, Setup, Training
 from covey.shared.strategies.client_half import LAST_MODEL, Debias, Drill, GradientCorrection, Job
-from tests.agent.test_neighbours import DOCUMENT, TASK, table
 from tests.kit.device_run import devices, scenes
 
 pytestmark = pytest.mark.usefixtures("single_thread")

@@ -12,13 +12,14 @@ import pytest
 
 from covey.coordinator.fold.means import averages
 from covey.coordinator.run.result import result_of
+from covey.extras.judge.mixture import FleetWeights
 from covey.extras.secure.figures import BITS, FigureSlots
 from covey.extras.secure.integers import OutOfRangeError
 from covey.extras.secure.secured import Secured
 from covey.extras.secure.tests.live import AGENTS, Devices, made, record, run_of, sums
 from covey.shared.candidate_names import CANDIDATES, DELIVERED, SERVED
+from covey.shared.candidate_names import REFITS as REFITS
 from covey.shared.numerics.measures import derived
-from covey.shared.numerics.mixture import REFITS, FleetWeights
 from covey.shared.strategies.base import Order
 from covey.shared.strategies.fedavg import FedAvg
 

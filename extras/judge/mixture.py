@@ -28,17 +28,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.candidate_names import (
-    CANDIDATES,
-    COMPANION,
-    CONSTANT,
-    HOME,
-    NEAR,
-    NONE,
-    SERVED,
-    SOUP,
-    TREES,
-)
+from covey.shared.candidate_names import CANDIDATES, NONE, SERVED
 from covey.shared.numerics.figures import errors, kind_of, weighted_mean
 from covey.shared.numerics.votes import counted, difference
 
@@ -50,7 +40,6 @@ Gain = tuple[float, float]  # a mean, and its variance
 FEWEST = 25  # units: an agent with fewer uses the fleet's weights, to which it adds its own
 ALIKE = 5.0  # units of the uniform prior for each candidate
 OF_FLEET = 20.0  # units of the fleet's weights as prior
-REFITS = 2  # with the fleet's weights
 MOST = 3  # candidates that are mixed
 SURE = 1.0  # standard errors by which something must be better
 LEAST_SHARE = 1e-4  # in place of a smaller probability: one sample never decides alone
@@ -397,27 +386,3 @@ def _largest(weights: Weights, most: int) -> dict[str, float]:
     kept = {name: weights[name] for name in order[:most] if weights[name] > 0}
     total = sum(kept.values())
     return _rounded({name: weight / total for name, weight in kept.items()})
-
-
-def in_words(weights: Weights) -> str:
-    """For people: "60 % served, 30 % after 20 epochs at home, 10 % neighbours"."""
-    if set(weights) == {NONE}:
-        return CONSTANT
-    texts = []
-    for name in sorted(weights, key=lambda name: -weights[name]):
-        epochs = name.removeprefix(HOME)
-        what = WORDS.get(name, name)
-        if epochs != name:
-            what = f"after {epochs} epoch{'' if epochs == '1' else 's'} at home"
-        texts.append(f"{100 * weights[name]:.0f} % {what}")
-    return ", ".join(texts)
-
-
-WORDS = {
-    NONE: "constant",
-    SERVED: "served",
-    NEAR: "neighbours",
-    SOUP: "mean of the models",
-    TREES: "trees",
-    COMPANION: "companion of the fleet",
-}

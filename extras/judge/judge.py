@@ -1,7 +1,7 @@
 """The judge on a device: after the last round it decides, on data of its own, what the device answers with.
 
 At the first order of the last evaluation the agent trains at home, and its candidates (`candidates`) answer out of fold. It keeps
-all of this in its memory, sends the weights that its answers give (`numerics.mixture`), and answers with a mixture. Each further
+all of this in its memory, sends the weights that its answers give (`mixture`), and answers with a mixture. Each further
 order brings the fleet's mean weights: the agent fits again, with these as prior, and trains no more. So whatever is killed in
 between, the figures are the same: what is kept is a part of the memory, which a report replaces.
 
@@ -18,32 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from covey.shared.candidate_names import (
-    CANDIDATES,
-    DELIVERED,
-    GAIN,
-    HOME,
-    HOMES,
-    SERVED,
-    USES,
-    WEIGHTS,
-)
-from covey.shared.numerics.figures import Figures, figures_of, or_diverged
-from covey.shared.numerics.mixture import (
-    REFITS,
-    ChosenMixture,
-    FleetWeights,
-    Judged,
-    Weights,
-    chosen,
-    fitted,
-)
-from covey.shared.scenario.evaluation import Evaluation
-from covey.shared.strategies.base import Expected
-from covey.shared.strategies.client_half import ClientState, Fold, Local, Mixture
-from covey.shared.strategies.phase_names import EVALUATE
-from covey.shared.wire.messages import Work, digest
-from covey.shared.work.candidates import (
+from covey.extras.judge.candidates import (
     Allowance,
     BeforeHome,
     Candidate,
@@ -55,32 +30,32 @@ from covey.shared.work.candidates import (
     mixed,
     names_of,
 )
+from covey.extras.judge.mixture import ChosenMixture, FleetWeights, Judged, Weights, chosen, fitted
+from covey.shared.candidate_names import (
+    CANDIDATES,
+    DELIVERED,
+    GAIN,
+    HOME,
+    HOMES,
+    MEMORY,
+    REFITS,
+    SERVED,
+    USES,
+    WEIGHTS,
+)
+from covey.shared.numerics.figures import Figures, figures_of, or_diverged
+from covey.shared.scenario.evaluation import Evaluation
+from covey.shared.strategies.client_half import ClientState, Fold, Local, Mixture
+from covey.shared.wire.messages import Work, digest
+from covey.shared.work.judging import FLEET, GAINS, order_numbers
 
-MEMORY = "judge/"  # begins the keys of a client's memory that are the judge's
 FACTS, ANSWERS, TRUTH, UNITS = (MEMORY + name for name in ("facts", "answers", "truth", "units"))
 
-# numbers of an order
-JUDGE = "judge"  # how often the agent has been given the fleet's weights
-FLEET = "fleet"  # the fleet's weights, in the order of `CANDIDATES`
-GAINS = "gains"  # whether mixtures are better than served models in the fleet
-TELLS = "tells"  # of a publication
-ASKED = {
-    JUDGE: Expected(most=REFITS, whole=True, required=False),
-    FLEET: Expected(len(CANDIDATES), most=1, required=False),
-    GAINS: Expected(most=1, whole=True, required=False),
-}
-
-
-def order_numbers(judge: int, fleet: FleetWeights | None) -> dict[str, Any]:
-    """What an order of the last evaluation has besides the method's numbers."""
-    if fleet is None:
-        return {JUDGE: judge}
-    weights = [fleet.weights.get(name, 0.0) for name in CANDIDATES]
-    return {JUDGE: judge, FLEET: weights, GAINS: int(fleet.gains)}
+TELLS = "tells"  # number of a publication
 
 
 def of_deployment(
-    evaluation: Evaluation, fleet: FleetWeights | None, *, is_open: bool
+    evaluation: Evaluation, fleet: Mapping[str, Any] | None, *, is_open: bool
 ) -> dict[str, Any]:
     """What a publication states for the judge; empty where devices use models as they are.
 
@@ -230,22 +205,6 @@ def digest_of(mixture: Mixture) -> str:
     return digest(b"".join(parts)).hex()
 
 
-def has_judge(work: Work) -> bool:
-    """Whether the agent decides what it answers with after this work."""
-    return work.phase == EVALUATE and JUDGE in work.numbers and "deliver" in work.evaluation
-
-
 def only_served(figures: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers of an agent without a judge, by those of its evaluation."""
     return {**figures, DELIVERED: figures["server"], USES: {SERVED: 1.0}}
-
-
-def forgotten(memory: ClientState) -> ClientState:
-    """A client's memory without what the judge has kept: the same object if there is nothing of it."""
-    left = [key for key in memory if not key.startswith(MEMORY)]
-    return memory if len(left) == len(memory) else {key: memory[key] for key in left}
-
-
-def is_last(work: Work) -> bool:
-    """Whether no further order brings the fleet's weights."""
-    return work.numbers.get(JUDGE) == REFITS

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.shared.candidate_names import NEAR, NONE, SERVED
-from covey.shared.numerics.mixture import (
+from covey.extras.judge.mixture import (
     FEWEST,
     ChosenMixture,
     FleetWeights,
@@ -21,8 +20,8 @@ from covey.shared.numerics.mixture import (
     fitted,
     fitted_alone,
     fleet_weights,
-    in_words,
 )
+from covey.shared.candidate_names import NEAR, NONE, SERVED, in_words
 
 Case = tuple[dict[str, npt.NDArray[np.float64]], npt.NDArray[Any], npt.NDArray[np.int64]]
 KINDS = ("classes", "values", "labels", "forecasts")

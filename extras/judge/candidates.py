@@ -37,13 +37,14 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from covey.extras.judge.mixture import Float64, Judged, Weights
 from covey.shared.candidate_names import COMPANION, HOME, HOMES, NEAR, NONE, SERVED, SOUP
 from covey.shared.errors import PublicError
 from covey.shared.numerics.figures import answers, kind_of, weighted_mean
-from covey.shared.numerics.mixture import Float64, Judged, Weights
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.client_half import DataSplit, Drill, Featured, Fold, Local, Mixture
+from covey.shared.work.evaluate import last_values
 
 ROWS = 256  # of queries at once
 
@@ -147,12 +148,6 @@ class Constant:
         if not self.answer.size and (last := last_values(local, split)) is not None:
             return last
         return np.tile(self.answer, (len(local.targets(split)), 1))
-
-
-def last_values(local: Local, split: DataSplit) -> Float64 | None:
-    """Of forecasts the last value in each window, for each step (n, steps); None of other samples."""
-    own: Callable[[DataSplit], Float64 | None] | None = getattr(local, "last_values", None)
-    return None if own is None else own(split)
 
 
 @dataclass(frozen=True)
