@@ -370,7 +370,10 @@ def test_no_report_names_an_error_once_the_data_are_read(
 
 
 def test_only_budgets_are_named_of_what_is_decided_after_the_data_are_read() -> None:
-    of_data = ("agent.data", "agent.training", "agent.light", "shared.work", "shared.strategies")
+    of_data = (
+        *("agent.data", "agent.training", "shared.work", "shared.strategies"),
+        *("extras.light", "extras.private", "extras.judge"),
+    )
     sites = {
         function
         for module, tree in modules()

@@ -97,7 +97,7 @@ def test_shares_let_a_report_count_in_part() -> None:
         high = average.mean(pairs, shares=[0.01, 0.01, 1.0, 1.0])
         assert low.item() == pytest.approx(0.0, abs=0.1), rule
         assert high.item() == pytest.approx(10.0, abs=0.1), rule
-    with pytest.raises(ValueError, match="several clusters"):
+    with pytest.raises(ValueError, match="several groups"):
         Average("krum").mean(pairs, shares=[1.0] * 4)
 
 

@@ -89,7 +89,7 @@ def test_kmeans_starts_at_distinct_points() -> None:
 
 
 def test_kmeans_wants_as_many_rows_as_clusters() -> None:
-    with pytest.raises(ValueError, match="1 rows cannot make 2 clusters"):
+    with pytest.raises(ValueError, match="1 rows cannot make 2 groups"):
         kmeans([np.zeros(3, np.float32)], 2, n_init=1, seed=0)
 
 

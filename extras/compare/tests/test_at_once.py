@@ -25,7 +25,7 @@ def test_cells_at_once_have_the_models_that_they_have_one_by_one(
         shown = io.StringIO()
         folder = tmp_path / str(request.machines)
         assert compare(scene, RunOptions(folder), request, Console(file=shown, width=80))
-        models = sorted(folder.rglob("*.safetensors"))
+        models = sorted(folder.glob("*/*/models/*.safetensors"))
         found.append({str(path.relative_to(folder)): path.read_bytes() for path in models})
     assert len(found[0]) == 3, "one of FedAvg and two of FedClust"
     assert found[0] == found[1]

@@ -80,7 +80,7 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
             == 3
         )
         assert "accuracy in %" in page.value(f"{TEXT}")
-        assert "cluster 1 87.5 %" in page.value("document.querySelector('#chart-figure').innerText")
+        assert "group 1 87.5 %" in page.value("document.querySelector('#chart-figure').innerText")
 
         # values are shown under the pointer, also while news comes
         page.point_at("#chart-figure svg", across=0.97)
