@@ -14,6 +14,7 @@ from tests.processes import needs_mosquitto
 
 ORDERS = 8  # that are counted
 KEPT: Mapping[str, Any] = json.loads(counts.RECORD.read_text())
+MORE_RUNS = 3  # where one has too many
 LEAST = 2.0  # calls of air, where a tenth is less than one
 
 
@@ -38,11 +39,22 @@ def test_a_report_enters_no_more_files_and_calls_than_its_record() -> None:
 @needs_mosquitto
 @pytest.mark.skipif(shutil.which("strace") is None, reason="no strace is installed")
 def test_an_order_takes_no_more_calls_of_each_kind_than_its_record() -> None:
-    """All of them together are the benchmark's: how many only wait for something, other load decides."""
+    """All of them together are the benchmark's: how many only wait for something, other load decides. It also parts turns of the
+    loop that came together in the record, so a kind is too many if it is so in each of some runs."""
+    too_many = _too_many()
+    for _ in range(MORE_RUNS):
+        if not too_many:
+            break
+        again = _too_many()
+        too_many = {name: number for name, number in again.items() if name in too_many}
+    assert too_many == {}
+
+
+def _too_many() -> dict[str, tuple[float, float]]:
     found = counts.system_calls("agents", ORDERS)
     by_kind = {name: {k: n for k, n in of.items() if k != counts.ALL} for name, of in found.items()}
     assert by_kind
-    assert longer(by_kind, KEPT["agents"]) == {}
+    return longer(by_kind, KEPT["agents"])
 
 
 def test_a_longer_way_is_seen() -> None:
