@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 
 from covey.agent.cli.program import app as agent
 from covey.broker.cli.program import app as broker
-from covey.broker.folder import BrokerFolder
 from covey.coordinator.cli.program import app as coordinator
+from covey.extras.users.folder import BrokerFolder
 
 PAGE = Path(__file__).parents[1] / "benchmarks" / "results" / "mistakes.md"
 PROGRAMS: dict[str, typer.Typer] = {"agent": agent, "broker": broker, "coordinator": coordinator}

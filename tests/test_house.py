@@ -37,14 +37,7 @@ STAIRS = {
         "scenario cli",
         "work disclosures models",
     ],
-    "broker": [
-        "limits topic_filters",
-        "access",
-        "programs",
-        "folder",
-        "expulsion shards seen",
-        "cli",
-    ],
+    "broker": ["limits topic_filters", "access", "programs", "cli"],
     "coordinator": [
         "engine",
         "disk",
@@ -82,7 +75,7 @@ ONLY = {
     "distributed": [
         "extras/compare/dask_cells.py"
     ],  # it pickles: between the user's own machines alone
-    "cryptography": ["broker/access/authority.py", "extras/secure/primitives.py"],
+    "cryptography": ["extras/users/authority.py", "extras/secure/primitives.py"],
     "mlflow": ["extras/outlets/to_mlflow.py"],
     "tensorboard": ["extras/outlets/to_tensorboard.py"],
     "wandb": ["extras/outlets/to_wandb.py"],
@@ -416,7 +409,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         ("agent/data/load.py", "__import__('json')", "an import is a statement, and here a call"),
         (
             "extras/sums/x.py",
-            "from covey.agent import policy\nfrom covey.broker import folder",
+            "from covey.agent import policy\nfrom covey.broker import limits",
             "a file is of agent and broker",
         ),
         ("agent/cli/device.py", "import aiomqtt", "aiomqtt may be imported by"),

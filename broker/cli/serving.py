@@ -15,10 +15,10 @@ import typer
 
 from covey.broker.access import members, passwords
 from covey.broker.cli.options import show
-from covey.broker.folder import BrokerFolder
 from covey.broker.limits import DEFAULT_AGENTS, MIB, Limits
 from covey.broker.programs.options import BrokerOptions
 from covey.broker.programs.run import available_broker, run
+from covey.shared import extras
 from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import FLEET
 from covey.shared.wire.topics import is_name
@@ -131,7 +131,7 @@ def up(
                 raise UserError(
                     "--home contains users and certificates; omit the options for users and TLS"
                 )
-            folder = BrokerFolder(home)
+            folder = extras.part("users", "folder", "--home").BrokerFolder(home)
             options = folder.options(
                 options, host=host, port=port, keeps_retained=kind.keeps_retained
             )

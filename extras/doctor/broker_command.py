@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from covey.broker.folder import RETAINED, BrokerFolder
+from covey.extras.users.folder import RETAINED, BrokerFolder
 from covey.shared.cli import BrokerAddresses, Json, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import ADDRESS, BrokerUrl

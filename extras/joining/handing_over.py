@@ -14,11 +14,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from socketserver import BaseRequestHandler
+from typing import TYPE_CHECKING
 
-from covey.broker.folder import BrokerFolder
 from covey.extras.joining.codes import SECRET_BYTES, TIMEOUT_S, USED, JoinCode, framed, pinned
 from covey.shared.errors import UserError
 from covey.shared.programs.bounded_http import Bounded
+
+if TYPE_CHECKING:
+    from covey.extras.users.folder import BrokerFolder
 
 MINUTES = 15.0
 POLL_S = 0.2

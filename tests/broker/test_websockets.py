@@ -10,7 +10,6 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
-from covey.broker.folder import BrokerFolder
 from covey.broker.limits import Limits
 from covey.broker.programs.mosquitto import Mosquitto, find
 from covey.broker.programs.options import BrokerOptions
@@ -18,6 +17,7 @@ from covey.extras.doctor.broker import Doctor
 from covey.extras.embedded import websocket_gateway
 from covey.extras.embedded.program import EmbeddedBroker
 from covey.extras.embedded.websocket_gateway import WebsocketGateway
+from covey.extras.users.folder import BrokerFolder
 from covey.shared.errors import UserError
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.backoff import Backoff

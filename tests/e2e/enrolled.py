@@ -14,7 +14,7 @@ import yaml
 from typer import Typer
 from typer.testing import CliRunner, Result
 
-from covey.broker.folder import BrokerFolder
+from covey.extras.users.folder import BrokerFolder
 from tests.kit.scenes import start_file
 from tests.processes import Program, free_port, until
 

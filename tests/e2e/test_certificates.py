@@ -57,7 +57,7 @@ def test_a_renewal_cuts_nobody_and_an_end_in_mid_run_is_named_and_healed(
         with monkeypatch.context() as patch:
             soon = datetime.timedelta(seconds=SHORT_S)
             patch.setattr(
-                "covey.broker.access.authority._in_days",
+                "covey.extras.users.authority._in_days",
                 lambda _: datetime.datetime.now(datetime.UTC) + soon,
             )
             renewed(site)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from covey.broker.folder import BrokerFolder
 from covey.extras.secure.secure_folder import SecureFolder
+from covey.extras.users.folder import BrokerFolder
 from tests.e2e.conftest import AGENTS, coordinator, finish, fleet, whole_in_process
 from tests.e2e.enrolled import SCENARIO, TASK, data
 from tests.kit.scenes import start_file

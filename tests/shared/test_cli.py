@@ -173,15 +173,14 @@ def test_ctrl_c_during_the_imports_ends_a_program_quietly(program: str) -> None:
 
 INTERRUPTED_COMMAND = """
 import os, signal, sys
-from covey.broker import folder
-from covey.broker.cli import main
+from covey.broker.cli import main, serving
 
-def interrupted(self, home):
+def interrupted(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGINT)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-folder.BrokerFolder.__init__ = interrupted
-sys.argv = ["broker", "list"]
+serving.available_broker = interrupted
+sys.argv = ["broker", "up"]
 main()
 """
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from covey.agent.device.outbox import Outbox
-from covey.broker.folder import BrokerFolder
 from covey.extras.in_use.model_dir import ModelDir
 from covey.extras.secure.secure_folder import SecureFolder
+from covey.extras.users.folder import BrokerFolder
 from covey.shared.errors import UserError, os_errors_as_user_errors
 from covey.shared.storage import files
 from covey.shared.storage.files import obstacle, private_folder, sync, write_private

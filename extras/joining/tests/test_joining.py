@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 from covey.agent.cli.program import app as agent
 from covey.broker.cli.program import app as broker
-from covey.broker.folder import BrokerFolder
 from covey.extras.joining.codes import SECRET_BYTES, USED, JoinCode, pinned, redeem
 from covey.extras.joining.handing_over import Codes, JoinServer, hand_over
+from covey.extras.users.folder import BrokerFolder
 from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import read
 
@@ -137,7 +137,7 @@ def test_enroll_prints_a_code_with_which_a_device_writes_its_credentials(
         printed.append(line)
         seen.set()
 
-    monkeypatch.setattr("covey.broker.cli.users._emit", emit)
+    monkeypatch.setattr("covey.extras.users.commands._emit", emit)
     results = []
     words = ["enroll", "pi-9", "--home", str(home.folder), "--join", "--join-port", "0"]
     waits = threading.Thread(

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 from covey.agent.cli.program import app as agent
 from covey.broker.access.acl import ANY
 from covey.broker.cli.program import app as broker
-from covey.broker.folder import FLEET_KEY, BrokerFolder
 from covey.extras.secure.derivation import signed_of_entry, signed_of_expelled
 from covey.extras.secure.messages import Entry, Expelled
 from covey.extras.secure.owners_policy import OwnersPolicy
 from covey.extras.secure.primitives import is_signed
 from covey.extras.secure.secure_folder import SecureFolder
+from covey.extras.users.folder import FLEET_KEY, BrokerFolder
 from covey.shared.errors import UserError
 from covey.shared.mqtt import credentials
 

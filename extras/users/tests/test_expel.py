@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from covey.broker.access.acl import AGENT_RULES
 from covey.broker.cli.program import app
-from covey.broker.folder import BrokerFolder
+from covey.extras.users.folder import BrokerFolder
 from covey.shared.mqtt import credentials
 from covey.shared.wire.documents import EXPELLED, ROTATED, AgentStatus
 from covey.shared.wire.topics import Topics

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from covey.broker.access.acl import ANY, id_of
 from covey.broker.access.members import StoredUser
-from covey.broker.folder import BrokerFolder
+from covey.extras.users.folder import BrokerFolder
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.credentials import COORDINATOR

@@ -11,7 +11,7 @@ import pytest
 
 from covey.agent.device.systemd import render
 from covey.broker.access import passwords
-from covey.broker.folder import BrokerFolder
+from covey.extras.users.folder import BrokerFolder
 from covey.shared.errors import UserError
 from covey.shared.mqtt import credentials
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from covey.broker.access.acl import ANY
 from covey.broker.access.members import StoredUser
 from covey.broker.cli.options import show
-from covey.broker.folder import AUTHORITY_DAYS, DEFAULT_FEDERATION, SERVER_DAYS, BrokerFolder
+from covey.extras.users.folder import AUTHORITY_DAYS, DEFAULT_FEDERATION, SERVER_DAYS, BrokerFolder
 from covey.shared import extras
 from covey.shared.cli import Json
 from covey.shared.errors import UserError
@@ -28,7 +28,7 @@ from covey.shared.storage import json_text
 from covey.shared.wire.documents import EXPELLED, ROTATED
 
 if TYPE_CHECKING:
-    from covey.broker.seen import LastSeen
+    from covey.extras.users.seen import LastSeen
 
 HOME = Path("broker-home")
 JOIN_PORT = 8884  # next to that of MQTT over TLS
@@ -122,7 +122,7 @@ def enroll(
 ) -> None:
     """Add users and write a file for the --credentials of each. A running broker accepts them at once."""
     folders = [BrokerFolder(home) for home in homes or [HOME]]
-    from covey.broker import shards
+    from covey.extras.users import shards
 
     try:
         signing_key = bytes.fromhex(key)
@@ -228,7 +228,7 @@ def list_users(home: HomeFolder = HOME, as_json: Json = False) -> None:
     own = BrokerFolder(home)
     entries, certificates = own.entries(), own.certificates()
     found: dict[str, LastSeen] = {}
-    from covey.broker.seen import seen
+    from covey.extras.users.seen import seen
 
     try:
         found = asyncio.run(seen(own))
@@ -270,7 +270,7 @@ def _publish_offline(home: BrokerFolder, users: Mapping[str, StoredUser], why: s
     agents = {name: entry.federation for name, entry in users.items() if entry.role == "agent"}
     if not agents:
         return
-    from covey.broker import expulsion
+    from covey.extras.users import expulsion
 
     if problem := asyncio.run(expulsion.publish(home, agents, why)):
         show(f"note: {problem}")

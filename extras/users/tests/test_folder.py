@@ -21,14 +21,14 @@ from covey.agent.cli.device import Membership
 from covey.agent.cli.program import app as agent
 from covey.broker.access import members, passwords
 from covey.broker.access.acl import allows, render
-from covey.broker.access.authority import Authority, expiry, hosts_of
 from covey.broker.access.members import StoredUser
 from covey.broker.cli.program import app
-from covey.broker.folder import AUDIT_OWNER, BrokerFolder
 from covey.broker.programs.options import BrokerOptions
-from covey.broker.seen import LastSeen, retained
 from covey.coordinator.cli.program import app as coordinator
 from covey.extras.audit.check import verify
+from covey.extras.users.authority import Authority, expiry, hosts_of
+from covey.extras.users.folder import AUDIT_OWNER, BrokerFolder
+from covey.extras.users.seen import LastSeen, retained
 from covey.shared.errors import UserError
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls

@@ -42,7 +42,7 @@ from covey.shared.storage.files import private_folder, write_private
 from covey.shared.wire.topics import is_name
 
 if TYPE_CHECKING:
-    from covey.broker.access.authority import Authority, Signed
+    from covey.extras.users.authority import Authority, Signed
 
 PASSWORD_BYTES = 24
 KEY_BYTES = 32  # of a device's signing key
@@ -403,7 +403,7 @@ class BrokerFolder:
         Returns:
             When the new certificate expires, and what happened to the authority.
         """
-        from covey.broker.access.authority import expiry, hosts_of
+        from covey.extras.users.authority import expiry, hosts_of
 
         with self._changing() as log:
             authority = self._authority()
@@ -432,7 +432,7 @@ class BrokerFolder:
 
     def _expiries(self) -> dict[str, datetime.datetime]:
         try:
-            from covey.broker.access.authority import expiry
+            from covey.extras.users.authority import expiry
         except ImportError:
             return {}
         return {
@@ -556,7 +556,7 @@ class BrokerFolder:
         return files
 
     def _authority(self) -> Authority:
-        from covey.broker.access.authority import Authority
+        from covey.extras.users.authority import Authority
 
         certificate = (self.folder / "ca.pem").read_bytes()
         key = (self.folder / "ca.key").read_bytes()
@@ -603,7 +603,7 @@ def _check_hosts(hosts: Sequence[str]) -> None:
 
 def _new_authority(days: int) -> Authority:
     try:
-        from covey.broker.access.authority import Authority
+        from covey.extras.users.authority import Authority
     except ImportError:
         raise UserError(MISSING_LIBRARY) from None
     return Authority.create("Covey broker", days)

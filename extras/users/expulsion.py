@@ -21,7 +21,7 @@ from covey.shared.wire.documents import EXPELLED, AgentStatus
 from covey.shared.wire.topics import Topics
 
 if TYPE_CHECKING:
-    from covey.broker.folder import BrokerFolder
+    from covey.extras.users.folder import BrokerFolder
 
 CONNECT_S = 20.0  # a refusal comes at once, but TLS may take long on a busy machine
 # No agent may answer for this long. A broker reads changed users within 1 s (`RELOAD_S`).

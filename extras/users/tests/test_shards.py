@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from covey.broker.cli.program import app
-from covey.broker.folder import BrokerFolder
 from covey.extras.doctor.broker import BrokerCheck, Doctor, judged_between
+from covey.extras.users.folder import BrokerFolder
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.crossing import Crossing
 from covey.shared.mqtt.shards import shard_of

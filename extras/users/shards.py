@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from covey.broker.access.acl import Role
-from covey.broker.folder import DEFAULT_FEDERATION, BrokerFolder
+from covey.extras.users.folder import DEFAULT_FEDERATION, BrokerFolder
 from covey.shared.errors import UserError
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.sentences import counted
