@@ -52,7 +52,7 @@ def learner_for(task: Task, rules: OwnersRules) -> Learner:
 
 
 def new_weights(task: Task, seed: int) -> Vector | None:
-    """Weights (d,) that nothing has trained, of a model that is built in; None for others."""
-    from covey.shared.models.sketch import drawn
-
-    return drawn(task, seed)
+    """Weights (d,) that nothing has trained, of a model that is built in; None for others, and where only torch can draw."""
+    if not extras.has("light"):
+        return None
+    return cast("Vector | None", extras.part("light", "sketch").drawn(task, seed))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from covey.agent.own_loops import loop_of
 from covey.shared import extras
-from covey.shared.models.sketch import seeds_of, starts_of, write_starts
+from covey.shared.models.starts import seeds_of, starts_of, write_starts
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.consent import NO_CODE, AllowedCode, framework_of
 from covey.shared.scenario.code import check_code, check_training

@@ -9,8 +9,8 @@ import typer
 
 from covey.coordinator.cli.options import ScenarioFile, Set, warn
 from covey.coordinator.engine.cohort import cohort_size
+from covey.shared import extras
 from covey.shared.cli import Allow, Json
-from covey.shared.models.sketch import sketched
 from covey.shared.numerics.split import FLOAT32_BYTES
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.base import entry_of
@@ -49,7 +49,8 @@ def _traffic(scenario: Scenario) -> str:
     """What models weigh in all rounds; empty where only torch or the fleet knows their size or the number of agents."""
     fleet, rounds = scenario.fleet, scenario.rounds
     agents = fleet.agents if fleet is not None else rounds.start_agents
-    found = sketched(scenario.task)
+    light = extras.has("light")
+    found = extras.part("light", "sketch").sketched(scenario.task) if light else None
     if found is None or not (agents or rounds.agents):
         return ""
     _, layout, _ = found

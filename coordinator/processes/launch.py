@@ -21,7 +21,7 @@ from covey.coordinator.disk.versions import START, read_start
 from covey.coordinator.engine.cohort import expected_share
 from covey.coordinator.run.rules import listed_participants
 from covey.shared.errors import DecodeError, UserError
-from covey.shared.models.sketch import starts_of, write_starts
+from covey.shared.models.starts import starts_of, write_starts
 from covey.shared.mqtt.broker_url import BrokerUrl, environment_of
 from covey.shared.mqtt.credentials import COORDINATOR, FLEET
 from covey.shared.numerics.vectors import Layout

@@ -1,1 +1,1 @@
-"""What a run writes for people and programs: its record, its audit log, sketches; and how they are read."""
+"""What a run writes for people and programs: its record and its audit log; and how they are read."""

@@ -16,6 +16,7 @@ from covey.coordinator.fold.means import means_by_cluster
 from covey.coordinator.record import records
 from covey.coordinator.record.notices import PhaseFolded
 from covey.coordinator.record.store import Store
+from covey.shared import extras
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Reports
@@ -138,11 +139,9 @@ class Recorder:
         """Sketches of the reported models, for pictures, where the scenario asks for them; `values` of a whole model."""
         scenario = self._scenario
         size = scenario.sketch
-        if not size or step.phase.name in phase_names.OF_THE_RUN:
+        if not size or step.phase.name in phase_names.OF_THE_RUN or not extras.has("pages"):
             return
-        from covey.coordinator.record.sketches import sketched
-
-        found = sketched(
+        found = extras.part("pages", "sketches").sketched(
             scenario.method, state, reports, size=size, seed=scenario.seed, values=values
         )
         if found is not None:

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from covey.coordinator.record.sketches import ModelSketches
 from covey.extras.pages import svg
 from covey.extras.pages.curves import Curves
 from covey.extras.pages.plots import BOTTOM, colour_entry, horizontal_axis, mark
+from covey.extras.pages.sketches import ModelSketches
 from covey.extras.pages.svg import Axis, Drawing, LegendEntry, fill, from_zero, other, stroke
 from covey.shared.numerics.clustering import Linkage, Matrix
 from covey.shared.strategies.base import ClientId, Proximity

@@ -12,12 +12,12 @@ from typing import Any
 
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.processes import launch
-from covey.coordinator.record import sketches
 from covey.coordinator.record.notices import PhaseFolded
 from covey.coordinator.record.records import lines, mbit_per_agent, rounds_done
-from covey.coordinator.record.sketches import ModelSketches
 from covey.coordinator.report.tables import labels
 from covey.coordinator.view.lines import PhaseLine, averages, macro, reduced
+from covey.extras.pages import sketches
+from covey.extras.pages.sketches import ModelSketches
 from covey.shared.numerics.measures import ACCURACY, MEASURES, Measure, shown_measure
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario

@@ -11,7 +11,6 @@ from typing import Any, Self
 import numpy as np
 import yaml
 
-from covey.shared.models.sketch import sketched
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
 
@@ -42,13 +41,13 @@ def changed(base: Sections, changes: Sections) -> dict[str, Any]:
 
 
 def start_file(folder: Path, task: Sections, starts: int = 1) -> str:
-    """Small initial models with their layout, for `task.init`: no program imports torch to draw them.
+    """Small initial models with their layout, for `task.init`: no program needs to draw them.
 
     The same task always gets the same models.
     """
-    found = sketched(Task.model_validate(task))
-    assert found is not None, "a model that is built in"
-    _, layout, _ = found
+    from covey.agent.training.models import build, layout_of
+
+    layout = layout_of(build(Task.model_validate(task), 0))
     path = folder / "start.npz"
     drawn = np.random.default_rng(1).normal(0, 0.1, (starts, layout.size)).astype(np.float32)
     np.savez(path, starts=drawn, layout=json.dumps(layout.to_wire()))

@@ -155,7 +155,7 @@ def test_the_certificate_is_for_the_hosts_that_were_named(tmp_path: Path) -> Non
 
 
 def shakes_hands(home: BrokerFolder, host: str, trusts: Path | None = None) -> bool:
-    """Does a client that trusts the credentials take the broker for `host`? Without a network."""
+    """Whether a client that trusts the credentials takes the broker for `host`. Without a network."""
     ours = ssl.create_default_context(cafile=trusts or home.file("coordinator"))
     theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     theirs.load_cert_chain(home.folder / "server.pem", home.folder / "server.key")

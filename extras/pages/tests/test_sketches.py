@@ -12,10 +12,11 @@ from pydantic import ValidationError
 
 from covey.coordinator.disk.array_files import open_arrays
 from covey.coordinator.engine.events import Joined
-from covey.coordinator.record import records, sketches
+from covey.coordinator.record import records
 from covey.coordinator.run.effects import Effect, SendOrder
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.run import Run
+from covey.extras.pages import sketches
 from covey.shared.errors import UserError
 from covey.shared.numerics.clustering import sketch
 from covey.shared.strategies.base import ClientId

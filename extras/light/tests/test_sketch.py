@@ -10,8 +10,8 @@ import torch
 
 from covey.agent.training.models import build, layout_of, model_of, tensors_of
 from covey.agent.training.trial import Trial, tried
+from covey.extras.light.sketch import drawn, sketched, starts_of
 from covey.shared.models.built_in import BUILDERS
-from covey.shared.models.sketch import drawn, sketched, starts_of
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
 

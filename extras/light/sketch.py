@@ -8,20 +8,18 @@ He, Zhang, Ren, Sun 2015, Delving Deep into Rectifiers, with the slope of torch'
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from covey.shared.errors import CoveyError
 from covey.shared.models.built_in import BUILDERS
+from covey.shared.models.starts import seeds_of
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import entropy
-from covey.shared.storage import json_text
-from covey.shared.storage.files import atomic_replace
 
 BITS = 24  # of a draw, as many as a float32 has
 GAIN = math.sqrt(2.0 / (1 + math.sqrt(5.0) ** 2))
@@ -249,15 +247,3 @@ def starts_of(scenario: Scenario) -> tuple[list[Vector], Layout] | None:
         assert start is not None  # noqa: S101 - there is a sketch
         starts.append(start)
     return starts, layout
-
-
-def seeds_of(scenario: Scenario) -> list[int]:
-    """The seed of each initial model."""
-    return [entropy(scenario.seed, "init", start) for start in range(scenario.strategy.starts)]
-
-
-def write_starts(out: Path, starts: Sequence[Vector], layout: Layout) -> None:
-    """Write initial models as .npz: `starts`, float32 (n, d), and `layout`, a text of JSON."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_replace(out) as temporary, temporary.open("wb") as file:
-        np.savez(file, starts=np.stack(starts), layout=np.array(json_text.dumps(layout.to_wire())))
