@@ -37,9 +37,10 @@ def with_extras(typed: str, own: Entries) -> Entries:
         own: those of the core.
     """
     found, order = dict(own), list(own)
-    for path, (extra, entry) in extras.brought("COMMANDS").items():
+    brought = extras.brought("COMMANDS").items()
+    for path, (extra, entry) in sorted(brought, key=lambda one: bool(one[1][1].before)):
         before, _, name = path.rpartition(" ")
         if before == typed:
             found[name] = replace(entry, function=f"{extras.PACKAGE}.{extra}.{entry.function}")
-            order.insert(order.index(entry.before) if entry.before in found else len(order), name)
+            order.insert(order.index(entry.before) if entry.before in order else len(order), name)
     return {name: found[name] for name in order}

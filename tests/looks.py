@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.extras.pages.hub import LiveState
 from covey.extras.pages.server import serving
+from covey.extras.runs.folder_reader import FolderReader
 from covey.shared.wire.documents import Control
 from tests.browser import Page, browser
 

@@ -47,7 +47,7 @@ STAIRS = {
         "run",
         "view",
         "processes serve",
-        "simulate report dashboard",
+        "simulate report",
         "cli",
     ],
     "agent": [

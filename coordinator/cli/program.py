@@ -21,17 +21,10 @@ class CoordinatorCommands(Commands):
         "report": CommandEntry(
             "covey.coordinator.cli.report:report_command", "Show the results of finished runs"
         ),
-        "status": CommandEntry("covey.coordinator.cli.status:status", "List a run's agents"),
-        "stop": CommandEntry("covey.coordinator.cli.control:stop", "Stop the running coordinator"),
-        "ls": CommandEntry("covey.coordinator.cli.runs:list_runs", "List the runs in a folder"),
-        "prune": CommandEntry("covey.coordinator.cli.runs:prune", "Remove the folders of old runs"),
     }
     lab: ClassVar[Entries] = {
         "base": CommandEntry(
             "covey.coordinator.cli.validate:base", "Print the entry task.base for a file of weights"
-        ),
-        "forget": CommandEntry(
-            "covey.coordinator.cli.control:forget", "Remove an agent from the run"
         ),
         "methods": CommandEntry(
             "covey.coordinator.cli.reference:methods", "List the training methods"
@@ -39,13 +32,6 @@ class CoordinatorCommands(Commands):
         "new-method": CommandEntry(
             "covey.coordinator.cli.new_method:new_method", "Begin a method of your own"
         ),
-        "pause": CommandEntry(
-            "covey.coordinator.cli.control:pause", "Pause the running coordinator"
-        ),
-        "release": CommandEntry(
-            "covey.coordinator.cli.control:release", "Release an agent from quarantine"
-        ),
-        "resume": CommandEntry("covey.coordinator.cli.control:resume", "Continue after a pause"),
         "schema": CommandEntry(
             "covey.coordinator.cli.reference:schema", "Print the JSON schema of a scenario"
         ),

@@ -16,8 +16,6 @@ from typing import Annotated
 import typer
 
 from covey.coordinator.cli.options import READERS, complain, ensure_role, out, show_line
-from covey.coordinator.cli.runs import state_of
-from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.odd import Broker, Odd, ranked, read_odd
 from covey.coordinator.record import records
 from covey.coordinator.record.roster_files import read_roster, roster_file
@@ -30,6 +28,8 @@ from covey.extras.doctor.own_row import at_broker, in_folder, is_at_work
 from covey.extras.doctor.slow import slow
 from covey.extras.doctor.watch import BEGUN, command_of, look, read_reported, run, write_reported
 from covey.extras.in_use.uptake import RetainedFleet
+from covey.extras.runs.folder_reader import FolderReader
+from covey.extras.runs.run_list import state_of
 from covey.shared.cli import BrokerAddresses, Json, broker_option, check_name, with_connection
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl

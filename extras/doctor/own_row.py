@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from covey.coordinator.odd import BROKER, COORDINATOR, Odd
-from covey.coordinator.view.devices import is_between_runs
+from covey.extras.runs.devices import is_between_runs
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, RosterMessage
 
 ENDED = "ended without a word"  # it was killed, or lost its power or its network

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from covey.coordinator.view.devices import status_in
+from covey.extras.runs.devices import status_in
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.link import Down, Link, Received
 from covey.shared.mqtt.retained import until_quiet

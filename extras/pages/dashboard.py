@@ -12,12 +12,12 @@ from typing import Annotated
 import typer
 
 from covey.coordinator.cli.options import READERS, ensure_role, show_line
-from covey.coordinator.cli.runs import RunList
-from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.record.records import run_folders
 from covey.extras.pages import terminal
 from covey.extras.pages.hub import BrokerWatcher, is_other_run
 from covey.extras.pages.server import DashboardServer, Send, serving
+from covey.extras.runs.folder_reader import FolderReader
+from covey.extras.runs.run_list import RunList
 from covey.shared.cli import BrokerAddresses, broker_option, check_name, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl

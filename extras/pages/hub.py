@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.odd import read_odd
-from covey.coordinator.view.devices import device_of, is_between_runs, rows_now, status_in
 from covey.coordinator.view.lines import Line, PhaseLine, reduced
-from covey.coordinator.view.state import (
+from covey.extras.doctor.examine import of_retained
+from covey.extras.runs.devices import device_of, is_between_runs, rows_now, status_in
+from covey.extras.runs.folder_reader import FolderReader
+from covey.extras.runs.state import (
     COLUMNS,
     Cells,
     DashboardState,
@@ -26,7 +27,6 @@ from covey.coordinator.view.state import (
     agent_cells,
     dashboard_state,
 )
-from covey.extras.doctor.examine import of_retained
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Link, Received, Up

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from covey.coordinator.view.state import DashboardState, Points
 from covey.coordinator.view.table import NONE, Table
 from covey.coordinator.view.words import away_words, bytes_text, duration_text, trouble_words
 from covey.extras.pages import plots, svg
@@ -30,6 +29,7 @@ from covey.extras.pages.svg import (
     swatch,
 )
 from covey.extras.pages.templates import templates
+from covey.extras.runs.state import DashboardState, Points
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure, plain
 from covey.shared.sentences import counted
 

@@ -29,11 +29,11 @@ from urllib.parse import parse_qs
 
 from pydantic import ValidationError
 
-from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.view.table import Table
 from covey.extras.pages import svg
 from covey.extras.pages.hub import LiveState, Update
 from covey.extras.pages.sections import list_sections, sections
+from covey.extras.runs.folder_reader import FolderReader
 from covey.shared.errors import UserError
 from covey.shared.programs.bounded_http import HOST, BoundedOnThisMachine, body_length
 from covey.shared.storage import json_text

@@ -16,10 +16,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as Grid
 from rich.text import Text
 
-from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.view.lines import Line
 from covey.coordinator.view.printed import bare
-from covey.coordinator.view.state import OVER, DashboardState, Points, RoundRow, history
 from covey.coordinator.view.table import NONE, Table, numbers
 from covey.coordinator.view.words import (
     bytes_text,
@@ -29,6 +27,8 @@ from covey.coordinator.view.words import (
     sizes_text,
 )
 from covey.extras.pages.hub import BrokerWatcher, LiveState
+from covey.extras.runs.folder_reader import FolderReader
+from covey.extras.runs.state import OVER, DashboardState, Points, RoundRow, history
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure, plain

@@ -22,7 +22,6 @@ from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import build, initial, layout_of, model_of, tensors_of
 from covey.coordinator.record.notices import ModelChosen, Notice
 from covey.coordinator.view.lines import phase_line
-from covey.coordinator.view.state import reason
 from covey.extras.in_use.program import export
 from covey.extras.pages.run_facts import facts_of
 from covey.shared.errors import PublicError, UserError
@@ -661,9 +660,7 @@ def test_a_run_names_the_tensors_that_do_not_train(tmp_path: Path) -> None:
     assert chosen.still == ["other.weight", "other.bias"]
 
 
-def test_a_status_names_an_agent_that_no_figure_counts() -> None:
-    assert reason({"samples": 4, "test_samples": 0}) == "no test samples: no figure counts it"
-    assert reason({"samples": 4, "test_samples": 1}) == reason({}) == ""
+def test_a_line_names_the_agents_that_no_figure_counts() -> None:
     line = phase_line({"phase": "evaluate", "untested": ["a", "b"]})
     assert line.warnings == ("no test samples, so that no figure counts them: a, b",)
 

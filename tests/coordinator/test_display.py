@@ -12,7 +12,6 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from covey.coordinator.cli import status
 from covey.coordinator.fold.means import Means
 from covey.coordinator.record.notices import (
     AgentExcluded,
@@ -27,12 +26,13 @@ from covey.coordinator.record.notices import (
     WorkFailed,
 )
 from covey.coordinator.report.progress import ProgressBar
-from covey.coordinator.report.roster import roster_table, status_lines
 from covey.coordinator.report.tables import labels, results
 from covey.coordinator.view.printed import divided, framed, results_table, show, show_words
 from covey.coordinator.view.table import Table, columns_of
 from covey.coordinator.view.words import epsilons
 from covey.extras.pages.run_facts import device_words
+from covey.extras.runs import status
+from covey.extras.runs.roster_table import roster_table, status_lines
 from covey.shared.candidate_names import CONSTANT
 from covey.shared.wire.documents import RosterMessage
 

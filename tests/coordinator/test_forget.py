@@ -19,12 +19,12 @@ from covey.coordinator.record.notices import AgentForgotten, PhaseFolded
 from covey.coordinator.run.result import result_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service
+from covey.extras.runs.tests.test_control import operator
 from covey.extras.scale.tests.test_aggregators import TOPICS, AggregatedFleet, task_is_read
 from covey.extras.secure.progress import Progress, SealedState, SummedFigures
 from covey.shared.mqtt.link import Received
 from covey.shared.wire.messages import Part
 from tests import clock
-from tests.coordinator.test_control import operator
 from tests.coordinator.test_recovery import ALL, half_reported
 from tests.kit import small_run
 from tests.kit.memory_broker import MemoryBroker

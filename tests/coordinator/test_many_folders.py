@@ -16,7 +16,6 @@ import typer
 from typer.testing import CliRunner, Result
 
 from covey.coordinator.cli.program import CoordinatorCommands, app
-from covey.coordinator.cli.runs import RunList
 from covey.coordinator.record.audit_trail import FILE
 from covey.coordinator.run.result import write_all
 from covey.extras.compare import comparison_files
@@ -24,6 +23,7 @@ from covey.extras.compare.grid import grid
 from covey.extras.in_use.registry import registry
 from covey.extras.in_use.tests.test_promote import finish
 from covey.extras.pages.dashboard import DashboardRequest, opened
+from covey.extras.runs.run_list import RunList
 from covey.shared.scenario.describe import dump
 from tests.kit import small_run
 from tests.kit.memory_broker import MemoryBroker

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.engine.events import Joined, Left, Tick
+from covey.coordinator.engine.events import Joined, Left, Paused, Tick
 from covey.coordinator.record.notices import PhaseFolded, ReportDamaged, RoundVoid
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
 from covey.coordinator.run.run import Run
@@ -29,6 +29,7 @@ from tests.kit.local_clients import report_on
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet
 from tests.kit.small_run import (
+    begun,
     clients,
     driver,
     fingerprint,
@@ -376,3 +377,12 @@ def test_reports_leave_the_spool_once_a_checkpoint_is_past_their_step(
     monkeypatch.setattr(run.store.reports, "drop", dropped_after_checkpoint)
     played.complete(samples_of(clients(scene=scene)))
     assert len(dropped) > 2
+
+
+def test_a_pause_survives_a_kill(tmp_path: Path) -> None:
+    scene = scenario("fedavg")
+    run = begun(tmp_path / "run", scene)
+    run.handle(Paused(), 1.0)
+    # nothing else is written: the process is killed here
+    again, _ = Run.resume(tmp_path / "run", scene, setup(scene), rules=rules(scene), now=2.0)
+    assert again.engine.paused

@@ -31,14 +31,14 @@ from covey.coordinator.engine.events import (
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.step import SUSPECT_TIMES, USUAL_S, USUAL_TIMES
 from covey.coordinator.record import records
-from covey.coordinator.report.roster import roster_table
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.roster import Roster
 from covey.coordinator.view.lines import EventLine, reduced
 from covey.coordinator.view.printed import show
-from covey.coordinator.view.state import agent_state, reason
 from covey.extras.audit.story import story_of
+from covey.extras.runs.roster_table import roster_table
+from covey.extras.runs.state import agent_state, reason
 from covey.shared.strategies.base import Phase
 from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.jobs import Perform

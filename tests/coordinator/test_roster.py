@@ -7,8 +7,6 @@ from typing import Any
 from covey.coordinator.engine.events import Joined, Left
 from covey.coordinator.record.records import sizes
 from covey.coordinator.serve.roster import Roster
-from covey.coordinator.view.devices import NOT_KNOWN, device_of, rows_now
-from covey.coordinator.view.state import agent_state
 from covey.shared.wire.documents import EXPELLED, AgentStatus
 
 
@@ -152,14 +150,6 @@ def test_nobody_waits_for_an_agent_that_was_expelled_and_no_cluster_counts_it() 
         assert sizes({"a": 0}, roster.members.expelled) == {"0": 1}
 
 
-def test_a_device_that_left_in_order_is_not_offline() -> None:
-    roster = Roster("t")
-    seen(roster, status())
-    for serial, state in ((0, "offline"), (3, "left")):
-        seen(roster, status(online=False, serial=serial))
-        assert agent_state(roster.rows({})["a"]) == state
-
-
 def test_a_lost_device_of_a_resumed_run_was_heard_when_the_run_before_heard_it() -> None:
     roster = Roster("t")
     roster.before = {"a": 1234.5}
@@ -168,13 +158,3 @@ def test_a_lost_device_of_a_resumed_run_was_heard_when_the_run_before_heard_it()
     roster.forget("a")
     roster.seen(status(online=False), retained=True, epoch="e2", now=9e9)
     assert roster.rows({})["a"]["seen"] is None
-
-
-def test_who_was_expelled_is_no_member_also_after_the_broker_lost_its_store() -> None:
-    gone = {**NOT_KNOWN, "problem": EXPELLED}
-    roster = {"gw-1": NOT_KNOWN, "gw-2": gone}
-    for between_runs in (True, False):
-        assert list(rows_now(roster, {}, between_runs=between_runs)) == ["gw-1"]
-        back = device_of(AgentStatus(agent="gw-2", session="s", serial=1, online=True)).to_json()
-        rows = rows_now(roster, {"gw-2": back}, between_runs=between_runs)
-        assert list(rows) == ["gw-1", "gw-2"], "it was enrolled again"

@@ -11,10 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from covey.coordinator.view.lines import reduced
-from covey.coordinator.view.state import RunPlan, Sources, dashboard_state
 from covey.extras.pages.html_report import sums_table
 from covey.extras.pages.sections import sections
 from covey.extras.private.private_sums import epsilon
+from covey.extras.runs.state import RunPlan, Sources, dashboard_state
 from covey.extras.secure import secured as secured
 from covey.shared.numerics.measures import OF_CLASSIFICATION
 from covey.shared.scenario.compare import Metric

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.coordinator.dashboard.folder_reader import plan_of
 from covey.coordinator.engine.events import (
     Close,
     Folded,
@@ -270,7 +269,6 @@ def test_the_keys_of_a_scenario_become_rules() -> None:
     assert rules.deadline == DeadlineRule(0.8, 1.5, 5.0, 90.0)
     assert (rules.auto_over_select, rules.over_select) == (True, 1.0)
     assert rules.deadline_s == 600.0
-    assert plan_of(sections).over_select == 2.0  # on the dashboard: at most
     sections["rounds"]["deadline"]["least_s"] = 100
     with pytest.raises(ValueError, match="least_s is 100, but most_s is 90"):
         Scenario.model_validate(sections)

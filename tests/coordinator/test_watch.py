@@ -13,9 +13,9 @@ from covey.coordinator.fold.means import Means
 from covey.coordinator.record.notices import PhaseFolded
 from covey.coordinator.report.progress import ProgressBar
 from covey.coordinator.view.lines import Line, TimeLeft, reduced
-from covey.coordinator.view.state import RunPlan, Sources, dashboard_state, history
 from covey.coordinator.view.words import duration_text
 from covey.extras.pages.terminal import opened, watch, watch_view
+from covey.extras.runs.state import RunPlan, Sources, dashboard_state, history
 from covey.shared.wire.documents import RosterMessage
 from tests.coordinator import dashboards
 from tests.coordinator.dashboards import AGENT, phase, status

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from covey.broker.cli.program import app as broker_app
 from covey.coordinator.cli.program import app
-from covey.coordinator.report.roster import is_left, roster_table
+from covey.extras.runs.roster_table import is_left, roster_table
 from covey.extras.users.folder import BrokerFolder
 from tests.e2e.enrolled import SCENARIO, TASK, data
 from tests.kit.scenes import start_file

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from covey.coordinator.cli.runs import state_of
-from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.odd import Odd
 from covey.coordinator.record.roster_files import read_roster, roster_file
 from covey.extras.audit.check import check
 from covey.extras.doctor.command import of_broker, of_folder
+from covey.extras.runs.folder_reader import FolderReader
+from covey.extras.runs.run_list import state_of
 from covey.shared.mqtt.broker_url import BrokerUrl
 from tests.e2e.conftest import SIMULATED, coordinator, finish, fleet, whole_in_process
 from tests.processes import (

@@ -46,14 +46,14 @@ MARKS = {
     "worker of a device": "covey.extras.light.numpy_learner",
 }
 # extras that travel along with a usual run
-RIDERS = ("doctor", "judge")
+RIDERS = ("doctor", "judge", "light")
 # what an extra brings
 IS_DATA = re.compile(r"covey\.extras(\.\w+)?")
 # rooms of which no process of the kind loads anything, whatever the list has
 NEVER = {
     "coordinator run": " ".join(
         (
-            "agent broker coordinator.dashboard coordinator.simulate",
+            "agent broker coordinator.simulate",
             *(f"extras.{extra}" for extra in extras_of(ROOT) if extra not in RIDERS),
         )
     ),

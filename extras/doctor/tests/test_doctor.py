@@ -25,7 +25,6 @@ from covey.coordinator.cli.program import CoordinatorCommands
 from covey.coordinator.engine.events import Forget
 from covey.coordinator.odd import KINDS, Broker, Odd, ranked, read_odd
 from covey.coordinator.report.odd_list import odd_table
-from covey.coordinator.report.roster import status_lines
 from covey.extras.doctor import columns, devices, examine
 from covey.extras.doctor.command import of_fleet
 from covey.extras.doctor.devices import Seen
@@ -35,6 +34,7 @@ from covey.extras.in_use.uptake import RetainedFleet
 from covey.extras.proposals.init import odd_among
 from covey.extras.proposals.proposal import propose
 from covey.extras.proposals.proposal_data import describe
+from covey.extras.runs.roster_table import status_lines
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Down, Received, Up
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, ModelInUse

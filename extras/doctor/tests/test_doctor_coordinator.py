@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from covey.coordinator.cli.program import app
 from covey.coordinator.odd import COORDINATOR, KINDS, Odd
-from covey.coordinator.report.roster import status_lines
 from covey.coordinator.serve.service import last_will
 from covey.extras.doctor.command import of_fleet, of_folder
 from covey.extras.doctor.own_row import at_broker, in_folder
 from covey.extras.in_use.uptake import RetainedFleet
+from covey.extras.runs.roster_table import status_lines
 from covey.shared.mqtt.link import Received
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 from covey.shared.wire.topics import Topics

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from covey.coordinator.odd import KINDS, Odd, ranked, read_odd, without
-from covey.coordinator.report.roster import status_lines
 from covey.extras.doctor import examine
 from covey.extras.doctor.devices import Seen
 from covey.extras.doctor.tests.odd_words import NOW, kinds, named
 from covey.extras.doctor.tests.test_doctor_columns import column, scaled
 from covey.extras.doctor.tests.test_doctor_devices import caller, status
+from covey.extras.runs.roster_table import status_lines
 from covey.shared.candidate_names import CONSTANT
 from covey.shared.wire.documents import EXPELLED, ModelInUse, RosterMessage
 from tests.agent.orders import deployment

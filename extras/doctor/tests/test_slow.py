@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from covey.coordinator.engine.members import RECENT, Members
-from covey.coordinator.report.roster import roster_table
 from covey.extras.doctor.command import of_fleet, of_folder
 from covey.extras.doctor.slow import slow
 from covey.extras.in_use.uptake import RetainedFleet
+from covey.extras.runs.roster_table import roster_table
 from covey.shared.mqtt.link import Received
 from covey.shared.wire.messages import OrderMessage
 from covey.shared.wire.topics import Topics

@@ -16,10 +16,10 @@ from covey.coordinator.record import records
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.coordinator.view.lines import phase_line, reduced
-from covey.coordinator.view.state import RunPlan, Sources, dashboard_state
 from covey.extras.groups import kin
 from covey.extras.groups.kin import Kin, KinState
 from covey.extras.pages.html_report import decisions_table
+from covey.extras.runs.state import RunPlan, Sources, dashboard_state
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, View
 from covey.shared.strategies.bases import cut

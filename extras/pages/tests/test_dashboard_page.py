@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.extras.pages.dashboard import DashboardRequest, opened
 from covey.extras.pages.hub import LiveState
 from covey.extras.pages.server import files, serving
+from covey.extras.runs.folder_reader import FolderReader
 from covey.shared.wire.documents import Control
 from tests.browser import browser, needs_chromium
 from tests.coordinator import dashboards

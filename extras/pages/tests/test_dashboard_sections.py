@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.coordinator.view.lines import reduced
-from covey.coordinator.view.state import RunPlan, Sources, dashboard_state
 from covey.extras.pages.sections import sections
+from covey.extras.runs.state import RunPlan, Sources, dashboard_state
 from covey.shared.wire.documents import RosterMessage
 from tests.coordinator.dashboards import agents, phase, status
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.extras.pages.dashboard import DashboardRequest, opened
 from covey.extras.pages.hub import LiveState
 from covey.extras.pages.server import KEY_HEADER, DashboardServer, serving
+from covey.extras.runs.folder_reader import FolderReader
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.wire.documents import Control

@@ -15,10 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from covey.coordinator.dashboard.folder_reader import FolderReader, plan_of
 from covey.coordinator.view.lines import EventLine, Line, PhaseLine, macro, reduced
 from covey.coordinator.view.milestones import recorded_milestones
-from covey.coordinator.view.state import (
+from covey.extras.pages.hub import LiveState
+from covey.extras.pages.sections import sections
+from covey.extras.pages.terminal import watch_view
+from covey.extras.pages.tests.pages import run
+from covey.extras.pages.tests.test_dashboard_sections import words
+from covey.extras.runs.folder_reader import FolderReader, plan_of
+from covey.extras.runs.state import (
     COLUMNS,
     MAX_POINTS,
     RunPlan,
@@ -26,11 +31,6 @@ from covey.coordinator.view.state import (
     agent_cells,
     dashboard_state,
 )
-from covey.extras.pages.hub import LiveState
-from covey.extras.pages.sections import sections
-from covey.extras.pages.terminal import watch_view
-from covey.extras.pages.tests.pages import run
-from covey.extras.pages.tests.test_dashboard_sections import words
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 from tests.coordinator import dashboards
 from tests.coordinator.dashboards import AGENT, agents, phase, status
@@ -120,6 +120,7 @@ def test_a_folder_shows_whether_its_run_is_a_regression() -> None:
     assert plan_of({"task": {"features": [2], "classes": None}}).regression is True
     assert plan_of({"task": {"features": [2], "classes": 3}}).regression is False
     assert plan_of({"name": "pilot"}).regression is None
+    assert plan_of({"rounds": {"over_select": "auto"}}).over_select == 2.0  # at most
 
 
 def test_the_remaining_time_follows_from_the_newest_rounds() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.cli.control import carry_out, send
-from covey.coordinator.cli.status import from_broker
+from covey.extras.runs.control import carry_out, send
+from covey.extras.runs.status import from_broker
 from covey.coordinator.engine.events import Paused
 from covey.coordinator.run.run import Run
 from covey.extras.audit.story import story_of
@@ -59,15 +59,6 @@ def test_a_pause_ends_the_open_phase_and_opens_no_other_until_the_run_is_resumed
     played(Fleet(tmp_path, scenario("fedavg")), pause)
     assert answers == [True, False, True]
     assert [one["why"] for one in audited(tmp_path, "control")] == ["pause", "resume"]
-
-
-def test_a_pause_survives_a_kill(tmp_path: Path) -> None:
-    scene = scenario("fedavg")
-    run = begun(tmp_path / "run", scene)
-    run.handle(Paused(), 1.0)
-    # nothing else is written: the process is killed here
-    again, _ = Run.resume(tmp_path / "run", scene, setup(scene), rules=rules(scene), now=2.0)
-    assert again.engine.paused
 
 
 def test_a_forgotten_agent_leaves_nothing_behind_and_comes_back_as_a_newcomer(

@@ -11,7 +11,7 @@ import yaml
 from covey.coordinator.odd import Odd, read_odd
 from covey.coordinator.record.roster_files import roster_file
 from covey.coordinator.view.lines import USED, Line, reduced
-from covey.coordinator.view.state import TOOK_PART, RunPlan, Sources
+from covey.extras.runs.state import TOOK_PART, RunPlan, Sources
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.measures import is_regression, main_measure
 from covey.shared.storage import json_text
