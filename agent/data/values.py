@@ -16,7 +16,7 @@ Kind = Literal["missing", "number", "boolean", "time", "word", "bytes"]
 
 MISSING_WORDS = frozenset({"", "nan", "na", "n/a", "null"})  # a missing cell, in lower case
 BOOLEANS = {"true": True, "false": False}
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 ENDLESS = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 LEADING_ZERO = re.compile(r"[+-]?0\d")  # of a code: 007 is not the word 7
 AS_FORMULA = re.compile(r'="([^"]*)"')  # how spreadsheets keep leading zeros
@@ -25,7 +25,7 @@ AS_DEBIT = re.compile(
 )  # how accountants write a minus
 MINUS_SIGNS = str.maketrans({"\u2212": "-", "\u2012": "-", "\u2013": "-"})
 DURATION = re.compile(
-    r"(?:(?P<days>[+-]?\d+)\s*days?,?\s*\+?)?"
+    r"(?:(?P<days>[+-]?\d{1,9})\s*days?,?\s*\+?)?"
     r"(?:(?P<sign>[+-])?(?P<hours>\d{1,3}):(?P<minutes>[0-5]\d)(?::(?P<seconds>[0-5]\d(?:\.\d+)?))?(?:\s*(?P<half>[AaPp])\.?[Mm]\.?)?)?"
 )
 
@@ -150,7 +150,7 @@ def spelled(cell: object) -> str:
             text = without_disguise(str(cell).strip())
             is_plain = NUMBER.fullmatch(text) and not LEADING_ZERO.match(text)
             if is_plain and text.lstrip("+-").isdigit():
-                return str(int(text))
+                return "0" if text == "-0" else text.removeprefix("+")
             return plain_number(value.number) if is_plain else text
     return str(cell).strip()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 # A spreadsheet computes a cell that begins so. Some also cut lines at semicolons, in countries with decimal commas.
 _FORMULA = re.compile(r"(^|[;\t\r\n])(?=\s*[=+\-@＝＋－＠])")
-_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
+_NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 
 
 def dumps(rows: Sequence[Mapping[str, Any]]) -> str:
