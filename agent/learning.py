@@ -40,10 +40,8 @@ if TYPE_CHECKING:
             noise: Noise,
             ledger: npt.NDArray[np.float64] | None,
             account: DeviceAccount | None,
-            *,
-            stated: int | None = None,
         ) -> None:
-            """Make `train` DP-SGD from now on, with steps of as many samples as are stated. Raises PublicError if this learner cannot do that."""
+            """Make `train` DP-SGD from now on, with steps of as many samples as the data set states. Raises PublicError if this learner cannot do that."""
 
 
 SAME_VERSION = "install the same version on both machines"

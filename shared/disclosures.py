@@ -207,7 +207,7 @@ STATUS: Table = {
     "model.figure": _row("of that model on the test part"),
     "model.measure": _row("of that figure"),
     "certificate": _row("when the first certificate of its connection ends"),
-    "disk_free": _row("bytes on the disk of its state"),
+    "disk_free": _row("bytes on the disk of its state, which what it keeps takes", Promise.OWNED),
     "clock": _row("its time"),
     "links": _row("connections within a day"),
     "twins": _row("times that another program used its id, until it was silent for an hour"),

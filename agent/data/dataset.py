@@ -164,6 +164,8 @@ class Dataset:
     # of windows over rows, in time order within a series: how many before a window share rows with it; None: no windows
     overlap: int | None = None
     shared_tests: SharedTests | None = None  # of an agent of a simulated fleet
+    # training samples of which limits and accounts are, those that were left out included; None: those that are here
+    stated: int | None = None
 
     def __repr__(self) -> str:
         n = len(self.targets)

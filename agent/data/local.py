@@ -142,6 +142,7 @@ class Batching:
         rng: draws the order of samples, nothing else.
         rules: bound epochs and steps.
         skips_single: whether a batch of one sample is left out, because batch norm cannot take it.
+        stated: the samples of which the rules bound epochs and steps, for a refusal names them; None: `examples`.
     """
 
     _steps: int  # of SGD, in all trainings of this order
@@ -154,8 +155,10 @@ class Batching:
         rules: OwnersRules,
         *,
         skips_single: bool = False,
+        stated: int | None = None,
     ) -> None:
         self._examples = examples
+        self._stated = examples if stated is None else stated
         self._training = training
         self._rng = rng
         self._rules = rules
@@ -201,28 +204,25 @@ class Batching:
         """
         if epochs is None:
             epochs = self._training.epochs
-        if steps is not None:
+        if steps is None:
+            self._rules.check_epochs(epochs)
+            self._steps += epochs * math.ceil(self._stated / self._training.batch)
+        else:
             steps = max(steps, 0)
-            epochs = math.ceil(steps / self._batches_per_epoch)
-        self._count(epochs, steps)
+            self._rules.check_epochs(math.ceil(steps / self._batches_per_epoch(self._stated)))
+            epochs = math.ceil(steps / self._batches_per_epoch(self._examples))
+            self._steps += steps
+        self._rules.check_steps(self._steps)
         return epochs, steps
 
-    @property
-    def _batches_per_epoch(self) -> int:
+    def _batches_per_epoch(self, examples: int) -> int:
         """Batches that are trained on; at least 1, so that any number of steps takes finitely many epochs."""
         size = self._training.batch
-        batches = math.ceil(self._examples / size)
-        last_has_one_sample = self._examples % size == 1
+        batches = math.ceil(examples / size)
+        last_has_one_sample = examples % size == 1
         if self._skips_single and last_has_one_sample:
             batches -= 1
         return max(batches, 1)
-
-    def _count(self, epochs: int, steps: int | None) -> None:
-        self._rules.check_epochs(epochs)
-        if steps is None:
-            steps = epochs * math.ceil(self._examples / self._training.batch)
-        self._steps += steps
-        self._rules.check_steps(self._steps)
 
 
 # -- the data of a learner --------------------------------------------------------------------------
@@ -289,7 +289,9 @@ class DataOfLocal(ABC):
             "train": Samples.of(dataset.features, dataset.targets, task),
             "test": Samples.of(dataset.test_features, dataset.test_targets, task),
         }
-        self._batching = Batching(self.examples, training, rng, rules, skips_single=skips_single)
+        self._batching = Batching(
+            self.examples, training, rng, rules, skips_single=skips_single, stated=dataset.stated
+        )
 
     def __repr__(self) -> str:
         model = self._task.model.name

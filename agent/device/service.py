@@ -33,7 +33,7 @@ from covey.agent.device.session import Session
 from covey.agent.policy import DEFAULT_RULES, OwnersRules
 from covey.agent.worker.pool import PoolLike
 from covey.shared import extras
-from covey.shared.disclosures import cleared_status
+from covey.shared.disclosures import Promise, cleared_status
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import program as shell
 from covey.shared.mqtt.duplicate_ids import session_id
@@ -434,8 +434,9 @@ class Agent:
         if self.identity.data is None:
             return
         free = None
-        with contextlib.suppress(OSError):
-            free = shutil.disk_usage(self.identity.state).free
+        if Promise.OWNED not in self._promises:
+            with contextlib.suppress(OSError):
+                free = shutil.disk_usage(self.identity.state).free
         until = getattr(self._link, "certificate_until", None)
         known = [end for end in (self._certificate, until) if end is not None]
         self._happens(e.VitalsSeen(free, min(known, default=None)))

@@ -192,8 +192,6 @@ class TorchLocal(DataOfLocal):
         noise: Noise,
         ledger: Ledger | None,
         account: DeviceAccount | None = None,
-        *,
-        stated: int | None = None,
     ) -> None:
         """Make `train` DP-SGD from now on.
 
@@ -203,7 +201,6 @@ class TorchLocal(DataOfLocal):
             noise: draws samples and noise.
             ledger: what earlier orders have spent, (rows, 3); None for nothing.
             account: of this device over all runs; None: none is kept.
-            stated: samples that the steps and their account are of, those that were left out included; None: all that train.
 
         Raises:
             PublicError: Opacus is missing, or the model cannot be trained this way.
@@ -216,7 +213,7 @@ class TorchLocal(DataOfLocal):
         self._private = private_sgd.PrivateSgd(
             privacy,
             module,
-            self.examples if stated is None else stated,
+            self._dataset.stated or self.examples,
             self._training,
             budget=budget,
             noise=noise,

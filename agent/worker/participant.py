@@ -92,13 +92,14 @@ _of_fleet = ModelCache()
 class TestTargets:
     """The data where messages are exchanged, which need no learner: whether an evaluation has test samples, no more."""
 
-    def __init__(self, load: Callable[[], Dataset]) -> None:
-        self._load = load
+    def __init__(self, who: Participant, work: Work) -> None:
+        self._who, self._work = who, work
 
     def targets(self, split: DataSplit) -> npt.NDArray[np.generic]:
-        """Those of the test part."""
+        """As many as the test part has."""
         assert split == "test"  # noqa: S101 - an exchange reads no other part
-        return self._load().test_targets
+        stated = self._who.stated_samples(self._work)
+        return np.zeros(stated[1]) if stated else self._who.dataset(self._work).test_targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,13 +146,15 @@ class Participant:
     def dataset(self, work: Work) -> Dataset:
         """Its data, as the order's task has them."""
         leaves_out = self.rules.policy.demands
-        return dataset(self.source, task_of(work), work.round, leaves_out=leaves_out)
+        found = dataset(self.source, task_of(work), work.round, leaves_out=leaves_out)
+        stated = self.stated_samples(work)
+        return found if stated is None else replace(found, stated=stated[0])
 
-    def stated_samples(self, work: Work) -> int | None:
-        """The number of training samples that a report states; None: that of the learner."""
+    def stated_samples(self, work: Work) -> tuple[int, int] | None:
+        """The samples for training and for tests that a device states; None: those that fit the task."""
         if not self.rules.policy.demands or not isinstance(self.source, DeviceData):
             return None
-        return stated_counts(self.source, task_of(work))[0]
+        return stated_counts(self.source, task_of(work))
 
     def models(self, paths: Sequence[Path], layout: Layout, read: Read) -> list[Vector]:
         """The models in these files. A device works on each once, and has no memory to spare."""
@@ -184,7 +187,7 @@ class Participant:
             PublicError: the model cannot be trained here.
         """
         if work.phase in EXCHANGES:
-            return AtHand(cast(Local, TestTargets(lambda: self.dataset(work))))
+            return AtHand(cast(Local, TestTargets(self, work)))
         prepared(self.rules, self.threads)  # before any other module imports torch
         task = task_of(work)
         data = self.dataset(work)
@@ -220,9 +223,7 @@ class Participant:
             if self.account is not None:
                 account = DeviceAccount(self.account, demand.local_epsilon, demand.local_delta)
             ledger = memory.get(PRIVACY_LEDGER)
-            local.enable_privacy(
-                privacy.local, budget, noise, ledger, account, stated=self.stated_samples(work)
-            )
+            local.enable_privacy(privacy.local, budget, noise, ledger, account)
         if work.phase not in (EVALUATE, VOTE, COMPANION):
             return AtHand(local, sums=sums)
         own = (Fold(local_of(part), units) for part, units in folds(data, work.seed, self.client))

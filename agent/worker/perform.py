@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from covey.agent.policy import SIGNATURES, PolicyError, values_of
 from covey.agent.worker.memory_file import (
     DiskBroken,
@@ -41,7 +43,8 @@ from covey.shared.own_code.faults import own_code
 from covey.shared.scenario.base import base_vector, check_size
 from covey.shared.storage.files import obstacle, write_atomically
 from covey.shared.strategies.base import Strategy
-from covey.shared.strategies.client_half import ClientState
+from covey.shared.strategies.client_half import LAST_MODEL, ClientState
+from covey.shared.strategies.part_local import REST
 from covey.shared.strategies.phase_names import EVALUATE, MASKED, MOMENTS, WORDS
 from covey.shared.wire.codec import decode_model
 from covey.shared.wire.jobs import (
@@ -204,9 +207,10 @@ def worked(
     check_order(strategy, work)
     promises = _promises(who, work, strategy)
     _check_noise(who, work, strategy, promises)
-    noise, layout, stated = who.noise(work), layout_of(work), who.stated_samples(work)
+    noise, layout = who.noise(work), layout_of(work)
+    stated, _ = who.stated_samples(work) or (None, None)
 
-    def done(at_hand: AtHand) -> tuple[ReportContent, ClientState]:
+    def done(at_hand: AtHand, memory: ClientState) -> tuple[ReportContent, ClientState]:
         content, new = execute_order(
             order,
             models,
@@ -233,23 +237,28 @@ def worked(
         return cleared(content.model_copy(update=about), work.phase, promises), new
 
     hides = who.rules.hides_failures(work) and not who.ahead
+    # what a device keeps was made of its data, and decides no more than these do
+    is_begun = LAST_MODEL in memory or REST in memory
+    forms: ClientState = {LAST_MODEL: np.zeros(layout.size, np.float32)} if is_begun else {}
     if hides:
-        try_order(order, models, who.without_data(work, layout, memory), memory, client=who.client)
+        try_order(order, models, who.without_data(work, layout, forms), forms, client=who.client)
     failed, at_hand = "", None
     try:
         if lost:
             raise PublicError(lost)
         at_hand = who.at_hand(work, layout, memory, noise)
-        content, new = done(at_hand)
+        content, new = done(at_hand, memory)
     except Exception as error:
         if not hides or _is_no_secret(error):
             raise
         failed = f"{explained(error)}; the report does not depend on it"
         rows = stated or getattr(at_hand and at_hand.local, "examples", 0)
         at_hand = who.without_data(work, layout, memory, rows=rows or ROWS)
-        content, new = done(at_hand)
-        ledger = new.get(PRIVACY_LEDGER)  # the noise is spent
-        new = memory if ledger is None else {**memory, PRIVACY_LEDGER: ledger}
+        content, blank = done(at_hand, forms)
+        # a next order expects values of its own where this one began them
+        new = {**memory, **blank} if blank and not forms else memory
+        if (ledger := blank.get(PRIVACY_LEDGER)) is not None:  # the noise is spent
+            new = {**new, PRIVACY_LEDGER: ledger}
     kept: ModelJudgement | Failure | None = None
     if keep is not None and not failed:
         judged = new if has_judge(work) else memory

@@ -179,13 +179,17 @@ def _problem(why: str, error: Exception) -> j.DataSummary:
 
 def _tried(job: j.TryStep, threads: int) -> j.Nothing:
     """Train one step and evaluate, within the owner's limits on memory. Nothing is kept of the model."""
-    from covey.agent.worker.sources import dataset
+    from covey.agent.worker.sources import dataset, stated_counts
     from covey.agent.worker.trial_step import one_step
+    from covey.agent.worker.without_data import Blank
     from covey.shared.strategies.base import Training
 
     task, rules = Task.model_validate(job.task), OwnersRules.of_job(job.rules)
+    source: j.DataSource | Blank = job.source
+    if rules.policy.demands and isinstance(job.source, j.DeviceData):
+        source = Blank(stated_counts(job.source, task)[0])
     with memory_limited(rules, threads):
-        data = dataset(job.source, task, leaves_out=rules.policy.demands)
+        data = dataset(source, task)
         one_step(data, task, Training(batch=job.batch), rules)
     return j.Nothing()
 

@@ -402,8 +402,6 @@ class NumpyLocal(DataOfLocal):
         noise: Noise,
         ledger: npt.NDArray[np.float64] | None,
         account: DeviceAccount | None,
-        *,
-        stated: int | None = None,
     ) -> NoReturn:
         """Refuse DP-SGD: a device must not train without the noise that its order asks for."""
         raise PublicError(

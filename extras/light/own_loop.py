@@ -130,8 +130,6 @@ class LoopLocal(DataOfLocal):
         noise: Noise,
         ledger: npt.NDArray[np.float64] | None,
         account: DeviceAccount | None,
-        *,
-        stated: int | None = None,
     ) -> NoReturn:
         """Refuse DP-SGD: a device must not train without the noise that its order asks for."""
         self._refuse("DP-SGD (privacy.local)")

@@ -23,7 +23,8 @@ from covey.agent.data.local import DataOfLocal
 from covey.agent.device.performing import Performer
 from covey.agent.policy import OwnersRules, Policy, PolicyError
 from covey.agent.training.learner import TorchLocal
-from covey.agent.worker.memory_file import DiskBroken, MemoryDamaged, ResultDoesNotFit
+from covey.agent.worker import sources
+from covey.agent.worker.memory_file import DiskBroken, MemoryDamaged, ResultDoesNotFit, save_memory
 from covey.agent.worker.participant import Participant
 from covey.agent.worker.pool import WorkerLost
 from covey.agent.worker.without_data import Blank
@@ -41,12 +42,14 @@ from covey.extras.secure.phases import HEAD
 from covey.extras.secure.tests import live
 from covey.shared.errors import CoveyError
 from covey.shared.privacy.settings import Noise
-from covey.shared.strategies.client_half import Local
+from covey.shared.scenario.task import Task
+from covey.shared.strategies.client_half import LAST_MODEL, Drill, Local
 from covey.shared.strategies.fedavg import FedAvg
-from covey.shared.wire.jobs import Failure, Perform
+from covey.shared.wire.jobs import DeviceData, Failure, Nothing, Perform, TryStep
 from covey.shared.wire.messages import OrderMessage, ReportContent
+from covey.shared.work.order_settings import layout_of
 from scripts.size import ROOT, module_of, parts_of
-from tests.attacks.test_what_leaves import NOISY, Device
+from tests.attacks.test_what_leaves import NOISY, SUMMED, VALUES, Device, with_keys
 
 COLUMNS = 3
 LARGEST = (
@@ -382,6 +385,108 @@ def test_only_budgets_are_named_of_what_is_decided_after_the_data_are_read() -> 
     }
     assert sites
     assert sites <= BUDGETS
+
+
+OF_CLASSES: dict[str, Any] = {
+    "features": [1],
+    "columns": ["age"],
+    "target": "diagnosis",
+    "model": {"name": "linear"},
+}
+TWO_OUTPUTS = {"tensors": [["fc.weight", [2, 1]], ["fc.bias", [2]]], "trainable": 2}
+
+
+def diagnoses(folder: Path, last: str) -> Path:
+    """A table of people, of whom the last has this diagnosis."""
+    file = folder / f"{last}.csv"
+    found = [*(["none", "flu"] * 30), last]
+    file.write_text(
+        "\n".join(["age,diagnosis", *(f"{20 + n},{one}" for n, one in enumerate(found))])
+    )
+    return file
+
+
+@pytest.mark.parametrize("limit", ["labels=hidden", SECURE, LOCAL])
+@pytest.mark.parametrize(
+    ("most", "epochs", "steps"), [("max_steps", 9, None), ("max_epochs", 1, 90)]
+)
+def test_a_limit_of_the_owner_counts_the_rows_of_the_file(
+    tmp_path: Path, limit: str, most: str, epochs: int, steps: int | None
+) -> None:
+    """Rows of other classes are left out, and a refusal names the steps of the others: their number is that of any diagnosis."""
+    policy = Policy(**{most: 1}).with_limits([limit])
+    rules = OwnersRules(policy, learner="torch" if limit == LOCAL else "numpy")
+    said = set()
+    for last in ("none", "syphilis"):
+        source = DeviceData(data=str(diagnoses(tmp_path, last)))
+        who = Participant(client="a1", source=source, rules=rules)
+        for classes in (["none", "syphilis"], ["flu", "syphilis"], ["none", "flu"]):
+            asked = {"task": {**OF_CLASSES, "classes": classes}, "layout": TWO_OUTPUTS}
+            training = {"epochs": epochs, "batch": 1, "lr": 0.1}
+            job = Device(tmp_path).job(np.zeros(4), training=training, **asked)
+            work = OrderMessage.from_bytes(job.order).work
+            assert work is not None
+            local = who.at_hand(work, layout_of(work), {}, Noise.secret()).local
+            with pytest.raises(PolicyError) as refused:
+                local.train(np.zeros(4, np.float32), Drill(steps=steps))
+            said.add(str(refused.value))
+    assert len(said) == 1
+
+
+def kept(folder: Path, value: float) -> Device:
+    """A device that has trained in a run before, with these values."""
+    folder.mkdir()
+    with_keys(folder / "secure")
+    device = Device(folder, SECURE)
+    own = np.full(VALUES, value, np.float32)
+    memory = {LAST_MODEL: own, "fedala/weights": np.ones(VALUES, np.float32)}
+    save_memory(folder / "memory", memory, durable=False)
+    device.memory = folder / "memory"
+    return device
+
+
+def test_an_order_is_tried_without_what_a_device_keeps(tmp_path: Path) -> None:
+    """Own values of a method were made of the data: a model at the edge of what a float holds is compared with each of them."""
+    edge = np.full(VALUES, -np.finfo(np.float32).max)
+    asked = {"strategy": {"name": "fedala"}, "privacy": SUMMED, "sizes": {"model": VALUES}}
+    failures = set()
+    for value in (1e33, -1e33):
+        device = kept(tmp_path / str(value), value)
+        job = device.job(edge, **asked)
+        order = OrderMessage.from_bytes(job.order)
+        assert order.work is not None
+        [model] = order.work.models
+        message = [model.model_copy(update={"key": key}) for key in ("list", "inbox")]
+        with_messages = order.work.model_copy(update={"models": [model, *message]})
+        order = order.model_copy(update={"work": with_messages})
+        answer(replace(job, order=order.to_bytes(), models=3 * job.models))
+        report = ReportContent.from_bytes((device.folder / "report").read_bytes(), verified=True)
+        failures.add(report.failure)
+    assert failures == {"secure sums: this agent has not joined a sum for this order"}
+
+
+def test_a_device_whose_first_training_fails_keeps_values_as_one_whose_training_does_not(
+    tmp_path: Path,
+) -> None:
+    """The next order brings it none: that it has none would tell how the one before ended."""
+    device = Device(tmp_path, "labels=hidden", table(tmp_path, ROWS["a huge row"]))
+    asked: dict[str, Any] = {"cluster": 0, "sizes": {"model": COLUMNS}}
+    asked |= {"task": {**TASK, "keep": ["fc.bias"]}, "layout": live.LAYOUT.to_wire()}
+    first = device.report(AT_THE_EDGE[:COLUMNS], own=np.zeros(1), **asked)
+    memory = tmp_path / "memory"
+    device.memory = memory if memory.exists() else None
+    assert [first.failure, device.report(np.zeros(COLUMNS), **asked).failure] == [None, None]
+
+
+def test_whether_a_step_fits_into_the_memory_is_tried_without_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit would count the rows of whatever classes a task names."""
+    monkeypatch.setattr(sources, "_local", None)  # reads them
+    rules = OwnersRules(Policy().with_limits(["labels=hidden"]), learner="numpy").for_job()
+    source = DeviceData(data=str(diagnoses(tmp_path, "syphilis")))
+    task = Task.model_validate({**OF_CLASSES, "classes": ["flu", "syphilis"]}).for_agents()
+    assert answer(TryStep(source=source, task=task, batch=4, rules=rules)) == Nothing()
 
 
 # -- durations --------------------------------------------------------------------------------------

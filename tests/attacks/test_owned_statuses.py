@@ -16,7 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from covey.agent.device.events import Inspected
-from covey.agent.device.presence import SessionPresence, SessionProgress
+from covey.agent.device.presence import SessionPresence, SessionProgress, Vitals
 from covey.agent.policy import OwnersRules, Policy, PrivacyDemand
 from covey.agent.worker.worker import answer
 from covey.shared.disclosures import cleared_status
@@ -253,9 +253,10 @@ def test_without_a_demand_these_keys_of_a_task_change_what_a_status_counts(tmp_p
     assert counting == {"drop_unlabelled"}
 
 
-def test_a_status_has_nothing_of_the_models_of_a_device_with_a_demand() -> None:
+def test_a_status_has_nothing_of_what_a_device_with_a_demand_keeps() -> None:
+    """Neither its models nor the room on its disk: what work leaves there differs with how it ended."""
     progress = replace(STARTED, model=ModelInUse(run="r"))
-    full = SessionPresence("a1", "s1", "1.0").status(progress)
+    full = SessionPresence("a1", "s1", "1.0", Vitals(disk_free=1 << 30)).status(progress)
     empty = SessionPresence("a1", "s1", "1.0").status(STARTED)
     for policy in map(Policy.model_validate, demands()):
         assert cleared_status(full, policy.promises) == empty

@@ -52,8 +52,8 @@ class Client(SimulatedParticipant):
     def without_data(self, *_: object, rows: int = 0) -> AtHand:
         return AtHand(cast(Local, WithoutData(self.given.local, tries=False)))
 
-    def stated_samples(self, work: Work) -> int | None:
-        """That of the data at hand, which no file has."""
+    def stated_samples(self, work: Work) -> tuple[int, int] | None:
+        """Those of the data at hand, which no file has."""
         return None
 
     def public(self, error: Exception) -> str:
