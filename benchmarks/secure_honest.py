@@ -21,12 +21,12 @@ from benchmarks.measuring import record_options, resumed
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.extras.secure import phases
+from covey.extras.secure.tests.secure_run import rows, sums
 from covey.shared.errors import PublicError
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients
-from tests.kit.secure_run import rows, sums
 
 
 @dataclass(frozen=True)

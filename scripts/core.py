@@ -3,10 +3,11 @@
     .venv/bin/python -m scripts.core [--without EXTRA ...] [--quick] [--no-tests] [--no-fleet]
     .venv/bin/python -m scripts.core --alone EXTRA
 
+It begins with the border: no module of the core names an extra, and no test of the core needs one.
+
 Without `--without` all extras go. In the copy run
 
-1. the tests of the core: those that neither import nor name a module of an extra, themselves or by way of the kits, and are
-   not marked to be about all extras;
+1. the tests of the core: those in `tests` that are not marked to be about all extras, and of TOGETHER those that need none;
 2. a fleet over Mosquitto with FedAvg, FeSEM and FedClust, where agents drop out and the coordinator of the last run is killed
    and resumed. The whole tree does the same, and the models of both must have the same bytes.
 
@@ -36,7 +37,16 @@ from scripts.size import ROOT, extra_at, module_of, parts_of
 # in the README of an extra
 USES = re.compile(r"^Uses: (.+)$", re.MULTILINE)
 TESTS_USE = re.compile(r"^Its tests use: (.+)$", re.MULTILINE)
-OURS = re.compile(r"covey(?:\.\w+)+")
+OURS = re.compile(r"\bcovey(?:\.\w+)+")
+# where tests of the core with several extras lie; of any other file in `tests`, nothing needs an extra
+TOGETHER = (
+    "tests/together/",
+    "tests/benchmarks/",
+    "tests/chaos/",
+    "tests/fuzz/",
+    "tests/simulator/",
+    "tests/test_house.py",
+)
 QUICK = ("tests/shared", "tests/coordinator/test_rounds", "tests/agent/test_session")
 METHODS = ("fedavg", "fesem", "fedclust")
 ROUNDS = 4
@@ -72,9 +82,10 @@ def named(tree: ast.AST, *, lazily: bool = True) -> set[str]:
                 found |= {one.name for one in names}
             case ast.ImportFrom(module=str(module), names=names):
                 found |= {module, *(f"{module}.{one.name}" for one in names)}
-            case ast.Constant(value=str(text)) if OURS.match(text):
-                parts = text.partition(":")[0].split(".")  # and perhaps what to patch in a module
-                found |= {".".join(parts[:count]) for count in range(2, len(parts) + 1)}
+            case ast.Constant(value=str(text)):
+                for name in OURS.findall(text):
+                    parts = name.split(".")  # and perhaps what to patch in a module
+                    found |= {".".join(parts[:count]) for count in range(2, len(parts) + 1)}
     return found
 
 
@@ -97,12 +108,8 @@ def _tree(file: Path) -> ast.AST:
 
 
 def owners_of(parts: Mapping[str, str]) -> dict[str, str]:
-    """The extra of each module that is in one. A package alone is nothing: what is in it has names of its own."""
-    return {
-        module_of(file): part
-        for file, part in parts.items()
-        if part != "core" and not file.endswith("__init__.py")
-    }
+    """The extra of each module that is in one, and of its package."""
+    return {module_of(file): part for file, part in parts.items() if part != "core"}
 
 
 def extras_of(root: Path) -> list[str]:
@@ -140,6 +147,21 @@ def arrows(root: Path) -> dict[str, dict[str, set[str]]]:
     return found
 
 
+def crossings(root: Path) -> list[str]:
+    """Where the core crosses the border to an extra, in words: a module that names one, a test or a kit that needs one."""
+    named_here = [
+        f"{file} names {', '.join(sorted(names))}: the core asks for an extra in shared/extras.py"
+        for file, names in arrows(root).get("core", {}).items()
+    ]
+    tests = [
+        f"{file} needs {' and '.join(sorted(extras))}: such a test belongs into extras/NAME/tests,"
+        " one of several extras into tests/together"
+        for file, extras in extras_of_tests(root).items()
+        if extras and file.startswith("tests/") and not file.startswith(TOGETHER)
+    ]
+    return named_here + tests
+
+
 def folders_of_tests(root: Path) -> list[Path]:
     """Those of the core and of each extra."""
     return [root / "tests", *sorted(root.glob("extras/*/tests"))]
@@ -155,7 +177,7 @@ def extras_of_tests(root: Path) -> dict[str, set[str]]:
 
     @cache
     def reached(module: str) -> frozenset[str]:
-        """The extras that a kit names when it is imported, and those of its own imports."""
+        """The extras that a file names when it is imported, and those of its own imports."""
         open_, seen, found = [module], set[str](), set[str]()
         while open_:
             one = open_.pop()
@@ -167,12 +189,15 @@ def extras_of_tests(root: Path) -> dict[str, set[str]]:
             open_ += names & files.keys()
         return frozenset(found)
 
-    return {
-        file: {owners[name] for name in (names | {module}) & owners.keys()}
-        | {extra for name in names & files.keys() for extra in reached(name)}
-        for module, file in files.items()
-        for names in [named(_tree(root / file))]
-    }
+    def needed(module: str, file: str) -> set[str]:
+        """What a test needs, or a kit of an extra; a kit of the core asks for an extra where a test asks it."""
+        names = {module}
+        if extra_at(Path(file)) or Path(file).name.startswith("test_"):
+            names |= named(_tree(root / file))
+        found = {owners[name] for name in names & owners.keys()}
+        return found.union(*(reached(name) for name in names & files.keys()))
+
+    return {file: needed(module, file) for module, file in files.items()}
 
 
 def files_of_tests(root: Path, gone: Sequence[str]) -> list[str]:
@@ -298,6 +323,8 @@ def main() -> None:
     parser.add_argument("--no-tests", action="store_true", help="only the fleet")
     parser.add_argument("--no-fleet", action="store_true", help="only the tests")
     options = parser.parse_args()
+    if crossed := crossings(ROOT):
+        raise SystemExit("\n".join(crossed))
     extras = extras_of(ROOT)
     gone = options.without or extras
     if options.alone:

@@ -35,7 +35,7 @@ import covey
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS: tuple[str, ...] = ("covey.coordinator.cli", "covey.agent.cli", "covey.broker.cli")
 # These need other libraries, and no program imports them unless a user asks it to.
-LEFT_OUT = ("covey.agent.training", "covey.examples", "covey.extras.outlets")
+LEFT_OUT = (".agent.training", ".examples", ".outlets", ".tests", "__main__")
 # A module may look at any other variable when it is imported. Those of KMP_ are scikit-learn's own. CUBLAS_ and TORCH are
 # set by our learner for torch, which the server does not import. The last three are read where a folder is asked for.
 MAY_DIFFER = ("COVEY_", "KMP_", "PYTEST_", "CUBLAS_", "TORCH", "HOME", "TMPDIR", "XDG_")
@@ -188,8 +188,7 @@ def serve() -> str:
 def import_all(package: ModuleType) -> None:
     """Import all modules in a package that are no programs themselves, and for which the libraries are installed."""
     for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        is_left_out = found.name in LEFT_OUT or found.name.endswith(("__main__", ".tests"))
-        if is_left_out or imports_torch(found):
+        if found.name.endswith(LEFT_OUT) or imports_torch(found):
             continue
         with contextlib.suppress(ImportError):
             module = import_module(found.name)

@@ -15,32 +15,20 @@ from typing import Any
 import pytest
 import yaml
 from jinja2 import Environment, StrictUndefined
-from typer.testing import CliRunner
 
 from covey.broker.limits import Limits
 from covey.broker.programs.mosquitto import render
 from covey.broker.programs.options import BrokerOptions
-from covey.coordinator.cli.program import app
 from covey.coordinator.odd import Odd
-from covey.extras.outlets.tests.test_scrape import watched
 from covey.shared.scenario.load import load
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 from covey.shared.wire.topics import Topics
-from tests import clock
 from tests.test_docs import mistake
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
-DASHBOARD = DEPLOY / "grafana" / "dashboards" / "covey.json"
-ALERTS = DEPLOY / "alerts.yml"
 HOME = yaml.safe_load((DEPLOY / "home-assistant.yaml").read_text())
-OF_REGRESSION = "covey_rmse"  # exported by runs of a regression
-OF_SOME_RUNS = {  # with something odd, with several brokers, and with TLS
-    "covey_odd",
-    "covey_shard_up",
-    "covey_certificate_expires_seconds",
-}
 EXAMPLES = "/opt/covey/examples/"
 HIGHEST_EXPOSURE = 3.0  # of `systemd-analyze security`; 10 is a unit without any protection
 PROGRAMS = {"agent", "broker", "coordinator"}
@@ -155,49 +143,6 @@ def test_containers_of_ours_have_no_rights() -> None:
         assert f"!{name}\n" in (DEPLOY / "Dockerfile.dockerignore").read_text()
 
 
-def test_every_metric_of_the_dashboard_is_exported(tmp_path: Path) -> None:
-    _, found = clock.run(watched(tmp_path))
-    exported = {name for _, samples in found for name, _ in samples}
-    panels = json.loads(DASHBOARD.read_text())["panels"]
-    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
-    shown = set(re.findall(r"\bcovey_\w+", " ".join(expressions)))
-    assert shown - {OF_REGRESSION} <= exported
-    assert len(shown) >= 11
-    assert all(expression.count("$run") == 1 for expression in expressions)
-    labels = {label for _, samples in found for _, pairs in samples for label, _ in pairs}
-    legends = " ".join(target["legendFormat"] for panel in panels for target in panel["targets"])
-    assert set(re.findall(r"{{(\w+)}}", legends)) <= labels
-    (source,) = yaml.safe_load(
-        (DEPLOY / "grafana/provisioning/datasources/prometheus.yml").read_text()
-    )["datasources"]
-    assert {panel["datasource"]["uid"] for panel in panels} == {source["uid"]}
-
-
-def test_every_alert_is_about_exported_metrics_and_names_what_to_do(tmp_path: Path) -> None:
-    _, found = clock.run(watched(tmp_path))
-    exported = {name for _, samples in found for name, _ in samples} | OF_SOME_RUNS
-    (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
-    assert len(group["rules"]) == 5
-    for rule in group["rules"]:
-        metrics = set(re.findall(r"\b(?:covey_\w+|up)\b", rule["expr"]))
-        assert metrics <= exported | {"up"}, rule["alert"]
-        assert metrics
-        agents = set(re.findall(r'what="(\w+)"', rule["expr"]))
-        assert agents <= {
-            dict(labels)["what"]
-            for _, samples in found
-            for name, labels in samples
-            if name == "covey_agents"
-        }
-        action = rule["annotations"]["action"]
-        for command in re.findall(r"`(\w+ [a-z]+)", action):
-            assert (
-                mistake(command.replace("release", "release a").replace("forget", "forget a")) == ""
-            )
-    (loaded,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["rule_files"]
-    assert f"./alerts.yml:{loaded}:ro" in compose()["services"]["prometheus"]["volumes"]
-
-
 @pytest.mark.skipif(shutil.which("logrotate") is None, reason="logrotate is not installed")
 def test_logrotate_reads_its_file(tmp_path: Path) -> None:
     rules = tmp_path / "covey"
@@ -293,25 +238,6 @@ def test_the_timer_starts_the_unit_that_looks_once() -> None:
     service = Unit(timer.with_suffix(".service"))
     assert service["Service"]["Type"] == "oneshot"
     assert "Restart" not in service["Service"], "the timer looks again"
-
-
-def test_the_exit_codes_that_the_unit_names_are_those_of_doctor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = (DEPLOY / "systemd" / "covey-doctor.service").read_text()
-    codes = re.findall(r"^#     (\d)   (.+)$", text, re.M)
-    assert [code for code, _ in codes] == ["0", "1", "2"]
-
-    async def nothing(*_: object, **__: object) -> list[Odd]:
-        return []
-
-    async def something(*_: object, **__: object) -> list[Odd]:
-        return [Odd(("a",), "disk", "full", "free room")]
-
-    for found, code in ((nothing, 0), (something, 1)):
-        monkeypatch.setattr("covey.extras.doctor.command.of_broker", found)
-        assert CliRunner().invoke(app, ["doctor"]).exit_code == code
-    assert CliRunner().invoke(app, ["doctor", "--exec", "true"]).exit_code == 2
 
 
 # -- Home Assistant --------------------------------------------------------------------------------

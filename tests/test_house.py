@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +18,15 @@ import pytest
 
 from covey.shared import extras
 from scripts import core
-from scripts.core import arrows, extras_of, extras_of_tests, needed_by_tests, owners_of, uses_of
+from scripts.core import (
+    arrows,
+    crossings,
+    extras_of,
+    extras_of_tests,
+    needed_by_tests,
+    owners_of,
+    uses_of,
+)
 from scripts.size import extra_at, limits_of, lines_of_parts, module_of, parts_of
 
 ROOT = Path(__file__).parent.parent
@@ -441,9 +451,15 @@ def test_the_coordinator_runs_rounds_without_torch() -> None:
     assert loaded_with(", ".join(ROUNDS), "torch") == []
 
 
-def test_the_core_names_no_extra() -> None:
+def test_the_core_names_no_extra_and_its_tests_need_none() -> None:
     """Neither by an import, also in a function, nor in a string; `shared/extras.py` alone looks them up."""
-    assert arrows(ROOT).get("core", {}) == {}
+    assert crossings(ROOT) == []
+
+
+@pytest.mark.parametrize("place", core.TOGETHER)
+def test_a_place_for_tests_of_several_extras_has_some(place: str) -> None:
+    needed = extras_of_tests(ROOT)
+    assert any(len(extras) > 1 for file, extras in needed.items() if file.startswith(place))
 
 
 def test_an_extra_names_the_core_and_what_its_readme_has_alone() -> None:
@@ -538,9 +554,11 @@ SMALL_TREE = {
     "extras/sums/noise.py": "",
     "extras/sums/tests/kit.py": "",
     "agent/start.py": "",
+    "extras/sums/__init__.py": "",
+    "scripts/__init__.py": "",
     "src/covey/api.py": "",
     "tests/kit.py": f"def one():\n    from {EXTRA} import draw",
-    "tests/kit_of_sums.py": f"import {EXTRA}",
+    "tests/together/kit.py": f"import {EXTRA}",
     "tests/test_start.py": "from tests.kit import one",
 }
 
@@ -553,43 +571,84 @@ def written(root: Path, **changes: str) -> Path:
     return root
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        f"import {EXTRA}",
-        f"from {EXTRA} import draw",
-        "from covey.extras.sums import noise",
-        f"def f():\n    from {EXTRA} import draw",
-        f"import_module('{EXTRA}')",
-        f"COMMAND = '{EXTRA}:draw'",
-    ],
-)
+NAMES_IT = [
+    f"import {EXTRA}",
+    f"from {EXTRA} import draw",
+    "from covey.extras.sums import noise",
+    "from covey.extras import sums",
+    f"def f():\n    from {EXTRA} import draw",
+    f"import_module('{EXTRA}')",
+    f"COMMAND = '{EXTRA}:draw'",
+    f"subprocess.run([sys.executable, '-c', 'import {EXTRA}'])",
+]
+
+
+@pytest.mark.parametrize("source", NAMES_IT)
 def test_a_core_that_names_an_extra_is_seen(tmp_path: Path, source: str) -> None:
-    assert arrows(written(tmp_path, **{"agent/start.py": source})) == {
-        "core": {"agent/start.py": {EXTRA}}
-    }
+    (said,) = crossings(written(tmp_path, **{"agent/start.py": source}))
+    assert said.startswith("agent/start.py names covey.extras.sums")
 
 
 def test_a_type_of_an_extra_is_no_arrow(tmp_path: Path) -> None:
     source = f"if TYPE_CHECKING:\n    from {EXTRA} import Noise"
-    assert arrows(written(tmp_path, **{"agent/start.py": source})) == {}
+    assert crossings(written(tmp_path, **{"agent/start.py": source})) == []
 
 
 @pytest.mark.parametrize(
-    ("source", "is_of_the_core"),
+    "source",
     [
-        ("from tests.kit import one", True),  # the kit asks for the extra where a test asks it
-        ("from tests.kit_of_sums import one", False),
-        (f"def test():\n    import {EXTRA}", False),
-        (f"@patch('{EXTRA}.draw')\ndef test(): ...", False),
-        ("from covey.extras.sums.tests.kit import one", False),
+        *NAMES_IT,
+        f"@patch('{EXTRA}.draw')\ndef test(): ...",
+        "from covey.extras.sums.tests.kit import one",
+        "from tests.together.kit import one",
     ],
 )
-def test_a_test_of_the_core_needs_no_extra(
-    tmp_path: Path, source: str, is_of_the_core: bool
-) -> None:
+def test_a_test_of_the_core_that_needs_an_extra_is_seen(tmp_path: Path, source: str) -> None:
     tree = written(tmp_path, **{"tests/test_start.py": source})
-    assert core.files_of_tests(tree, ["sums"]) == ["tests/test_start.py"] * is_of_the_core
+    (said,) = crossings(tree)
+    assert said.startswith("tests/test_start.py needs sums: ")
+    assert core.files_of_tests(tree, ["sums"]) == []
+
+
+def test_a_kit_asks_for_an_extra_where_a_test_asks_it(tmp_path: Path) -> None:
+    tree = written(tmp_path)
+    assert crossings(tree) == []
+    assert core.files_of_tests(tree, ["sums"]) == ["tests/test_start.py"]
+
+
+def test_a_kit_of_the_core_that_needs_an_extra_is_seen(tmp_path: Path) -> None:
+    (said,) = crossings(written(tmp_path, **{"tests/kit.py": f"import {EXTRA}"}))[:1]
+    assert said.startswith("tests/kit.py needs sums: ")
+
+
+def test_a_test_of_several_extras_has_its_place(tmp_path: Path) -> None:
+    assert crossings(written(tmp_path, **{"tests/together/test_all.py": f"import {EXTRA}"})) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("agent/start.py", f"from {EXTRA} import draw"),
+        ("agent/start.py", f"COMMAND = '{EXTRA}:draw'"),
+        ("tests/test_start.py", f"from {EXTRA} import draw"),
+    ],
+)
+def test_the_deletion_test_fails_where_the_border_is_crossed(
+    tmp_path: Path, file: str, source: str
+) -> None:
+    """The command itself, in a tree that a line breaks."""
+    tree = written(tmp_path, **{file: source})
+    for script in ("core.py", "size.py"):
+        shutil.copy(ROOT / "scripts" / script, tree / "scripts")
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.core", "--no-fleet"],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(file)
 
 
 def with_packages(names: set[str]) -> set[str]:

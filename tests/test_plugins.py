@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from typer.testing import CliRunner
 import covey
 from covey.agent.data.load import load as load_data
 from covey.coordinator.cli.program import app
-from covey.extras.pages.run_facts import facts_of
 from covey.shared.errors import UserError
 from covey.shared.own_code import plugins
 from covey.shared.own_code.consent import NO_CODE, AllowedCode, ConsentError, consented
@@ -169,21 +167,6 @@ def test_method_model_and_data_of_a_package_train_in_process(trained: Path) -> N
     accuracy = result.accuracy()
     assert accuracy is not None
     assert accuracy > 0.5  # four centres: chance is 0.25
-
-
-def test_the_command_in_a_report_repeats_a_run_of_others_code(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with consented(ALLOWED):
-        facts = facts_of(trained)
-    assert facts.remarks == ["The code of blobs must be installed, or its folder be in PYTHONPATH."]
-    name, *words = shlex.split(facts.command)
-    assert name == "coordinator"
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.output
-    again = covey.Result.read(tmp_path / "runs" / "run-again")
-    assert again.accuracy("server") == covey.Result.read(trained).accuracy("server")
 
 
 def test_a_check_finds_that_allowed_code_is_not_installed(installed: Path, tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 from covey.coordinator.odd import read_odd
 from covey.coordinator.report.odd_list import moment
-from covey.extras.runs.devices import is_between_runs, rows_now
-from covey.extras.runs.state import PRESENT, STATE_WORDS, agent_state, reason
 from covey.coordinator.view.table import NONE, Column, Table
 from covey.coordinator.view.words import epsilons
+from covey.extras.runs.devices import is_between_runs, rows_now
+from covey.extras.runs.state import PRESENT, STATE_WORDS, agent_state, reason
 from covey.shared import extras
 from covey.shared.sentences import counted, some
 from covey.shared.wire.documents import IN_USE, JUDGING

@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from covey.coordinator.cli.options import out, show_line, warn
-from covey.extras.runs.folder_reader import FolderReader
 from covey.coordinator.record.records import run_folders
 from covey.coordinator.report.odd_list import moment
 from covey.coordinator.view.printed import json_line, show
-from covey.extras.runs.state import dashboard_state
 from covey.coordinator.view.table import NONE, Column, Table
+from covey.extras.runs.folder_reader import FolderReader
+from covey.extras.runs.state import dashboard_state
 from covey.shared import extras
 from covey.shared.cli import Json
 from covey.shared.errors import UserError

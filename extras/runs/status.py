@@ -14,9 +14,9 @@ import typer
 from covey.coordinator.cli.options import READERS, ensure_role, out, show_line
 from covey.coordinator.record.records import newest_privacy
 from covey.coordinator.record.roster_files import read_roster, roster_file
-from covey.extras.runs.roster_table import STYLES, is_left, roster_table, status_lines
-from covey.extras.runs.devices import device_of, status_in
 from covey.coordinator.view.printed import json_line, show
+from covey.extras.runs.devices import device_of, status_in
+from covey.extras.runs.roster_table import STYLES, is_left, roster_table, status_lines
 from covey.shared import extras
 from covey.shared.cli import BrokerAddresses, Json, check_name, with_connection
 from covey.shared.errors import DecodeError, UserError

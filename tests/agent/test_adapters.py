@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,21 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import adapted, build, initial, layout_of, merged
-from covey.extras.in_use.kept_versions import Version
-from covey.extras.in_use.model_file import read_model, save_model
-from covey.extras.in_use.program import load, module_of
-from covey.extras.light.numpy_learner import layout_of_task
-from covey.extras.private.private_sgd import check_layers
-from covey.extras.private.tests.test_private_sgd import data_of
 from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Split
 from covey.shared.scenario.adapters import Adapters
 from covey.shared.scenario.task import Task
-from covey.shared.seeds import generator
-from covey.shared.strategies.base import Training
-from covey.shared.strategies.client_half import Drill
 
 IMAGES = torch.randn(5, 1, 16, 16, generator=torch.Generator().manual_seed(1))
 LENET: dict[str, Any] = {"features": [1, 16, 16], "classes": 4, "model": {"name": "lenet5"}}
@@ -112,43 +101,3 @@ def test_initial_models_of_a_method_with_several_differ_in_their_adapters() -> N
     assert not first.any()
     assert second.any()
     assert not np.array_equal(second, third)
-
-
-def test_training_changes_nothing_that_is_frozen_and_lowers_the_loss() -> None:
-    task = task_of({"rank": 2}, share=["*.lora_b", "fc3"])
-    start, layout = initial(task, 3)
-    split = Split.by_patterns(layout, task.share, task.keep, task.freeze)
-    local = TorchLocal(
-        data_of(task),
-        task,
-        layout,
-        training=Training(epochs=5, batch=10, lr=0.1),
-        rng=generator(1, "test"),
-    )
-    end = local.train(start, Drill(trained=split.trains)).end
-    assert np.array_equal(split.rest_of(end), split.rest_of(start))
-    assert not np.array_equal(split.share_of(end), split.share_of(start))
-    assert local.loss(end) < local.loss(start)
-
-
-def test_a_model_for_export_has_its_adapters_in_its_weights(tmp_path: Path) -> None:
-    task = task_of({"rank": 2})
-    start, layout = initial(task, 7, 1)  # whose adapters are not zero
-    path = tmp_path / "model.safetensors"
-    save_model(
-        path, Version("run", 1, None), task.for_agents(), mixture=((1.0, start),), layout=layout
-    )
-    plain = load(path)[1].get_submodule("module")
-    with_adapters = module_of(read_model(path))
-    assert not [name for name, _ in plain.named_parameters() if "lora" in name]
-    assert torch.allclose(plain(IMAGES), with_adapters(IMAGES), atol=1e-5)
-    assert not torch.equal(plain(IMAGES), build(Task.model_validate(LENET), 7).eval()(IMAGES))
-
-
-def test_learners_without_adapters_refuse_them() -> None:
-    linear = task_of({"targets": ["fc"]}, model={"name": "linear", "adapters": {"targets": ["fc"]}})
-    with pytest.raises(PublicError, match=r"numpy.*--learner torch"):
-        layout_of_task(linear)
-    task = task_of({"rank": 2})
-    with pytest.raises(PublicError, match="adapters have no gradient of each example"):
-        check_layers(build(task, 0))

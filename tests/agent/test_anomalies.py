@@ -14,19 +14,11 @@ from covey.agent.data.fit import fit
 from covey.agent.data.tables import load_table
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
-from covey.coordinator.report.tables import baseline
-from covey.coordinator.run.result import result_of
-from covey.coordinator.run.rules import rules_of
-from covey.extras.in_use.kept_versions import Version
-from covey.extras.in_use.model_file import save_model
-from covey.extras.in_use.predict import Predictor, as_csv
-from covey.shared.errors import UserError
 from covey.shared.numerics.figures import anomaly_figures, errors, figures_of
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Training
-from tests.kit.device_run import devices, scenes
 
 pytestmark = pytest.mark.usefixtures("single_thread")
 
@@ -162,55 +154,3 @@ def test_a_task_of_anomalies_completes_its_classes_and_its_measure() -> None:
     assert (task.classes, task.measure, task.outputs) == (("normal", "anomaly"), "loss", 2)
     assert Task.model_validate(LABELLED).measure == "auc"
     assert Task.model_validate(task.for_agents()).digest == task.digest
-
-
-@pytest.mark.parametrize("strategy", ["fedavg", "ditto"])
-def test_a_run_finds_anomalies_and_its_model_raises_alarms(tmp_path: Path, strategy: str) -> None:
-    files = {f"pump-{i}": table(tmp_path / str(i), rows(120, i, level=i % 2)) for i in range(3)}
-    files["pump-3"] = table(tmp_path / "3", rows(120, 3, level=1), labelled=False)
-    scene = scenes(LABELLED)(
-        strategy={"name": strategy}, training={"epochs": 10, "batch": 10, "lr": 0.1}
-    )
-    run = devices(tmp_path / "run", scene, files)
-    result = result_of(run, None).to_json()
-    figures = result["accuracy"]["server"]
-    assert figures["auc"]["macro"] > 0.8
-    assert figures["auc"]["agents"] == 3
-    assert result["measure"] == "auc"
-    assert baseline(result) == ""
-    if strategy != "fedavg":
-        return
-    layout = run.setup.layout
-    assert layout.named(run.models[0])["threshold"] > 0
-    file = tmp_path / "model.safetensors"
-    save_model(
-        file,
-        Version("r", 3, None),
-        run.task_of_models,
-        mixture=((1.0, run.models[0]),),
-        layout=layout,
-    )
-    found = Predictor(file)
-    new = table(tmp_path / "new", ["0,0,0,0,ok", "5,-5,5,5,worn"])
-    assert as_csv(found.predict(new)).splitlines()[0] == "row,score,threshold,alarm"
-    assert [one.several["alarm"] for one in found.predict(new)] == [0, 1]
-    assert found.score(new).figures == {"AUC": 1.0, "macro recall": 1.0, "accuracy": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("strategy", "why"),
-    [
-        ({"name": "fedsgd"}, "threshold of anomalies"),
-        ({"name": "ifca", "n_clusters": 2, "averaging": "gradient"}, "threshold of anomalies"),
-        ({"name": "perfedavg"}, "threshold of anomalies"),
-        ({"name": "robust", "n_clusters": 2, "averaging": "gradient"}, "threshold of anomalies"),
-        ({"name": "robust", "n_clusters": 2, "features": "logreg"}, "the task has anomalies"),
-        ({"name": "flux"}, "profiles"),
-        ({"name": "feroma"}, "profiles"),
-    ],
-)
-def test_methods_that_set_no_threshold_or_need_classes_refuse_anomalies(
-    strategy: dict[str, Any], why: str
-) -> None:
-    with pytest.raises(UserError, match=why):
-        rules_of(scenes(DOCUMENT)(strategy=strategy))

@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import sys
-from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,7 +22,6 @@ from covey.agent.cli.program import app
 from covey.agent.device.display import DeviceDisplay
 from covey.agent.device.notices import Connected, Disconnected, FrozenOnce, StoryLine, StorySoFar
 from covey.agent.training.models import initial
-from covey.extras.embedded.program import EmbeddedBroker
 from covey.shared.mqtt.link import Received, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.vectors import Layout
@@ -33,9 +31,7 @@ from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.topics import Topics, is_name
 from tests.agent.test_worker import data, until
 from tests.brokers import start
-from tests.conformance.test_links import message, up
 from tests.kit.scenes import Scenes
-from tests.processes import ROOT
 
 MAX_PSS_BYTES = 40e6
 SCENES = Scenes.of(
@@ -101,31 +97,6 @@ def test_several_federations_are_within_the_owners_limits(tmp_path: Path) -> Non
     assert "privacy bounds what the device spends" in refusal(*start, *more, *bounded)
     alone = ("start", "--data", data(tmp_path), "--federation", "north", *bounded)
     assert "give the same --state for each federation" in refusal(*alone)
-
-
-@pytest.mark.processes
-async def test_one_program_takes_part_in_several_federations(tmp_path: Path) -> None:
-    async with EmbeddedBroker() as broker, asyncio.timeout(60):
-        command = [sys.executable, "-m", "covey.agent.cli", "start", "--data", data(tmp_path)]
-        command += ["--state", tmp_path / "state", "--broker", broker.url, "--id", "pi"]
-        command += ["--also", "north", "--model-dir", tmp_path / "models"]
-        process = await asyncio.create_subprocess_exec(*map(str, command), stdout=DEVNULL, cwd=ROOT)
-        topics = [Topics(federation).status("pi") for federation in ("default", "north")]
-        async with MqttLink(broker.url, client_id="c") as link:
-            await up(link)
-            await link.subscribe(topics)
-            for online in (True, False):
-                waited = set(topics)
-                while waited:
-                    arrived = await message(link)
-                    if AgentStatus.from_bytes(arrived.payload).online is online:
-                        waited.discard(arrived.topic)
-                if online:
-                    process.terminate()
-        assert await process.wait() == 0
-        folders = [tmp_path / "state", tmp_path / "state" / "@north"]
-        assert all((folder / "models").is_dir() for folder in folders)
-        assert (tmp_path / "models" / "@north").is_dir(), "models in use are apart"
 
 
 def test_start_refuses_wrong_options_before_it_connects(tmp_path: Path) -> None:

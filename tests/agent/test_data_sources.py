@@ -17,9 +17,6 @@ from covey.agent.data import tables
 from covey.agent.data.check import load_local
 from covey.agent.data.named import device_entries
 from covey.agent.data_place import DataWatch, GrowingFolder, daily_files, fingerprint, place_of
-from covey.extras.formats import sqlite_rows
-from covey.extras.in_use.unlabelled import cells_of, load_unlabelled
-from covey.extras.proposals.proposal_data import describe
 from covey.shared.errors import DataError, UserError
 from covey.shared.own_code.plugins import data_code
 from covey.shared.scenario.task import Task
@@ -37,7 +34,6 @@ TASK = Task.model_validate(
         "model": {"name": "linear"},
     }
 )
-ALL = 'SELECT * FROM "all readings" ORDER BY time'
 Row = tuple[str, float, str, str]
 
 
@@ -95,29 +91,6 @@ def daily(folder: Path, suffix: str = ".csv", days: int = DAYS) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["table", "query", ".csv", ".parquet"])
-def test_every_source_gives_the_data_set_of_one_file_with_the_same_rows(
-    tmp_path: Path, database: Path, rows: list[Row], kind: str
-) -> None:
-    source = {
-        "table": f"sqlite:{database}?table=all readings",
-        "query": f"sqlite:{database}?query={ALL}",
-    }.get(kind) or str(daily(tmp_path / "daily", kind))
-    whole = str(as_csv(tmp_path / "whole.csv", rows))
-    for task in (TASK, TASK.model_copy(update={"test": "random"})):
-        found, expected = load_local(source, task=task), load_local(whole, task=task)
-        assert np.array_equal(found.features, expected.features)
-        assert np.array_equal(found.targets, expected.targets)
-        assert np.array_equal(found.test_features, expected.test_features)
-    told, like = describe(source), describe(whole)
-    assert told.columns == like.columns
-    assert told.samples == like.samples
-    samples = load_unlabelled(Path(source), TASK)
-    assert samples.rows == load_unlabelled(Path(whole), TASK).rows
-    kept = cells_of(Path(source), TASK, [1, 8], ["maker"])
-    assert kept == [["ABB"], ["KSB"]]
-
-
 @pytest.mark.parametrize(
     ("source", "why"),
     [
@@ -144,17 +117,6 @@ def test_a_mistake_about_a_database_is_one_sentence_that_shows_nothing_of_it_els
     assert not any(word in caught.value.public for word in ("readings", "speeds", str(database)))
     assert database.read_bytes() == before
     assert sorted(path.name for path in database.parent.iterdir()) == ["plant.db"]
-
-
-def test_a_database_that_another_program_has_locked_is_named_after_a_while(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite_rows, "WAIT_S", 0.05)
-    other = sqlite3.connect(database)
-    other.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(DataError, match="locked; another program writes to it; try again"):
-        load_local(f"sqlite:{database}?table=all readings")
-    other.close()
 
 
 @pytest.fixture
@@ -238,18 +200,6 @@ def test_a_line_that_is_still_being_written_waits_for_its_end(
     grown = load_local(folder, task=TASK)
     assert read() == ["2026-11-02.csv", "2026-11-03.csv"], "its last line counts from now on"
     assert len(grown.targets) + len(grown.test_targets) == 18
-
-
-def test_a_fault_in_a_folder_names_its_file_and_its_row(tmp_path: Path) -> None:
-    folder = daily(tmp_path / "daily")
-    as_csv(folder / "2026-11-03.csv", [("2026-11-03 00:00", "fast", "ABB", "ok")])  # type: ignore[list-item]
-    with pytest.raises(DataError, match=r"2026-11-03.csv: .*row 1.*'fast'"):
-        load_local(folder, task=TASK)
-    (folder / "2026-11-03.csv").write_text("time,pace,maker,worn\n2026-11-03,1,ABB,ok\n")
-    with pytest.raises(DataError, match=r"(?s)2026-11-03.csv: .*'speed'"):
-        load_local(folder, task=TASK)
-    with pytest.raises(DataError, match=r"2026-11-03.csv.*only one of them has 'pace', 'speed'"):
-        describe(str(folder))
 
 
 def test_a_folder_of_devices_is_not_taken_for_one_that_grows(tmp_path: Path) -> None:

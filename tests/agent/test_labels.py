@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,10 @@ from pydantic import ValidationError
 from covey.agent.data.check import inspect, load_local
 from covey.agent.data.fit import fit
 from covey.agent.data.load import load
-from covey.agent.training.learner import TorchLocal
-from covey.coordinator.run.result import result_of
-from covey.extras.in_use.kept_versions import Version
-from covey.extras.in_use.model_file import save_model
-from covey.extras.in_use.predict import Predictor, as_csv
-from covey.extras.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.shared.errors import DataError
 from covey.shared.numerics.figures import answers, baseline_figures, errors, figures_of
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Training
-from covey.shared.strategies.client_half import Local
-from tests.kit.device_run import devices, scenes
 
 pytestmark = pytest.mark.usefixtures("single_thread")
 
@@ -123,52 +113,3 @@ def test_figures_of_labels_are_known_by_hand() -> None:
     assert errors(truth, found, "auc") == pytest.approx(-np.log(own).mean(axis=1))
     assert answers(np.zeros((1, 3), np.float32), "labels").tolist() == [[0.5] * 3]
     assert baseline_figures(truth, truth)["f1"] == pytest.approx(4 / 5)
-
-
-def test_both_learners_train_on_labels_alike(tmp_path: Path) -> None:
-    path = str(table(tmp_path, 60))
-    start = np.full(layout_of_task(TASK).size, 0.1, np.float32)
-    settings = Training(epochs=3, batch=8, lr=0.5)
-    found: list[Local] = [
-        kind(
-            load_local(path, None, TASK), TASK, layout_of_task(TASK), settings, generator(1, "test")
-        )
-        for kind in (TorchLocal, NumpyLocal)
-    ]
-    gradients = [local.gradient(start) for local in found]
-    ends = [local.train(start).end for local in found]
-    assert gradients[0] == pytest.approx(gradients[1], abs=1e-5)
-    assert ends[0] == pytest.approx(ends[1], abs=1e-5)
-    assert found[1].loss(ends[1]) < found[1].loss(start) < 2 * math.log(2)
-
-
-@pytest.mark.parametrize("strategy", ["fedavg", "kin", "flux", "pacfl"])
-def test_a_run_learns_several_labels_and_its_model_predicts_each(
-    tmp_path: Path, strategy: str
-) -> None:
-    files = {f"site-{i}": table(tmp_path / str(i), 80, i) for i in range(4)}
-    scene = scenes(DOCUMENT)(
-        strategy={"name": strategy}, training={"epochs": 5, "batch": 8, "lr": 0.5}
-    )
-    run = devices(tmp_path / "run", scene, files)
-    result = result_of(run, None).to_json()
-    assert result["measure"] == "f1"
-    assert result["accuracy"]["server"]["f1"]["macro"] > 0.8
-    if strategy != "fedavg":
-        return
-    file = tmp_path / "model.safetensors"
-    mixture = ((1.0, run.models[0]),)
-    save_model(
-        file, Version("r", 3, None), run.task_of_models, mixture=mixture, layout=run.setup.layout
-    )
-    predictor = Predictor(file)
-    new = tmp_path / "new.csv"
-    new.write_text("y,x\n-9,5\n5,9")
-    found = predictor.predict(new)
-    assert as_csv(found).splitlines()[0] == (
-        "row,prediction_right,probability_right,prediction_high,probability_high,"
-        "prediction_far,probability_far"
-    )
-    assert [one.several["prediction_high"] for one in found] == [0, 1]
-    assert [one.prediction for one in found] == ["right", "right, high, far"]
-    assert predictor.score(files["site-0"]).figures["macro F1"] > 0.8

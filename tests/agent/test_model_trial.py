@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import save_file
 from torch import nn
 from torch.nn import functional
 
@@ -22,8 +20,6 @@ from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import build, initial, layout_of, model_of, tensors_of
 from covey.coordinator.record.notices import ModelChosen, Notice
 from covey.coordinator.view.lines import phase_line
-from covey.extras.in_use.program import export
-from covey.extras.pages.run_facts import facts_of
 from covey.shared.errors import PublicError, UserError
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
@@ -578,21 +574,6 @@ def test_an_error_in_the_middle_of_a_training_is_one_sentence_with_its_line() ->
     assert caught.value.public.startswith("the user's own code raised Odd; ")
 
 
-@pytest.mark.parametrize("name", ["Tied", "Masked", "Places", "Frozen"])
-def test_an_exported_program_gives_what_the_model_gives(name: str, tmp_path: Path) -> None:
-    local, start, layout = local_of(name)
-    trained = Split.by_patterns(layout, (), (), ()).trains
-    end = local.train(start, Drill(trained=trained)).end
-    facts = {"task": task_of(name).for_agents()}
-    file = tmp_path / "cluster-0.safetensors"
-    save_file(dict(layout.named(end)), file, metadata={"facts": json.dumps(facts)})
-    export(file, tmp_path / "model.pt2", ALLOWED)
-    program = torch.export.load(tmp_path / "model.pt2").module()
-    features = data_of(task_of(name), n=11).test_features
-    outputs = program(torch.from_numpy(features)).detach().numpy()
-    assert np.allclose(outputs, local.predict(end, "test"), atol=1e-5)
-
-
 def test_a_layout_has_the_names_of_what_is_frozen_on_the_wire_and_only_then() -> None:
     _, layout = model_of(task_of("Frozen"), ALLOWED)
     assert Layout.from_wire(layout.to_wire()) == layout
@@ -631,25 +612,6 @@ def small(model: str) -> dict[str, Any]:
 @pytest.fixture
 def nets_of_workers(nets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(nets.parent))
-
-
-@pytest.mark.usefixtures("nets_of_workers")
-def test_a_training_without_a_step_is_no_success_and_agents_without_tests_are_named(
-    tmp_path: Path,
-) -> None:
-    folder = tmp_path / "run"
-    result = covey.run(small("row_norm"), folder, allow=["own_nets"])
-    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    evaluated = next(line for line in rounds if line["phase"] == "evaluate")
-    assert evaluated["untested"] == ["agent-3"]
-    assert evaluated["evaluation"]["server"]["agents"] == 3
-    [trained] = [line for line in rounds if line["phase"] == "train"]
-    assert trained["missing"] == ["agent-0"]
-    assert "the training made no step" in str(result.summary)
-    samples = [(row["samples"], row["test_samples"]) for row in result.agents()]
-    assert samples == [(1, 5), (11, 5), (12, 5), (12, 0)]
-    trouble = facts_of(folder).trouble
-    assert trouble["agent-3"] == "no test samples"
 
 
 @pytest.mark.usefixtures("nets_of_workers")

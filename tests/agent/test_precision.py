@@ -15,7 +15,6 @@ from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.agent.training.objective import TaskLoss, in_precision, supervised
 from covey.agent.training.sgd import ScaledSteps
-from covey.extras.light.numpy_learner import NumpyLocal
 from covey.shared.errors import PublicError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Model, Task
@@ -84,13 +83,6 @@ def test_a_device_without_a_gpu_refuses_float16(monkeypatch: pytest.MonkeyPatch)
 def test_a_scenario_for_processors_refuses_float16() -> None:
     with pytest.raises(ValidationError, match="set device to auto"):
         scenes(training={"precision": "fp16"})
-
-
-def test_numpy_refuses_another_precision() -> None:
-    task = Task(features=(1, 8, 8), classes=4, model=Model(name="linear"))
-    device = local(NumpyLocal, "bf16", task)
-    with pytest.raises(PublicError, match=r"training\.precision is bf16.*--learner torch"):
-        device.train(initial(task, 1)[0])
 
 
 scenes = Scenes.of("precision", DIGITS, rounds={"count": 1})

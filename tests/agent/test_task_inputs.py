@@ -15,7 +15,6 @@ from covey.agent.data.check import inspect, load_local
 from covey.agent.data.local import prepared
 from covey.agent.data.scaling import in_units_of_the_data, standardised_targets
 from covey.agent.data.survey import DataSurvey
-from covey.extras.in_use.unlabelled import load_unlabelled
 from covey.shared.errors import DataError, PublicError
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.task import Task
@@ -96,18 +95,6 @@ def test_a_check_shows_missing_cells_unknown_words_and_what_would_be_sent(tmp_pa
         and "the words 'blue', 'green' of column 'colour'" in note
         for note in sent
     )
-
-
-def test_rows_to_predict_need_no_label_and_keep_their_numbers(tmp_path: Path) -> None:
-    path = written(tmp_path, "weight,colour,age", "70,red,30", "80,blue,", name="new.csv")
-    samples = load_unlabelled(path, task())
-    assert prepared(samples.data, task()).features.tolist() == [
-        [30, 1, 0, 0, 70],
-        [40, 0, 0, 1, 80],
-    ]
-    assert list(samples.rows) == [1, 2]
-    path = written(tmp_path, HEADER, *ROWS, name="new.csv")
-    assert list(load_unlabelled(path, task(impute="drop", target="label")).rows) == [1]
 
 
 def test_words_of_a_test_part_that_training_rows_lack_are_kept(tmp_path: Path) -> None:
@@ -275,25 +262,6 @@ def test_one_row_keeps_its_inputs_whatever_the_other_rows_are(tmp_path: Path) ->
     other = load(written(tmp_path, HEADER, *reversed(ROWS), name="b.csv"), task=task())
     backwards = replace(other, features=other.features[::-1])
     assert np.array_equal(prepared(one, task()).features, prepared(backwards, task()).features)
-
-
-@pytest.mark.parametrize("name", ["data.csv", "data.parquet"])
-def test_a_column_that_a_device_may_lack_counts_as_missing_cells(tmp_path: Path, name: str) -> None:
-    """Numbers get the value of the task, a word the input for other words; other columns are still required."""
-    own = task(optional=("age", "colour"))
-    path = written(tmp_path, "weight,label", "70,1", "80,0", "90,1", name=name)
-    data = load(path, task=own)
-    expected = [[40, 0, 0, 1, weight] for weight in (70, 80, 90)]
-    assert prepared(data, own).features.tolist() == expected
-    assert "missing cells: 'age' 3, 'colour' 3 (task.impute: values of the task)" in (
-        inspect(data, own).notes
-    )
-    new = load_unlabelled(written(tmp_path, "weight", "70", "80", name=f"new-{name}"), own)
-    assert len(new.rows) == 2
-    sent = DataSurvey(data, task(optional=("age",), impute="mean")).statistics()
-    assert sent["count"] == [0, 3]
-    with pytest.raises(DataError, match="no column 'colour'"):
-        load(path, task=task(optional=("age",)))
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,8 @@ from PIL import Image
 from pydantic import ValidationError
 
 from covey.agent.data import load
-from covey.agent.data.check import load_local
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
-from tests.kit.device_run import devices, scenes
 
 
 def task(**keys: Any) -> Task:
@@ -67,35 +65,3 @@ def test_without_resize_mixed_sizes_are_refused_with_the_way_out(tmp_path: Path)
 def test_resize_needs_features_of_an_image(features: tuple[int, ...]) -> None:
     with pytest.raises(ValidationError, match="resize is for images"):
         task(features=features)
-
-
-def photos(folder: Path, device: int) -> Path:
-    """Dark and light images with a gradient, each of a size of its own."""
-    rng = np.random.default_rng(device)
-    for number in range(24):
-        name = ("dark", "light")[number % 2]
-        height, width = rng.integers(5, 30, 2)
-        noise = rng.integers(0, 90, (height, width))
-        pixels = noise + (30 if name == "dark" else 120)
-        path = folder / f"device-{device}" / name / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels.astype(np.uint8)).save(path)
-    return folder / f"device-{device}"
-
-
-@pytest.mark.parametrize("method", ["fedavg", "local"])
-def test_a_folder_of_mixed_sizes_from_files_to_figures(tmp_path: Path, method: str) -> None:
-    scene = scenes(
-        {
-            "features": [1, 8, 8],
-            "classes": ["dark", "light"],
-            "resize": "bilinear",
-            "standardise": "federated",
-            "model": {"name": "linear"},
-        }
-    )(method)
-    files = {f"device-{i}": photos(tmp_path, i) for i in range(3)}
-    assert load_local(files["device-0"], task=scene.task).shape == (1, 8, 8)
-    run = devices(tmp_path / "run", scene, files)
-    accuracies = [figures["tuned"]["accuracy"] for figures in run.members.evaluation.values()]
-    assert np.mean(accuracies) > 0.8

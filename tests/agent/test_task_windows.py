@@ -10,14 +10,12 @@ import pytest
 from pydantic import ValidationError
 
 from covey.agent.data import load, with_test
-from covey.agent.data.check import inspect, load_local
+from covey.agent.data.check import inspect
 from covey.agent.data.local import prepared
 from covey.agent.data.windows import earlier_and_latest
-from covey.extras.in_use.unlabelled import load_unlabelled
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 from tests.agent.test_task_columns import written
-from tests.kit.device_run import devices, scenes
 
 
 def task(rows: int = 3, **keys: Any) -> Task:
@@ -88,13 +86,6 @@ def test_missing_cells_and_words_of_windows_become_inputs(tmp_path: Path) -> Non
     dropped = load(path, task=own.model_copy(update={"impute": "drop"}))
     assert dropped.columns is not None
     assert (len(dropped.targets), dropped.columns.left_out) == (2, 1)
-
-
-def test_windows_to_predict_have_the_number_of_their_last_row(tmp_path: Path) -> None:
-    path = written(tmp_path, "device,y,x", *[f"a,{i},{10 + i}" for i in range(5)], name="new.csv")
-    samples = load_unlabelled(path, task())
-    assert list(samples.rows) == [3, 5]
-    assert samples.data.features[0].tolist() == [[10, 11, 12], [0, 1, 2]]
 
 
 def test_the_latest_windows_test_and_no_row_is_in_both_parts(tmp_path: Path) -> None:
@@ -172,40 +163,3 @@ def test_a_window_that_does_not_go_with_the_task_is_refused(
 
 
 # -- a whole run ------------------------------------------------------------------------------------------------------
-
-
-def recording(folder: Path, device: int) -> Path:
-    """Two sensors of a machine that idles (flat) or runs (a wave), in stretches of 24 rows."""
-    rng = np.random.default_rng(device)
-    lines: list[str] = []
-    for row in range(480):
-        runs = (row // 24) % 2 == 1
-        wave = np.sin(row) if runs else 0.0
-        noise = rng.normal(0, 0.1, 2)
-        state = "run" if runs else "idle"
-        x = "" if row % 50 == 7 else f"{wave + noise[0]:.3f}"
-        lines.append(f"{row},{x},{5 + wave + noise[1]:.3f},{state}")
-    return written(folder / f"device-{device}", "time,x,y,state", *lines)
-
-
-@pytest.mark.parametrize("method", ["fedavg", "local"])
-def test_windows_over_series_from_files_to_figures(tmp_path: Path, method: str) -> None:
-    scene = scenes(
-        {
-            "features": [2, 12],
-            "classes": ["idle", "run"],
-            "columns": ["x", "y"],
-            "target": "state",
-            "ignore": ["time"],
-            "impute": "median",
-            "standardise": "federated",
-            "window": {"rows": 12, "stride": 6, "label": "majority"},
-            "model": {"name": "mlp", "options": {"hidden": 16}},
-        }
-    )(method)
-    files = {f"device-{i}": recording(tmp_path, i) for i in range(3)}
-    assert load_local(files["device-0"], task=scene.task).features.shape[1:] == (2, 12)
-    run = devices(tmp_path / "run", scene, files)
-    accuracies = [figures["tuned"]["accuracy"] for figures in run.members.evaluation.values()]
-    assert len(accuracies) == 3
-    assert np.mean(accuracies) > 0.8

@@ -17,8 +17,6 @@ import pytest
 from covey.agent.policy import OwnersRules, Policy
 from covey.agent.worker.memory_file import StoredMemory
 from covey.agent.worker.worker import answer
-from covey.extras.secure.secure_folder import SIGNING_KEY, SecureFolder
-from covey.extras.secure.simulated import simulated_identity
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.client_half import LAST_MODEL
@@ -55,7 +53,6 @@ NOISY: dict[str, Any] = {
 }
 EVERYTHING = {"tune_epochs": 1, "track": True, "deliver": {}}
 JUDGED: dict[str, Any] = {"numbers": {"judge": 0}}
-SEED = 3
 ILL = "age,ill\n50,yes\n60,no\n70,yes\n80,no\n55,yes\n65,no\n75,yes\n85,no\n"
 
 
@@ -258,30 +255,6 @@ def test_a_card_has_no_noise_and_stays_where_the_owner_demands_dp_sgd(tmp_path: 
     )
 
 
-def with_keys(folder: Path) -> None:
-    """Keys of a device that takes part in secure sums."""
-    identity = simulated_identity(SEED, "a1")
-    SecureFolder.take_entry(folder, identity.entry, identity.fleet)
-    (folder / SIGNING_KEY).write_bytes(identity.secret)
-
-
-def test_a_figure_right_after_training_does_not_ride_along_with_what_the_owner_shows(
-    tmp_path: Path,
-) -> None:
-    """`evaluation.track` is measured after the report of secure sums was stripped of its numbers."""
-    with_keys(tmp_path / "secure")
-    device = Device(tmp_path, "privacy={secure_least: 5, secure_clear: true}")
-    report = device.report(
-        phase="signature",
-        strategy={"name": "fedclust"},
-        evaluation=EVERYTHING,
-        sizes={"signature": VALUES},
-        privacy={"secure": {"clip": 1.0}, "local": None, "signatures": None, "rounds": 1},
-    )
-    assert report.vectors.keys() == {"signature"}
-    assert figures(report) == {}
-
-
 def test_a_device_that_demands_sums_gives_no_figure_of_models_that_a_coordinator_chose(
     tmp_path: Path,
 ) -> None:
@@ -291,27 +264,6 @@ def test_a_device_that_demands_sums_gives_no_figure_of_models_that_a_coordinator
     for model in asked:
         report = device.report(model, phase="evaluate", evaluation=EVERYTHING, **JUDGED)
         assert figures(report) == {}
-
-
-SUMMED: dict[str, Any] = {"secure": {"clip": 1.0}, "local": None, "signatures": None, "rounds": 1}
-
-
-@pytest.mark.parametrize("limit", ["", "privacy={secure_least: 5}"])
-def test_the_oracle_of_chosen_models_has_no_figure_of_one_agent_under_secure_sums(
-    tmp_path: Path, limit: str
-) -> None:
-    """Some 160 figures of models that a coordinator chose gave this agent's update, also where its run had secure sums."""
-    with_keys(tmp_path / "secure")
-    device = Device(tmp_path, limit)
-    unit = np.eye(VALUES)
-    asked = [np.zeros(VALUES), *unit, *-unit, *(one + unit[0] for one in unit[1:])]
-    for model in asked:
-        wanted: dict[str, Any] = {"phase": "evaluate", "evaluation": EVERYTHING}
-        assert figures(device.report(model, privacy=SUMMED, **wanted)) == {}
-        for privacy in (SUMMED, None):  # a vector, without members to hide it
-            sized = device.report(model, privacy=privacy, sizes={"model": VALUES}, **wanted)
-            assert (sized.vectors, sized.numbers) == ({}, {})
-            assert "secure sums" in str(sized.failure)
 
 
 KEPT = ["labels=hidden", "words=hidden", "privacy={secure_least: 5}", "privacy={local_epsilon: 1}"]

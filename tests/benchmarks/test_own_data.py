@@ -19,8 +19,8 @@ from benchmarks.own_data import (
     write_series,
     write_tables,
 )
+from covey.extras.simulate.tests.device_run import devices
 from covey.shared.scenario.scenario import Scenario
-from tests.kit.device_run import devices
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 ACTIVITIES = ("laying", "sitting", "standing", "walking", "walking_downstairs", "walking_upstairs")

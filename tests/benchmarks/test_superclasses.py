@@ -13,7 +13,7 @@ from covey.agent.data.named import load_named
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.coordinator.run.options import RunOptions
 from covey.extras.simulate.driver import simulate
-from tests.kit.device_run import here
+from covey.extras.simulate.tests.device_run import here
 from tests.kit.scenes import DIGITS, Scenes
 
 TARGETS = np.arange(2000) % 10

@@ -2,7 +2,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,13 +13,8 @@ from typer.testing import CliRunner
 
 from covey.broker.cli.program import app
 from covey.broker.limits import MAX_PACKET_BYTES, Limits
-from covey.broker.programs import process
 from covey.broker.programs import run as broker_run
 from covey.broker.programs.mosquitto import Mosquitto, answers
-from covey.broker.programs.options import BrokerOptions
-from covey.broker.programs.run import FALLBACK, available_broker
-from covey.extras.embedded.program import EmbeddedBroker
-from covey.extras.embedded.websocket_gateway import WebsocketGateway
 from covey.shared.errors import UserError
 from tests import brokers
 from tests.certificates import Authority
@@ -137,43 +131,6 @@ async def test_the_log_of_mosquitto_is_shown_if_it_does_not_start() -> None:
         await Mosquitto(config="listener {port} 127.0.0.1\nnonsense true\n").__aenter__()
 
 
-BOTH_BROKERS = pytest.mark.parametrize(
-    "kind", [EmbeddedBroker, pytest.param(Mosquitto, marks=[pytest.mark.broker, needs_mosquitto])]
-)
-
-
-@BOTH_BROKERS
-async def test_a_free_port_that_is_taken_meanwhile_is_replaced_by_another(
-    kind: type[EmbeddedBroker] | type[Mosquitto], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So it is for the broker, and for the websockets in front of it."""
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        taken = other.getsockname()[1]
-        free, free_too = free_ports(2)
-        found = iter([taken, free, taken, free_too])
-        monkeypatch.setattr(process, "free_port", lambda options, option: next(found))
-        async with kind() as broker:
-            assert broker.url.port == free
-            async with WebsocketGateway(BrokerOptions(), 0, broker.url) as gateway:
-                assert gateway.url.port == free_too
-
-
-async def test_a_requested_port_that_is_taken_meanwhile_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The process that ends by itself is left alone: `terminate` looks for its exit code, and may take it from asyncio."""
-
-    def terminate(process: asyncio.subprocess.Process) -> None:
-        pytest.fail("the exit code of the broker would be lost now and then")
-
-    monkeypatch.setattr(asyncio.subprocess.Process, "terminate", terminate)
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        taken = other.getsockname()[1]
-        monkeypatch.setattr(process, "free_port", lambda options, option: options.port)
-        with pytest.raises(UserError, match=f"port {taken} on 127.0.0.1: .* --port "):
-            await EmbeddedBroker(BrokerOptions(port=taken)).__aenter__()
-
-
 @pytest.mark.parametrize(
     ("option", "number", "expected"),
     [
@@ -202,15 +159,6 @@ async def test_a_tls_listener_counts_as_ready_only_once_it_shakes_hands() -> Non
     port = server.sockets[0].getsockname()[1]
     assert not await answers("127.0.0.1", port, tls=True)
     server.close()
-
-
-def test_without_mosquitto_the_embedded_broker_takes_its_place_with_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("covey.broker.programs.run.find", lambda: None)
-    said: list[str] = []
-    assert available_broker(said.append) is EmbeddedBroker
-    assert said == [FALLBACK]
 
 
 @pytest.mark.parametrize("options", [["--embedded"], []])

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from covey.extras.doctor.of_run import at_the_end
-from tests.kit.device_run import devices, scenes
+from covey.extras.secure.tests.secure_run import scene
+from covey.extras.simulate.tests.device_run import devices, scenes
 from tests.kit.gateways import COLUMNS, TASK, Rows, rows, written
-from tests.kit.secure_run import scene
 from tests.kit.small_run import in_process
 
 GATEWAYS, OTHERS = 45, 30

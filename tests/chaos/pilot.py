@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 
+from covey.extras.pages.tests.looks import flaws, views_of, whole_page
 from covey.shared.sentences import counted
 from tests.browser import CHROMIUM, browser
 from tests.chaos import check
 from tests.chaos.proxy import Proxy
 from tests.chaos.site import Program, Site, python
 from tests.kit.scenes import start_file
-from tests.looks import flaws, views_of, whole_page
 from tests.processes import free_port, free_ports
 
 LEARNS = ("--learner", "numpy", "--threads", "1")

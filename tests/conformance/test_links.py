@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import os
 import uuid
@@ -12,9 +11,6 @@ from typing import Any
 
 import pytest
 
-from covey.broker.programs.mosquitto import Mosquitto, find
-from covey.broker.programs.options import BrokerOptions
-from covey.extras.embedded.program import EmbeddedBroker
 from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.link import Down, Link, Received, Up, Will
 from tests.brokers import NAMES, open_link
@@ -293,19 +289,3 @@ async def test_a_link_comes_back_after_a_restart_of_the_memory_broker(topic: str
         broker.back_at = 0.0
 
     await works_again_after(end, begin, broker, topic)
-
-
-@pytest.mark.parametrize(
-    "kind", [EmbeddedBroker, pytest.param(Mosquitto, marks=pytest.mark.broker)]
-)
-async def test_a_link_comes_back_after_a_restart_of_a_real_broker(
-    kind: type[EmbeddedBroker] | type[Mosquitto], topic: str
-) -> None:
-    if kind is Mosquitto and find() is None:
-        pytest.skip("mosquitto is not installed")
-    async with kind() as first, contextlib.AsyncExitStack() as running:
-
-        async def begin() -> None:
-            await running.enter_async_context(kind(BrokerOptions(port=first.url.port)))
-
-        await works_again_after(first.kill, begin, str(first.url), topic)

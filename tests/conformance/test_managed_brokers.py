@@ -13,7 +13,6 @@ from covey.agent.device.service import NameTakenError
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.connect import fitted
-from covey.extras.scale.tests.test_aggregators import AggregatedFleet
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.profiles import KIB, MOSQUITTO, PROFILES, Profile
 from covey.shared.scenario.scenario import Scenario
@@ -153,28 +152,6 @@ def test_the_same_without_the_profile_exceeds_a_limit_and_does_not_end(
     run = trial.over(tmp_path, broker)
     assert broker.offences[exceeded]
     assert run is None
-
-
-def test_an_aggregator_fetches_its_task_in_the_window_that_its_broker_allows(
-    tmp_path: Path,
-) -> None:
-    trial = Trial(BY_NAME["aws"], **MANY, agents=8)
-    broker = LimitedBroker(trial.profile)
-    fleet = AggregatedFleet(tmp_path / "summed", trial.scene, shards=1, **PATIENT)
-    fleet.brokers = [broker]
-    fleet.people = fleet.pool.people = trial.fleet
-
-    async def whole() -> Run:
-        async with fleet:
-            start = start_of(trial.scene, trial.fleet)
-            return await fleet.serve(
-                Run.start(tmp_path / "run", fleet.scene, start, rules=fleet.rules, run="r1", now=0)
-            )
-
-    summed = clock.run(whole(), within_s=PATIENCE_S)
-    assert fingerprint(summed) == fingerprint(trial.alone(tmp_path / "alone"))
-    assert fleet.sums
-    assert not broker.offences
 
 
 async def _twins(folder: Path) -> None:

@@ -8,8 +8,6 @@ import pytest
 
 from covey.coordinator.report import tables
 from covey.coordinator.run.result import result_of
-from covey.extras.pages.figure_pictures import CURVES
-from covey.extras.pages.html_report import shown_modes
 from covey.shared.numerics.figures import baseline_figures
 from tests.kit import small_run
 
@@ -78,11 +76,3 @@ def test_a_run_states_in_words_what_its_agents_use_and_who_uses_no_model() -> No
         "use no model, because none is better than the constant there: pi-3"
     )
     assert tables.used(with_modes(server=0.5)) == ""
-
-
-def test_a_page_leaves_e_delivered_out_where_no_agent_has_a_judge() -> None:
-    result = {**with_modes(server=0.9, tuned=0.8, delivered=0.9), "never_trained": []}
-    assert list(shown_modes(result)) == ["server", "tuned"]
-    uses = {"pi-1": {"served": 1.0}}
-    assert list(shown_modes({**result, "uses": uses})) == ["server", "delivered", "tuned"]
-    assert "delivered" not in CURVES

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from pyarrow import parquet
 
 from covey.agent.worker.perform import Worked, worked
 from covey.coordinator.record import records
-from covey.coordinator.run.options import RunOptions
 from covey.coordinator.run.result import write_all
-from covey.extras.compare.tests.comparisons import DIGITS
-from covey.extras.compare.tests.comparisons import scenario as small
-from covey.extras.simulate import driver
-from covey.extras.simulate.workers import WorkerPool
-from covey.shared.errors import UserError
-from covey.shared.scenario.fleet import Fleet
-from covey.shared.wire.jobs import Answers, Failure, FindDevice
-from tests.kit.device_run import here
 from tests.kit.small_run import fingerprint, in_process, scenario
 
 
@@ -94,68 +84,3 @@ def test_the_number_of_workers_does_not_make_another_scenario() -> None:
     assert records.scenario_digest(one_worker) == records.scenario_digest(one_per_core)
     other_fleet = scenario("fedavg", fleet={**fleet, "agents": 9})
     assert records.scenario_digest(one_worker) != records.scenario_digest(other_fleet)
-
-
-class NoGpu:
-    """Workers without a GPU; they are given no other job."""
-
-    def call(self, job: Any) -> Failure:
-        assert job == FindDevice(wanted="cuda")
-        return Failure(why="training.device: torch can use no cuda here")
-
-
-def test_a_simulation_refuses_a_missing_device_before_any_agent_trains(tmp_path: Path) -> None:
-    scene = scenario("fedavg", training={"device": "cuda"}).model_copy(
-        update={"fleet": Fleet(agents=8)}
-    )
-    options = RunOptions(tmp_path / "run")
-    with pytest.raises(UserError, match=r"training\.device: torch can use no cuda here"):
-        driver.simulate(scene, options, cast(WorkerPool, NoGpu()), lambda row: None)
-
-
-def test_a_simulation_that_trains_agents_together_gets_the_figures_of_single_ones(
-    tmp_path: Path,
-) -> None:
-    results = []
-    for together in (None, 2):
-        fleet = {**DIGITS["fleet"], "together": together}
-        options = RunOptions(tmp_path / str(together))
-        scene = small(fleet=fleet, rounds={"count": 2, "participation": 1.0})
-        results.append(driver.simulate(scene, options, here(), lambda row: None))
-    alone, batch = results
-    assert (alone["devices"], batch["devices"]) == ({"cpu": 6}, {"cpu batched": 6})
-    for mode in ("server", "tuned"):
-        ours, theirs = (one["accuracy"][mode]["loss"]["macro"] for one in (batch, alone))
-        assert ours == pytest.approx(theirs, rel=1e-3)
-
-
-class Unhurried(WorkerPool):
-    """A worker that begins when it is allowed to."""
-
-    def __init__(self, log: Path) -> None:
-        super().__init__(1, log)
-        self.may_begin = Event()
-
-    def call(self, job: Any) -> Any:
-        self.may_begin.wait()
-        return Answers(answers=[f"did {one}" for one in getattr(job, "jobs", ())])
-
-
-def test_a_job_that_is_cancelled_in_time_is_left_out_of_its_group(tmp_path: Path) -> None:
-    pool = Unhurried(tmp_path / "log")
-    first = pool.submit(cast(Any, "busy"))
-    jobs: Any = pool.submit_together(cast(Any, list("abc")))
-    assert jobs[1].cancel()
-    pool.may_begin.set()
-    assert first.result() == Answers(answers=[])
-    assert [jobs[0].result(), jobs[2].result()] == ["did a", "did c"]
-
-
-def test_a_worker_that_dies_fails_all_jobs_of_its_group(tmp_path: Path) -> None:
-    class Dying(Unhurried):
-        def call(self, job: Any) -> Any:
-            raise UserError("a worker process died")
-
-    for job in Dying(tmp_path / "log").submit_together(cast(Any, list("ab"))):
-        with pytest.raises(UserError, match="worker process died"):
-            job.result()

@@ -13,7 +13,6 @@ import pytest
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.spool import REPORTS, Circumstances, Spool
-from covey.extras.secure.progress import GroupSum, Progress, SealedState, SummedFigures
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.storage import files
@@ -171,23 +170,6 @@ def test_a_checkpoint_cut_short_anywhere_is_refused_and_left_alone(tmp_path: Pat
         with pytest.raises(UserError, match="cut short"):
             Checkpoint(tmp_path).facts()
         assert manifest.read_bytes() == whole[:length]
-
-
-def test_a_state_in_a_state_keeps_its_kind_and_a_strange_key_in_it_is_another_versions(
-    tmp_path: Path,
-) -> None:
-    one = GroupSum("0", ("a", "b", "c"), 3, contents={"total": vector(1, 2)})
-    sealed = SealedState(state(), Progress(sums=(one,), figures=SummedFigures(groups=(("a",),))))
-    for found in (Checkpoint(tmp_path).save({}, sealed), Checkpoint(tmp_path).state(sealed)):
-        assert same(found.inner, sealed.inner)
-        assert (found.progress.sums[0].members, found.progress.figures) == (
-            one.members,
-            sealed.progress.figures,
-        )
-    for older in (state(), SealedState(one)):
-        Checkpoint(tmp_path).save({}, older)
-        with pytest.raises(UserError, match="was begun with"):
-            Checkpoint(tmp_path).state(sealed)
 
 
 def test_a_missing_array_is_named_when_the_state_is_read(tmp_path: Path) -> None:

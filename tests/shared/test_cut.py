@@ -9,14 +9,12 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from covey.extras.groups.kin import Kin
 from covey.shared.numerics import kinship
 from covey.shared.numerics.clustering import Linkage, euclidean
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import Strategy, View
 from covey.shared.strategies.bases import cut
 from covey.shared.strategies.bases.cut import COUNTS, Chances, Cut
-from covey.shared.strategies.cfl import Cfl
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.fesem import Fesem
@@ -25,7 +23,6 @@ from covey.shared.strategies.ifca import Ifca
 from covey.shared.strategies.pacfl import Pacfl
 from covey.shared.strategies.phase_names import CARD
 from covey.shared.strategies.reading import folded
-from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.strategies.robust import Robust
 from tests.bowl import Softmax, softmax_client
 from tests.drive import Run
@@ -33,7 +30,6 @@ from tests.shared.planted import SGD, bowls, run, setup, softmaxes
 
 NONE: Chances = (0.5, 0.5, 0.5)
 SHIFT: Chances = (0.5, 0.005, 0.5)
-MIN_GROUP = Cfl.model_fields["min_group"].description
 HEADS = np.random.default_rng(5).standard_normal((10, 1))
 
 
@@ -197,14 +193,6 @@ def test_a_fleet_without_two_groups_that_are_large_enough_is_one() -> None:
 def test_the_least_size_of_a_group_next_to_a_cut_that_is_given_is_refused(given: Any) -> None:
     with pytest.raises(ValueError, match=r"leave (it|min_group) out"):
         given()
-
-
-def test_every_method_with_the_gate_has_the_same_least_size_of_a_group() -> None:
-    gated = [kind for kind in BUILT_IN.values() if "gate" in kind.model_fields or kind is Kin]
-    assert len(gated) > 6
-    for kind in gated:
-        assert kind.model_fields["min_group"].default is None
-        assert kind.model_fields["min_group"].description == MIN_GROUP
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, get_args
 
-import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from covey.extras.secure.phases import HEAD
-from covey.shared.candidate_names import REPORTED
 from covey.shared.disclosures import (
     ANY,
-    FIGURES,
-    NUMBERS_OF_EVALUATION,
     NUMBERS_OF_STATISTICS,
     REPORT,
     STATUS,
-    SUMS,
     VECTORS,
     DisclosureRow,
     Promise,
@@ -27,20 +21,11 @@ from covey.shared.disclosures import (
     numbers_of,
 )
 from covey.shared.errors import PublicError
-from covey.shared.numerics.figures import answers, baseline_figures, figures_of, kind_of
 from covey.shared.scenario.fleet_statistics import asked_statistics
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.phase_names import EVALUATE, MODES, MOMENTS, TRAIN
+from covey.shared.strategies.phase_names import EVALUATE, MOMENTS, TRAIN
 from covey.shared.wire.documents import AgentStatus, ModelInUse
 from covey.shared.wire.messages import Encoded, ReportContent
-
-TRUTHS = {
-    "classes": np.array([0, 1, 1, 2]),
-    "values": np.array([0.5, 1.5, 2.0, 4.0], np.float32),
-    "steps": np.arange(8, dtype=np.float32).reshape(4, 2),
-    "labels": np.array([[True, False], [False, True], [True, True], [False, False]]),
-    "anomalies": np.array([True, False, False, True]),
-}
 
 
 def report(**changes: Any) -> ReportContent:
@@ -79,18 +64,6 @@ def fields_of(message: type[BaseModel], within: str = "") -> Iterator[str]:
 def test_each_field_of_a_report_and_of_a_status_has_a_row_and_each_row_a_field() -> None:
     assert set(REPORT) == set(ReportContent.model_fields)
     assert set(STATUS) == set(fields_of(AgentStatus))
-
-
-def test_each_figure_that_an_evaluation_can_produce_has_a_row() -> None:
-    found: set[str] = {"diverged"}
-    for truth in TRUTHS.values():
-        kind = kind_of(truth)
-        width = 3 if kind == "classes" else 2 if truth.ndim == 2 or kind == "anomalies" else 1
-        outputs = np.linspace(0, 1, 4 * width, dtype=np.float32).reshape(4, width)
-        found |= figures_of(truth, answers(outputs, kind)).keys()
-        found |= baseline_figures(truth, truth).keys()
-    assert found == set(FIGURES)
-    assert set(NUMBERS_OF_EVALUATION) == {*MODES, *REPORTED, HEAD, SUMS}
 
 
 TASKS: list[dict[str, Any]] = [
@@ -155,11 +128,6 @@ def test_under_sums_or_noise_what_one_agent_learned_is_not_sent(promise: Promise
     sent = cleared(report(numbers=numbers), TRAIN, [promise])
     assert sent.numbers == {"epsilon": 1.5, "head": [1]}
     assert (sent.loss, sent.steps, sent.examples) == (0.0, 0, 7)
-
-
-def test_under_sums_an_evaluation_leaves_as_a_masked_vector_and_its_head_alone() -> None:
-    numbers = {**{name: {"n": 4, "loss": 0.5} for name in NUMBERS_OF_EVALUATION}, HEAD: [1, 2]}
-    assert cleared(report(numbers=numbers), EVALUATE, [Promise.SUMMED]).numbers == {HEAD: [1, 2]}
 
 
 @pytest.mark.parametrize(

@@ -7,20 +7,13 @@ from typing import Any
 
 import pytest
 
-from covey.extras.secure.secured import Secured
-from covey.methods import Facts, Sealed, Strategy
+from covey.methods import Facts, Sealed
 from covey.shared.strategies.phase_names import SIGNATURE
 from covey.shared.strategies.registry import BUILT_IN
 from tests.kit.small_run import scenario
 from tests.methods import of_each_kind
 
 SEALED = [name for name, kind in BUILT_IN.items() if kind.facts.sealed is not None]
-
-# functions that a coordinator does not ask of a method under secure sums
-NOT_ASKED = {
-    "work": "devices do the method's own work, inside of `OnDevice`",
-    "personal": "as above",
-}
 
 
 @pytest.mark.parametrize(
@@ -46,12 +39,3 @@ def test_under_secure_sums_every_fact_is_that_of_the_method(method: str) -> None
 
 
 SUMS: dict[str, Any] = {"secure": {"clip": 1.0}}
-
-
-def test_under_secure_sums_every_function_of_a_method_is_answered_by_it() -> None:
-    asked = {
-        name
-        for name, value in vars(Strategy).items()
-        if not name.startswith(("_", "model_")) and (callable(value) or isinstance(value, property))
-    }
-    assert asked - vars(Secured).keys() == NOT_ASKED.keys()

@@ -8,16 +8,12 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from covey.agent.device.outbox import Outbox
-from covey.extras.in_use.model_dir import ModelDir
-from covey.extras.secure.secure_folder import SecureFolder
-from covey.extras.users.folder import BrokerFolder
 from covey.shared.errors import UserError, os_errors_as_user_errors
 from covey.shared.storage import files
 from covey.shared.storage.files import obstacle, private_folder, sync, write_private
@@ -84,14 +80,6 @@ def test_a_folder_that_may_not_be_written_is_refused_before_anything_is_kept_in_
     refused = pytest.raises(UserError, match="this user may not read or write it")
     with refused, os_errors_as_user_errors():
         private_folder(tmp_path)
-
-
-def test_the_folder_of_a_broker_is_closed_again_by_each_change(tmp_path: Path) -> None:
-    home = BrokerFolder.create(tmp_path / "home", ["localhost"], 8883)
-    home.folder.chmod(0o755)
-    assert str(home.folder) in read_by_others(tmp_path)
-    home.enroll("pi-7")
-    assert read_by_others(tmp_path) == []
 
 
 # -- errors of a disk ------------------------------------------------------------------------------
@@ -205,28 +193,3 @@ def test_a_file_of_parts_names_itself(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 # -- the folders of a device -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mask", [0, 0o022, 0o077])
-@pytest.mark.parametrize("first", ["keys", "credentials", "outbox", "models", "a person"])
-def test_no_folder_of_a_device_can_be_read_by_others(tmp_path: Path, mask: int, first: str) -> None:
-    state, kept = tmp_path / "state", tmp_path / "models"
-    makers: dict[str, Callable[[], object]] = {
-        "a person": lambda: list(map(os.mkdir, (state, kept))),
-        "keys": lambda: SecureFolder.signing_key(state / "secure"),
-        "credentials": lambda: SecureFolder.take_entry(state / "secure", b"entry", b"fleet"),
-        "models": lambda: ModelDir(kept),
-        "outbox": lambda: Outbox(state).close(),
-    }
-    with masked(mask):
-        makers[first]()
-        if first != "a person":
-            assert read_by_others(tmp_path) == []
-        for name in ("outbox", "models", "keys", "credentials"):
-            makers[name]()
-        (state / "memory-1").write_bytes(b"the device's own model")
-        (kept / "model.safetensors").write_bytes(b"another")
-    assert read_by_others(tmp_path) == []
-    for name in ("signing.key", "entry", "fleet.pub"):
-        found = [path for path in (state / "secure").iterdir() if path.name.startswith(name)]
-        assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in found)

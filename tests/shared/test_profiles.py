@@ -5,23 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from covey.agent.device.events import Action, Subscribe, Unsubscribe
-from covey.broker.programs.mosquitto import Mosquitto
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.link import Received, Subscribed
+from covey.shared.mqtt.link import Subscribed
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.mqtt.part_window import PartWindow
 from covey.shared.mqtt.profiles import HEAD_BYTES, MOSQUITTO, PROFILES, profile_named
 from covey.shared.mqtt.throttle import Throttle
 from tests import clock
-from tests.brokers import ROOMY
-from tests.conformance.test_links import message, up
-from tests.processes import needs_mosquitto
 
 AWS = profile_named("aws")
 
@@ -147,20 +142,3 @@ def test_a_window_that_holds_all_parts_does_not_slide() -> None:
     window.came("p/0")
     assert window.need(PARTS) == []
     assert window.need(PARTS[5:]) == [Unsubscribe(PARTS[:5])]
-
-
-@pytest.mark.broker
-@pytest.mark.processes
-@needs_mosquitto
-async def test_mqtt_5_names_the_limits_of_a_broker_and_carries_the_same_messages(
-    tmp_path: Path,
-) -> None:
-    async with Mosquitto(ROOMY) as broker:
-        url = replace(broker.url, profile=profile_named("hivemq"))
-        async with MqttLink(url, client_id="a") as a, MqttLink(url, client_id="b") as b:
-            await up(a, b)
-            assert 8 << 20 < a.profile.part_bytes < ROOMY.limits.packet_bytes
-            await a.publish("t", b"kept", retain=True)
-            assert await b.subscribe(["t"])
-            assert await message(b) == Received("t", b"kept", retained=True)
-            assert all(await asyncio.gather(*[a.publish("t", b"x") for _ in range(100)]))

@@ -14,14 +14,14 @@ from covey.agent.worker.worker import answer
 from covey.coordinator.checks import checked_numbers
 from covey.extras.doctor.of_run import at_the_end
 from covey.extras.doctor.on_device import has_moved
+from covey.extras.simulate.tests import device_run
+from covey.extras.simulate.tests.device_run import scenes
 from covey.shared.disclosures import SUMS
 from covey.shared.errors import DecodeError
 from covey.shared.strategies.base import Phase
 from covey.shared.strategies.client_half import Report
 from covey.shared.wire.jobs import Perform
 from covey.shared.wire.messages import OrderMessage, ReportContent
-from tests.kit import device_run
-from tests.kit.device_run import scenes
 from tests.kit.gateways import FAULTY, TASK, Fault, constant, gateways, rows, scaled, written
 
 TEMP, _, WIND, LOAD = range(4)

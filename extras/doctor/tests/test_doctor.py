@@ -35,6 +35,8 @@ from covey.extras.proposals.init import odd_among
 from covey.extras.proposals.proposal import propose
 from covey.extras.proposals.proposal_data import describe
 from covey.extras.runs.roster_table import status_lines
+from covey.extras.simulate.tests.device_run import devices as run_of
+from covey.extras.simulate.tests.device_run import inspected, scenes
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Down, Received, Up
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, ModelInUse
@@ -42,8 +44,6 @@ from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.agent.orders import deployment
 from tests.attacks.lies import LIES, Lying
-from tests.kit.device_run import devices as run_of
-from tests.kit.device_run import inspected, scenes
 from tests.kit.gateways import (
     FAULTY,
     TASK,

@@ -14,11 +14,11 @@ from covey.agent.training.learner import TorchLocal
 from covey.coordinator.run.result import result_of
 from covey.extras.judge.candidates import remembered
 from covey.extras.light.numpy_learner import NumpyLocal, layout_of_task
+from covey.extras.simulate.tests.device_run import devices, scenes
 from covey.shared.numerics.figures import errors, figures_of
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Training
-from tests.kit.device_run import devices, scenes
 
 pytestmark = pytest.mark.usefixtures("single_thread")
 

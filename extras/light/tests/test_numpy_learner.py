@@ -27,6 +27,7 @@ from covey.agent.worker.worker import answer
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run
 from covey.extras.light.numpy_learner import NumpyLocal, layout_of_task
+from covey.extras.simulate.tests.device_run import devices, scenes
 from covey.shared.errors import DataError, PublicError, UserError
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.own_code.consent import NO_CODE
@@ -44,7 +45,6 @@ from tests import clock
 from tests.agent.test_worker import UNWANTED, WATCHED
 from tests.agent.test_worker import job as worker_job
 from tests.bowl import softmax_client
-from tests.kit.device_run import devices, scenes
 from tests.kit.local_clients import local_driver
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy

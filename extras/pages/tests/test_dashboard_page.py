@@ -8,12 +8,12 @@ from pathlib import Path
 from covey.extras.pages.dashboard import DashboardRequest, opened
 from covey.extras.pages.hub import LiveState
 from covey.extras.pages.server import files, serving
+from covey.extras.pages.tests.looks import flaws, views_of, whole_page
 from covey.extras.runs.folder_reader import FolderReader
 from covey.shared.wire.documents import Control
 from tests.browser import browser, needs_chromium
 from tests.coordinator import dashboards
 from tests.coordinator.dashboards import AGENT, agents, phase
-from tests.looks import flaws, views_of, whole_page
 
 HOSTILE = '</td><img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 TEXT = "document.body.innerText"

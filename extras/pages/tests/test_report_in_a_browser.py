@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from covey.coordinator.run.result import write_all
+from covey.extras.pages.tests.looks import flaws, views_of, whole_page
 from covey.extras.pages.tests.pages import HOSTILE, keep_inputs, page_of, rename, run
 from tests.browser import Page, browser, needs_chromium
 from tests.kit import small_run
 from tests.kit.small_run import DURATIONS
-from tests.looks import flaws, views_of, whole_page
 
 pytestmark = [needs_chromium, pytest.mark.processes]
 

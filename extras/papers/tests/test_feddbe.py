@@ -15,6 +15,7 @@ from covey.extras.judge.tests.test_neighbours import DOCUMENT, TASK, table
 from covey.extras.light.numpy_learner import NumpyLocal, layout_of_task
 from covey.extras.papers.feddbe import OWN as KEPT
 from covey.extras.papers.feddbe import FedDbe, with_own
+from covey.extras.simulate.tests.device_run import devices, scenes
 from covey.shared.errors import PublicError
 from covey.shared.numerics.figures import softmax
 from covey.shared.numerics.split import Split
@@ -22,7 +23,6 @@ from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import MODEL, Setup, Training
 from covey.shared.strategies.client_half import LAST_MODEL, Debias, Drill, GradientCorrection, Job
-from tests.kit.device_run import devices, scenes
 
 pytestmark = pytest.mark.usefixtures("single_thread")
 

@@ -24,6 +24,7 @@ from covey.coordinator.record import records
 from covey.coordinator.run.options import RunOptions
 from covey.extras.private import private_sgd
 from covey.extras.simulate.driver import simulate
+from covey.extras.simulate.tests.device_run import here
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.settings import Budget, LocalPrivacy, Noise, Trainings
@@ -36,7 +37,6 @@ from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import ReportContent
 from covey.shared.work.at_hand import PRIVACY_LEDGER
 from tests.agent.test_worker import job
-from tests.kit.device_run import here
 
 TASK = Task(features=(1, 8, 8), classes=4, model=Model(name="mlp", options={"hidden": 8}))
 ONE_TRAINING = Trainings()

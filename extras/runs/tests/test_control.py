@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
+from covey.extras.audit.story import story_of
 from covey.extras.runs.control import carry_out, send
 from covey.extras.runs.status import from_broker
-from covey.coordinator.engine.events import Paused
-from covey.coordinator.run.run import Run
-from covey.extras.audit.story import story_of
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Received, Up
@@ -22,7 +20,7 @@ from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, played
-from tests.kit.small_run import begun, rules, scenario, setup
+from tests.kit.small_run import rules, scenario
 
 TOPICS = Topics("default")
 

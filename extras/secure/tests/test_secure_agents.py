@@ -19,6 +19,16 @@ from covey.extras.secure.owners_policy import OwnersPolicy
 from covey.extras.secure.primitives import hashed, number
 from covey.extras.secure.secure_folder import STATE, SecureFolder
 from covey.extras.secure.simulated import FEDERATION, simulated_identity
+from covey.extras.secure.tests.secure_run import (
+    SECURE,
+    Failing,
+    begun,
+    ended,
+    ends,
+    rows,
+    scene,
+    sums,
+)
 from covey.shared.errors import PublicError
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.jobs import Perform
@@ -28,7 +38,6 @@ from tests.agent.orders import work
 from tests.kit import small_run
 from tests.kit.local_clients import secure_folder
 from tests.kit.memory_broker import MemoryBroker
-from tests.kit.secure_run import SECURE, Failing, begun, ended, ends, rows, scene, sums
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy, over_the_wire
 from tests.kit.small_run import fingerprint, in_process, scenario
 

@@ -10,12 +10,12 @@ import pytest
 from covey.agent.policy import OwnersRules, Policy, PrivacyDemand
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
+from covey.extras.secure.tests.secure_run import Failing, ends, scene, sums
 from covey.shared.errors import PublicError
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.kit import small_run
 from tests.kit.local_clients import Client
-from tests.kit.secure_run import Failing, ends, scene, sums
 
 STEADY = OwnersRules(Policy(privacy=PrivacyDemand(secure_steady=True)))
 

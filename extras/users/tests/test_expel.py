@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 from covey.broker.access.acl import AGENT_RULES
 from covey.broker.cli.program import app
 from covey.extras.users.folder import BrokerFolder
+from covey.extras.users.tests.enrolled import Enrolled
 from covey.shared.mqtt import credentials
 from covey.shared.wire.documents import EXPELLED, ROTATED, AgentStatus
 from covey.shared.wire.topics import Topics
-from tests.e2e.enrolled import Enrolled
 from tests.processes import needs_mosquitto, rows, until
 from tests.raw_mqtt import Heard, Raw
 

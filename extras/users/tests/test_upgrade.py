@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from covey.extras.in_use.model_dir import Kept, read_index
+from covey.extras.users.tests.enrolled import Enrolled
 from covey.shared.wire.format import FORMAT
-from tests.e2e.enrolled import Enrolled, ended
+from tests.e2e.enrolled import ended
 from tests.processes import ROOT, rows, until
 
 pytestmark = pytest.mark.processes

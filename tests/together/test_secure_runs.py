@@ -17,13 +17,7 @@ from covey.extras.papers import flux
 from covey.extras.secure import phases
 from covey.extras.secure import secured as secured
 from covey.extras.secure.grouping import Grouping
-from covey.shared.strategies.base import ClientId
-from covey.shared.strategies.client_half import COUNTED
-from covey.shared.strategies.registry import BUILT_IN
-from covey.shared.wire.codec import Codec, encode
-from covey.shared.wire.messages import OrderMessage, ReportContent
-from tests.kit import small_run
-from tests.kit.secure_run import (
+from covey.extras.secure.tests.secure_run import (
     OPTIONS,
     SECURE,
     Failing,
@@ -37,6 +31,12 @@ from tests.kit.secure_run import (
     scene,
     sums,
 )
+from covey.shared.strategies.base import ClientId
+from covey.shared.strategies.client_half import COUNTED
+from covey.shared.strategies.registry import BUILT_IN
+from covey.shared.wire.codec import Codec, encode
+from covey.shared.wire.messages import OrderMessage, ReportContent
+from tests.kit import small_run
 from tests.kit.small_run import fingerprint, in_process, samples_of, scenario
 from tests.methods import of_each_kind
 

@@ -12,8 +12,9 @@ from covey.agent.cli.program import app as agent_app
 from covey.broker.cli.program import app as broker_app
 from covey.extras.in_use.model_dir import read_index
 from covey.extras.secure.secure_folder import SecureFolder
+from covey.extras.users.tests.enrolled import Enrolled
 from covey.shared.mqtt import credentials
-from tests.e2e.enrolled import Enrolled, data, ended
+from tests.e2e.enrolled import data, ended
 from tests.processes import needs_mosquitto, rows, until
 
 pytestmark = pytest.mark.processes

@@ -24,7 +24,7 @@ def planted(rounds: int = 1, apart: float = 6.0) -> list[np.ndarray]:
 
 
 def separated(points: np.ndarray) -> bool:
-    """Does the first coordinate tell even rows from odd ones, with room between?"""
+    """Whether even rows and odd ones lie apart in the first coordinate, with room between."""
     even, odd = points[0::2, 0], points[1::2, 0]
     return bool(even.max() + 1.0 < odd.min() or odd.max() + 1.0 < even.min())
 

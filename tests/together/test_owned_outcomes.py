@@ -40,6 +40,7 @@ from covey.extras.secure.figures import FigureSlots
 from covey.extras.secure.messages import Terms
 from covey.extras.secure.phases import HEAD
 from covey.extras.secure.tests import live
+from covey.extras.secure.tests.test_what_leaves import SUMMED, with_keys
 from covey.shared.errors import CoveyError
 from covey.shared.privacy.settings import Noise
 from covey.shared.scenario.task import Task
@@ -49,7 +50,7 @@ from covey.shared.wire.jobs import DeviceData, Failure, Nothing, Perform, TrySte
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.work.order_settings import layout_of
 from scripts.size import ROOT, module_of, parts_of
-from tests.attacks.test_what_leaves import NOISY, SUMMED, VALUES, Device, with_keys
+from tests.attacks.test_what_leaves import NOISY, VALUES, Device
 
 COLUMNS = 3
 LARGEST = (

@@ -16,12 +16,12 @@ from covey.extras.pages.sections import sections
 from covey.extras.private.private_sums import epsilon
 from covey.extras.runs.state import RunPlan, Sources, dashboard_state
 from covey.extras.secure import secured as secured
+from covey.extras.secure.tests.secure_run import SECURE, Watch, rows, run_with, scene, sums
 from covey.shared.numerics.measures import OF_CLASSIFICATION
 from covey.shared.scenario.compare import Metric
 from covey.shared.scenario.scenario import Scenario
 from tests.kit import small_run
 from tests.kit.scenes import VECTORS
-from tests.kit.secure_run import SECURE, Watch, rows, run_with, scene, sums
 from tests.kit.small_run import fingerprint, in_process, scenario
 
 

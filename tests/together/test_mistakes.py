@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.mistakes import Mistake, message, mistakes, workplace
+from tests.together.mistakes import Mistake, message, mistakes, workplace
 
 
 @pytest.fixture(scope="module")

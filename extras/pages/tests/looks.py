@@ -1,6 +1,6 @@
 """Looks at pages in a real browser, on a desk and on a phone, light and dark: screenshots, and faults of layout.
 
-`python -m tests.looks RUN --out FOLDER` makes the screenshots of a run's dashboard and report, such as those of the docs.
+`python -m covey.extras.pages.tests.looks RUN --out FOLDER` makes the screenshots of a run's dashboard and report, such as those of the docs.
 """
 
 from __future__ import annotations

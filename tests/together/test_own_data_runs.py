@@ -19,9 +19,9 @@ from covey.extras.in_use.predict import predict
 from covey.extras.proposals.choices import Choice
 from covey.extras.proposals.proposal import checked, propose
 from covey.extras.proposals.proposal_data import describe
+from covey.extras.simulate.tests.device_run import devices, inspected, scenes
 from covey.shared.errors import UserError, os_errors_as_user_errors
 from tests.agent.test_task_columns import written
-from tests.kit.device_run import devices, inspected, scenes
 
 METHODS = ("fedavg", "local")
 FLATS = {

@@ -12,7 +12,8 @@ import pytest
 
 from covey.broker.cli.program import app as broker_app
 from covey.coordinator.cli.program import app
-from tests.e2e.enrolled import Enrolled, ended
+from covey.extras.users.tests.enrolled import Enrolled
+from tests.e2e.enrolled import ended
 from tests.processes import Program, listens, needs_mosquitto, rows, until
 
 pytestmark = pytest.mark.processes

@@ -1,8 +1,8 @@
 """Mistakes that users make, and the message that each must get: what happened, what was expected, what to do.
 
-    python -m tests.mistakes    # print the messages
+    python -m tests.together.mistakes    # print the messages
 
-They are the rows of the table on the page. `tests/test_mistakes.py` makes every one of them.
+They are the rows of the table on the page. `tests/together/test_mistakes.py` makes every one of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from covey.broker.cli.program import app as broker
 from covey.coordinator.cli.program import app as coordinator
 from covey.extras.users.folder import BrokerFolder
 
-PAGE = Path(__file__).parents[1] / "benchmarks" / "results" / "mistakes.md"
+PAGE = Path(__file__).parents[2] / "benchmarks" / "results" / "mistakes.md"
 PROGRAMS: dict[str, typer.Typer] = {"agent": agent, "broker": broker, "coordinator": coordinator}
 
 
