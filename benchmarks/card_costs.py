@@ -19,11 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measuring import record_options, resumed, show_tables
+from covey.extras.cards import kinship
+from covey.extras.cards.fleet_cards import MOST_CARDS
 from covey.extras.groups.kin import Kin
-from covey.shared.numerics import kinship
 from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.strategies.base import Setup, Training
-from covey.shared.strategies.bases.cut import CARDS_ALONE, COUNTS, MOST_CARDS, SQUARES
+from covey.shared.strategies.bases.cut import CARDS_ALONE, COUNTS, SQUARES
 from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.phase_names import CARD
 from covey.shared.strategies.reading import folded
@@ -75,7 +76,7 @@ def measured(agents: int) -> Row:
     at_agent = (time.process_time() - began) / agents
     reports = []
     for agent, card in enumerate(made):
-        means, counts = kinship.packed(card)
+        means, counts = card.packed()
         numbers = {COUNTS: counts, SQUARES: card.squares.tolist()}
         reports.append(
             (f"agent-{agent:05}", Report({CARD: means}, int(card.counts.sum()), numbers))

@@ -29,13 +29,15 @@ import numpy.typing as npt
 from benchmarks.kin import people
 from benchmarks.measuring import record_options, resumed, show_tables
 from covey.agent.data import Dataset
-from covey.shared.numerics import kinship
+from covey.extras.cards import kinship
+from covey.extras.cards.fleet_cards import card_labels, tested
 from covey.shared.numerics.metrics import adjusted_rand
-from covey.shared.strategies.bases.cut import INPUTS, card_labels, tested
+from covey.shared.strategies.bases.cut import INPUTS, LEVEL
+from covey.shared.strategies.facts import MIN_CELL
 
 OUT = Path(__file__).parent / "results" / "card_leakage.json"
 CLASSES = 10
-SMALL = kinship.MIN_CELL
+SMALL = MIN_CELL
 DELTA = 1e-5
 PROJECTED = (8, 32, 128)
 NOISE = (0.0, 0.1, 0.5, 1.0, 2.0)
@@ -109,9 +111,9 @@ def measured(projected: int, noise: float, seed: int) -> Row:
     return {
         "small": small,
         "large": large,
-        "fires": float(min(chances[1:]) < kinship.LEVEL),
+        "fires": float(min(chances[1:]) < LEVEL),
         "ari": adjusted_rand(labels.tolist(), truth),
-        "false": float(min(null) < kinship.LEVEL),
+        "false": float(min(null) < LEVEL),
     }
 
 

@@ -61,7 +61,7 @@ KILLED = "fedclust"  # in its third round, and resumed
 # its agents take so long that the kill comes between orders and reports
 SLOWLY = ("fleet.faults.slow=1.0", "fleet.faults.slow_s=2.0")
 # its cut stands without votes: each phase of them takes a fifth of the agents, and none comes back
-UNASKED = ("strategy.vote=none",)
+UNASKED = ("strategy.vote=none", "strategy.gate=none")
 PATIENCE_S = 300.0  # for one run
 
 

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.numerics import kinship
+from covey.shared import extras
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Training
 from covey.shared.strategies.client_half import (
     AS_ORDERED,
+    Card,
     DataSplit,
     Drill,
     Local,
@@ -110,16 +111,15 @@ class Trainer(Local, ABC):
         last_velocity = v.astype(np.float32) if t.momentum else None
         return TrainingResult(end, len(losses), mean_loss, last_velocity)
 
-    def card(
-        self, seed: int, client: str, min_cell: int, blocks: int | None = None
-    ) -> kinship.Card:
+    def card(self, seed: int, client: str, min_cell: int, blocks: int | None = None) -> Card:
         """Each sample is a unit; targets of a regression are one class."""
+        kinship = extras.part("cards", "kinship")
         targets = self.targets("train")
         labels = np.zeros(len(targets), np.int64) if targets.dtype.kind == "f" else targets
         units = np.arange(len(labels))
         classes = getattr(self, "classes", kinship.LEVELS)
         pieces = [self.inputs()]
-        return kinship.card(
+        found: Card = kinship.card(
             pieces,
             labels,
             classes,
@@ -129,6 +129,7 @@ class Trainer(Local, ABC):
             min_cell=min_cell,
             blocks=blocks,
         )
+        return found
 
     def units(self) -> npt.NDArray[np.int64]:
         return np.arange(self.examples)

@@ -8,29 +8,24 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.dataset import Array, Dataset, Indices, units_of
-from covey.agent.data.scaling import (
-    centres_of,
-    in_units_of_the_data,
-    standardised_targets,
-    target_scale_of,
-)
+from covey.agent.data.scaling import centres_of, in_units_of_the_data, standardised_targets
 from covey.agent.data.values import spelled
 from covey.agent.policy import OwnersRules
+from covey.shared import extras
 from covey.shared.errors import DataError, PublicError
-from covey.shared.numerics import kinship
-from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.columns import DAY_S, WEEK_S, YEAR_S, TableColumn, width_of
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Training
-from covey.shared.strategies.client_half import DataSplit, SampleIndices
+from covey.shared.strategies.bases.cut import GATE
+from covey.shared.strategies.client_half import Card, DataSplit, SampleIndices
 
 # -- from the rows of a table to the inputs of a model ---------------------------------------------
 # A task with columns is resolved first (`covey.shared.scenario.fleet_statistics`): it then has every value that this needs.
@@ -343,17 +338,17 @@ class DataOfLocal(ABC):
         """The summary of the training samples by which a fleet is tested for shifts."""
         samples = self._samples["train"]
         pieces = (self._scaled_rows(raw) for raw in chunks(samples.features, CHUNK))
-        units = self.units()
-        return card_of(
+        found: Card = extras.part("cards", "on_device", GATE).card_of(
             pieces,
             samples.values,
-            units,
+            self.units(),
             task=self._task,
             seed=seed,
             client=client,
             min_cell=min_cell,
             blocks=blocks,
         )
+        return found
 
     def batches(self, epochs: int | None = None) -> Iterator[list[SampleIndices]]:
         """For each epoch the rows of its mini-batches, in a fresh order; the short last batch is kept."""
@@ -417,51 +412,3 @@ def chunks(rows: Array, size: int) -> Iterator[Array]:
     """Views of at most `size` rows each."""
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
-
-
-# -- the card of an agent: the classes of its samples. Pure ------------------------------------------------------------
-
-
-def card_of(
-    inputs: Iterable[Array],
-    values: Array,
-    units: Indices,
-    *,
-    task: Task,
-    seed: int,
-    client: str,
-    min_cell: int,
-    blocks: int | None = None,
-) -> Card:
-    """The card of an agent.
-
-    Args:
-        inputs: of the training samples, as the model gets them, in pieces (rows, values of one).
-        values: their targets (n,) in the units of the data, of forecasts (n, steps). Those of a regression, or their means,
-            count in tenths of the fleet's distribution; without `target_scale`, which would show that, and of labels and
-            anomalies, all samples count as one class.
-        units: as `units_of` gives them.
-        task: of the scenario, resolved.
-        seed: of the run.
-        client: the agent.
-        min_cell: the fewest samples of a class whose sums are in it.
-        blocks: of the card; None: as many as one that is sent.
-    """
-    classes = task.outputs if task.kind == "classes" else kinship.LEVELS
-    labels = values
-    if task.kind != "classes":
-        scale = target_scale_of(task)
-        labels = np.zeros(len(values), np.int64)
-        if scale is not None:
-            means = values if values.ndim == 1 else values.mean(axis=1)
-            labels = kinship.tenths((means - scale.mean) / scale.std)
-    return kinship.card(
-        inputs,
-        labels,
-        classes,
-        units=units,
-        seed=seed,
-        client=client,
-        min_cell=min_cell,
-        blocks=blocks,
-    )

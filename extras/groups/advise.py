@@ -40,7 +40,6 @@ from covey.extras.simulate import driver
 from covey.shared.cli import Allow, BrokerAddresses, DataRoot, Json, stopped, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import COORDINATOR
-from covey.shared.numerics.kinship import KINDS, LEVEL
 from covey.shared.numerics.measures import Kind
 from covey.shared.own_code.consent import AllowedCode
 from covey.shared.scenario.load import from_mapping, load
@@ -49,7 +48,7 @@ from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.sentences import counted, some
 from covey.shared.storage import json_text
 from covey.shared.storage.files import write_atomically
-from covey.shared.strategies.bases.cut import CLEAR
+from covey.shared.strategies.bases.cut import CLEAR, KINDS, LEVEL
 from covey.shared.strategies.phase_names import SIGNATURE
 
 MOST_NAMES = 12  # of a group's members, on a terminal

@@ -3,7 +3,7 @@
 Method. The project's own; benchmarks/results/kin.md has its formulas, and what it is near to.
 
 1. Phase `signature`: each agent sends a card of its data, before any training.
-2. Three tests on the cards (numerics/kinship.py). If none fires, the run is FedAvg, to the byte.
+2. Three tests on the cards (extras/cards/kinship.py). If none fires, the run is FedAvg, to the byte.
    If labels differ, agents compute with their label prior (`shared.label_prior`) from round 1 on.
 3. Otherwise the fleet is cut: by the distances in inputs, and by those in labels, each if a test of
    its kind fired. Without two groups of enough agents (bases/cut.py) the run is FedAvg.
@@ -34,8 +34,17 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from covey.extras.cards.fleet_cards import (
+    card_distances,
+    card_labels,
+    cards_of,
+    classes_of,
+    cut_distances,
+    sampled,
+    tested,
+)
+from covey.extras.cards.kinship import OWN_BLOCKS, Card, Kinship, has_changed
 from covey.shared.numerics.averages import Average
-from covey.shared.numerics.kinship import OWN_BLOCKS, Card, Kinship, has_changed
 from covey.shared.sentences import some
 from covey.shared.strategies.base import (
     ENTRY,
@@ -75,15 +84,9 @@ from covey.shared.strategies.bases.cut import (
     Tested,
     asking,
     bases_of,
-    card_distances,
-    card_labels,
-    cards_of,
-    cut_distances,
     found,
-    sampled,
     shift_facts,
     with_card,
-    with_tests,
 )
 from covey.shared.strategies.bases.hard import ManyModels, joined, sizes, unanswered, unassigned
 from covey.shared.strategies.bases.single import sample_term
@@ -354,7 +357,8 @@ def _with_cuts(
 ) -> KinState:
     """The state after the tests, with up to two cuts of the fleet, and the distances of the first if they are drawn."""
     cards = cards_of(sampled(reports))
-    state = replace(with_tests(state, cards.values()), agents=len(reports))
+    chances, classes = tested(cards.values()), classes_of(cards.values())
+    state = replace(state, chances=chances, classes=classes, agents=len(reports))
     if not state.shift:
         return state
     fleet = Kinship.of(list(cards.values()))

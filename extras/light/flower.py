@@ -26,12 +26,11 @@ from covey.extras.light.client_data import ClientData
 from covey.extras.light.own_loop import SEEDS, LoopLearner, LoopLocal, OrderedTraining, start_of
 from covey.shared.errors import PublicError
 from covey.shared.numerics.figures import Figures
-from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.own_code.faults import own_code
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Training
-from covey.shared.strategies.client_half import DataSplit, Drill, Mixture
+from covey.shared.strategies.client_half import Card, DataSplit, Drill, Mixture
 
 Arrays = list[npt.NDArray[Any]]
 Config = dict[str, Any]

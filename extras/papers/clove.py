@@ -51,8 +51,6 @@ from covey.shared.strategies.bases.cut import (
     WHOLE_CARD_ASKED,
     Numbered,
     Tested,
-    cards_of,
-    sampled,
     shift_facts,
     with_card,
     with_tests,
@@ -134,8 +132,7 @@ class Clove(Numbered, ManyModels[CloveState]):
 
     def fold(self, state: CloveState, phase: Phase, sums: Sums, reports: Reports) -> CloveState:
         if phase.name == SIGNATURE:
-            cards = cards_of(sampled(reports)).values()
-            state = with_tests(state, cards)
+            state, cards = with_tests(state, reports)
             return self._begun(state, self.count(state.chances, cards))
         if phase.name == CHOOSE:
             losses = {client: report.numbers["losses"] for client, report in reports}

@@ -15,7 +15,6 @@ from pydantic import Field, ValidationError, model_validator
 
 from covey.shared import extras
 from covey.shared.mqtt.shards import shard_of
-from covey.shared.numerics.kinship import MIN_CELL
 from covey.shared.privacy.settings import Privacy
 from covey.shared.scenario import checks
 from covey.shared.scenario.aggregation import Aggregation, Wire
@@ -30,6 +29,7 @@ from covey.shared.scenario.rounds import Rounds
 from covey.shared.scenario.section import Section
 from covey.shared.scenario.task import IMAGE_AXES, SPLIT, Task
 from covey.shared.strategies.base import Strategy, Training
+from covey.shared.strategies.facts import MIN_CELL
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.strategies.training import unfit_for_dp_sgd
 from covey.shared.wire.framing import Name

@@ -65,15 +65,13 @@ from covey.shared.strategies.base import (
 )
 from covey.shared.strategies.bases.cut import (
     CARD_ASKED,
+    BehindGate,
     Cut,
-    Gate,
     MinGroup,
     Tested,
     asked,
     asking,
-    cards_of,
     found,
-    sampled,
     shift_facts,
     with_card,
     with_tests,
@@ -144,7 +142,7 @@ class CflState(Tested):
     across: dict[str, float] = field(default_factory=dict)
 
 
-class Cfl(ManyModels[CflState]):
+class Cfl(BehindGate, ManyModels[CflState]):
     """Finds out by itself whether clusters are needed, and how many."""
 
     facts: ClassVar[Facts] = Facts(
@@ -155,7 +153,6 @@ class Cfl(ManyModels[CflState]):
     source: ClassVar[str] = "Sattler et al. 2019"
 
     name: Literal["cfl"] = "cfl"
-    gate: Gate = "cards"
     trigger: Literal["silhouette", "rotations", "norms", "rounds"] = Field(
         "silhouette",
         description="When a split is tried. silhouette: once, in the first round of all members, "
@@ -205,7 +202,7 @@ class Cfl(ManyModels[CflState]):
         trigger = data.get("trigger", "norms" if has_threshold else "silhouette")
         usual: dict[str, Any] = {"warmup": 20, "linkage": "single", "gate": "none", "min_group": 1}
         if trigger in LINKAGES:
-            usual = {"warmup": 0, "linkage": LINKAGES[trigger], "gate": "cards", "min_group": None}
+            usual = {"warmup": 0, "linkage": LINKAGES[trigger], "min_group": None}
         return {**usual, **data, "trigger": trigger}
 
     @property
@@ -275,8 +272,8 @@ class Cfl(ManyModels[CflState]):
 
     def fold(self, state: CflState, phase: Phase, sums: Sums, reports: Reports) -> CflState:
         if phase.name == SIGNATURE:
-            cards = cards_of(sampled(reports)).values()
-            return replace(with_tests(state, cards), awaits_cards=False)
+            state, _ = with_tests(state, reports)
+            return replace(state, awaits_cards=False)
         reporters = [client for client, _ in reports]
         if not state.divided:
             state = joined(state, {client: 0 for client in reporters if client not in state.assign})

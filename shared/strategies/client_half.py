@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.shared.errors import PublicError
-from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.split import Mask, Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.strategies.facts import ClientId
@@ -110,6 +109,26 @@ class TrainingResult:
     loss: float  # mean over the steps
     velocity: Vector | None = None  # momentum's (P,); None without it
     own: Vector | None = None  # the offset of `Debias` after training; None without it
+
+
+@dataclass(frozen=True)
+class Card:
+    """A summary of an agent's training data: C (4 p + 5) numbers, about 5 kB for ten classes.
+
+    Attributes:
+        counts: samples by block and class (4, C), complete; (16, C) where the card stays with the agent.
+        sums: of the projected inputs (4, C, p); zero for classes with fewer than `min_cell` samples of the agent.
+        squares: sums of their squared norms (C,); zeros where they were not sent.
+    """
+
+    counts: npt.NDArray[np.float64]
+    sums: npt.NDArray[np.float64]
+    squares: npt.NDArray[np.float64]
+
+    def packed(self) -> tuple[Vector, list[int]]:
+        """The card as it travels: the means of its cells (4 C p,) in float32, and its counts (4 C)."""
+        means = self.sums / np.maximum(self.counts, 1.0)[..., None]
+        return means.astype(np.float32).ravel(), self.counts.astype(int).ravel().tolist()
 
 
 class Local(Protocol):

@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from covey.shared.numerics.kinship import MIN_CELL
-
 # `as` with the same name: authors of methods import it from here
 from covey.shared.privacy.settings import Trainings as Trainings
 from covey.shared.strategies.expected import Expected
 from covey.shared.strategies.phase_names import EVALUATE, TRAIN
 
 ClientId = str
+MIN_CELL = (
+    5  # sums of fewer samples of a class are not in a card, unless the task has another number
+)
 MOST_COMPARED = 8  # models that a device compares in the clear, in one order under secure sums
 Routes = Literal["nothing", "assigned", "chosen"]
 

@@ -61,8 +61,6 @@ from covey.shared.strategies.bases.cut import (
     CARDS_ALONE,
     WHOLE_CARD_ASKED,
     Numbered,
-    cards_of,
-    sampled,
     shift_facts,
     with_card,
     with_tests,
@@ -329,8 +327,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
 
     def fold(self, state: Hypotheses, phase: Phase, sums: Sums, reports: Reports) -> Hypotheses:
         if phase.name == SIGNATURE:
-            cards = cards_of(sampled(reports)).values()
-            state = with_tests(state, cards)
+            state, cards = with_tests(state, reports)
             return self._begun(state, self.count(state.chances, cards))
         if phase.name in SEEDING:
             return self._with_one_trunk(self._initial(state).fold(state, phase, reports))

@@ -18,11 +18,7 @@ from covey.agent.data.dataset import (
     units_of,
     with_test,
 )
-from covey.shared.numerics import kinship
 from covey.shared.numerics.units import JUDGING, RECORDINGS, Ties, kinds_of, series_in
-
-CLASSES, VALUES, FLEETS = 5, 20, 20
-
 
 # -- the ties of samples -----------------------------------------------------------------------------------------------
 
@@ -81,14 +77,8 @@ def kinds_in(features: Any) -> set[bytes]:
 @given(data_sets())
 def test_no_copy_is_on_both_sides(data: Dataset) -> None:
     units = units_of(data)
-    for one, other in (
-        (units % 3 == 0, units % 3 != 0),
-        *[
-            (kinship.dealt(units, 1, "a") == block, kinship.dealt(units, 1, "a") != block)
-            for block in range(4)
-        ],
-    ):
-        assert kinds_in(data.features[one]).isdisjoint(kinds_in(data.features[other]))
+    one, other = units % 3 == 0, units % 3 != 0
+    assert kinds_in(data.features[one]).isdisjoint(kinds_in(data.features[other]))
     train, held = hold_back(data, 1, "a")
     if held is not None:
         assert kinds_in(train.features).isdisjoint(kinds_in(held.features))
@@ -236,34 +226,3 @@ def test_a_common_sample_stays_in_training() -> None:
         assert held is not None
         assert np.count_nonzero(train.features == 0) == 60
         assert len(held.targets) == 6
-
-
-# -- tests on cards ----------------------------------------------------------------------------------------------------
-
-
-def alarms(*, with_units: bool, repeats: int) -> int:
-    """Of twenty fleets without any shift, those in which a test fires."""
-    found = 0
-    for seed in range(FLEETS):
-        draw = np.random.default_rng(seed)
-        centres = draw.standard_normal((CLASSES, VALUES))
-        cards = []
-        for agent in range(12):
-            labels = np.repeat(draw.integers(0, CLASSES, 60), repeats)
-            noise = np.repeat(draw.standard_normal((60, VALUES)), repeats, axis=0)
-            inputs = centres[labels] + noise
-            units = Ties.of(inputs).units(labels) if with_units else np.arange(len(labels))
-            cards.append(
-                kinship.card([inputs], labels, CLASSES, units=units, seed=seed, client=agent)
-            )
-        found += kinship.shifts(cards, seed, flips=499).any
-    return found
-
-
-@pytest.mark.parametrize("repeats", [1, 3, 10])
-def test_repeated_samples_are_no_shift(repeats: int) -> None:
-    assert alarms(with_units=True, repeats=repeats) <= 1
-
-
-def test_samples_that_count_each_by_itself_raise_false_alarms() -> None:
-    assert alarms(with_units=False, repeats=3) >= 18

@@ -22,7 +22,6 @@ from covey.extras.pages.html_report import decisions_table
 from covey.extras.runs.state import RunPlan, Sources, dashboard_state
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, View
-from covey.shared.strategies.bases import cut
 from covey.shared.strategies.bases.vote import outcomes_of
 from covey.shared.strategies.client_half import LAST_MODEL, Drill, Local, Report
 from covey.shared.strategies.reading import folded
@@ -380,7 +379,7 @@ def test_groups_drawn_at_random_are_voted_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Agents that do not differ, in groups all the same: their test is said to have fired."""
-    monkeypatch.setattr(cut, "tested", lambda cards: (0.001, 0.5, 0.5))
+    monkeypatch.setattr(kin, "tested", lambda cards: (0.001, 0.5, 0.5))
     helped = []
     for seed in range(4):
         folder = tmp_path / str(seed)

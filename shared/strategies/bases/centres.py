@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, TypeVar
 
 from covey.shared.numerics.clustering import Labels, Matrix
-from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.strategies.base import (
     ENTRY,
@@ -26,7 +25,7 @@ from covey.shared.strategies.base import (
 )
 from covey.shared.strategies.bases.cut import WHOLE_CARD_ASKED, Gated, Numbered, Tested, shift_facts
 from covey.shared.strategies.bases.hard import joined
-from covey.shared.strategies.client_half import GradientCorrection
+from covey.shared.strategies.client_half import Card, GradientCorrection
 from covey.shared.strategies.phase_names import WARMUP
 
 MEAN_OF_CENTRES = "mean"  # key of the model that newcomers start from

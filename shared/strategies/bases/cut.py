@@ -1,6 +1,6 @@
 """One cut for methods that form clusters once: whether a fleet falls into groups, and into how many.
 
-*Whether*: each agent sends a card with its signature (numerics/kinship.py), and at least one of
+*Whether*: each agent sends a card with its signature (extras/cards), and at least one of
 three tests on the cards must find a shift: the gate. *How many*: the cut of the merge tree with the
 largest mean silhouette, in which no group is small (`least_of`): a few outliers around one loose group
 have a large silhouette, and are no groups. A cut that the scenario gives needs neither, and no card is
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
@@ -24,17 +23,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Se
 import numpy as np
 from pydantic import BaseModel, Field, model_validator
 
-from covey.shared.numerics import kinship
+from covey.shared import extras
 from covey.shared.numerics.choose_k import ChosenK, best_silhouette, by_rotations, by_silhouette
 from covey.shared.numerics.clustering import (
     Agglomeration,
-    Labels,
     Linkage,
     Matrix,
     agglomerative,
     cut_between,
 )
-from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     ENTRY,
     HOLD_BACK,
@@ -68,23 +65,28 @@ from covey.shared.strategies.bases.vote import (
     before_votes,
     standing,
 )
-from covey.shared.strategies.client_half import Job, Local, Report
+from covey.shared.strategies.client_half import Card, Job, Local, Report
 from covey.shared.strategies.expected import A_COUNT, ASKED
 from covey.shared.strategies.phase_names import CARD, TRIAL, VOTE
 from covey.shared.strategies.server import Server
 from covey.shared.written import FIRST
 
+GATE = "strategy.gate: cards"
 COUNTS = "counts"
 SQUARES = "squares"
 VOTES_ARE_CLEAR = "votes hold losses on samples that agents hold back, without noise (vote: auto)"
 LEAST_CARDS = 4  # fewer have no say
-MOST_CARDS = 1000  # of more a sample is tested
 # of a card: the longest ones, of 50 classes
-CELLS = kinship.BLOCKS * kinship.MOST_CLASSES
-CARD_SIZES = {CARD: -CELLS * kinship.PROJECTED}
+BLOCKS = 4
+PROJECTED = 32  # p, the values of a projected input
+MOST_CLASSES = 50
+CELLS = BLOCKS * MOST_CLASSES
+CARD_SIZES = {CARD: -CELLS * PROJECTED}
 CARD_NUMBERS = {COUNTS: Expected(-CELLS, whole=True)}
 # with what the noise of distances is computed from
-WHOLE_CARD = {**CARD_NUMBERS, SQUARES: Expected(-kinship.MOST_CLASSES, most=LARGEST)}
+WHOLE_CARD = {**CARD_NUMBERS, SQUARES: Expected(-MOST_CLASSES, most=LARGEST)}
+KINDS = ("labels", "style", "concept")  # of shifts
+LEVEL = 0.01  # of a test on cards
 CARD_ASKED = {CARD: A_COUNT}  # of an order, with the fewest samples of a class in it
 WHOLE_CARD_ASKED = {**CARD_ASKED, SQUARES: ASKED}
 
@@ -238,55 +240,32 @@ def with_card(report: Report, job: Job, local: Local) -> Report:
     if CARD not in job.numbers:
         return report
     card = local.card(job.seed, job.client, job.numbers[CARD])
-    means, counts = kinship.packed(card)
+    means, counts = card.packed()
     numbers = {**report.numbers, COUNTS: counts}
     if SQUARES in job.numbers:
         numbers[SQUARES] = card.squares.tolist()
     return replace(report, vectors={**report.vectors, CARD: means}, numbers=numbers)
 
 
-def sampled(reports: Reports) -> Reports:
-    """The reports with cards; of more than `MOST_CARDS` a sample."""
-    with_cards = [(client, report) for client, report in reports if CARD in report.vectors]
-    drawn = generator(0, "cards").permutation(len(with_cards))[:MOST_CARDS]
-    return [with_cards[i] for i in np.sort(drawn).tolist()]
-
-
-def cards_of(reports: Reports) -> dict[ClientId, kinship.Card]:
-    """The cards that came and fit each other: those with the usual number of classes."""
-    cards = {}
-    for client, report in reports:
-        squares = report.numbers.get(SQUARES)
-        card = kinship.unpacked(report.vectors[CARD], report.numbers[COUNTS], squares)
-        if card is not None:
-            cards[client] = card
-    shapes = Counter(card.counts.shape for card in cards.values())
-    [(usual, _)] = shapes.most_common(1) or [((), 0)]
-    return {client: card for client, card in cards.items() if card.counts.shape == usual}
-
-
-def tested(cards: Collection[kinship.Card]) -> Chances:
-    """The chances of the three tests; () for fewer than four cards."""
-    if len(cards) < LEAST_CARDS:
-        return ()
-    shifts = kinship.shifts([*cards])
-    return (shifts.labels, shifts.style, shifts.concept)
-
-
-def classes_of(cards: Collection[kinship.Card]) -> Classes:
-    """How many samples the agents have of each class, and how many agents have any."""
-    if not cards:
-        return ()
-    table = np.stack([card.counts.sum(axis=0) for card in cards])  # (N, C)
-    samples, holders = table.sum(axis=0).astype(int), (table > 0).sum(axis=0)
-    return tuple(zip(samples.tolist(), holders.tolist(), strict=True))
-
-
 def found(chances: Chances) -> tuple[str, ...]:
     """The kinds of shift whose test fires."""
-    return tuple(
-        kind for kind, chance in zip(kinship.KINDS, chances, strict=False) if chance < kinship.LEVEL
-    )
+    return tuple(kind for kind, chance in zip(KINDS, chances, strict=False) if chance < LEVEL)
+
+
+class BehindGate(BaseModel):
+    """The option of a method for which cards decide whether there are groups."""
+
+    gate: Gate = "cards"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_without_cards(cls, data: Any) -> Any:
+        """Without the extra no cards are sent; a gate that is asked for is refused."""
+        if extras.has("cards") or not isinstance(data, Mapping):
+            return data
+        if data.get("gate") == "cards":
+            raise ValueError(str(extras.missing("cards", GATE)))
+        return {**data, "gate": "none"}
 
 
 @dataclass(frozen=True)
@@ -301,9 +280,12 @@ class Tested(Clustered):
 T = TypeVar("T", bound=Tested)
 
 
-def with_tests(state: T, cards: Collection[kinship.Card]) -> T:
-    """The state with what the cards show."""
-    return replace(state, chances=tested(cards), classes=classes_of(cards))
+def with_tests(state: T, reports: Reports) -> tuple[T, Collection[Card]]:
+    """The state with what the cards in these reports show, and the cards that were tested."""
+    fleet_cards = extras.part("cards", "fleet_cards", GATE)
+    cards = fleet_cards.cards_of(fleet_cards.sampled(reports)).values()
+    chances, classes = fleet_cards.tested(cards), fleet_cards.classes_of(cards)
+    return replace(state, chances=chances, classes=classes), cards
 
 
 def shift_facts(state: Tested, gate: str) -> dict[str, Any]:
@@ -318,7 +300,7 @@ def shift_facts(state: Tested, gate: str) -> dict[str, Any]:
     text = f"agents differ in {' and '.join(kinds)}" if kinds else "no shift found: one group"
     return {
         "shift": text,
-        "shift_chances": dict(zip(kinship.KINDS, state.chances, strict=True)),
+        "shift_chances": dict(zip(KINDS, state.chances, strict=True)),
         "classes": [list(one) for one in state.classes],
     }
 
@@ -328,9 +310,6 @@ CARDS_ALONE = asking(Phase(SIGNATURE, "all", ends_round=False), squares=True)
 CARD_ORDER = asked(Order(whole=True), squares=True)
 
 
-# -- the cut of a fleet by its cards ------------------------------------------------------------------
-
-
 def bases_of(chances: Chances) -> tuple[str, ...]:
     """What the fleet can be cut by: distances in inputs, distances in labels."""
     kinds = found(chances)
@@ -338,30 +317,10 @@ def bases_of(chances: Chances) -> tuple[str, ...]:
     return (*by_inputs, *((LABELS,) if "labels" in kinds else ()))
 
 
-def card_distances(fleet: kinship.Kinship, basis: str, chances: Chances) -> Matrix:
-    """Squared distances (n, n) of the rows of a fit."""
-    return fleet.by_inputs(found(chances)) if basis == INPUTS else fleet.by_labels()
-
-
-def cut_distances(fleet: kinship.Kinship, basis: str, chances: Chances) -> Matrix:
-    """The distances (n, n) of the rows of a fit, as they are cut."""
-    distances: Matrix = np.sqrt(kinship.within_reach(card_distances(fleet, basis, chances)))
-    return distances
-
-
-def card_labels(
-    fleet: kinship.Kinship, basis: str, chances: Chances, min_group: int | None = None
-) -> tuple[Labels, float]:
-    """The group (n,) of each row of a fit, and the mean silhouette; all 0 where there is one."""
-    rule = replace(OF_CARDS, min_group=min_group)
-    tree, evidence = rule.tree(cut_distances(fleet, basis, chances), chances)
-    return tree.labels, evidence[0] if evidence else 0.0
-
-
 # -- methods that need a number of clusters -----------------------------------------------------------
 
 
-class Numbered(BaseModel):
+class Numbered(BehindGate):
     """The options of a method that divides agents again and again: the number of its clusters, and the gate.
 
     A number that is given stands, without cards unless `gate` asks for them.
@@ -376,7 +335,6 @@ class Numbered(BaseModel):
         description="K: the number of groups. null: the number of groups that the cards show (gate), and the "
         "method's usual number where no cards are sent.",
     )
-    gate: Gate = "cards"
     min_group: MinGroup = None
 
     @model_validator(mode="after")
@@ -404,7 +362,7 @@ class Numbered(BaseModel):
         """Whether agents of a run are asked for cards: they are not private."""
         return self.gate == "cards" and not setup.private
 
-    def count(self, chances: Chances = (), cards: Collection[kinship.Card] = ()) -> int:
+    def count(self, chances: Chances = (), cards: Collection[Card] = ()) -> int:
         """K: one if no test fires; without cards, or with fewer than four, as if there were no gate.
 
         Args:
@@ -418,9 +376,9 @@ class Numbered(BaseModel):
             return 1
         if self.n_clusters is not None:
             return self.n_clusters
-        fleet = kinship.Kinship.of([*cards])
-        labels, _ = card_labels(fleet, bases[0], chances, self.min_group)
-        return int(labels.max()) + 1
+        fleet_cards = extras.part("cards", "fleet_cards", GATE)
+        count: int = fleet_cards.groups_in(cards, bases[0], chances, self.min_group)
+        return count
 
 
 # -- methods that cluster once ------------------------------------------------------------------------
@@ -447,15 +405,13 @@ class Grouped(Tested, Ballot):
 G = TypeVar("G", bound=Grouped)
 
 
-class Gated(HardClustered[T], Generic[T]):
+class Gated(BehindGate, HardClustered[T], Generic[T]):
     """Asks for cards in the clustering phase, and keeps what the tests found.
 
     `init` sets `asks`. `work` adds the card to the report of that phase (`with_card`).
     """
 
     squares: ClassVar[bool] = False  # cards have what distances are computed from
-
-    gate: Gate = "cards"
 
     def plan(self, state: T, view: View) -> Phase:
         phase = super().plan(state, view)
@@ -467,14 +423,13 @@ class Gated(HardClustered[T], Generic[T]):
 
     def fold(self, state: T, phase: Phase, sums: Sums, reports: Reports) -> T:
         if self._awaits_cards(state) and reports:
-            cards = cards_of(sampled(reports)).values()
-            state = self.after_tests(with_tests(state, cards), cards)
+            state = self.after_tests(*with_tests(state, reports))
         return super().fold(state, phase, sums, reports)
 
     def _awaits_cards(self, state: T) -> bool:
         return state.asks and not state.models
 
-    def after_tests(self, state: T, cards: Collection[kinship.Card]) -> T:
+    def after_tests(self, state: T, cards: Collection[Card]) -> T:
         """The state before its clusters are formed, with what else the cards answer."""
         return state
 

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.shared.numerics import kinship, votes
+from covey.extras.cards import kinship
+from covey.shared.numerics import votes
 from covey.shared.numerics.choose_k import by_rotations
 from covey.shared.numerics.clustering import euclidean
 from covey.shared.numerics.metrics import adjusted_rand
-from covey.shared.strategies.bases.cut import Cut
+from covey.shared.strategies.bases.cut import KINDS, Cut
 
 CLASSES, VALUES = 5, 20
 FLEETS = 20
@@ -147,7 +148,7 @@ def test_the_sums_of_single_samples_are_sent_where_the_task_allows_it_and_the_fi
     one = kinship.card(
         [np.ones((5, VALUES))], labels, CLASSES, units=np.arange(5), seed=0, client="c", min_cell=1
     )
-    received = kinship.unpacked(*kinship.packed(one), one.squares.tolist())
+    received = kinship.unpacked(*one.packed(), one.squares.tolist())
     assert received is not None
     np.testing.assert_allclose(received.squares, one.squares)
     assert kinship.Kinship.of([received] * 4).sent[0].tolist() == [4, 1, 0, 0, 0]
@@ -160,7 +161,7 @@ def test_a_card_in_pieces_is_the_card_and_travels_as_means_and_counts() -> None:
     pieces = kinship.card(
         [inputs[:40], inputs[40:]], labels, CLASSES, units=units, seed=3, client="c"
     )
-    means, counts = kinship.packed(pieces)
+    means, counts = pieces.packed()
     received = kinship.unpacked(means, counts)
     assert received is not None
     np.testing.assert_array_equal(received.counts, whole.counts)
@@ -195,7 +196,7 @@ def test_agents_whose_data_are_equal_show_no_shift_by_rounding() -> None:
         one = kinship.card(
             [inputs[:size]], labels[:size], 3, units=np.arange(size), seed=0, client=agent
         )
-        received = kinship.unpacked(*kinship.packed(one))
+        received = kinship.unpacked(*one.packed())
         assert received is not None
         cards.append(received)
     assert not kinship.shifts(cards).any
@@ -294,7 +295,7 @@ def test_other_samples_of_the_same_kind_are_no_change(samples: int) -> None:
     assert fired <= 2
 
 
-@pytest.mark.parametrize("kind", kinship.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_agent_finds_each_kind_of_change_in_its_own_data(kind: str) -> None:
     found = [
         kinship.has_changed(own_card(seed), own_card(seed + 1000, kind=kind), seed)

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from covey.shared.numerics import kinship
+from covey.extras.cards import fleet_cards, kinship
 from covey.shared.numerics.clustering import Linkage, euclidean
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import Strategy, View
@@ -312,13 +312,13 @@ def test_the_gate_answers_from_the_cards_that_came_and_fit() -> None:
 def test_of_a_large_fleet_a_sample_of_the_cards_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of eight agents five are drawn, and the rest may send what they like."""
     unpacked: list[int] = []
-    monkeypatch.setattr(cut, "MOST_CARDS", 5)
+    monkeypatch.setattr(fleet_cards, "MOST_CARDS", 5)
 
     def counted(means: Vector, counts: Sequence[int], squares: None) -> kinship.Card | None:
         unpacked.append(len(counts))
-        return kinship.Card(np.ones((4, 2)), np.ones((4, 2, kinship.PROJECTED)), np.zeros(2))
+        return kinship.Card(np.ones((4, 2)), np.ones((4, 2, cut.PROJECTED)), np.zeros(2))
 
-    monkeypatch.setattr(kinship, "unpacked", counted)
+    monkeypatch.setattr(fleet_cards, "unpacked", counted)
     run(FedClust(), softmaxes(8), rounds=1)
     assert len(unpacked) == 5
 

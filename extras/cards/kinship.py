@@ -31,38 +31,23 @@ import numpy.typing as npt
 from covey.shared.numerics.vectors import Vector
 from covey.shared.numerics.votes import LIMIT
 from covey.shared.seeds import Key, generator
+from covey.shared.strategies.bases.cut import BLOCKS, LEVEL, MOST_CLASSES, PROJECTED
+from covey.shared.strategies.client_half import Card as Card
+from covey.shared.strategies.facts import MIN_CELL
 
 if TYPE_CHECKING:
     from covey.shared.numerics.clustering import Labels, Matrix
 
-BLOCKS = 4
-PROJECTED = 32  # p, the values of a projected input
-MIN_CELL = 5  # sums of fewer samples of a class are not sent, unless the task has another number
 SWEEPS = 50
 RIDGE = 1.0
 FLIPS = 1999
-LEVEL = 0.01
 OWN_BLOCKS = 16  # of a card that stays with its agent; of four blocks two cards show nothing
 CHANGED = 0.001  # the level at which an agent finds its own data changed
-MOST_CLASSES = 50
 LEVELS = 10  # classes of a regression
-KINDS = ("labels", "style", "concept")  # of shifts
 COMMON = 2  # classes of the median pair; with fewer, concepts are not compared
 GRAIN = 2.0**-20  # distances are rounded to it: sums in another order do not change a cut
 FAR = 1.5  # times the reach of a fleet: no two agents count as farther apart
 TENTHS = [NormalDist().inv_cdf(k / LEVELS) for k in range(1, LEVELS)]
-
-
-@dataclass(frozen=True)
-class Card:
-    """A summary of an agent's training data: C (4 p + 5) numbers, about 5 kB for ten classes.
-
-    Counts are complete. Sums are zero for classes with fewer than `min_cell` samples of the agent.
-    """
-
-    counts: Matrix  # n (4, C): samples by block and class; (16, C) where it stays with the agent
-    sums: Matrix  # S (4, C, p): sums of the projected inputs
-    squares: Matrix  # q (C,): sums of their squared norms; zeros where they were not sent
 
 
 @dataclass(frozen=True)
@@ -143,19 +128,13 @@ def tenths(values: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
     return np.searchsorted(TENTHS, values).astype(np.int64)
 
 
-def packed(card: Card) -> tuple[Vector, list[int]]:
-    """A card as it travels: the means of its cells (4 C p,) in float32, and its counts (4 C)."""
-    means = card.sums / np.maximum(card.counts, 1.0)[..., None]
-    return means.astype(np.float32).ravel(), card.counts.astype(int).ravel().tolist()
-
-
 def unpacked(
     means: Vector, counts: Sequence[int], squares: Sequence[float] | None = None
 ) -> Card | None:
     """The card of an agent; None if its parts do not fit each other.
 
     Args:
-        means: of the cells, as `packed` gives them.
+        means: of the cells, as `Card.packed` gives them.
         counts: likewise.
         squares: of the card (C,); None: they were not sent.
     """
