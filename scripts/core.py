@@ -133,6 +133,14 @@ def needed_by_tests(root: Path, extra: str) -> set[str]:
     return found
 
 
+def with_users(root: Path, gone: Sequence[str]) -> list[str]:
+    """These extras, and those that cannot do without one of them."""
+    found = set(gone)
+    while more := {one for one in extras_of(root) if uses_of(root, one) & found} - found:
+        found |= more
+    return sorted(found)
+
+
 def arrows(root: Path) -> dict[str, dict[str, set[str]]]:
     """Modules of extras that each part names and does not own, by part and file; that is all that keeps it from going alone."""
     parts = parts_of(root)
@@ -326,7 +334,7 @@ def main() -> None:
     if crossed := crossings(ROOT):
         raise SystemExit("\n".join(crossed))
     extras = extras_of(ROOT)
-    gone = options.without or extras
+    gone = with_users(ROOT, options.without or extras)
     if options.alone:
         gone = sorted(set(extras) - needed_by_tests(ROOT, options.alone))
     with tempfile.TemporaryDirectory(prefix="covey-core-") as folder:
