@@ -49,6 +49,7 @@ def declared_by(method: str) -> set[str]:
     return {name for numbers in BUILT_IN[method].facts.numbers.values() for name in numbers}
 
 
+@pytest.mark.whole  # some numbers are those of cards
 @pytest.mark.parametrize("method", METHODS)
 def test_orders_of_a_run_pass_and_every_declared_number_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str

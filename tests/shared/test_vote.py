@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,19 +39,17 @@ def test_who_comes_after_a_refused_cut_joins_the_one_model(method: Any) -> None:
 
 
 @pytest.mark.parametrize("method", [FedClust, Pacfl])
-def test_a_cut_that_is_found_is_voted_on_and_one_that_is_given_is_not(method: Any) -> None:
+def test_a_cut_is_voted_on_where_votes_are_asked_for(method: Any) -> None:
     begun = planted.setup(planted.softmaxes(8), rounds=9)
     by_server = {"server": {"name": "adam"}}
-    for options, private, vote_after in (
-        ({}, False, 3),
-        ({}, True, 0),
-        ({"n_clusters": 2}, False, 0),
-        ({"n_clusters": 2, "vote": "auto"}, False, 3),
-        ({"gate": "none"}, False, 0),
-        ({"vote": "none"}, False, 0),
-        (by_server, False, 0),
+    for options, vote_after in (
+        ({"n_clusters": 2}, 0),
+        ({"n_clusters": 2, "vote": "auto"}, 3),
+        ({"gate": "none"}, 0),
+        ({"vote": "none"}, 0),
+        (by_server, 0),
     ):
-        state = method(**options).init(replace(begun, private=private))
+        state = method(**options).init(begun)
         assert state.vote_after == vote_after, options
 
 
