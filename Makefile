@@ -25,8 +25,9 @@ quick: $(READY) ## the tests of pure decisions: methods, messages, engine, sessi
 	$(BIN)/python -m pytest $(ALONE) tests/shared extras/secure tests/broker \
 		tests/coordinator/test_rounds*.py tests/agent/test_session*.py
 
+CORE ?= --quick
 core: $(READY) mosquitto ## the core without extras, in a copy of the tree: tests of pure decisions, and a fleet with the same bytes
-	$(BIN)/python -m scripts.core --quick
+	$(BIN)/python -m scripts.core $(CORE)
 
 without: $(READY) ## the core without each of the extras in turn: tests of pure decisions
 	for extra in $(EXTRAS); do \
@@ -62,8 +63,8 @@ methods: $(READY) ## rules that the suite tries with a method of each kind, with
 mutants: $(READY) ## faults of one line, each planted in a copy of the tree: its test must see it
 	$(BIN)/python -m tests.mutants
 
-night: ## all that the suite tries a sample of, one after another, hours: methods, without, alone, lies, simulate, fuzz, chaos, planted, mutants
-	@$(MAKE) --no-print-directory -j 1 -k methods without alone lies simulate fuzz chaos planted mutants
+night: ## all that the suite tries a sample of, one after another, hours: methods, core, without, alone, lies, simulate, fuzz, chaos, planted, mutants
+	@$(MAKE) --no-print-directory -j 1 -k CORE= methods core without alone lies simulate fuzz chaos planted mutants
 
 SEEDS ?= 1000
 BASE ?= 1

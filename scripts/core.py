@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -107,9 +107,9 @@ def _tree(file: Path) -> ast.AST:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
-def owners_of(parts: Mapping[str, str]) -> dict[str, str]:
-    """The extra of each module that is in one, and of its package."""
-    return {module_of(file): part for file, part in parts.items() if part != "core"}
+def owners_in(names: Iterable[str]) -> set[str]:
+    """The extras whose modules or packages are among these names, whether or not they are there."""
+    return {name.split(".")[2] for name in names if name.startswith("covey.extras.")}
 
 
 def extras_of(root: Path) -> list[str]:
@@ -143,14 +143,10 @@ def with_users(root: Path, gone: Sequence[str]) -> list[str]:
 
 def arrows(root: Path) -> dict[str, dict[str, set[str]]]:
     """Modules of extras that each part names and does not own, by part and file; that is all that keeps it from going alone."""
-    parts = parts_of(root)
-    owners = owners_of(parts)
     found: dict[str, dict[str, set[str]]] = {}
-    for file, part in parts.items():
-        others = {
-            name for name in named(_tree(root / file)) & owners.keys() if owners[name] != part
-        }
-        if others:
+    for file, part in parts_of(root).items():
+        names = named(_tree(root / file))
+        if others := {name for name in names if owners_in([name]) - {part}}:
             found.setdefault(part, {})[file] = others
     return found
 
@@ -177,11 +173,9 @@ def folders_of_tests(root: Path) -> list[Path]:
 
 def extras_of_tests(root: Path) -> dict[str, set[str]]:
     """The extras that each file of tests or benchmarks lies with, imports or names: itself, and what it imports of others."""
-    owners = owners_of(parts_of(root))
     folders = (*folders_of_tests(root), root / "benchmarks")
     places = (path.relative_to(root) for one in folders for path in sorted(one.rglob("*.py")))
     files = {module_of(place.as_posix()): place.as_posix() for place in places}
-    owners |= {name: extra for name, file in files.items() if (extra := extra_at(Path(file)))}
 
     @cache
     def reached(module: str) -> frozenset[str]:
@@ -193,7 +187,7 @@ def extras_of_tests(root: Path) -> dict[str, set[str]]:
                 continue
             seen.add(one)
             names = named(_tree(root / files[one]), lazily=False)
-            found |= {owners[name] for name in names & owners.keys()}
+            found |= owners_in(names)
             open_ += names & files.keys()
         return frozenset(found)
 
@@ -202,18 +196,17 @@ def extras_of_tests(root: Path) -> dict[str, set[str]]:
         names = {module}
         if extra_at(Path(file)) or Path(file).name.startswith("test_"):
             names |= named(_tree(root / file))
-        found = {owners[name] for name in names & owners.keys()}
-        return found.union(*(reached(name) for name in names & files.keys()))
+        return owners_in(names).union(*(reached(name) for name in names & files.keys()))
 
     return {file: needed(module, file) for module, file in files.items()}
 
 
-def files_of_tests(root: Path, gone: Sequence[str]) -> list[str]:
-    """The files of tests that need none of these extras."""
+def files_of_tests(root: Path) -> list[str]:
+    """The files of tests that need no extra."""
     return [
         file
         for file, extras in extras_of_tests(root).items()
-        if Path(file).name.startswith("test_") and not extras & set(gone)
+        if Path(file).name.startswith("test_") and not extras
     ]
 
 
@@ -345,7 +338,7 @@ def main() -> None:
             run_tests(copy, [f"extras/{options.alone}/tests"])
             return
         if not options.no_tests:
-            files = files_of_tests(ROOT, extras)
+            files = files_of_tests(ROOT)
             print(f"{len(files)} files of tests are the core's", flush=True)
             if not files:
                 raise SystemExit("no test is the core's: every one needs an extra")

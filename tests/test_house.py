@@ -24,7 +24,7 @@ from scripts.core import (
     extras_of,
     extras_of_tests,
     needed_by_tests,
-    owners_of,
+    owners_in,
     uses_of,
 )
 from scripts.size import extra_at, limits_of, lines_of_parts, module_of, parts_of
@@ -463,10 +463,9 @@ def test_a_place_for_tests_of_several_extras_has_some(place: str) -> None:
 
 
 def test_an_extra_names_the_core_and_what_its_readme_has_alone() -> None:
-    owners = owners_of(parts_of(ROOT))
     uses = {extra: uses_of(ROOT, extra) for extra in extras_of(ROOT)}
     found = {
-        extra: {owners[name] for names in files.values() for name in names}
+        extra: set[str]().union(*map(owners_in, files.values()))
         for extra, files in arrows(ROOT).items()
     }
     assert found == {extra: used for extra, used in uses.items() if used}
@@ -485,11 +484,10 @@ def test_a_test_of_an_extra_needs_what_the_extra_uses_alone() -> None:
 
 def test_a_module_of_an_extra_runs_in_one_program() -> None:
     """A device that has no libraries of a coordinator can import all that is for devices."""
-    owned = owners_of(parts_of(ROOT))
     files = {module_of(file): file for file in FILES}
+    owned = {module for module in files if owners_in([module])}
     found = {
-        module: {room_of(name)[0] for name in reached(module, owned.keys() | {module}, files)}
-        for module in owned
+        module: {room_of(name)[0] for name in reached(module, owned, files)} for module in owned
     }
     programs = {module: sorted(folders & {*PROGRAMS}) for module, folders in found.items()}
     assert {module: several for module, several in programs.items() if len(several) > 1} == {}
@@ -607,13 +605,13 @@ def test_a_test_of_the_core_that_needs_an_extra_is_seen(tmp_path: Path, source: 
     tree = written(tmp_path, **{"tests/test_start.py": source})
     (said,) = crossings(tree)
     assert said.startswith("tests/test_start.py needs sums: ")
-    assert core.files_of_tests(tree, ["sums"]) == []
+    assert core.files_of_tests(tree) == []
 
 
 def test_a_kit_asks_for_an_extra_where_a_test_asks_it(tmp_path: Path) -> None:
     tree = written(tmp_path)
     assert crossings(tree) == []
-    assert core.files_of_tests(tree, ["sums"]) == ["tests/test_start.py"]
+    assert core.files_of_tests(tree) == ["tests/test_start.py"]
 
 
 def test_a_kit_of_the_core_that_needs_an_extra_is_seen(tmp_path: Path) -> None:
@@ -623,6 +621,12 @@ def test_a_kit_of_the_core_that_needs_an_extra_is_seen(tmp_path: Path) -> None:
 
 def test_a_test_of_several_extras_has_its_place(tmp_path: Path) -> None:
     assert crossings(written(tmp_path, **{"tests/together/test_all.py": f"import {EXTRA}"})) == []
+
+
+def test_tests_of_the_core_are_known_where_the_extras_were_deleted_by_hand(tmp_path: Path) -> None:
+    tree = written(tmp_path, **{"tests/together/test_all.py": f"import {EXTRA}"})
+    shutil.rmtree(tree / "extras")
+    assert core.files_of_tests(tree) == ["tests/test_start.py"]
 
 
 @pytest.mark.parametrize(
