@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from covey.shared import extras
 from covey.shared.scenario.scenario import Scenario
 from tests.kit.scenes import DIGITS, Scenes, Sections, changed, start_file
 from tests.processes import Program, free_port, mosquitto, program, until, words
@@ -69,19 +70,11 @@ def fleet(folder: Path, port: int, **sections: Any) -> Iterator[Program]:
     """The agents alone, ready to be ordered by any coordinator at this broker."""
     path = SIMULATED.written(folder, file="fleet.yaml", **sections)
     url = f"mqtt://127.0.0.1:{port}"
-    with program(
-        "covey.agent.cli",
-        "lab",
-        "fleet",
-        str(path),
-        "--broker",
-        url,
-        "--run-dir",
-        str(folder),
-        "--learner",
-        "numpy",  # it starts without an import of torch
-        log=folder / "f.log",
-    ) as f:
+    command = ["covey.agent.cli", "lab", "fleet", str(path)]
+    command += ["--broker", url, "--run-dir", str(folder)]
+    if extras.has("light"):
+        command += ["--learner", "numpy"]  # it starts without an import of torch
+    with program(*command, log=folder / "f.log") as f:
         until(lambda: "agents" in f.output, of=f)
         yield f
 

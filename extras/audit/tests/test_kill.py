@@ -10,6 +10,7 @@ import pytest
 
 from covey.extras.audit.check import check
 from tests.e2e.conftest import coordinator, finish, fleet
+from tests.e2e.conftest import undisturbed as undisturbed
 from tests.processes import (
     Program,
     free_port,

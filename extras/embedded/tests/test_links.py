@@ -9,6 +9,7 @@ import pytest
 from covey.broker.programs.mosquitto import Mosquitto, find
 from covey.broker.programs.options import BrokerOptions
 from covey.extras.embedded.program import EmbeddedBroker
+from tests.conformance.test_links import topic as topic
 from tests.conformance.test_links import works_again_after
 
 

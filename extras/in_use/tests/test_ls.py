@@ -14,6 +14,7 @@ from covey.extras.in_use.registry import Publication, note
 from covey.shared.scenario.describe import dump
 from covey.shared.storage.files import folder_lock
 from tests.coordinator.test_ls import SCENE, typed
+from tests.coordinator.test_ls import runs as runs
 
 
 def published(runs: Path, *acts: tuple[str, Sequence[str], str]) -> None:

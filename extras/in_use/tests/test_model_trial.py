@@ -15,6 +15,7 @@ from covey.shared.numerics.split import Split
 from covey.shared.strategies.client_half import Drill
 from tests.agent.test_learner import data_of
 from tests.agent.test_model_trial import ALLOWED, local_of, task_of
+from tests.agent.test_model_trial import nets as nets
 
 pytestmark = pytest.mark.usefixtures("single_thread", "nets")
 

@@ -9,6 +9,8 @@ import pytest
 
 import covey
 from covey.extras.pages.run_facts import facts_of
+from tests.agent.test_model_trial import nets as nets
+from tests.agent.test_model_trial import nets_of_workers as nets_of_workers
 from tests.agent.test_model_trial import small
 
 pytestmark = pytest.mark.usefixtures("single_thread", "nets")

@@ -13,6 +13,9 @@ from covey.coordinator.cli.program import app
 from covey.extras.pages.run_facts import facts_of
 from covey.shared.own_code.consent import consented
 from tests.test_plugins import ALLOWED
+from tests.test_plugins import installed as installed
+from tests.test_plugins import once as once
+from tests.test_plugins import trained as trained
 
 
 def test_the_command_in_a_report_repeats_a_run_of_others_code(

@@ -12,6 +12,8 @@ from covey.extras.in_use.unlabelled import cells_of, load_unlabelled
 from covey.extras.proposals.proposal_data import describe
 from covey.shared.errors import DataError
 from tests.agent.test_data_sources import TASK, Row, as_csv, daily
+from tests.agent.test_data_sources import database as database
+from tests.agent.test_data_sources import rows as rows
 
 ALL = 'SELECT * FROM "all readings" ORDER BY time'
 
