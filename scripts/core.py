@@ -48,7 +48,6 @@ TOGETHER = (
     "tests/test_house.py",
 )
 QUICK = ("tests/shared", "tests/coordinator/test_rounds", "tests/agent/test_session")
-METHODS = ("fedavg", "fesem", "fedclust")
 ROUNDS = 4
 # all are asked in each round, and who drops out stays away: so no clock decides whose reports count
 SETTINGS = (
@@ -60,8 +59,13 @@ SETTINGS = (
 KILLED = "fedclust"  # in its third round, and resumed
 # its agents take so long that the kill comes between orders and reports
 SLOWLY = ("fleet.faults.slow=1.0", "fleet.faults.slow_s=2.0")
-# its cut stands without votes: each phase of them takes a fifth of the agents, and none comes back
-UNASKED = ("strategy.vote=none", "strategy.gate=none")
+# cards are an extra, and no vote is asked for: each phase takes a fifth of the agents, and none comes back
+UNASKED = {
+    "fedavg": (),
+    "fesem": ("strategy.gate=none",),
+    "fedclust": ("strategy.gate=none", "strategy.vote=none"),
+}
+METHODS = tuple(UNASKED)
 PATIENCE_S = 300.0  # for one run
 
 
@@ -273,9 +277,9 @@ def digest_of(model: bytes) -> str:
 
 def _run(tree: Path, folder: Path, method: str) -> None:
     """One run over Mosquitto to its end; the coordinator of KILLED is killed on the way."""
-    changes = [f"strategy.name={method}", f"rounds.count={ROUNDS}", *SETTINGS]
+    changes = [f"strategy.name={method}", f"rounds.count={ROUNDS}", *SETTINGS, *UNASKED[method]]
     if method == KILLED:
-        changes += SLOWLY + UNASKED
+        changes += SLOWLY
     command = [sys.executable, "-m", "covey.coordinator.cli", "run", "scenarios/digits.yaml"]
     command += ["--out", str(folder), *(word for one in changes for word in ("--set", one))]
     log = folder.with_suffix(".log")
