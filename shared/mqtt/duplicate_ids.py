@@ -9,12 +9,14 @@ Retained messages and last wills prove nothing; the caller leaves them out.
 
 from __future__ import annotations
 
+import math
 import re
 from enum import Enum
 
 SESSION = re.compile("([0-9a-f]{12})[0-9a-f]+")
 CLOCKS_DIFFER_S = 86_400.0
 PATIENCE_S = 5.0  # time in which an earlier start of this program may still be sending
+EVERY_S = 1.0  # between two answers to younger programs: one that floods would have as many
 
 
 MOMENT_DIGITS = 12  # of a session id
@@ -69,6 +71,7 @@ class DuplicateIds:
         self.session = session  # our own, from `session_id`
         self.announce_at: float | None = None  # when the older session is to be provoked to answer
         self._older_heard_at: float | None = None  # when an older session was heard first
+        self._next_at = -math.inf  # when a younger session may be answered again
 
     def __repr__(self) -> str:
         return f"DuplicateIds({self.session}, older heard at {self._older_heard_at})"
@@ -76,6 +79,10 @@ class DuplicateIds:
     def observe(self, other: str, now: float) -> Reaction:
         """React to a live message of the session `other`, received at the time `now` in seconds."""
         if other > self.session:
+            if now < self._next_at:
+                self.announce_at = self.announce_at or self._next_at
+                return Reaction.WAIT
+            self._next_at = now + EVERY_S
             return Reaction.ANNOUNCE
         if self._older_heard_at is None:
             self._older_heard_at = now

@@ -69,6 +69,13 @@ def test_a_session_answers_a_younger_one_with_its_status() -> None:
     ]
 
 
+def test_a_session_does_not_answer_each_message_of_a_flood() -> None:
+    session = up()
+    flood = e.OwnStatusSeen(other_status(session, session="z"))
+    sent = [one for now in range(2000) for one in session.handle(flood, now / 1000)]
+    assert 2 <= len(sent) <= 4
+
+
 def test_a_session_yields_its_id_to_an_older_one_that_answers_after_five_seconds() -> None:
     session = up()
     older = e.OwnStatusSeen(other_status(session, session="0"))

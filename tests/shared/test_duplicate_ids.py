@@ -15,6 +15,14 @@ def test_the_older_one_speaks_whenever_it_hears_a_younger_one() -> None:
     assert older.announce_at is None
 
 
+def test_the_older_one_answers_a_flood_once_a_second() -> None:
+    """Of 7 000 statuses a second each was answered by one, which every listener got as well."""
+    older = DuplicateIds(OLD)
+    heard = [older.observe(NEW, now / 1000) for now in range(3000)]
+    assert heard.count(Reaction.ANNOUNCE) == 3
+    assert older.announce_at is not None  # the last ones of a flood are answered too
+
+
 def test_the_younger_one_gives_way_to_an_older_one_that_is_still_there_after_a_while() -> None:
     younger = DuplicateIds(NEW)
     assert younger.observe(OLD, 10.0) is Reaction.WAIT
