@@ -22,6 +22,7 @@ from covey.shared.errors import DataError
 from covey.shared.scenario.columns import Notation
 
 DEEPEST = 16  # objects within one another
+LONGEST = 512  # characters of a name whose object is spread: each cell in it has the name again
 Row = dict[str, Any]
 
 
@@ -73,12 +74,13 @@ def open_json(
     except UnicodeError as error:
         fault = "not UTF-8 text"
         raise DataError(f"{path}: {fault} ({error})", public=f"the file is {fault}") from None
-    rows = list(_lines(path, text) if path.suffix.lower() in JSON_LINES else _of_file(path, text))
+    rows: list[tuple[int, Row | None]] = []
     names: dict[str, None] = {}
     size, limit = 0, unpacked_limit(path)
-    for _, row in rows:
+    for line, row in (_lines if path.suffix.lower() in JSON_LINES else _of_file)(path, text):
+        rows.append((line, row))
         names |= dict.fromkeys(row or ())
-        size += ROW_BYTES + VALUE_BYTES * len(row or ())
+        size += ROW_BYTES + sum(VALUE_BYTES + len(name) for name in row or ())
         check_size(path, size, limit)
     if LEAVES_OUT.get() and asked:
         names = dict.fromkeys(asked)
@@ -128,7 +130,7 @@ def _spread(value: Mapping[str, Any], begin: str, depth: int) -> Iterator[tuple[
         if isinstance(cell, str) and cell.lstrip().startswith("{"):
             inner = _value(cell)
             cell = inner if isinstance(inner, Mapping) else cell
-        if isinstance(cell, Mapping) and depth:
+        if isinstance(cell, Mapping) and depth and len(begin) + len(key) <= LONGEST:
             yield from _spread(cell, f"{begin}{key}.", depth - 1)
         else:
             yield begin + key, cell

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import tracemalloc
 from pathlib import Path
@@ -60,3 +61,15 @@ def test_a_database_that_computes_more_than_its_limit_is_given_up(
     finally:
         tracemalloc.stop()
     assert peak < 16 << 20, f"{peak >> 20} MiB were set aside"
+
+
+def test_a_long_name_above_an_object_is_not_repeated_for_each_cell_in_it(tmp_path: Path) -> None:
+    """693 kB took 2.3 GB."""
+    row = {"k" * 30_000: {f"a{n}": 1 for n in range(1000)}, "age": 3}
+    (tmp_path / "t.jsonl").write_text("\n".join([json.dumps(row)] * 3))
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"column"):
+        load(tmp_path / "t.jsonl")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 30_000 * 1000
