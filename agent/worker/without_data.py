@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from covey.agent.data.dataset import Dataset
 from covey.shared.numerics.figures import Figures
@@ -43,7 +44,9 @@ class Blank:
         )
         dtype = {"values": np.float32, "classes": np.int64}.get(task.kind, np.bool_)
         targets = np.zeros((1, *width), dtype)
-        train, labels = (np.repeat(one, self.rows, axis=0) for one in (features, targets))
+        # one row in the memory of all; torch warns about arrays that cannot be written
+        train = as_strided(features, (self.rows, *task.features), (0, *features.strides[1:]))
+        labels = np.repeat(targets, self.rows, axis=0)
         if task.kind == "classes":
             labels = np.arange(self.rows) % task.outputs
         return Dataset(train, labels, features, targets, source="no data")

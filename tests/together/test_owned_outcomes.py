@@ -9,6 +9,7 @@ import ast
 import asyncio
 import builtins
 import importlib
+import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -50,6 +51,7 @@ from covey.shared.wire.jobs import DeviceData, Failure, Nothing, Perform, TrySte
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.work.order_settings import layout_of
 from scripts.size import ROOT, module_of, parts_of
+from tests.attacks.rogue import order
 from tests.attacks.test_what_leaves import NOISY, VALUES, Device
 
 COLUMNS = 3
@@ -488,6 +490,24 @@ def test_whether_a_step_fits_into_the_memory_is_tried_without_the_data(
     source = DeviceData(data=str(diagnoses(tmp_path, "syphilis")))
     task = Task.model_validate({**OF_CLASSES, "classes": ["flu", "syphilis"]}).for_agents()
     assert answer(TryStep(source=source, task=task, batch=4, rules=rules)) == Nothing()
+
+
+@pytest.mark.parametrize("learner", ["numpy", "torch"])
+def test_rows_of_ones_take_no_memory_that_the_data_do_not(learner: str) -> None:
+    """A limit on memory that they exceed and the data do not would name each failure with the data."""
+    rules = OwnersRules(learner=learner)
+    who = Participant(client="a1", source=Blank(200_000), rules=rules)
+    width = 200
+    task = {"features": [width], "classes": 2, "model": {"name": "linear"}}
+    layout = {"tensors": [["fc.weight", [2, width]], ["fc.bias", [2]]], "trainable": 2}
+    work = order(task=Task.model_validate(task).for_agents(), layout=layout).work
+    assert work is not None
+    tracemalloc.start()
+    local = who.at_hand(work, layout_of(work), {}, Noise.secret()).local
+    local.loss(np.zeros(2 * width + 2, np.float32))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200_000 * width
 
 
 # -- durations --------------------------------------------------------------------------------------
