@@ -7,15 +7,14 @@ planted. A line that has moved or was reworded takes its fault along.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[1]
-ROOMS = ("agent", "broker", "coordinator", "examples", "shared", "src", "tests", "pyproject.toml")
+from scripts.core import copied
+from scripts.size import ROOT
 
 
 class Mutant(NamedTuple):
@@ -290,6 +289,34 @@ MUTANTS = (
         "pass",
         "tests/coordinator/test_rounds_recovery.py::test_an_agent_that_leaves_again_during_a_roll_call_is_gone_at_its_new_time",
     ),
+    Mutant(
+        "companion left out",
+        "shared/scenario/companion.py",
+        "return companion(name).around(method, task) if name else method",
+        "return method",
+        "tests/shared/test_companion.py::test_a_companion_plans_phases_that_a_device_takes_from_an_order_that_names_it",
+    ),
+    Mutant(
+        "judge not forgotten",
+        "shared/work/judging.py",
+        "left = [key for key in memory if not key.startswith(MEMORY)]",
+        "left = list(memory)",
+        "tests/simulator/test_judge.py::test_a_method_never_sees_what_the_judge_keeps_and_nothing_of_it_is_left_after_the_run",
+    ),
+    Mutant(
+        "oddities of equal weight",
+        "coordinator/odd.py",
+        "listed = sorted(once.values(), key=lambda one: (order[one.kind], -one.weight, one.devices))",
+        "listed = sorted(once.values(), key=lambda one: (order[one.kind], one.devices))",
+        "extras/doctor/tests/test_doctor_examine.py::test_the_list_is_in_the_order_of_kinds_weights_and_names",
+    ),
+    Mutant(
+        "library that is missing is an extra",
+        "shared/extras.py",
+        'if not f"{name}.".startswith(f"{error.name}."):',
+        "if False:",
+        "tests/shared/test_extras.py::test_a_library_that_an_extra_lacks_is_named_itself",
+    ),
 )
 
 
@@ -323,11 +350,7 @@ def main(names: list[str]) -> int:
     alive = 0
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
-        for room in ROOMS:
-            if (ROOT / room).is_dir():
-                shutil.copytree(ROOT / room, tree / room, symlinks=True)
-            else:
-                shutil.copy(ROOT / room, tree / room)
+        copied(ROOT, tree, ())
         status, words = play(tree, *[mutant.test for mutant in chosen])
         if status or not chosen:
             print(f"without any fault these tests must pass:\n{words}")

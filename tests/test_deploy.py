@@ -91,6 +91,7 @@ def commands() -> Iterator[tuple[str, str]]:
 COMMANDS = list(commands())
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("where", "line"), COMMANDS, ids=[where for where, _ in COMMANDS])
 def test_every_command_of_ours_exists_with_its_options(where: str, line: str) -> None:
     assert mistake(line) == ""

@@ -15,6 +15,7 @@ def test_data_that_is_missing_names_the_command_that_makes_some() -> None:
         resolve_data("./local")
 
 
+@pytest.mark.whole
 def test_a_command_that_left_the_lab_is_named_with_its_place() -> None:
     done = CliRunner().invoke(app, ["lab", "examples"])
     assert done.exit_code == 2

@@ -155,6 +155,7 @@ def trained(installed: Path, once: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(once / "run", tmp_path / "run"))
 
 
+@pytest.mark.whole
 def test_method_model_and_data_of_a_package_train_in_process(trained: Path) -> None:
     result = covey.Result.read(trained)
     assert result.method == "half_step"
@@ -197,6 +198,7 @@ def test_the_list_of_methods_names_an_installed_one_and_describes_it_once_it_is_
     assert {"step", "server"} <= {parameter["name"] for parameter in row["parameters"]}
 
 
+@pytest.mark.whole
 def test_a_run_of_an_installed_method_has_a_report(trained: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     words = ["report", str(trained), "--html", str(page)]

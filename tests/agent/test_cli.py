@@ -137,6 +137,7 @@ def test_a_story_is_shown_line_by_line_without_escape_sequences(
     assert "\x1b" not in second
 
 
+@pytest.mark.whole
 def test_check_shows_the_data_and_what_the_coordinator_receives(tmp_path: Path) -> None:
     found = json.loads(run("check", "--data", data(tmp_path), "--json"))
     assert (found["samples"], found["test_samples"], found["problems"]) == (32, 8, [])
@@ -144,6 +145,7 @@ def test_check_shows_the_data_and_what_the_coordinator_receives(tmp_path: Path) 
     assert "training samples" in run("check", "--data", data(tmp_path))
 
 
+@pytest.mark.whole
 def test_check_exits_with_2_if_the_data_does_not_fit(tmp_path: Path) -> None:
     result = CliRunner().invoke(
         app, ["check", "--data", str(data(tmp_path)), "--scenario", str(SCENES.written(tmp_path))]
@@ -187,6 +189,7 @@ def test_a_user_error_is_one_message_and_exit_code_2(tmp_path: Path) -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -397,6 +400,7 @@ def test_an_idle_agent_imports_no_heavy_module() -> None:
     assert not {"numpy", "torch", "rich", "yaml", "sklearn", "scipy"} & set(done.stdout.split())
 
 
+@pytest.mark.whole
 def test_check_shows_which_part_of_the_model_travels(tmp_path: Path) -> None:
     def found(**task: Any) -> list[dict[str, Any]]:
         path = SCENES.written(tmp_path, task={"features": [4], "classes": 2, **task})

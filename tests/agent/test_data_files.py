@@ -78,6 +78,7 @@ def image(
     image_module.new(mode, size, colour).save(path)
 
 
+@pytest.mark.whole
 def test_an_image_folder_has_one_class_per_folder(tmp_path: Path) -> None:
     image(tmp_path / "dog" / "1.png", colour=(9, 8, 7))
     image(tmp_path / "cat" / "1.png")
@@ -88,6 +89,7 @@ def test_an_image_folder_has_one_class_per_folder(tmp_path: Path) -> None:
     assert (data.labels, data.targets.tolist()) == (("cat", "dog"), [0, 0, 1])
 
 
+@pytest.mark.whole
 def test_an_image_folder_may_have_train_and_test(tmp_path: Path) -> None:
     for name in ("train/a/1.png", "train/b/1.png", "test/b/1.png"):
         image(tmp_path / name, mode="L")
@@ -99,6 +101,7 @@ def test_an_image_folder_may_have_train_and_test(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("mode", "size", "words"),
     [("RGB", (4, 2), "RGB 4x2"), ("L", (3, 2), "grey 3x2"), ("RGBA", (3, 2), "colour mode RGBA")],
@@ -114,6 +117,7 @@ def test_an_image_of_another_size_or_mode_is_named_and_not_converted(
     assert "2.png" in str(caught.value)
 
 
+@pytest.mark.whole
 def test_a_broken_image_is_named(tmp_path: Path) -> None:
     image(tmp_path / "a" / "1.png")
     (tmp_path / "a" / "2.png").write_bytes(b"no image")

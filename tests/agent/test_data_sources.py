@@ -91,6 +91,7 @@ def daily(folder: Path, suffix: str = ".csv", days: int = DAYS) -> Path:
     return folder
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("source", "why"),
     [
@@ -222,6 +223,7 @@ def test_names_with_a_date_make_a_folder_that_grows(tmp_path: Path, name: str) -
     assert [path.stem for path in place.parts] == sorted([name, name.replace("2026", "2025")])
 
 
+@pytest.mark.whole
 def test_a_database_that_gets_rows_is_noticed_and_found_from_any_folder(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -510,6 +510,7 @@ def test_nothing_moves_what_the_models_own_code_has_frozen() -> None:
     assert [part.role for part in split.parts()] == ["share", "freeze"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["Frozen", "UnderNoGrad", "Unused"])
 def test_noise_and_clipping_see_only_what_trains(name: str) -> None:
     pytest.importorskip("opacus")
@@ -524,6 +525,7 @@ def test_noise_and_clipping_see_only_what_trains(name: str) -> None:
     assert not np.array_equal(end[trained], start[trained])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["Sync", "Functional", "row_norm"])
 def test_whatever_mixes_the_samples_of_a_batch_is_refused_under_local_privacy(name: str) -> None:
     pytest.importorskip("opacus")
@@ -614,6 +616,7 @@ def nets_of_workers(nets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(nets.parent))
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("nets_of_workers")
 def test_a_run_names_the_tensors_that_do_not_train(tmp_path: Path) -> None:
     said: list[Notice] = []

@@ -84,6 +84,7 @@ def three_forms(folder: Path) -> list[Path]:
 # -- one task for all forms ----------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_tables_of_pixels_and_a_folder_of_images_give_the_same_features(tmp_path: Path) -> None:
     task = Task(**TASK)
     pixels, _ = shades(1)
@@ -98,6 +99,7 @@ def test_tables_of_pixels_and_a_folder_of_images_give_the_same_features(tmp_path
         assert light.min() >= 150
 
 
+@pytest.mark.whole
 def test_pixels_are_standardised_per_channel(tmp_path: Path) -> None:
     task = Task(**TASK, standardise="federated")
     assert asked_statistics(task) == ("count", "sum", "square")
@@ -136,6 +138,7 @@ def test_a_check_notes_pixels_that_are_much_darker_than_the_scale_expects(tmp_pa
 # -- proposals -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_a_folder_of_a_foreign_class_is_refused_by_its_name(tmp_path: Path) -> None:
     pixels, _ = shades(1)
     folder = as_folder(tmp_path / "a", pixels, ["dark", "light", "grey", "pale"] * 3)
@@ -161,6 +164,7 @@ def in_parquet(path: Path, cells: list[Any], labels: list[Any]) -> Path:
     return path
 
 
+@pytest.mark.whole
 def test_faults_of_images_in_parquet_name_their_rows(tmp_path: Path) -> None:
     pixels, names = shades(1)
     cells = [encoded(image) for image in pixels]

@@ -25,6 +25,7 @@ def image(path: Path, size: tuple[int, int], colour: Any, mode: str = "L") -> No
     Image.new(mode, size, colour).save(path)
 
 
+@pytest.mark.whole
 def test_images_of_any_size_and_colour_get_the_form_of_the_task(tmp_path: Path) -> None:
     image(tmp_path / "dark" / "1.png", (6, 4), 10)
     image(tmp_path / "dark" / "2.png", (31, 7), (20, 20, 20), "RGB")
@@ -37,6 +38,7 @@ def test_images_of_any_size_and_colour_get_the_form_of_the_task(tmp_path: Path) 
     assert colour.features[1].tolist() == [[[20, 20], [20, 20]]] * 3
 
 
+@pytest.mark.whole
 def test_making_smaller_averages_except_with_the_nearest_pixel(tmp_path: Path) -> None:
     stripes = np.tile(np.array([0, 255], np.uint8), (8, 4))
     for name in ("dark", "light"):
@@ -49,6 +51,7 @@ def test_making_smaller_averages_except_with_the_nearest_pixel(tmp_path: Path) -
     assert set(nearest.ravel().tolist()) <= {0, 255}
 
 
+@pytest.mark.whole
 def test_without_resize_mixed_sizes_are_refused_with_the_way_out(tmp_path: Path) -> None:
     image(tmp_path / "dark" / "1.png", (6, 4), 10)
     image(tmp_path / "light" / "2.png", (5, 4), 10)

@@ -18,6 +18,7 @@ from tests.processes import ROOT, needs_mosquitto
 WAYS = [["--embedded"], pytest.param([], marks=[pytest.mark.broker, needs_mosquitto])]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("users", ["--password-file", "--user"])
 def test_certificates_together_with_passwords_are_refused(
@@ -75,6 +76,7 @@ def test_an_open_broker_beyond_loopback_warns_of_the_consequences(
     assert ("broker init" in said) is warned
 
 
+@pytest.mark.whole
 def test_an_open_broker_names_what_anyone_on_it_can_read() -> None:
     command = [sys.executable, "-m", "covey.broker.cli", "up", "--port", "0", "--embedded"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:

@@ -127,6 +127,7 @@ def image(path: Path) -> None:
     Image.new("RGB", (4, 4)).save(path)
 
 
+@pytest.mark.whole
 def test_a_program_for_a_printer_is_no_image(tmp_path: Path) -> None:
     """Before: Pillow hands PostScript, whatever the file is called, to Ghostscript."""
     path = tmp_path / "cat" / "1.png"
@@ -136,6 +137,7 @@ def test_a_program_for_a_printer_is_no_image(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+@pytest.mark.whole
 def test_an_image_of_more_pixels_than_are_read_is_refused_by_its_header(tmp_path: Path) -> None:
     """100 million pixels in 12 KB; Pillow only warns."""
     import zlib
@@ -164,6 +166,7 @@ def test_rows_that_cost_no_bytes_count_with_what_python_takes_for_them(tmp_path:
         load(path)
 
 
+@pytest.mark.whole
 def test_an_image_that_is_stored_once_and_repeated_counts_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +214,7 @@ def test_names_of_columns_are_compared_once_each(tmp_path: Path) -> None:
 # -- databases ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_a_long_text_in_another_column_is_no_obstacle(tmp_path: Path) -> None:
     file = tmp_path / "a.sqlite"
     with sqlite3.connect(file) as base:
@@ -256,6 +260,7 @@ def test_numbers_of_an_archive_count_with_what_they_become(
         load(path)
 
 
+@pytest.mark.whole
 def test_images_unpack_to_no_more_than_their_files_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +274,7 @@ def test_images_unpack_to_no_more_than_their_files_may(
         load(tmp_path)
 
 
+@pytest.mark.whole
 def test_sounds_become_no_more_than_their_files_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

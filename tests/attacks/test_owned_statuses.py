@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import pytest
 from pydantic import BaseModel
 
 from covey.agent.device.events import Inspected
@@ -210,6 +211,7 @@ def test_every_field_of_a_task_has_a_second_value_here() -> None:
     assert first not in tasks
 
 
+@pytest.mark.whole
 def test_under_any_demand_a_status_is_the_same_for_two_tables_that_differ_in_one_row(
     tmp_path: Path,
 ) -> None:
@@ -229,6 +231,7 @@ def test_under_any_demand_a_status_is_the_same_for_two_tables_that_differ_in_one
     assert not leaks, sorted({field for field, _ in leaks})
 
 
+@pytest.mark.whole
 def test_under_any_demand_the_counts_are_the_same_for_all_tasks_of_single_rows(
     tmp_path: Path,
 ) -> None:
@@ -240,6 +243,7 @@ def test_under_any_demand_the_counts_are_the_same_for_all_tasks_of_single_rows(
         assert counts == {(0, 0) if policy.samples == "hidden" else (19, 5)}
 
 
+@pytest.mark.whole
 def test_without_a_demand_these_keys_of_a_task_change_what_a_status_counts(tmp_path: Path) -> None:
     """Among them are all that need consent; the others choose rows by refusing them, or say what a sample is."""
     source = table(tmp_path, "t", OTHER_ROWS["no target"])

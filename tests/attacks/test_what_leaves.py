@@ -137,6 +137,7 @@ def figures(report: ReportContent) -> Mapping[str, Any]:
     return report.numbers
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("limit", ["", "privacy={local_epsilon: 0.1}"])
 @pytest.mark.parametrize("method", ["fedavg", "ditto", "local"])
 def test_no_figure_of_an_evaluation_depends_on_training_rows_that_dp_sgd_hides(
@@ -159,6 +160,7 @@ def test_no_figure_of_an_evaluation_depends_on_training_rows_that_dp_sgd_hides(
     assert all(one == honest for one in of_training)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("method", ["ditto", "local"])
 def test_a_model_that_trained_at_home_without_noise_is_in_no_figure_and_neither_is_its_loss(
     tmp_path: Path, method: str
@@ -176,6 +178,7 @@ def test_a_model_that_trained_at_home_without_noise_is_in_no_figure_and_neither_
     assert figures(device.report(phase="evaluate", evaluation=EVERYTHING, **JUDGED, **asked)) == {}
 
 
+@pytest.mark.whole
 def test_values_that_a_device_keeps_enter_the_next_training_with_the_noise_of_this_one(
     tmp_path: Path,
 ) -> None:
@@ -229,6 +232,7 @@ def test_counts_of_classes_do_not_enter_a_training_or_a_figure_that_dp_sgd_hides
     assert why in str(report.failure)
 
 
+@pytest.mark.whole
 def test_an_order_without_a_number_of_its_phase_is_refused_by_the_name_of_the_number(
     tmp_path: Path,
 ) -> None:
@@ -238,6 +242,7 @@ def test_an_order_without_a_number_of_its_phase_is_refused_by_the_name_of_the_nu
     assert report.failure == "numbers.share is missing; the order is refused"
 
 
+@pytest.mark.whole
 def test_a_card_has_no_noise_and_stays_where_the_owner_demands_dp_sgd(tmp_path: Path) -> None:
     """The coordinator asks for DP-SGD as it must, and for sums of the samples as well."""
     pytest.importorskip("opacus")
@@ -255,6 +260,7 @@ def test_a_card_has_no_noise_and_stays_where_the_owner_demands_dp_sgd(tmp_path: 
     )
 
 
+@pytest.mark.whole
 def test_a_device_that_demands_sums_gives_no_figure_of_models_that_a_coordinator_chose(
     tmp_path: Path,
 ) -> None:

@@ -67,6 +67,7 @@ def test_the_doctor_reports_what_a_broker_refuses() -> None:
     assert "wire.part_bytes" in found["largest payload"]["means"]
 
 
+@pytest.mark.whole
 def test_the_doctor_exits_with_1_if_no_broker_listens() -> None:
     (port,) = free_ports(1)
     result = doctor(app, ["doctor", f"mqtt://127.0.0.1:{port}"])
@@ -74,6 +75,7 @@ def test_the_doctor_exits_with_1_if_no_broker_listens() -> None:
     assert "missing" in result.stdout
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -131,6 +133,7 @@ async def test_the_log_of_mosquitto_is_shown_if_it_does_not_start() -> None:
         await Mosquitto(config="listener {port} 127.0.0.1\nnonsense true\n").__aenter__()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("option", "number", "expected"),
     [
@@ -161,6 +164,7 @@ async def test_a_tls_listener_counts_as_ready_only_once_it_shakes_hands() -> Non
     server.close()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("options", [["--embedded"], []])
 def test_a_broker_without_storage_refuses_a_folder_for_data(
     options: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -60,6 +60,7 @@ def run_of(folder: Path, kind: str) -> Run:
     return run
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", ["in step", "buffered", "private", "secure"])
 def test_nothing_in_the_memory_of_a_run_names_an_agent_that_was_forgotten(
     tmp_path: Path, kind: str

@@ -39,6 +39,7 @@ def typed(*words: object) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.whole
 def test_a_link_to_a_run_is_not_followed(
     runs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

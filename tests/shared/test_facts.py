@@ -28,6 +28,7 @@ def test_facts_that_contradict_each_other_are_refused(facts: dict[str, Any], why
         Facts(**facts)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("method", of_each_kind("facts", SEALED))
 def test_under_secure_sums_every_fact_is_that_of_the_method(method: str) -> None:
     scene = scenario(method)

@@ -74,6 +74,7 @@ def test_one_broker_is_its_own_successor() -> None:
         Failover([])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("several", [["mqtt://a"], ["mqtt://a", "mqtt://b"]])
 def test_a_cluster_has_several_addresses_and_no_simulated_fleet(
     several: list[str], tmp_path: Path
@@ -100,6 +101,7 @@ async def test_each_broker_that_is_out_of_reach_is_named_once() -> None:
     assert [item async for item in link.incoming()] == []
 
 
+@pytest.mark.whole
 def test_commands_that_connect_to_one_broker_refuse_several(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
