@@ -20,7 +20,7 @@ from covey.agent.data.dataset import Dataset
 from covey.agent.data.load import has_images, load, tables_at
 from covey.agent.data.table_files import USUAL, open_table
 from covey.agent.data.values import moment_of, number_written, plain_number, spelled, value_of
-from covey.agent.data_place import place_of
+from covey.agent.data_place import SqlitePath, place_of
 from covey.extras.formats.images import ImageHeader, ImageSource, image_folders, read_header
 from covey.extras.formats.parquet_images import encoded_images, image_column, read_rows
 from covey.extras.proposals.describe import (
@@ -334,8 +334,9 @@ def _tables(
         fault = f"{found.rows} rows below the header; expected at least two"
         raise DataError(f"{data}: {fault}", public=fault)
     columns = [_column_facts(column, found.rows, words) for column in found.columns]
+    first = tables[0]
     return DataDescription(
-        source=data,
+        source=str(first.file) if isinstance(first, SqlitePath) else data,  # no query
         kind="table",
         samples=found.rows,
         faulty_rows=found.faulty_rows,

@@ -36,8 +36,10 @@ from covey.extras.proposals.fleet_columns import fleet_columns
 from covey.extras.proposals.init import described, odd_among
 from covey.extras.proposals.proposal import propose
 from covey.extras.proposals.targets import candidates
+from covey.shared import extras
 from covey.shared.cli import Json
 from covey.shared.errors import UserError
+from covey.shared.own_code.plugins import SQLITE
 from covey.shared.programs.terminal import Terminal
 from covey.shared.scenario.load import from_mapping
 from covey.shared.scenario.scenario import Scenario
@@ -66,7 +68,10 @@ HOW_TO_DIVIDE = (
 
 def try_command(
     files: Annotated[
-        list[Path], typer.Argument(help="the data of one device each, or one folder that has them")
+        list[str],
+        typer.Argument(
+            help="the data of one device each, as for `agent start --data`, or one folder that has them"
+        ),
     ],
     *,
     target: Annotated[str, typer.Option(help="the column of a table to predict")] = "",
@@ -85,7 +90,7 @@ def try_command(
     """
     begun = time.monotonic()
     sources = sources_of(files)
-    devices = described([str(source) for source in sources], [target] if target else ())
+    devices = described(sources, [target] if target else ())
     ask_for_target(devices, target)
     proposal = propose(devices, target=target or None)
     proposal.odd += [odd.sentence for odd in odd_among(devices, proposal)]
@@ -93,7 +98,7 @@ def try_command(
     plan = planned(proposal)
     rows, failures = _tried(plan, sources)
     write_atomically(place, proposal.to_yaml().encode())
-    named = {agent_name(i, len(sources)): source.name for i, source in enumerate(sources)}
+    named = {agent_name(i, len(sources)): file_of(source).name for i, source in enumerate(sources)}
     seconds = round(time.monotonic() - begun)
     odd = [*proposal.remarks(), *(f"failed: {cell}: {why}" for cell, why in failures.items())]
     answer = answer_of(plan, rows, named)
@@ -121,25 +126,32 @@ def try_command(
 # -- decisions -----------------------------------------------------------------------------------------------------
 
 
-def sources_of(files: Sequence[Path]) -> list[Path]:
-    """The data of each device: the files, or what is in the one folder that is named.
+def sources_of(files: Sequence[str]) -> list[str]:
+    """The data of each device: the files and queries, or what is in the one folder that is named.
 
     Raises UserError for a file that does not exist or is named twice, and where there is one device alone.
     """
     for file in files:
-        if not file.exists():
+        if not file_of(file).exists():
             raise UserError(
                 f"{file}: there is no such file or folder; name the data of each device"
             )
-    sources = list(files)
-    if len(files) == 1 and files[0].is_dir():
-        found = sorted(one for one in files[0].iterdir() if not one.name.startswith("."))
-        sources = [] if {one.stem for one in found} <= PARTS else found
+    sources, folder = list(files), Path(files[0])
+    if len(files) == 1 and folder.is_dir():
+        found = sorted(one for one in folder.iterdir() if not one.name.startswith("."))
+        sources = [] if {one.stem for one in found} <= PARTS else [str(one) for one in found]
     if len(sources) < 2:
         raise UserError(f"{files[0]}: one device has nobody to train with: {HOW_TO_DIVIDE}")
-    if len({source.resolve() for source in sources}) < len(sources):
+    if len({(file_of(one).resolve(), one.partition("?")[2]) for one in sources}) < len(sources):
         raise UserError("one file is named twice; name the data of each device once")
     return sources
+
+
+def file_of(source: str) -> Path:
+    """The file of a database, or a source itself."""
+    if source.startswith(SQLITE):
+        source = source.removeprefix(SQLITE).partition("?")[0]
+    return Path(source)
 
 
 def ask_for_target(devices: Sequence[DataDescription], target: str) -> None:
@@ -213,10 +225,10 @@ def answer_of(
     return Answer(verdict, worse, replace(table, columns=columns, rows=lines))
 
 
-def next_steps(first: Path, scenario: Path) -> list[str]:
+def next_steps(first: str, scenario: Path) -> list[str]:
     """The commands for real devices, the first of which stands for all."""
-    data, place = shlex.quote(str(first)), shlex.quote(str(scenario))
-    agent_id = re.sub(r"[^A-Za-z0-9]+", "-", first.stem).strip("-")[:64] or "device"
+    data, place = shlex.quote(first), shlex.quote(str(scenario))
+    agent_id = re.sub(r"[^A-Za-z0-9]+", "-", file_of(first).stem).strip("-")[:64] or "device"
     return ["broker up", f"agent start --data {data} --id {agent_id}", f"coordinator run {place}"]
 
 
@@ -231,17 +243,13 @@ def _place(to: Path | None, proposal: Proposal) -> Path:
 # -- training ------------------------------------------------------------------------------------------------------
 
 
-def _tried(
-    plan: Scenario, sources: Sequence[Path]
-) -> tuple[list[ComparisonRow], Mapping[str, str]]:
+def _tried(plan: Scenario, sources: Sequence[str]) -> tuple[list[ComparisonRow], Mapping[str, str]]:
     """The rows of all methods, and why some failed. UserError where all did, KeyboardInterrupt where the user stopped it."""
     with tempfile.TemporaryDirectory(prefix="covey-try-") as place, _bar(plan) as observing:
         folder = Path(place) / "devices"
         folder.mkdir()
-        for number, source in enumerate(sources):
-            data = source.absolute()
-            # the agents of a folder of devices have the order of its names
-            (folder / f"{number:05}{data.suffix}").symlink_to(data)
+        # what is on devices is read by the agent's modules
+        extras.part("trial", "devices", "a trial").devices_in(folder, sources)
         rule = {"name": "by_group", "split": "time"}
         fleet = {"agents": len(sources), "data": str(folder), "partition": rule}
         whole = from_mapping({**plan.model_dump(mode="json"), "fleet": fleet})

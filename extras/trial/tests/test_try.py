@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,8 @@ from covey.coordinator.cli.program import app
 from covey.extras.compare.rows import ComparisonRow
 from covey.extras.compare.tests.comparisons import scenario
 from covey.extras.proposals.choices import Proposal
+from covey.extras.trial.devices import devices_in
+from covey.extras.trial.tests.homes import DAY, QUERY, write_home
 from covey.extras.trial.trial import (
     METHODS,
     ROUNDS,
@@ -158,21 +162,66 @@ def test_a_file_that_is_not_there_or_named_twice_is_refused(tmp_path: Path) -> N
 
 
 def test_a_folder_has_a_device_in_each_file_unless_it_is_one(tmp_path: Path) -> None:
-    files = [Path(file) for file in tables(tmp_path)]
-    assert sources_of([tmp_path]) == files
+    files = tables(tmp_path)
+    assert sources_of([str(tmp_path)]) == files
     one = tmp_path / "one"
     one.mkdir()
-    files[0].rename(one / "train.csv")
-    files[1].rename(one / "test.csv")
+    Path(files[0]).rename(one / "train.csv")
+    Path(files[1]).rename(one / "test.csv")
     with pytest.raises(UserError, match="nobody to train with"):
-        sources_of([one])
+        sources_of([str(one)])
 
 
 def test_the_id_of_a_device_in_the_commands_is_one_that_an_agent_takes() -> None:
-    [_, start, _] = next_steps(Path("my devices/site 1 (old).csv"), Path("x.yaml"))
+    [_, start, _] = next_steps("my devices/site 1 (old).csv", Path("x.yaml"))
     words = shlex.split(start)
     assert words[words.index("--data") + 1] == "my devices/site 1 (old).csv"
     assert TypeAdapter(Name).validate_python(words[words.index("--id") + 1]) == "site-1-old"
+
+
+# -- databases -----------------------------------------------------------------------------------------------------
+
+
+def test_homes_whose_states_are_in_a_database_become_a_verdict(tmp_path: Path) -> None:
+    """The query stands in no name and no remark: a reader looks for the file."""
+    sources = []
+    for number in (1, 2):
+        write_home(tmp_path / f"home-{number}.db", number, days=2)
+        sources.append(f"sqlite:{tmp_path}/home-{number}.db?query={QUERY}")
+    place = tmp_path / "homes.yaml"
+    done = tried(*sources, "--target", "temperature", "--out", str(place), "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    ways = {line["way"]: float(line["in use"]) for line in found["ways"]}
+    assert ways["one model"] < ways["constant"]
+    assert set(found["worse_for"]) <= {"home-1.db", "home-2.db"}
+    assert found["odd"]
+    assert "SELECT" not in " ".join([found["sentence"], *found["odd"], place.read_text("utf-8")])
+    task = load(place).task
+    assert (task.target, task.times) == ("temperature", ("time",))
+    words = shlex.split(found["next"][1])
+    assert words[words.index("--data") + 1] == sources[0]
+
+
+def test_the_simulated_devices_have_the_rows_that_the_query_gives(tmp_path: Path) -> None:
+    write_home(tmp_path / "home.db", 1, days=1)
+    source = f"sqlite:{tmp_path}/home.db?query={QUERY}"
+    devices_in(tmp_path, [source])
+    with closing(sqlite3.connect(tmp_path / "home.db")) as base:
+        expected = base.execute(QUERY).fetchall()
+    lines = (tmp_path / "00000.jsonl").read_text("utf-8").splitlines()
+    assert [tuple(json.loads(line).values()) for line in lines] == expected
+    assert len(expected) == DAY
+
+
+def test_two_queries_of_one_database_are_two_devices_and_one_is_one(tmp_path: Path) -> None:
+    write_home(tmp_path / "home.db", 1, days=1)
+    rooms = [f"sqlite:{tmp_path}/home.db?query=SELECT {number}, 1" for number in (1, 2)]
+    assert sources_of(rooms) == rooms
+    with pytest.raises(UserError, match="twice"):
+        sources_of([*rooms, rooms[0]])
+    with pytest.raises(UserError, match="there is no such file"):
+        sources_of(["sqlite:away.db?table=states", rooms[0]])
 
 
 def test_a_scenario_of_somebody_is_not_replaced(
