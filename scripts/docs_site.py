@@ -34,7 +34,7 @@ OFF_SITE = (
 # the sidebar: captions with their pages; the pages that it lacks are reached from these
 NAVIGATION = {
     "Learn": ["quickstart", "tutorials/your-fleet", "tutorials/your-own-method"],
-    "When something happens": ["events", "three-am"],
+    "When something happens": ["events"],
     "How to": [
         "operations",
         "devices",

@@ -38,7 +38,7 @@ USUAL_PORTS = ("1883", "8883")
 REFUSED = 77  # of a block whose last command was refused
 LIMIT_S = 420.0  # for all commands of one block
 ODD = ("odd: ", "# look at these devices first")  # heads of the list of odd devices
-OF_FAULTS = ("three-am.md",)  # pages on which something is odd on purpose
+OF_FAULTS = ("events.md",)  # pages on which something is odd on purpose
 WIDTH = 80  # of the reader's terminal; no table is wider
 INTERVAL_S = 0.02  # of the looks after a program
 # `pip install ./folder` reaches no index, takes the setuptools that are here, and leaves this environment as it is
