@@ -18,7 +18,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,9 +31,12 @@ import yaml
 from benchmarks.measuring import Found, record_options, resumed, show_tables
 from benchmarks.own_data import Handwriting, write_images
 from benchmarks.real_files_side import FILES
+from covey.extras.compare.comparison_files import finished_rows
+from covey.extras.compare.verdict import verdicts
 from covey.extras.trial.devices import devices_in
 from covey.extras.trial.tests.homes import QUERY, write_home
-from covey.extras.trial.trial import METHODS
+from covey.extras.trial.trial import METHODS, best_way
+from covey.shared.scenario.load import load
 
 OUT = Path(__file__).parent / "results" / "tried.json"
 SEEDS = (1, 2, 3)
@@ -177,15 +180,14 @@ def compared(content: dict[str, Any], sources: Sequence[str], folder: Path) -> d
     done = coordinator("compare", str(path), "--in-process", "--out", str(out))
     if done.returncode:
         return {"failed": done.stderr.strip()[-400:]}
-    found = json.loads((out / "compare.json").read_text("utf-8"))["verdicts"]
-    best = better(found)
-    return {key: best[key] for key in ("sentence", "method", "outcome", "figure")}
-
-
-def better(verdicts: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The verdict on the way with the better figure, the first of equal ones: gains are over the same references."""
-    lower = verdicts[0]["measure"] in ("rmse", "mae", "error")
-    return min(verdicts, key=lambda one: one["figure"] if lower else -one["figure"])
+    scenario = load(path)
+    best = best_way(verdicts(scenario, finished_rows(scenario, out)))
+    return {
+        "sentence": best.sentence,
+        "method": best.method,
+        "outcome": best.outcome,
+        "figure": best.figure,
+    }
 
 
 def agreement(tried: str, compared: str) -> str:

@@ -211,7 +211,7 @@ def answer_of(
     if not found or table is None:
         raise UserError("nothing could be compared: no way of training together has a figure")
     sign = -1 if found[0].measure.lower_is_better else 1
-    verdict = max(found, key=lambda one: sign * one.figure)
+    verdict = best_way(found)
     [field] = fields(scenario, rows)
     [(own, other)] = field.pairs(verdict.method, verdict.references[0].method)
     worse = [
@@ -223,6 +223,18 @@ def answer_of(
     lines = [[word, *by_name[name]] for name, word in WAYS.items() if name in by_name]
     columns = columns_of(["way", TITLES[verdict.mode], "models"])
     return Answer(verdict, worse, replace(table, columns=columns, rows=lines))
+
+
+def best_way(found: Sequence[Verdict]) -> Verdict:
+    """The verdict on the way that is best for use.
+
+    Where one model is the best that groups are compared with, and they are not worth it, the question is what one model is worth.
+    """
+    of_use = [
+        one for one in found if one.outcome == "worth it" or one.references[0].strategy != "fedavg"
+    ]
+    sign = -1 if found[0].measure.lower_is_better else 1
+    return max(of_use or found, key=lambda one: sign * one.figure)
 
 
 def next_steps(first: str, scenario: Path) -> list[str]:

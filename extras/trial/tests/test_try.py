@@ -58,7 +58,7 @@ def answered(**figures: tuple[float, float]) -> Answer:
 
 
 def test_the_sentence_is_that_of_the_verdict_on_the_best_way() -> None:
-    found = answered(local=(0.5, 0.6), fedavg=(0.6, 0.7), fedclust=(0.9, 0.9))
+    found = answered(local=(0.5, 0.6), fedavg=(0.6, 0.7), fedclust=(0.85, 0.95))
     assert found.verdict.method == "fedclust"
     assert found.sentence.startswith("2 groups: accuracy in use 90.00 against 65.00 ")
     rest = found.verdict.sentence.partition("accuracy")[2]
@@ -67,6 +67,18 @@ def test_the_sentence_is_that_of_the_verdict_on_the_best_way() -> None:
 
 def test_of_equal_ways_the_simpler_one_is_named() -> None:
     assert answered(fedavg=(0.9, 0.9), fedclust=(0.9, 0.9)).verdict.method == "fedavg"
+
+
+def test_groups_that_are_hardly_better_do_not_hide_what_one_model_is_worth() -> None:
+    """Alone 55 %, one model 80 %: that groups have 80.1 % is no reason to write "not worth it"."""
+    found = answered(local=(0.5, 0.6), fedavg=(0.75, 0.85), fedclust=(0.751, 0.851))
+    assert (found.verdict.method, found.verdict.outcome) == ("fedavg", "worth it")
+
+
+def test_groups_that_are_worth_it_over_agents_alone_are_the_best_way() -> None:
+    """The best that they are compared with is no federation, although one model has a verdict of its own."""
+    found = answered(local=(0.8, 0.8), fedavg=(0.6, 0.6), fedclust=(0.9, 0.9))
+    assert (found.verdict.method, found.verdict.outcome) == ("fedclust", "worth it")
 
 
 def test_the_devices_that_lose_are_named() -> None:
