@@ -228,7 +228,7 @@ def answer_of(
 def best_way(found: Sequence[Verdict]) -> Verdict:
     """The verdict on the way that is best for use.
 
-    Where one model is the best that groups are compared with, and they are not worth it, the question is what one model is worth.
+    If one model is the best that groups are compared with, and they are not worth it, the question is what one model is worth.
     """
     of_use = [
         one for one in found if one.outcome == "worth it" or one.references[0].strategy != "fedavg"
