@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.shared.errors import PublicError
-from covey.shared.scenario.columns import TargetScale
 from covey.shared.scenario.task import Task
 
 Float64 = npt.NDArray[np.float64]
@@ -27,6 +26,7 @@ FARTHEST = (
     8.0  # deviations from the mean at which an input is clipped: one cell never decides alone
 )
 MOST_INPUTS = 512  # whose products are 130 thousand numbers
+KNOWN = "or known values {mean: ..., std: ...}, which secure sums need"
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,11 @@ def unsuited(task: Task) -> str:
     if task.features[0] > MOST_INPUTS:
         return f"the task has {task.features[0]} inputs, and it takes up to {MOST_INPUTS}"
     if task.standardise == "none":
-        return "inputs need one scale in all of the fleet; set task.standardise: federated"
+        return (
+            f"inputs need one scale in all of the fleet; set task.standardise: federated, {KNOWN}"
+        )
     if task.kind == "values" and task.target_scale == "none":
-        return "the target needs one scale in all of the fleet; set task.target_scale: federated"
+        return f"the target needs one scale in all of the fleet; set task.target_scale: federated, {KNOWN}"
     return ""
 
 
@@ -150,9 +152,3 @@ class Design:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Design) and self.digest == other.digest
-
-
-def scale_of(task: Task) -> TargetScale:
-    """Mean and deviation of the target of a resolved task; those of classes change nothing."""
-    scale = task.target_scale
-    return scale if isinstance(scale, TargetScale) else TargetScale(mean=0.0, std=1.0)

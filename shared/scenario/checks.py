@@ -136,7 +136,7 @@ def check_secure(
         "evaluation.track": (evaluation.track, ""),
         "statistics of the fleet (task.standardise: federated and its like)": (
             bool(task.asks_fleet_for),
-            "",
+            "write the values that are known, such as task.standardise: {mean: [...], std: [...]}",
         ),
     }
     for what, (is_set, instead) in refused.items():

@@ -122,6 +122,11 @@ def test_an_attempt_with_fewer_members_has_as_much_noise() -> None:
         ("fedavg", {"wire": {"codec": "int8"}}, "wire.codec"),
         ("fedavg", {"wire": {"delta": True}}, "wire.delta"),
         ("fedavg", {"aggregation": {"max_samples": {"share": 0.5}}}, "set privacy.secure.cap"),
+        (
+            "fedavg",
+            {"task": {**VECTORS, "standardise": "federated"}},
+            "write the values that are known",
+        ),
     ],
 )
 def test_settings_that_need_single_reports_are_refused(
