@@ -314,12 +314,12 @@ def export(
 ) -> None:
     """Write a cluster's model, or the mixture that a device uses, as a program that runs without Covey.
 
-    It maps raw features to logits or values. Neighbours and trees need the rows of the device: they are left out, and named.
+    It maps raw features to logits or values. Neighbours, trees and a companion of the fleet are left out, and named.
     """
     from covey.extras.in_use.program import export as written
     from covey.shared.own_code.consent import AllowedCode
 
     if left_out := written(model, out, AllowedCode.parse(allow)):
         print(
-            f"left out, because it needs this device's rows: {left_out}; the rest counts in proportion"
+            f"left out, because a program has networks alone: {left_out}; the rest counts in proportion"
         )
