@@ -9,8 +9,8 @@ ridge regression, and classes five.
 
 Trees are extremely randomised (Geurts, Ernst, Wehenkel: Extremely randomized trees, Machine Learning 63, 2006, with K = 1): their
 splits are drawn from the seed, so that only the sums of their leaves travel. A message brings the leaves of twenty trees, whose
-mean is one step of second-order boosting (Chen, Guestrin: XGBoost, KDD 2016, equation 5) on what is left so far. No split is
-searched, no sum of a child is taken from that of its parent, and so a device that is missing in one message harms nothing.
+mean is one step of second-order boosting (Chen, Guestrin: XGBoost, KDD 2016, equation 5) on what is left so far; a whole step, for
+the mean of trees that divide by chance is short already. No split is searched, no sum of a child is taken from that of its parent, and so a device that is missing in one message harms nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ TREES = 20  # a message
 DEPTH = 6
 LEAVES = 1 << DEPTH
 SPLITS = LEAVES - 1
-RATE = 0.5
 SPREAD = 1.2  # deviations of a cut from the mean of its column
 LARGEST = 4.0  # deviations: a residual counts as no larger one
 FLATTEST = 1e-6  # curvature
@@ -290,7 +289,7 @@ def grown(ensemble: Ensemble, sums: Float64) -> Ensemble:
     """The ensemble with the trees of another message. The arguments are those of `stepped`."""
     form = ensemble.form
     of_leaf = sums[:-2].reshape(FOLDS, TREES, LEAVES, 2, form.scores)
-    newest = -RATE * of_leaf[..., 0, :] / (np.maximum(of_leaf[..., 1, :], 0) + RIDGE)
+    newest = -of_leaf[..., 0, :] / (np.maximum(of_leaf[..., 1, :], 0) + RIDGE)
     leaves = np.concatenate([ensemble.leaves, newest[None].astype(np.float32)])
     return replace(ensemble, leaves=leaves)
 

@@ -12,9 +12,10 @@ import pytest
 
 from covey.agent.policy import Policy
 from covey.extras.in_use.answering import Answering
+from covey.extras.judge.mixture import Judged
 from covey.extras.trees.companion import MESSAGE, TREES, Accompanied, Growing, OfFleet
 from covey.extras.trees.ensemble import Ensemble
-from covey.shared.candidate_names import COMPANION
+from covey.shared.candidate_names import COMPANION, NONE
 from covey.shared.disclosures import Promise, cleared
 from covey.shared.errors import PublicError, UserError
 from covey.shared.numerics.vectors import Layout, Vector
@@ -24,14 +25,16 @@ from covey.shared.strategies.base import Order, Phase, Setup, Training, View
 from covey.shared.strategies.cfl import Cfl
 from covey.shared.strategies.client_half import Fold, Job, Local, Report
 from covey.shared.strategies.fedavg import FedAvg
+from covey.shared.strategies.phase_names import EVALUATE
 from covey.shared.strategies.sums import SumsAtHand
 from covey.shared.wire.codec import Codec, decode_model, encode_model
-from covey.shared.wire.messages import Encoded, ReportContent
+from covey.shared.wire.messages import ReportContent
 from tests.kit.small_run import scenario as small
 from tests.kit.small_run import setup
 
 ROUNDS = 3
 DEVICES = ("a", "b", "c", "d")
+DELIVER = {"deliver": {"companion": "trees"}}
 TASK: dict[str, Any] = {
     "columns": ["x0", "x1", "x2"],
     "features": [3],
@@ -47,7 +50,7 @@ def scenario(**sections: Any) -> Any:
         "name": "companion",
         "task": TASK,
         "strategy": {"name": "fedavg"},
-        "evaluation": {"deliver": {"companion": "trees"}},
+        "evaluation": DELIVER,
         **sections,
     }
     return from_mapping(content)
@@ -163,6 +166,9 @@ def test_an_order_brings_all_that_a_device_needs() -> None:
     for _ in range(4):
         state = played(method, state, TABLES)
     phase = method.plan(state, View(0, ROUNDS, 0, ()))
+    nobody = played(method, state, TABLES, present=[])
+    assert nobody.message == state.message + 1
+    np.testing.assert_array_equal(nobody.vectors["0"], state.vectors["0"])
     order = method.order(state, phase, "newcomer")
     assert order.numbers == {MESSAGE: 2}
     report, memory = method.work(
@@ -174,9 +180,7 @@ def test_an_order_brings_all_that_a_device_needs() -> None:
 
 def test_each_cluster_has_a_companion_of_its_own() -> None:
     tables = {
-        **TABLES,
-        "c": replace(TABLES["c"], y=-TABLES["c"].y),
-        "d": replace(TABLES["d"], y=-TABLES["d"].y),
+        name: replace(own, y=own.y if name in "ab" else -own.y) for name, own in TABLES.items()
     }
     method = growing(TwoGroups())
     state = whole(method, tables)
@@ -184,16 +188,6 @@ def test_each_cluster_has_a_companion_of_its_own() -> None:
     np.testing.assert_allclose(first.line[:, 1, 0], 1.0, atol=0.2)
     np.testing.assert_allclose(second.line[:, 1, 0], -1.0, atol=0.2)
     assert method.serve(state, "d").models[-1] == "companion-1"
-
-
-def test_a_phase_without_any_report_leaves_what_has_grown() -> None:
-    method = growing()
-    state = begun(method)
-    for _ in range(3):
-        state = played(method, state, TABLES)
-    after = played(method, state, TABLES, present=[])
-    assert after.message == state.message + 1
-    np.testing.assert_array_equal(after.vectors["0"], state.vectors["0"])
 
 
 def test_a_third_of_the_devices_that_drop_out_of_each_message_cost_little() -> None:
@@ -225,32 +219,51 @@ def test_a_method_that_compares_single_reports_can_have_one_in_the_open() -> Non
 def test_the_method_is_served_as_without_a_companion() -> None:
     method = growing()
     state = begun(method)
-    order = method.serve(state, "a")
-    job = job_of(method, state, order, "evaluate", TABLES["a"])
+    job = job_of(method, state, method.serve(state, "a"), EVALUATE, TABLES["a"])
     [(weight, model)] = method.personal(job, cast(Local, TABLES["a"]), {})
     assert weight == 1.0
     np.testing.assert_array_equal(model, state.inner.model)
 
 
+def candidate(method: Growing, state: Accompanied, name: str, own: Table) -> Any:
+    return TREES.maker(
+        job_of(method, state, method.serve(state, name), EVALUATE, own), scenario().task
+    )
+
+
 def test_a_candidate_answers_rows_of_a_fold_by_the_ensemble_that_has_not_seen_them() -> None:
     method = growing()
     state = whole(method, TABLES)
-    job = job_of(method, state, method.serve(state, "a"), "evaluate", TABLES["a"])
-    make = TREES.maker(job, scenario().task)
+    make = candidate(method, state, "a", TABLES["a"])
     answers = [make(fold).answers(cast(Local, TABLES["a"]), "test") for fold in (0, 1, 2, None)]
     np.testing.assert_allclose(np.mean(answers[:3], axis=0), answers[3], rtol=1e-5)
     assert not np.allclose(answers[0], answers[1])
+
+
+def test_targets_by_chance_make_no_candidate_that_is_better_than_the_mean() -> None:
+    draws = np.random.default_rng(5)
+    tables = {name: replace(own, y=draws.permutation(own.y)) for name, own in TABLES.items()}
+    method = growing()
+    state = whole(method, tables)
+    found, truth = [], []
+    for name, own in tables.items():
+        make = candidate(method, state, name, own)
+        for place, fold in enumerate(own.folds()):
+            found.append(make(place).answers(fold.local, "test"))
+            truth.append(fold.local.unscaled(fold.local.y))  # type: ignore[attr-defined]
+    rows = np.concatenate(truth)
+    answers = {COMPANION: np.concatenate(found), NONE: np.full((len(rows), 1), rows.mean())}
+    gain, error = Judged.of(answers, rows, np.arange(len(rows))).gain({COMPANION: 1.0})
+    assert gain < error
 
 
 def test_a_kept_companion_answers_as_it_was_judged() -> None:
     method = growing()
     ensemble = Ensemble.of_vector(method.form, 1, whole(method, TABLES).vectors["0"])
     before = OfFleet(ensemble, None)
-    answering = Answering.of(
-        ((1.0, np.zeros(4, np.float32)),), {COMPANION: 1.0}, {COMPANION: before}
-    )
-    [(weight, after)] = answering.candidates(1)
-    assert weight == 1.0
+    served = ((1.0, np.zeros(4, np.float32)),)
+    answering = Answering.of(served, {COMPANION: 1.0}, {COMPANION: before})
+    [(_, after)] = answering.candidates(1)
     local = cast(Local, TABLES["b"])
     np.testing.assert_array_equal(before.answers(local, "test"), after.answers(local, "test"))
 
@@ -272,14 +285,11 @@ def test_a_line_begins_at_zero_in_every_run_so_that_locks_know_it_again() -> Non
     starts = [method.model(replace(begun(method), seed=seed), order.models[0]) for seed in (1, 2)]
     assert not np.any(starts)
     job = job_of(method, begun(method), order, COMPANION, TABLES["a"])
-    method.work(job, cast(Local, TABLES["a"]), {})
-    moved = starts[0].view(np.float32) + np.float32(1e-3)
+    local = cast(Local, TABLES["a"])
+    method.work(job, local, {})
+    moved = (starts[0].view(np.float32) + np.float32(1e-3)).view(np.uint32)
     with pytest.raises(PublicError, match="begins at zero"):
-        method.work(
-            replace(job, models=(cast(Vector, moved.view(np.uint32)),)),
-            cast(Local, TABLES["a"]),
-            {},
-        )
+        method.work(replace(job, models=(cast(Vector, moved),)), local, {})
 
 
 def test_nothing_grows_without_a_line() -> None:
@@ -292,19 +302,8 @@ def test_nothing_grows_without_a_line() -> None:
 
 
 def report(name: str) -> ReportContent:
-    vector = Encoded(codec="float32", length=1, data=bytes(4))
-    return ReportContent(
-        run="r",
-        step=1,
-        work=bytes(16),
-        client="a",
-        examples=1,
-        steps=0,
-        loss=0.0,
-        numbers={},
-        seconds=0.0,
-        vectors={name: vector},
-    )
+    unread = dict.fromkeys(ReportContent.model_fields, 0)
+    return ReportContent.model_construct(**unread | {"numbers": {}, "vectors": {name: None}})  # type: ignore[arg-type]
 
 
 def test_sums_of_a_device_leave_it_under_masks_or_with_its_owners_consent() -> None:
@@ -322,16 +321,13 @@ def test_sums_of_a_device_leave_it_under_masks_or_with_its_owners_consent() -> N
     [
         ({"rounds": {"mode": "buffered", "buffer": 2}}, "buffered"),
         (
-            {
-                "rounds": {"stop": {"patience": 2}},
-                "evaluation": {"every": 1, "deliver": {"companion": "trees"}},
-            },
+            {"rounds": {"stop": {"patience": 2}}, "evaluation": {"every": 1, **DELIVER}},
             "rounds.stop",
         ),
         ({"wire": {"codec": "int8"}}, "wire.codec"),
         ({"aggregation": {"rule": "median"}}, "aggregation"),
         ({"privacy": {"local": {"noise_multiplier": 1.0, "max_grad_norm": 1.0}}}, "noise"),
-        ({"task": {**TASK, "standardise": "none"}}, "standardise: federated"),
+        ({"task": {**TASK, "standardise": "none"}}, "which secure sums need"),
         ({"evaluation": {"deliver": {"companion": "forest"}}}, "there are: linear, trees"),
     ],
 )

@@ -17,13 +17,11 @@ from covey.extras.trees.ensemble import (
     LEAVES,
     NEWTON,
     PATIENCE,
-    TREES,
     Ensemble,
     Rows,
     best,
     grown,
     leaf_of,
-    length,
     splits,
     stepped,
     sums_of,
@@ -49,31 +47,22 @@ def fleet_of(x: npt.NDArray[Any], y: npt.NDArray[Any], form: Form, devices: int 
     ]
 
 
-def total(
-    ensemble: Ensemble, fleet: Fleet, *, grows: bool, share: float = 1.0
-) -> npt.NDArray[np.float64]:
-    """The sums of the devices that do not drop out."""
-    draws = np.random.default_rng(len(ensemble.leaves))
-    there = [own for own in fleet if draws.random() < share] or fleet
-    found: npt.NDArray[np.float64] = np.sum(
-        [sums_of(ensemble, own, grows=grows) for own in there], axis=0
-    )
-    return found
+def total(ensemble: Ensemble, fleet: Fleet, *, grows: bool) -> npt.NDArray[np.float64]:
+    found = np.sum([sums_of(ensemble, own, grows=grows) for own in fleet], axis=0)
+    return np.asarray(found)
 
 
-def lined(form: Form, fleet: Fleet, share: float = 1.0) -> Ensemble:
+def lined(form: Form, fleet: Fleet) -> Ensemble:
     ensemble = Ensemble.begun(form, SEED)
     for _ in range(NEWTON if form.classes else 1):
-        ensemble = stepped(ensemble, total(ensemble, fleet, grows=False, share=share))
+        ensemble = stepped(ensemble, total(ensemble, fleet, grows=False))
     return ensemble
 
 
-def boosted(
-    ensemble: Ensemble, fleet: Fleet, messages: int, share: float = 1.0
-) -> tuple[Ensemble, list[float]]:
+def boosted(ensemble: Ensemble, fleet: Fleet, messages: int) -> tuple[Ensemble, list[float]]:
     losses = []
     for _ in range(messages):
-        sums = total(ensemble, fleet, grows=True, share=share)
+        sums = total(ensemble, fleet, grows=True)
         losses.append(sums[-2] / sums[-1])
         ensemble = grown(ensemble, sums)
     return ensemble, losses
@@ -101,38 +90,11 @@ def test_a_line_is_the_ridge_of_all_rows_but_those_of_its_fold(values: Any) -> N
     x, y, form = values
     fleet = fleet_of(x, y, form)
     found = lined(form, fleet)
-    held = [own[0] for own in fleet]
     rest = np.concatenate([one.design.line[:, 1:] for own in fleet for one in own[1:]])
     truth = np.concatenate([one.targets for own in fleet for one in own[1:]])
     ridge = Ridge(alpha=1.0).fit(rest, truth)
-    # lines travel as float32; the sums themselves give the ridge to 1e-8
     line = np.array([ridge.intercept_, *ridge.coef_])
     np.testing.assert_allclose(found.line[0, :, 0], line, atol=1e-6)
-    for one in held:
-        answered = found.probabilities(one.design, 0)[:, 0]
-        np.testing.assert_allclose(answered, ridge.predict(one.design.line[:, 1:]), atol=1e-5)
-
-
-def test_sums_of_devices_solve_ridge_regression_to_1e_8(values: Any) -> None:
-    x, y, form = values
-    begun = Ensemble.begun(form, SEED)
-    sums = total(
-        begun,
-        [
-            [rows_of(one, own, form)]
-            for one, own in zip(np.split(x, 4), np.split(y, 4), strict=True)
-        ],
-        grows=False,
-    )
-    steep, upper = np.split(sums.reshape(FOLDS, -1)[0], [11])
-    products = np.zeros((11, 11))
-    products[np.triu_indices(11)] = upper
-    products += np.triu(products, 1).T
-    seen = x.astype(np.float32).astype(np.float64)
-    ridge = Ridge(alpha=1.0).fit(seen, y)
-    penalty = np.diag([0.0, *np.ones(10)])
-    line = np.linalg.solve(products + penalty, -steep)
-    np.testing.assert_allclose(line, [ridge.intercept_, *ridge.coef_], atol=1e-8)
 
 
 @pytest.mark.parametrize("load", [load_wine, load_breast_cancer])
@@ -155,21 +117,8 @@ def test_each_message_of_trees_lowers_the_loss_of_rows_that_they_have_not_seen(
     x, y, form = request.getfixturevalue(kind)
     fleet = fleet_of(x, y, form)
     _, losses = boosted(lined(form, fleet), fleet, 12)
-    assert losses[-1] < (0.75 if kind == "values" else 0.97) * losses[0]
+    assert losses[-1] < (0.6 if kind == "values" else 0.82) * losses[0]
     assert all(np.diff(losses) < 0.01 * losses[0])
-
-
-def test_a_third_of_the_devices_missing_in_each_message_costs_less_than_a_point() -> None:
-    x, y = make_friedman1(1200, noise=1.0, random_state=1)
-    x, y, form = scaled(x), scaled(y), Form(tuple(map(Column, range(10))), 10, 0)
-    fleet, tests = fleet_of(x[:800], y[:800], form, 20), Design.of(x[800:].astype(np.float32), form)
-
-    def rmse(share: float) -> float:
-        found, _ = boosted(lined(form, fleet, share), fleet, 20, share)
-        error = found.probabilities(tests)[:, 0] - y[800:]
-        return 100 * float(np.sqrt(np.mean(error**2)))
-
-    assert rmse(0.7) < rmse(1.0) + 1.0
 
 
 def test_targets_by_chance_end_the_trees_where_they_begin(values: Any) -> None:
@@ -206,15 +155,6 @@ def test_sums_rounded_as_under_masks_give_the_same_answers(values: Any) -> None:
     assert abs(rmse[0] - rmse[1]) < 1e-3
 
 
-def test_no_row_has_a_part_in_the_ensemble_that_judges_it(values: Any) -> None:
-    x, y, form = values
-    own = fleet_of(x, y, form, 1)[0]
-    changed = [*own[:1], rows_of(own[1].design.line[:, 1:], own[1].targets + 5.0, form, 1), own[2]]
-    before, after = (lined(form, [parts]).line for parts in (own, changed))
-    np.testing.assert_array_equal(before[1], after[1])
-    assert (before[0] != after[0]).any()
-
-
 def test_a_vector_is_the_ensemble_again(classes: Any) -> None:
     x, y, form = classes
     fleet = fleet_of(x, y, form)
@@ -225,19 +165,6 @@ def test_a_vector_is_the_ensemble_again(classes: Any) -> None:
     assert again.upto(2) == found
     with pytest.raises(ValueError):
         Ensemble.of_vector(form, SEED, found.vector[:-1])
-
-
-def test_what_a_device_adds_has_the_length_that_was_planned(classes: Any) -> None:
-    x, y, form = classes
-    begun = Ensemble.begun(form, SEED)
-    for grows in (False, True):
-        assert sums_of(begun, [rows_of(x, y, form)], grows=grows).shape == (
-            length(form, grows=grows),
-        )
-    assert (
-        length(Form(tuple(map(Column, range(40))), 40, 0), grows=True)
-        == FOLDS * TREES * LEAVES * 2 + 2
-    )
 
 
 def test_missing_cells_and_words_are_answers_of_their_own() -> None:
@@ -268,6 +195,15 @@ TABLE: dict[str, Any] = {
 }
 
 
+SERIES = {
+    "window": {"rows": 4},
+    "columns": ["a"],
+    "features": [1, 4],
+    "categories": {},
+    "times": [],
+}
+
+
 def test_the_form_of_a_task_has_a_column_for_each_question() -> None:
     form = Form.of(Task.model_validate(TABLE))
     assert form.columns[:2] == (Column(0), Column(1, words=3))
@@ -280,16 +216,7 @@ def test_the_form_of_a_task_has_a_column_for_each_question() -> None:
     [
         ({"standardise": "none"}, "standardise: federated"),
         ({"classes": None}, "target_scale: federated"),
-        (
-            {
-                "window": {"rows": 4},
-                "categories": {},
-                "times": [],
-                "columns": ["a", "b"],
-                "features": [2, 4],
-            },
-            "windows",
-        ),
+        (SERIES, "windows"),
     ],
 )
 def test_what_a_companion_cannot_learn_is_named(changes: dict[str, Any], why: str) -> None:
