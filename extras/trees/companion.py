@@ -201,9 +201,8 @@ class Growing(Strategy[Accompanied]):
                 added = sums.mean(key, zeros).astype(np.float64) * weight
                 found = self._stepped(self._grown(state, cluster), added, state.message)
                 if state.message >= self.steps:
-                    seen = (*losses.get(cluster, ()), added[-2] / max(added[-1], 1.0))
-                    losses[cluster] = seen
-                    least, ends = grow.best(seen)
+                    losses[cluster] = grow.with_loss(losses.get(cluster, ()), added)
+                    least, ends = grow.best(losses[cluster])
                     found = found.upto(least)
                     whole |= {cluster} if ends else set()
                 vectors[cluster] = found.vector

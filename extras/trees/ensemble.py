@@ -224,22 +224,23 @@ def sums_of(ensemble: Ensemble, parts: Sequence[Rows], *, grows: bool) -> Float6
     """
     add = _leaf_sums if grows else _line_sums
     found = np.zeros(length(ensemble.form, grows=grows))
-    of_folds = found[: len(found) - 2 * grows].reshape(FOLDS, -1)
+    of_folds = found[: len(found) - 3 * grows].reshape(FOLDS, -1)
     for part in parts:
         steep, flat = part.slopes(ensemble)
         for fold in range(FOLDS):
             if fold != part.fold:
                 of_folds[fold] += add(ensemble, part.design, steep[fold], flat[fold])
         if grows and part.fold is not None:
-            found[-2:] += part.loss(ensemble), len(part.design)
+            found[-3:] += part.loss(ensemble.before), part.loss(ensemble), len(part.design)
     return found
 
 
 def length(form: Form, *, grows: bool) -> int:
     """Numbers that a device adds. A line: by fold and score the gradient of its weights, and the upper half of their curvature.
-    Trees: by fold, tree, leaf and score the sums of both, then loss and number of rows of what the ensembles have not seen."""
+    Trees: by fold, tree, leaf and score the sums of both, then of the rows that the ensembles have not seen the loss before the
+    newest trees, the loss with them, and their number."""
     if grows:
-        return FOLDS * TREES * LEAVES * form.scores * 2 + 2
+        return FOLDS * TREES * LEAVES * form.scores * 2 + 3
     inputs = form.width + 1
     upper: int = inputs * (inputs + 1) // 2
     return FOLDS * form.scores * (inputs + upper)
@@ -288,10 +289,21 @@ def stepped(ensemble: Ensemble, sums: Float64) -> Ensemble:
 def grown(ensemble: Ensemble, sums: Float64) -> Ensemble:
     """The ensemble with the trees of another message. The arguments are those of `stepped`."""
     form = ensemble.form
-    of_leaf = sums[:-2].reshape(FOLDS, TREES, LEAVES, 2, form.scores)
+    of_leaf = sums[:-3].reshape(FOLDS, TREES, LEAVES, 2, form.scores)
     newest = -of_leaf[..., 0, :] / (np.maximum(of_leaf[..., 1, :], 0) + RIDGE)
     leaves = np.concatenate([ensemble.leaves, newest[None].astype(np.float32)])
     return replace(ensemble, leaves=leaves)
+
+
+def with_loss(losses: Sequence[float], sums: Float64) -> tuple[float, ...]:
+    """The losses with that of another message. By how much trees lower it is by the same devices, in each message.
+
+    Args:
+        losses: before.
+        sums: as `grown` takes them.
+    """
+    before, now = sums[-3:-1] / max(sums[-1], 1.0)
+    return (*losses, losses[-1] + now - before if losses else now)
 
 
 def best(losses: Sequence[float]) -> tuple[int, bool]:

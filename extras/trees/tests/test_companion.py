@@ -35,25 +35,13 @@ from tests.kit.small_run import setup
 ROUNDS = 3
 DEVICES = ("a", "b", "c", "d")
 DELIVER = {"deliver": {"companion": "trees"}}
-TASK: dict[str, Any] = {
-    "columns": ["x0", "x1", "x2"],
-    "features": [3],
-    "target": "y",
-    "model": "mlp",
-    "standardise": "federated",
-    "target_scale": "federated",
-}
+TASK = {"columns": ["x0", "x1", "x2"], "features": [3], "target": "y", "model": "mlp"}
+TASK |= {"standardise": "federated", "target_scale": "federated"}
 
 
 def scenario(**sections: Any) -> Any:
-    content = {
-        "name": "companion",
-        "task": TASK,
-        "strategy": {"name": "fedavg"},
-        "evaluation": DELIVER,
-        **sections,
-    }
-    return from_mapping(content)
+    content = {"name": "companion", "task": TASK, "strategy": {"name": "fedavg"}}
+    return from_mapping({**content, "evaluation": DELIVER, **sections})
 
 
 @dataclass
@@ -205,6 +193,16 @@ def test_a_third_of_the_devices_that_drop_out_of_each_message_cost_little() -> N
         found = (OfFleet(ensemble, None).answers(cast(Local, tests), "test")[:, 0] - 3) / 10
         errors.append(100 * float(np.sqrt(np.mean((found - tests.y) ** 2)) / tests.y.std()))
     assert errors[1] < errors[0] + 1.0
+
+
+def test_who_is_there_does_not_end_the_trees() -> None:
+    """Before: a message without the device whose rows nobody can answer looked better than all that came after it."""
+    chance = np.random.default_rng(9).normal(scale=3, size=60).astype(np.float32)
+    tables, method = {**TABLES, "e": replace(table(9), y=chance)}, growing(trees=8)
+    state = begun(method)
+    while state.round < ROUNDS:
+        state = played(method, state, tables, present="abcd" if state.message < 2 else None)
+    assert not state.whole
 
 
 def test_a_method_that_compares_single_reports_can_have_one_in_the_open() -> None:

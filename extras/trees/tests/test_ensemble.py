@@ -25,6 +25,7 @@ from covey.extras.trees.ensemble import (
     splits,
     stepped,
     sums_of,
+    with_loss,
 )
 from covey.shared.scenario.task import Task
 
@@ -59,11 +60,11 @@ def lined(form: Form, fleet: Fleet) -> Ensemble:
     return ensemble
 
 
-def boosted(ensemble: Ensemble, fleet: Fleet, messages: int) -> tuple[Ensemble, list[float]]:
-    losses = []
+def boosted(ensemble: Ensemble, fleet: Fleet, messages: int) -> tuple[Ensemble, Sequence[float]]:
+    losses: tuple[float, ...] = ()
     for _ in range(messages):
         sums = total(ensemble, fleet, grows=True)
-        losses.append(sums[-2] / sums[-1])
+        losses = with_loss(losses, sums)
         ensemble = grown(ensemble, sums)
     return ensemble, losses
 
