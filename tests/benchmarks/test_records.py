@@ -17,6 +17,7 @@ from benchmarks import (
     card_costs,
     card_leakage,
     choosing_k,
+    companion,
     first_steps,
     kept_layers,
     outliers,
@@ -52,6 +53,7 @@ def of_poisoning() -> Iterable[str]:
 
 
 BOOKS: dict[str, Callable[[], Iterable[str]]] = {
+    "companion.md": lambda: companion.tables(cells(companion.OUT), (1, 2, 3)).values(),
     "boards.md": lambda: [boards.table(cells(boards.OUT))],
     "brokers.md": lambda: [broker_clusters.table(cells(broker_clusters.OUT))],
     "first_steps.md": lambda: [first_steps.table(ways) for ways in first_steps.read()],
