@@ -23,6 +23,7 @@ from covey.shared.scenario.columns import Notation
 
 DEEPEST = 16  # objects within one another
 LONGEST = 512  # characters of a name whose object is spread: each cell in it has the name again
+MOST_AXES = 64  # numbers of a list that are cells of their own, such as those of an accelerometer
 Row = dict[str, Any]
 
 
@@ -130,6 +131,8 @@ def _spread(value: Mapping[str, Any], begin: str, depth: int) -> Iterator[tuple[
         if isinstance(cell, str) and cell.lstrip().startswith("{"):
             inner = _value(cell)
             cell = inner if isinstance(inner, Mapping) else cell
+        if isinstance(cell, list) and len(cell) <= MOST_AXES:
+            cell = {str(place): one for place, one in enumerate(cell)}
         if isinstance(cell, Mapping) and depth and len(begin) + len(key) <= LONGEST:
             yield from _spread(cell, f"{begin}{key}.", depth - 1)
         else:

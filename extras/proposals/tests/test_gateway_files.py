@@ -397,6 +397,17 @@ def test_objects_of_json_are_rows(tmp_path: Path, name: str, text: str) -> None:
     )
 
 
+def test_numbers_in_a_list_of_json_are_cells_of_their_own(tmp_path: Path) -> None:
+    """An accelerometer sends its axes so; without them the time alone would be an input."""
+    path = tmp_path / "gw.jsonl"
+    rows = [{"axes": [row % 7, row / 4], "state": "ok" if row % 3 else "worn"} for row in range(60)]
+    path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    task = proposed(str(path))
+    assert (task.target, task.columns) == ("state", ("axes.0", "axes.1"))
+    found = read_table(path, task=task)
+    assert found.features[:, 1].tolist() == [row / 4 for row in range(60)]
+
+
 def test_a_key_that_a_protocol_leaves_out_is_zero(tmp_path: Path) -> None:
     rows = [
         {"count": row % 4, "door": bool(row % 3), "hum": 40 + row % 9, "state": "ab"[row % 2]}
