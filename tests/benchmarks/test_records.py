@@ -24,6 +24,7 @@ from benchmarks import (
     poisoning,
     privacy,
     secure_steady,
+    tried,
 )
 from benchmarks.torch_runs import TIMES, bent
 from covey.extras.private.private_sums import epsilon
@@ -66,6 +67,7 @@ BOOKS: dict[str, Callable[[], Iterable[str]]] = {
         outliers.table(cells(outliers.OUT)),
         *(choosing_k.table(first, found) for first, found in read(choosing_k.OUT).items()),
     ],
+    "tried.md": lambda: [tried.page(cells(tried.OUT))],
     "kept_layers.md": lambda: [
         kept_layers.table(cells(kept_layers.OUT), model, seeds) for model, seeds in LAYERS.items()
     ],
