@@ -72,6 +72,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         covey.nothing  # noqa: B018
 
 
+@pytest.mark.whole
 def test_a_run_gives_typed_figures(result: covey.Result) -> None:
     assert (result.method, result.clusters, result.ari) == ("fedclust", 2, 1.0)
     assert set(result.assignment) == {f"agent-{i}" for i in range(4)}
@@ -83,6 +84,7 @@ def test_a_run_gives_typed_figures(result: covey.Result) -> None:
     assert repr(result).startswith("<Result fedclust: 2 groups, accuracy in use ")
 
 
+@pytest.mark.whole
 def test_rows_have_plain_columns(result: covey.Result) -> None:
     history = result.history()
     assert [row["phase"] for row in history][:1] == ["cluster"] or history[0]["phase"]
@@ -93,17 +95,20 @@ def test_rows_have_plain_columns(result: covey.Result) -> None:
     assert [row["agent"] for row in agents] == sorted(result.assignment)
 
 
+@pytest.mark.whole
 def test_models_are_arrays_by_parameter(result: covey.Result) -> None:
     models = result.models()
     assert len(models) == 2
     assert all(array.dtype == "float32" for model in models for array in model.values())
 
 
+@pytest.mark.whole
 def test_a_finished_run_is_read_again(result: covey.Result) -> None:
     again = covey.Result.read(result.folder)
     assert again == result
 
 
+@pytest.mark.whole
 def test_it_runs_under_the_event_loop_of_a_notebook(result: covey.Result) -> None:
     events: list[Notice] = []
     reached: list[covey.RoundEnded | covey.Evaluated | covey.RunEnded] = []
@@ -130,6 +135,7 @@ def test_it_runs_under_the_event_loop_of_a_notebook(result: covey.Result) -> Non
     assert reached[-1] == covey.RunEnded(inside)
 
 
+@pytest.mark.whole
 def test_a_comparison_gives_rows_per_cell_and_per_method(tmp_path: Path) -> None:
     methods = [{"name": "fedavg"}, {"name": "local"}]
     scenario = DIGITS | {"compare": {"methods": methods, "seeds": [1, 2]}}
@@ -159,12 +165,14 @@ def test_a_comparison_gives_rows_per_cell_and_per_method(tmp_path: Path) -> None
     assert "**Standings" in (tmp_path / "out" / "compare.md").read_text()
 
 
+@pytest.mark.whole
 def test_a_comparison_of_one_seed_shows_the_one_table_of_the_terminal(tmp_path: Path) -> None:
     scenario = DIGITS | {"compare": {"methods": [{"name": "local"}], "seeds": [1]}}
     comparison = covey.compare(scenario, tmp_path / "out")
     assert [table.headers for table in comparison.tables] == [["method", "in use", "models"]]
 
 
+@pytest.mark.whole
 def test_a_notebook_sees_each_round_in_one_line_that_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -198,6 +206,7 @@ def test_a_comparison_is_a_frame_where_pandas_is_installed(
     assert comparison.to_frame() == [{"method": "fedavg", "seed": 1}]
 
 
+@pytest.mark.whole
 def test_mistakes_are_user_errors(result: covey.Result, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"strategy\.name"):
         covey.run(DIGITS | {"strategy": {"name": "fedclustt"}})
@@ -209,6 +218,7 @@ def test_mistakes_are_user_errors(result: covey.Result, tmp_path: Path) -> None:
         covey.run(DIGITS, result.folder)
 
 
+@pytest.mark.whole
 def test_messages_name_arguments_and_a_mapping_has_no_lines(
     result: covey.Result, tmp_path: Path
 ) -> None:
@@ -240,6 +250,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory, numpy_learner: None) -> Path
     return folder
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", covey.__all__)
 def test_the_examples_in_the_docstrings_run(
     name: str, smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

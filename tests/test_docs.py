@@ -161,6 +161,7 @@ def test_there_is_documentation_to_check() -> None:
     assert any(block.where.startswith("README.md") for block in BLOCKS)
 
 
+@pytest.mark.whole
 def test_documented_commands_exist_with_all_their_options() -> None:
     wrong = [(block.where, why) for block in BLOCKS for why in map(mistake, block.commands) if why]
     assert wrong == []
@@ -244,6 +245,7 @@ def wrong_commands(texts: Iterable[str]) -> list[str]:
     return [why for line in lines if (why := mistake(line.replace("...", "*")))]
 
 
+@pytest.mark.whole
 def test_every_command_that_a_message_a_comment_or_a_page_names_exists() -> None:
     texts = [text for path in SOURCES for text in texts_of(path.read_text("utf-8"))]
     texts += [path.read_text("utf-8") for path in PLAIN if path.is_file() and is_text(path)]
@@ -267,6 +269,7 @@ def test_a_wrong_command_in_a_message_is_seen() -> None:
     ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -296,6 +299,7 @@ def test_commands_are_found_in_their_blocks() -> None:
     ]
 
 
+@pytest.mark.whole
 def test_every_method_has_a_paragraph_with_idea_cost_use_and_leakage() -> None:
     from tests.methods import METHODS
 

@@ -102,6 +102,7 @@ def words(page: Path) -> int:
     return len(HIDDEN.sub("", GENERATED.sub("", page.read_text("utf-8"))).split())
 
 
+@pytest.mark.whole
 def test_the_reference_is_what_the_programs_say() -> None:
     """Pages are read on a code host too, where nothing fills them."""
     code = "import sys; sys.path.insert(0, 'scripts'); import docs_site; from pathlib import Path; "
@@ -133,6 +134,7 @@ LINKED = [
 ]
 
 
+@pytest.mark.whole
 def test_every_link_of_a_page_leads_to_a_file() -> None:
     for page in LINKED:
         targets = LINK.findall(CODE.sub("", page.read_text("utf-8")))

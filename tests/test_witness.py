@@ -74,6 +74,7 @@ def test_the_command_ends_with_1_and_names_what_differs(
     assert witness.main(["--against", str(file), "--only", "other"]) == 0
 
 
+@pytest.mark.whole
 def test_the_stored_digests_are_of_every_part_and_method() -> None:
     stored = json.loads(Path(witness.__file__).with_suffix(".json").read_text())
     assert {name.split("/")[0] for name in stored["digests"]} == witness.PARTS.keys()

@@ -77,6 +77,7 @@ def test_a_fault_of_the_form_is_named(tmp_path: Path, changes: dict[str, Any], f
         form_counts(data, None, task(**changes))
 
 
+@pytest.mark.whole
 def test_files_of_images_count_before_they_are_read(tmp_path: Path) -> None:
     for name in ("cats", "dogs"):
         (tmp_path / name).mkdir()

@@ -158,6 +158,7 @@ def line_in(file: str) -> int:
     return 1 + next(place for place, line in enumerate(lines) if line.endswith("# HERE"))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("call", CALLS)
 def test_an_error_of_own_code_is_one_sentence_with_its_line(module: str, call: str) -> None:
     file = f"broken_{module}.py" if "import" in call else f"{module}.py"
@@ -170,6 +171,7 @@ def test_an_error_of_own_code_is_one_sentence_with_its_line(module: str, call: s
     assert "no moon" not in public_text(caught.value), "it may quote data"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("module", ["Odd('no moon')"], indirect=True)
 @pytest.mark.parametrize("place", ["init", "plan", "fold", "work", "train", "evaluate"])
 def test_a_run_whose_own_code_fails_ends_with_its_line(module: str, place: str) -> None:

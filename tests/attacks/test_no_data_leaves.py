@@ -84,6 +84,7 @@ def refusals(name: str, folder: Path) -> list[DataError]:
     return found
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_a_public_error_about_bad_data_quotes_neither_a_value_nor_a_path(
     name: str, tmp_path: Path
@@ -100,6 +101,7 @@ def test_a_public_error_about_bad_data_quotes_neither_a_value_nor_a_path(
         )
 
 
+@pytest.mark.whole
 def test_every_refusal_of_data_has_a_public_text_and_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,7 @@ def replayed(folder: Path, of: Run, arrivals: Arrivals) -> Run:
     return Replay(run, clients).play(samples, arrivals[of.folder])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("method", ["fedavg", "kin"])
 def test_slow_agents_hold_no_other_up_and_the_replay_has_the_same_bytes(
     tmp_path: Path, arrivals: Arrivals, method: str

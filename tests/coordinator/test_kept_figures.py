@@ -100,6 +100,7 @@ def test_a_figure_that_chooses_what_is_released_or_reads_training_samples_is_ref
         scenario("fedavg", privacy=privacy, **sections)
 
 
+@pytest.mark.whole
 def test_a_comparison_by_fine_tuned_models_is_refused_under_dp_sgd() -> None:
     compare = {"methods": [{"name": "fedavg", "metric": "tuned"}]}
     with pytest.raises(ValidationError, match=r"privacy\.local: compare, method fedavg"):

@@ -219,6 +219,7 @@ def test_wrong_numbers_are_named_with_what_is_expected(
     assert said in str(refused.value)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("phase", "numbers", "kept"),
     [

@@ -237,6 +237,7 @@ def test_fine_tuning_uses_the_training_section_and_its_own_differences(file: Pat
     assert load(file, ["evaluation.tune_epochs=0"]).fine_tuning is None
 
 
+@pytest.mark.whole
 def test_a_schedule_of_rounds_is_refused_for_a_method_without_rounds(file: Path) -> None:
     (said,) = errors(file, "training.lr_steps=[[0.5, 0.1]]", "strategy.name=local")
     why = "training.lr_steps is not for local: it counts rounds, and here every agent trains once, for its whole budget"
@@ -475,6 +476,7 @@ def test_a_misspelled_rule_is_not_only_a_missing_file(file: Path) -> None:
     )
 
 
+@pytest.mark.whole
 def test_a_section_may_be_written_as_its_name_alone(file: Path) -> None:
     names = ["strategy=fedclust", "task.model=linear", "fleet.partition=dirichlet"]
     compared = (
@@ -596,6 +598,7 @@ def test_every_parameter_has_a_description() -> None:
     ] == []
 
 
+@pytest.mark.whole
 def test_the_listed_names_work_in_a_file(file: Path) -> None:
     for method in methods():
         own = METHODS[method["name"]]
@@ -626,6 +629,7 @@ def validator() -> Draft202012Validator:
     return Draft202012Validator(schema())
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_a_scenario_of_ours_comes_back_from_its_dump_and_the_schema_accepts_both(
     path: Path, tmp_path: Path, validator: Draft202012Validator
@@ -660,6 +664,7 @@ def test_the_schema_refuses_what_a_comparison_refuses(
         Scenario.model_validate({**data, "compare": compare})
 
 
+@pytest.mark.whole
 def test_changed_images_need_images_and_no_dp_sgd(file: Path) -> None:
     shift = "training.augment=shift"
     (said,) = errors(file, shift, "task.features=[12]")

@@ -68,6 +68,7 @@ def test_a_run_connects_to_the_brokers_of_its_scenario_unless_options_name_other
     assert addresses(scenario("fedavg", brokers=2, fleet=FLEET), RunOptions(folder)) == []
 
 
+@pytest.mark.whole
 def test_groups_of_a_secure_sum_lie_within_one_of_the_brokers_that_options_name() -> None:
     scene = scenario("fedavg", privacy={"secure": {"clip": 1.0}})
     several = RunOptions(Path("out"), brokers=tuple(urls(TWO)))
@@ -117,6 +118,7 @@ def test_a_simulated_fleet_has_the_certificates_of_each_broker(
     assert seen[0].urls("fleet") == list(found)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("role", "command", "expected"),
     [

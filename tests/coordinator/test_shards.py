@@ -70,6 +70,7 @@ class ShardedFleet(Fleet):
         return this
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("method", ["fedrep", "kin"])
 def test_a_run_over_four_brokers_has_the_bytes_of_one_over_one_broker(
     method: str, tmp_path: Path
