@@ -247,7 +247,7 @@ UNITS: Sequence[tuple[str, float, float]] = (
 )
 MOST_DEGREES = 150.0  # °C of things that sensors measure
 LEAST_POWER = (
-    2  # of ten: groups may differ by ten times, a few devices among others that are alike may not
+    2  # of ten; devices that are a few among others that are alike may not even differ by ten times
 )
 TENTH = 1.1  # within this factor ten times is a unit
 ALIKE = 1.3  # factor within which two deviations are the same one

@@ -31,6 +31,9 @@ LEAST_FREE_RUNS = 1_000_000_000  # bytes on the coordinator's disk: a full one p
 MANY_LINKS = 20  # losses of a day that are odd
 TIMES_USUAL = 10  # the losses of the others
 
+# refused messages that are no alarm by themselves; of data that shrink, a report may come after the status with the new number
+NO_ALARM = HONEST_REFUSALS | {"too many examples"}
+
 Row = Mapping[str, Any]  # of a roster
 
 
@@ -62,6 +65,12 @@ def odd_devices(seen: Seen) -> Iterator[Odd]:
     yield from versions
     named = {device for odd in versions for device in odd.devices}
     yield from _clocks(seen, members)
+    late = [one for one in members if members[one].online and seen.rows.get(one, {}).get("silent")]
+    if len(late) >= 2 and 2 * len(late) > len(members):
+        explained |= {*late}
+        what = f"the reports of {len(late)} of {len(members)} devices came too late, several times in a row"
+        command = "look at its load (top), at the broker's, and at rounds.deadline_s"
+        yield Odd((COORDINATOR,), "silent", what, command, weight=9)
     for agent, status in members.items():
         row = seen.rows.get(agent, {})
         yield from _of_its_own(agent, status)
@@ -188,7 +197,7 @@ def excluded(agent: str, why: str, since: float | None = None) -> Odd:
 def reports_of(agent: str, row: Row, status: AgentStatus | None = None) -> Iterator[Odd]:
     """Reports that were refused, and work that fails."""
     refusals: Mapping[str, int] = row.get("refusals") or {}
-    counts = {why: count for why, count in refusals.items() if why not in HONEST_REFUSALS}
+    counts = {why: count for why, count in refusals.items() if why not in NO_ALARM}
     if row.get("quarantined"):
         what = f"in quarantine: {row['quarantined']}"
         command = f"`coordinator lab story {agent}`, then `coordinator lab release {agent}` or `broker expel {agent}`"
@@ -216,15 +225,19 @@ def _away(
     expired = status.certificate is not None and status.certificate <= seen.now
     if not status.online:
         if not status.serial and not expired and agent not in explained:
-            what = "offline: its connection broke"
+            since, caller = row.get("seen"), seen.coordinator
+            before = ""
+            if since is None and caller is not None and caller.online:  # which never heard it
+                since, before = started_at(caller.session), " before the coordinator was started"
+            what = f"offline: its connection broke{before}"
             command = "look at its power and network; `broker list`"
-            yield Odd((agent,), "offline", what, command, row.get("seen"))
+            yield Odd((agent,), "offline", what, command, since)
         elif status.serial and seen.waits:
             what = f"its agent was stopped, and the run waits: {seen.waits}"
             since = status.clock or row.get("seen")
             yield Odd((agent,), "offline", what, "on the device: agent start", since)
         return
-    if row.get("silent"):
+    if row.get("silent") and agent not in explained:
         what = f"online, and sends no reports: {row['silent']}"
         yield Odd((agent,), "silent", what, f"`coordinator lab story {agent}`", row.get("seen"))
         return

@@ -77,7 +77,7 @@ def scaled(column: int, factor: float, shift: float = 0.0) -> Change:
 def cell(column: int, value: str, every: int = ROWS) -> Change:
     def change(rows: list[Row]) -> list[Row]:
         new = [list(row) for row in rows]
-        for row in new[5::every]:
+        for row in new[5 % every :: every]:
             row[column] = value
         return new
 

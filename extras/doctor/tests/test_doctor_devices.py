@@ -190,6 +190,11 @@ def test_reports_that_are_refused() -> None:
     # messages of an honest agent: from an earlier run, or where others had taken the room
     honest = {"unknown sender": 6, "other run": 1, "no room": 1, "disk full": 1}
     assert list(devices.reports_of("gw-1", {"refusals": honest})) == []
+    shrunk = {"refusals": {"too many examples": 1}}
+    assert list(devices.reports_of("gw-1", shrunk)) == []
+    assert (
+        "too many" in odd({**shrunk, "set_aside": "its newest report was refused: too many"}).what
+    )
     found = odd({"refusals": {"unknown sender": 6, "rate": 1}})
     assert found.what == "its messages were refused: rate 1"
 
@@ -215,6 +220,13 @@ def test_devices_that_are_away() -> None:
     assert (odd.kind, odd.what, odd.next, odd.since) == ("offline", "offline: its connection broke", "look at its power and network; `broker list`", NOW - 9)  # fmt: skip
     assert kinds(odd_about(online=False, serial=0, certificate=NOW)) == ["certificate"]
     assert kinds(odd_about(online=False, serial=0, certificate=NOW + 20 * DAY)) == ["offline"]
+    never_heard = one(online=False, serial=0, coordinator=caller())
+    assert never_heard.what == "offline: its connection broke before the coordinator was started"
+    assert never_heard.since == pytest.approx(NOW - 2 * HOUR)
+    ended = caller(online=False)
+    assert one(online=False, serial=0, coordinator=ended).since is None, (
+        "it may have been lost since"
+    )
     assert kinds(odd_about(online=False, serial=0, certificate=NOW, waits="for 3")) == ["certificate"]  # fmt: skip
     assert odd_about(online=False) == [], "it said goodbye"
     odd = one(online=False, waits="9 of 10 agents are online", clock=None, rows=row)
@@ -341,3 +353,15 @@ def test_devices_with_far_fewer_rows_state_it_between_runs() -> None:
     assert named(odd_about(samples=10)) == [("gw-1", "rows")]
     assert odd_about(samples=11) == []
     assert odd_about(samples=0) == []
+
+
+def test_many_devices_whose_reports_are_late_have_one_cause() -> None:
+    def silent(late: int) -> list[tuple[str, str]]:
+        statuses = {f"gw-{n}": status(f"gw-{n}") for n in range(8)}
+        rows = {
+            f"gw-{n}": {"silent": f"{n + 3} times in a row: no report in time"} for n in range(late)
+        }
+        return named(odd_devices(Seen(NOW, statuses, rows=rows)))
+
+    assert silent(4) == [(f"gw-{n}", "silent") for n in range(4)]
+    assert silent(5) == [("coordinator", "silent")]
