@@ -39,7 +39,6 @@ from covey.shared.strategies.phase_names import AHEAD
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.jobs import (
     Adopted,
-    AdoptModel,
     BadDisk,
     BadMemory,
     BadModel,
@@ -258,16 +257,16 @@ class Performer:
         self, keeper: Keeper, store: ModelStore, deployment: Deployment, clusters: Sequence[int]
     ) -> JudgedForUse:
         """Let the worker judge a model that was published for use."""
-        refs = [deployment.models[cluster] for cluster in clusters]
-        job = AdoptModel(
-            source=self._identity.source,
-            deployment=deployment.to_bytes(),
-            clusters=list(clusters),
-            models=[store.path(ref.digest) for ref in refs],
-            keep=keeper.place(),
-            rules=self._rules.for_job(),
+        models = [store.path(deployment.models[cluster].digest) for cluster in clusters]
+        job = keeper.job(
+            self._identity.source, self._rules, deployment.to_bytes(), clusters, models
         )
         return JudgedForUse(deployment, await self._call(job, weight=self._samples))
+
+    async def measured(self, keeper: Keeper) -> Adopted | BadModel | Failure:
+        """The worker's answer about the model in use, on data that have changed."""
+        job = keeper.job(self._identity.source, self._rules)
+        return await self._call(job, weight=self._samples)
 
     def settle_deployment(
         self, keeper: Keeper, store: ModelStore, judged: JudgedForUse

@@ -206,9 +206,8 @@ def _performed_together(job: j.PerformTogether, options: WorkerOptions) -> j.Ans
 
 
 def _adopted(job: j.AdoptModel, threads: int) -> j.Adopted | j.BadModel:
-    """Judge models that were published for use."""
+    """Judge models that were published for use, or without any the one in use on data that have changed."""
     from covey.agent.worker.perform import DamagedModel, model_content
-    from covey.shared.wire.deployments import Deployment
 
     rules = OwnersRules.of_job(job.rules)
     prepared(rules, threads)
@@ -216,7 +215,7 @@ def _adopted(job: j.AdoptModel, threads: int) -> j.Adopted | j.BadModel:
         contents = [model_content(path) for path in job.models]
         with memory_limited(rules, threads):
             kept = extras.part("in_use", "keep").adopt(
-                Deployment.from_bytes(job.deployment),
+                job.deployment,
                 job.clusters,
                 contents,
                 source=job.source,

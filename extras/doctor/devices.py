@@ -10,7 +10,8 @@ from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from covey.coordinator.odd import BROKER, COORDINATOR, Broker, Odd
-from covey.extras.doctor.columns import few_rows
+from covey.extras.doctor.columns import few_rows, to_check
+from covey.extras.in_use.kept_versions import FELL
 from covey.shared.errors import HONEST_REFUSALS
 from covey.shared.mqtt.duplicate_ids import started_at
 from covey.shared.sentences import counted
@@ -143,6 +144,9 @@ def _of_its_own(agent: str, status: AgentStatus) -> Iterator[Odd]:
         what = f"{megabytes(status.disk_free)} free on its disk"
         command = "free room there; the agent continues by itself"
         yield Odd((agent,), "disk", what, command, status.clock)
+    if status.model is not None and FELL in status.model.note:
+        what = f"its model in use{FELL}{status.model.note.partition(FELL)[2]}"
+        yield to_check(agent, "figure", what)
     if status.online and status.problem and status.format == FORMAT:
         yield excluded(agent, status.problem, status.clock)
 

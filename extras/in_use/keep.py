@@ -27,9 +27,11 @@ from covey.extras.in_use.kept_versions import (
     Figures,
     Version,
     VersionVerdict,
+    against,
     judge,
     main_figure,
 )
+from covey.extras.in_use.model_dir import read_index
 from covey.extras.in_use.model_file import ModelFile, read_model, save_model, task_with_scaling
 from covey.extras.judge.candidates import BeforeHome, with_models
 from covey.extras.judge.candidates import Candidate as Answerer
@@ -224,8 +226,25 @@ def _answer(
     )
 
 
+def measured_again(
+    source: DataSource, place: KeepPlace, rules: OwnersRules
+) -> ModelJudgement | None:
+    """The model in use on the data as they are now, next to its figure of when it was taken over; None without either."""
+    kept, file = read_index(place.folder).in_use, _read(place, place.current)
+    if kept is None or kept.figure is None or file is None:
+        return None
+    now = _figures(
+        file, file.task, dataset(source, file.task, leaves_out=rules.policy.demands), rules
+    )
+    if now is None:
+        return None
+    name, before = kept.figure
+    verdict = against(now, {name: before}, place.margin, "the data before", file.task.measure)
+    return _answer(kept.version, verdict, main_figure(now, file.task.measure))
+
+
 def adopt(
-    deployment: Deployment,
+    published: bytes,
     clusters: Sequence[int],
     contents: Sequence[bytes],
     *,
@@ -239,7 +258,7 @@ def adopt(
     decides what the device answers with, as at the end of a run (`evaluation.deliver`).
 
     Args:
-        deployment: what was published.
+        published: a deployment; empty: the model in use is measured again.
         clusters: whose models the contents are, one for each.
         contents: the models as they travelled.
         source: this device's data.
@@ -251,6 +270,9 @@ def adopt(
         DataError: the data does not fit their task.
         DecodeError: a content is no model of the deployment's layout.
     """
+    if not published:
+        return measured_again(source, place, rules)
+    deployment = Deployment.from_bytes(published)
     refusal = rules.refuses_deployment(deployment)
     if refusal is not None:
         raise PolicyError(refusal)

@@ -14,7 +14,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,18 +26,28 @@ from covey.agent.device.notices import (
     ModelNotKept,
     ModelRejected,
     ModelTaken,
+    Problem,
 )
-from covey.extras.in_use.kept_versions import DEFAULT_MARGIN, Version, shown_figure
+from covey.agent.policy import OwnersRules
+from covey.extras.in_use.kept_versions import DEFAULT_MARGIN, FELL, Version, shown_figure
 from covey.extras.in_use.model_dir import DEFAULT_RUNS, ModelDir
 from covey.shared.errors import UserError
 from covey.shared.storage.files import folder_lock
 from covey.shared.wire.deployments import Deployment
-from covey.shared.wire.documents import MAX_USES, ModelInUse
+from covey.shared.wire.documents import IN_USE, MAX_USES, ModelInUse
 from covey.shared.wire.framing import MAX_TEXT
-from covey.shared.wire.jobs import Failure, KeepPlace, ModelJudgement
+from covey.shared.wire.jobs import (
+    Adopted,
+    AdoptModel,
+    DataSource,
+    Failure,
+    KeepPlace,
+    ModelJudgement,
+)
 from covey.shared.wire.messages import OrderMessage
 
 LIMIT_S = 60.0
+MEASURE_S = 600.0  # between two measurements of the model in use on data that change
 # the agent's options, a broker's password among them: the command gets none of them
 OWN_VARIABLES = "COVEY_"
 
@@ -185,6 +195,9 @@ class Keeper:
                 f"--model-dir {options.folder}: another agent keeps its models here; give each agent a folder of its own",
             )
         )
+        self._measure_at = (
+            0.0  # when the model in use may be measured again, on the clock of the loop
+        )
         self._refused: Deployment | None = None  # the newest publication that the policy refused
         self._hook: ModelHook | None = None
         if options.hook:
@@ -236,6 +249,24 @@ class Keeper:
             earlier=tuple(one.file for one in [*earlier, *filter(None, [accepted])]),
         )
 
+    def job(
+        self,
+        source: DataSource,
+        rules: OwnersRules,
+        deployment: bytes = b"",
+        clusters: Sequence[int] = (),
+        models: Sequence[Path] = (),
+    ) -> AdoptModel:
+        """A worker's job: judge models that were published; without any, measure the one in use."""
+        return AdoptModel(
+            source=source,
+            deployment=deployment,
+            clusters=[*clusters],
+            models=[*models],
+            keep=self.place(),
+            rules=rules.for_job(),
+        )
+
     def place_for(self, order: OrderMessage) -> KeepPlace | None:
         """The same for the work of an order; None if its model is not to be kept."""
         work = order.work
@@ -275,6 +306,28 @@ class Keeper:
             return None
         self._announce()
         return version
+
+    async def measure_again(self, ask: Callable[[Keeper], Awaitable[object]]) -> None:
+        """Measure the model in use on data that have changed, at most once in a while: data may grow by a row a second."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._measure_at - loop.time())
+        self._measure_at = loop.time() + MEASURE_S
+        if self.models.in_use is not None:
+            self._measured(await ask(self))
+
+    def _measured(self, answer: object) -> None:
+        kept = answer.kept if isinstance(answer, Adopted) else None
+        version, index = self.models.in_use, self.models.index
+        if kept is None or version is None or kept.version != version.to_json():
+            return
+        note = f"{IN_USE}{version.title}"
+        if not kept.accepted:
+            self._observer(Problem(f"{version.title}{FELL}{kept.why}"))
+            note += f"{FELL}{kept.why}" if index.tells else ""
+        if index.note.startswith(IN_USE) and note != index.note:
+            with contextlib.suppress(OSError):  # a full disk: the next change of the data tells it
+                self.models.note_measured(note)
+            self._announce()
 
     def has_settled(self, deployment: Deployment) -> bool:
         """Whether the device uses these models already, or a finished run publishes what the device has judged.

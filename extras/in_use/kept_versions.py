@@ -23,6 +23,7 @@ ON_DEVICES = {
 }  # figures of a device that order models as these measures do
 
 ROUNDING = 1e-9  # of a share
+FELL = " is worse since the data changed: "  # in a note, between a version and its figures
 
 Figures = Mapping[str, Any]  # of one model on the device's test part; {"n": 0} without one
 Figure = tuple[str, float]  # the one that models are compared by, with its metric
@@ -59,9 +60,9 @@ def judge(
         return VersionVerdict(accepted=False, why="its outputs on the test samples are not finite")
     verdict = VersionVerdict(accepted=True, why="no model to compare with is in use")
     if old is not None:
-        verdict = _against(new, old, margin, "the model so far", measure)
+        verdict = against(new, old, margin, "the model so far", measure)
     if verdict.accepted and accepted is not None:
-        second = _against(new, accepted, margin, "the model that was accepted last", measure)
+        second = against(new, accepted, margin, "the model that was accepted last", measure)
         if old is None or not second.accepted:
             return second
     return verdict
@@ -72,9 +73,10 @@ def _metrics(measure: str | None) -> tuple[str, ...]:
     return (ON_DEVICES.get(measure, measure), *METRICS) if measure else METRICS
 
 
-def _against(
+def against(
     new: Figures, old: Figures, margin: float, which: str, measure: str | None
 ) -> VersionVerdict:
+    """Compare a new model with another one, or one model with what it was."""
     samples = new.get("n", 0)
     if old.get("diverged"):
         return VersionVerdict(accepted=True, why=f"the outputs of {which} are not finite")

@@ -194,6 +194,10 @@ class ModelDir:
         """Note whether others may know the figures of the models here."""
         self._write(replace(self.index, tells=tells))
 
+    def note_measured(self, note: str) -> None:
+        """Note what the model in use is on data that have changed."""
+        self._write(replace(self.index, note=note))
+
     def count_hook_failure(self) -> None:
         self._write(replace(self.index, hook_failures=self.index.hook_failures + 1))
 

@@ -261,12 +261,12 @@ class WriteStart(WorkerJob[Nothing]):
 
 @_travels
 class AdoptModel(WorkerJob[Adopted | BadModel]):
-    """Judge models that were published for use, and write the one that this device takes over."""
+    """Judge models that were published for use, and write the one that this device takes over; none: measure the one in use."""
 
     called = "adopt"
 
     source: DataSource
-    deployment: bytes
+    deployment: bytes  # empty: the model in use is measured again
     clusters: list[int]  # whose models these are
     models: list[Path]
     keep: KeepPlace

@@ -11,6 +11,7 @@ from covey.coordinator.odd import Broker, Odd, ranked
 from covey.extras.doctor import devices
 from covey.extras.doctor.devices import Seen, odd_devices
 from covey.extras.doctor.tests.odd_words import DAY, HOUR, NOW, kinds, named
+from covey.extras.in_use.kept_versions import FELL
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.wire.documents import EXPELLED, AgentStatus, CoordinatorStatus, ModelInUse
 from covey.shared.wire.format import FORMAT
@@ -197,6 +198,14 @@ def test_reports_that_are_refused() -> None:
     )
     found = odd({"refusals": {"unknown sender": 6, "rate": 1}})
     assert found.what == "its messages were refused: rate 1"
+
+
+def test_a_model_in_use_that_is_worse_on_changed_data() -> None:
+    figures = "accuracy 0.28 on 48 test samples, 0.9 with the data before"
+    note = f"in use: june{FELL}{figures}"
+    found = one(model=ModelInUse(run="r1", round=5, name="june", note=note))
+    assert (found.kind, found.what) == ("figure", f"its model in use{FELL}{figures}")
+    assert odd_about(model=ModelInUse(run="r1", round=5, name="june", note="in use: june")) == []
 
 
 def test_work_that_fails() -> None:

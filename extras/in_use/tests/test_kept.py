@@ -18,7 +18,7 @@ from covey.agent.policy import OwnersRules, Policy
 from covey.agent.training.models import initial
 from covey.agent.worker.worker import answer
 from covey.extras.in_use.keeper import Keeper, KeepOptions, ModelHook, parse_hook
-from covey.extras.in_use.kept_versions import Figure, Figures, Version, judge, main_figure
+from covey.extras.in_use.kept_versions import FELL, Figure, Figures, Version, judge, main_figure
 from covey.extras.in_use.model_dir import INDEX, ModelDir, read_index
 from covey.extras.in_use.model_file import read_model, save_model, task_with_scaling
 from covey.shared.candidate_names import REFITS
@@ -287,6 +287,32 @@ def adopted(
     return done if isinstance(done, Failure) else done.kept
 
 
+def test_a_model_in_use_is_measured_again_on_data_that_have_changed(
+    tmp_path: Path, single_thread: None
+) -> None:
+    models = ModelDir(tmp_path / "models")
+    assert perform(tmp_path, GOOD, models, round_=1).accepted
+
+    def measured(sign: int) -> ModelJudgement | None:
+        data = np.load(samples(tmp_path))
+        np.savez(tmp_path / "now.npz", x=sign * data["x"], y=data["y"])
+        rules = OwnersRules(Policy()).for_job()
+        source = DeviceData(data=str(tmp_path / "now.npz"))
+        job = AdoptModel(source=source, deployment=b"", clusters=[], models=[], keep=compared(models), rules=rules)  # fmt: skip
+        done = answer(job)
+        assert isinstance(done, Adopted)
+        return done.kept
+
+    as_before, other = measured(1), measured(-1)
+    assert as_before is not None
+    assert other is not None
+    assert (as_before.accepted, other.accepted) == (True, False)
+    assert other.why == "accuracy 0 on 12 test samples, 1 with the data before"
+    assert Version.from_json(other.version) == models.in_use
+    models.path(Version("run-1", 1, 0)).write_bytes(b"damaged")
+    assert measured(-1) is None
+
+
 def test_force_overrides_the_check_of_a_device_unless_its_policy_forbids_it(
     tmp_path: Path, single_thread: None
 ) -> None:
@@ -523,6 +549,48 @@ async def test_a_device_that_judges_between_runs_states_so_and_then_what_it_uses
         assert shown is not None
         assert (shown.run, shown.note) == ("run-0", "in use: june")
         assert shown.uses == ("60 % served, 40 % neighbours" if tells else "")
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@clock.virtual(within_s=3600)
+async def test_a_device_whose_model_is_worse_on_changed_data_states_so_where_figures_may_leave(
+    tmp_path: Path, tells: bool
+) -> None:
+    data = tmp_path / "data.csv"
+    version = Version("run-0", 9, name="june")
+    found = ModelJudgement(version=version.to_json(), accepted=False, why="worse", figure=None)
+
+    class Measuring(FakePool):
+        async def call(self, job: Any, *, weight: float = 0) -> Any:
+            self.jobs.append(job)
+            return Adopted(kept=replace(found, accepted=data.read_text() == "as before"))
+
+    pool = Measuring()
+    put(ModelDir(tmp_path / "models"), version)
+    ModelDir(tmp_path / "models").note_telling(tells=tells)
+
+    def shown() -> str:
+        model = world.statuses[-1].model
+        assert model is not None
+        return model.note
+
+    data.write_text("as before")
+    async with (
+        World.open(tmp_path, broker=MemoryBroker(), pool=pool) as world,
+        world.living(data=str(data), keep=KeepOptions(tmp_path / "models")),
+    ):
+        for text, fell in (("changed", True), ("as before", False), ("changed", True)):
+            data.write_text(text)
+            await asyncio.sleep(700)
+            worse = f"june{FELL}worse" if fell else "june"
+            assert shown() == f"in use: {worse if tells else 'june'}"
+        asked = len(pool.jobs)
+        for row in range(60):  # data that grow all the time are measured now and then
+            data.write_text(f"changed {row}" + "x" * row)
+            await asyncio.sleep(20)
+    assert 1 <= len(pool.jobs) - asked <= 3
+    assert all(job.deployment == b"" for job in pool.jobs)
+    assert f"june{FELL}worse" in str(world.notices), "its own log has it, whoever else may"
 
 
 @clock.virtual(within_s=3600)
