@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help ready run test alone quick core docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak methods mutants night pilot planted without
+.PHONY: help ready run test alone quick core docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak methods mutants night pilot planted drawn without
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -79,7 +79,8 @@ chaos: $(READY) mosquitto ## 200 runs under faults on seeds, and the table of wh
 	$(BIN)/python -m tests.chaos --runs 200 --seed $(BASE) --out runs/chaos
 
 planted: $(READY) mosquitto ## faults planted one and two at a time in a fleet, and what doctor lists first, and healthy fleets: runs/planted
-	$(BIN)/python -m tests.chaos.healthy
+	mkdir -p runs/planted
+	$(BIN)/python -m tests.chaos.healthy --out runs/planted/healthy.jsonl
 	$(BIN)/python -m tests.chaos.planted --out runs/planted
 
 pilot: $(READY) mosquitto chromium ## a pilot of ten devices to watch, minutes: faults on a timeline, dashboard, table: runs/pilot
@@ -87,6 +88,9 @@ pilot: $(READY) mosquitto chromium ## a pilot of ten devices to watch, minutes: 
 
 soak: $(READY) mosquitto ## 20 minutes of rounds under small faults: memory and descriptors must be flat: runs/soak
 	$(BIN)/python -m tests.chaos.soak --minutes 20 --out runs/soak
+
+drawn: $(READY) mosquitto ## 40 minutes of a fleet in which faults of all kinds are drawn, and what doctor lists: runs/drawn
+	$(BIN)/python -m tests.chaos.drawn --minutes 40 --out runs/drawn
 
 bench: $(READY) mosquitto ## short forms of the benchmarks of speed, each next to its floor, some minutes: runs/bench
 	$(BIN)/python -m benchmarks.encoding --times 5

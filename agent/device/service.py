@@ -59,7 +59,7 @@ WATCH_S = 5.0  # between two looks at the data
 GOODBYE_S = 2.0  # how long a broker that does not answer may delay the end
 # names of work
 WORK, WORK_AHEAD, INSPECT, ADOPT = "work", "ahead", "inspect", "adopt"
-SEND, FLUSH, MEASURE = "send", "flush", "measure"
+SEND, FLUSH = "send", "flush"
 
 
 class NameTakenError(UserError):
@@ -439,8 +439,7 @@ class Agent:
         self._observer(n.DataChanged())
         self._happens(e.DataReplaced(self._data_watch.is_gone))
         if self.keeper is not None and not self._unmet:
-            measure = partial(self.keeper.measure_again, self._performer.measured)
-            self._effects.append(Start(MEASURE, measure))
+            self.keeper.data_changed(self._performer.measured)
 
     def _decode(self, message: Received, now: float) -> e.Event | None:
         """The event of a message; None for nothing. Raises DecodeError if it makes no sense."""

@@ -47,7 +47,7 @@ from covey.shared.wire.jobs import (
 from covey.shared.wire.messages import OrderMessage
 
 LIMIT_S = 60.0
-MEASURE_S = 600.0  # between two measurements of the model in use on data that change
+SHARE = 0.05  # of its time in which a device may measure the model in use, on data that change all the time
 # the agent's options, a broker's password among them: the command gets none of them
 OWN_VARIABLES = "COVEY_"
 
@@ -195,9 +195,8 @@ class Keeper:
                 f"--model-dir {options.folder}: another agent keeps its models here; give each agent a folder of its own",
             )
         )
-        self._measure_at = (
-            0.0  # when the model in use may be measured again, on the clock of the loop
-        )
+        self._is_changed = False  # the data, since the model in use was measured
+        self._measuring: asyncio.Task[None] | None = None
         self._refused: Deployment | None = None  # the newest publication that the policy refused
         self._hook: ModelHook | None = None
         if options.hook:
@@ -307,13 +306,19 @@ class Keeper:
         self._announce()
         return version
 
-    async def measure_again(self, ask: Callable[[Keeper], Awaitable[object]]) -> None:
-        """Measure the model in use on data that have changed, at most once in a while: data may grow by a row a second."""
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(self._measure_at - loop.time())
-        self._measure_at = loop.time() + MEASURE_S
-        if self.models.in_use is not None:
-            self._measured(await ask(self))
+    def data_changed(self, ask: Callable[[Keeper], Awaitable[object]]) -> None:
+        """Measure the model in use again, after a while if it was measured lately: data may grow by a row a second."""
+        self._is_changed = True
+        if self._measuring is None or self._measuring.done():
+            self._measuring = asyncio.create_task(self._measure(ask))
+
+    async def _measure(self, ask: Callable[[Keeper], Awaitable[object]]) -> None:
+        clock = asyncio.get_running_loop().time
+        while self._is_changed:
+            self._is_changed, began = False, clock()
+            if self.models.in_use is not None:
+                self._measured(await ask(self))
+            await asyncio.sleep((clock() - began) / SHARE)
 
     def _measured(self, answer: object) -> None:
         kept = answer.kept if isinstance(answer, Adopted) else None
@@ -385,7 +390,9 @@ class Keeper:
         self._announce()
 
     async def close(self) -> None:
-        """End the command if it runs, and give the folder free."""
+        """End the command and the measuring if they run, and give the folder free."""
+        if self._measuring is not None:
+            self._measuring.cancel()
         if self._hook is not None:
             await self._hook.close()
         self._lock.close()

@@ -237,13 +237,14 @@ def table(night: Night, agents: int, rounds: int) -> str:
         files = f"{trend_.before_descriptors:g} | {trend_.after_descriptors:g}"
         lines.append(f"| {trend_.name} | {numbers} | {files} | {'yes' if trend_.flat else 'NO'} |")
     for name, place in (("disk", 1), ("logs", 2)):
-        before, after = night.growth(place)
-        lines += ["", f"{name}: {before:.0f} bytes a second in the second quarter, {after:.0f} in the last one"]  # fmt: skip
+        early, late = night.growth(place)
+        lines += ["", f"{name}: {early:.0f} bytes a second in the second quarter, {late:.0f} in the last one"]  # fmt: skip
     return "\n".join(lines)
 
 
 async def campaign(options: argparse.Namespace, out: Path) -> int:
-    async with Hall(out / "site", options.agents) as hall:
+    hall = Hall(out / "site", options.agents)
+    async with hall:
         await calm(hall)
         night = Night(hall, options.seed, every_s=options.every, publish_s=options.publish)
         tasks = [
@@ -280,7 +281,7 @@ def main() -> int:
     parser.add_argument("--agents", type=int, default=15)
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two faults")
     parser.add_argument("--publish", type=float, default=240.0, help="seconds between two versions")
-    parser.add_argument("--out", type=Path, default=Path("runs/night"))
+    parser.add_argument("--out", type=Path, default=Path("runs/drawn"))
     options = parser.parse_args()
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ were run as were asked for, and no line was listed.
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
 import tempfile
@@ -124,14 +125,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.healthy", description=__doc__)
     parser.add_argument("--gateways", type=int, default=GATEWAYS)
     parser.add_argument("--others", type=int, default=OTHERS)
+    parser.add_argument("--out", type=Path, help="a record; fleets that it has are not run again")
     options = parser.parse_args()
+    known: dict[str, list[str]] = {}
+    if options.out is not None and options.out.exists():
+        known = dict(json.loads(line) for line in options.out.read_text().splitlines())
     runs = lines = 0
     for seed, shape in fleets(options.gateways, options.others):
-        folder = Path(tempfile.mkdtemp())
-        found = odd_in(folder, seed, shape)
-        shutil.rmtree(folder)
-        runs, lines = runs + 1, lines + len(found)
-        print(f"{shape.name}, seed {seed}: {'; '.join(found) or 'nothing odd'}", flush=True)
+        name = f"{shape.name}, seed {seed}"
+        if name not in known:
+            folder = Path(tempfile.mkdtemp())
+            known[name] = odd_in(folder, seed, shape)
+            shutil.rmtree(folder)
+            if options.out is not None:
+                with options.out.open("a") as file:
+                    file.write(json.dumps([name, known[name]], ensure_ascii=False) + "\n")
+        runs, lines = runs + 1, lines + len(known[name])
+        print(f"{name}: {'; '.join(known[name]) or 'nothing odd'}", flush=True)
     print(f"{runs} healthy fleets, {lines} lines")
     return 0 if runs == options.gateways + options.others > 0 and not lines else 1
 
