@@ -242,6 +242,17 @@ def started(name: str, kinds: tuple[str, ...], *words: str, bent: Sequence[str] 
     return Fault(name, kinds, plant, restarted)
 
 
+async def _other_format(floor: Floor, device: str) -> None:
+    await floor.again(device, bent=["format=99"])
+
+
+async def _own_format(floor: Floor, device: str) -> None:
+    """A memory of the other format is refused: it begins anew."""
+    await floor.end_device(device)
+    shutil.rmtree(floor.home / device)
+    await floor.start_device(device)
+
+
 async def _copied(floor: Floor, device: str) -> None:
     other = floor.names[floor.names.index(device) - 1]
     floor.write(device, floor.healthy_rows(other))
@@ -425,7 +436,7 @@ FAULTS: tuple[Fault, ...] = (
     started("a clock ahead", ("clock",), bent=[f"clock={DAY_S}"]),
     started("a clock behind", ("clock",), bent=[f"clock={-DAY_S}"]),
     started("an old version", ("version",), bent=["version=0.0.9"]),
-    started("another format", ("version",), bent=["format=99"]),
+    Fault("another format", ("version",), _other_format, _own_format),
     started("its owner forbids two epochs", OUT, "--limit", "max_epochs=1"),
     started("too little memory", OUT, "--memory-limit", "60M"),
     Fault("a full disk", ("disk",), _full_disk, _more_disk),
