@@ -142,7 +142,7 @@ def _form_inspected(
 
 
 def _cells_inspected(job: j.InspectData, task: Task, rules: OwnersRules) -> j.DataSummary:
-    from covey.agent.data.check import inspect
+    from covey.agent.data.check import disclosed
     from covey.agent.worker.sources import dataset
 
     try:
@@ -150,7 +150,7 @@ def _cells_inspected(job: j.InspectData, task: Task, rules: OwnersRules) -> j.Da
             data = dataset(job.source, task)
             if framework_of(task.model.name) == "flower":
                 return _of_client(data, task, rules)
-            found = inspect(data, task).disclosure
+            found = disclosed(data, task)
     except DataError as error:
         return _problem(error.public, error)
     return j.DataSummary(

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from rich.table import Table
 
-from covey.agent.data.check import DataFinding, inspect, note_on_testing, read_local
+from covey.agent.data.check import read_local
 from covey.agent.data.dataset import with_test
 from covey.agent.data.fit import fit
 from covey.agent.data.load import tables_at
 from covey.agent.data_place import place_of
+from covey.extras.proposals.findings import DataFinding, inspect, note_on_testing
 from covey.shared.errors import DataError, UserError
 from covey.shared.numerics.split import TensorsOfRole
 from covey.shared.programs.terminal import Terminal

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from covey.agent.data.check import inspect, load_local
+from covey.agent.data.check import disclosed, load_local
 from covey.agent.data.fit import fit
 from covey.agent.data.load import load
 from covey.shared.errors import DataError
@@ -45,7 +45,7 @@ def test_a_row_has_each_label_that_its_cells_name(tmp_path: Path) -> None:
     x, y = data.features.T
     expected = np.column_stack([x > 0, y > 0, (x > 0) & (y > 0)])
     assert (data.targets == expected).all()
-    assert [one.name for one in inspect(data, TASK).classes] == ["right", "high", "far"]
+    assert disclosed(data, TASK).labels == ("right", "high", "far")
 
 
 def test_each_combination_of_labels_has_its_share_in_the_test_part(tmp_path: Path) -> None:

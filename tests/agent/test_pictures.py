@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
-from covey.agent.data.check import inspect, load_local, read_local
+from covey.agent.data.check import load_local
 from covey.agent.data.survey import DataSurvey
 from covey.shared.errors import DataError
 from covey.shared.scenario.fleet_statistics import asked_statistics
@@ -123,16 +123,6 @@ def test_pixels_are_standardised_per_channel(tmp_path: Path) -> None:
 def test_pixels_have_no_treatment_of_their_own(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         Task(**(TASK | keys))
-
-
-def test_a_check_notes_pixels_that_are_much_darker_than_the_scale_expects(tmp_path: Path) -> None:
-    pixels, names = shades(1)
-    task = Task(**TASK)
-    dim = as_csv(tmp_path / "dim.csv", pixels // 16, names)
-    finding = inspect(read_local(dim, task=task), task)
-    assert any("reach only 0.0588 after task.scale" in note for note in finding.notes)
-    usual = inspect(read_local(as_csv(tmp_path / "a.csv", pixels, names), task=task), task)
-    assert not any("task.scale" in note for note in usual.notes)
 
 
 # -- proposals -----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from covey.agent.data import load
-from covey.agent.data.check import inspect, load_local
+from covey.agent.data.check import load_local
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 
@@ -91,13 +91,6 @@ def test_train_and_test_tables_may_have_their_columns_in_different_orders(tmp_pa
     written(tmp_path, "weight,label,age", "71,yes,31", name="test.csv")
     data = load(tmp_path, task=task())
     assert data.test_features.tolist() == [[31, 71]]
-
-
-def test_a_finding_of_such_a_table_shows_its_range(tmp_path: Path) -> None:
-    path = written(tmp_path, "weight,label,age", "70,yes,30", "80,no,40")
-    finding = inspect(load(path, task=task()), task())
-    assert finding.value_range == (30.0, 80.0)
-    assert not finding.problems
 
 
 def test_data_that_is_no_table_is_refused(tmp_path: Path) -> None:

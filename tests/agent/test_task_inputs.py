@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from covey.agent.data import load
-from covey.agent.data.check import inspect, load_local
+from covey.agent.data.check import load_local
 from covey.agent.data.local import prepared
 from covey.agent.data.scaling import in_units_of_the_data, standardised_targets
 from covey.agent.data.survey import DataSurvey
@@ -72,29 +72,10 @@ def test_rows_with_missing_cells_are_left_out_and_counted(tmp_path: Path) -> Non
         [20, 1, 0, 0, 50],
     ]
     assert data.targets.tolist() == [1, 1]
-    finding = inspect(data, task(impute="drop"))
-    assert any("3 samples with missing cells" in note for note in finding.notes)
+    assert data.columns is not None
+    assert data.columns.left_out == 3
     with pytest.raises(DataError, match="every sample has a missing cell"):
         load(written(tmp_path, HEADER, *ROWS[1:]), task=task(impute="drop"))
-
-
-def test_a_check_shows_missing_cells_unknown_words_and_what_would_be_sent(tmp_path: Path) -> None:
-    path = written(tmp_path, HEADER, *ROWS)
-    finding = inspect(load(path, task=task()), task())
-    assert finding.shape == (5,)
-    assert finding.value_range == (30.0, 90.0)
-    assert "missing cells: 'age' 1, 'colour' 1, 'weight' 1 (task.impute: values of the task)" in (
-        finding.notes
-    )
-    assert any("'colour' that the task does not know: 'blue' 1" in note for note in finding.notes)
-    asks = asking(impute="median")
-    path = written(tmp_path, HEADER, *ROWS, *ROWS)
-    sent = inspect(load(path, task=asks), asks).notes
-    assert any(
-        note.startswith("before round 0 this device sends: count per column of numbers")
-        and "the words 'blue', 'green' of column 'colour'" in note
-        for note in sent
-    )
 
 
 def test_words_of_a_test_part_that_training_rows_lack_are_kept(tmp_path: Path) -> None:
@@ -146,9 +127,6 @@ def test_words_that_hardly_repeat_are_not_sent_whatever_the_task_asks(tmp_path: 
     rows = [f"1,person {i},1,0" for i in range(20)]
     data = load(written(tmp_path, HEADER, *rows, "1,red,1,0", "1,red,1,1"), task=asking())
     assert DataSurvey(data, asking()).statistics()["words"] == {"colour": []}
-    notes = "\n".join(inspect(data, asking()).notes)
-    assert "the words of column 'colour' stay here: 21 different words in 22 rows" in notes
-    assert "person 3" not in notes
 
 
 def test_quantiles_stand_for_tenths_and_few_values_for_their_median_alone(tmp_path: Path) -> None:

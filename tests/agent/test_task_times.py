@@ -11,7 +11,6 @@ import pytest
 from pydantic import ValidationError
 
 from covey.agent.data import load, with_test
-from covey.agent.data.check import note_on_testing
 from covey.agent.data.local import circular, prepared
 from covey.agent.data.survey import DataSurvey
 from covey.agent.data.table_columns import second_of_week
@@ -138,8 +137,6 @@ def test_the_latest_rows_of_a_table_with_times_test_whatever_their_order(tmp_pat
     path = in_no_order(tmp_path)
     assert days_that_test(path, task(impute="drop")) == [24, 25, 26, 27, 28, 30]
     assert days_that_test(path, task(impute="drop", test="random")) != [24, 25, 26, 27, 28, 30]
-    own = task(impute="drop")
-    assert "the latest rows" in note_on_testing(load(path, task=own))
 
 
 def test_the_last_rows_of_a_table_without_times_test_on_request(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from pydantic import ValidationError
 
 from covey.agent.data import load, with_test
-from covey.agent.data.check import inspect
 from covey.agent.data.local import prepared
 from covey.agent.data.windows import earlier_and_latest
 from covey.shared.errors import DataError
@@ -96,8 +95,6 @@ def test_the_latest_windows_test_and_no_row_is_in_both_parts(tmp_path: Path) -> 
     tested = data.test_features[:, 0].min()
     assert trained < tested
     assert len(data.test_targets) == 12
-    note = inspect(load(written(tmp_path, HEADER, *rows), task=own), own).notes[-1]
-    assert "the latest windows of each series" in note
 
 
 def test_series_that_are_too_short_to_be_cut_train() -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from covey.agent.data import load
-from covey.agent.data.check import inspect
+from covey.agent.data import fit, load
+from covey.agent.data.check import disclosed
 from covey.agent.worker.worker import answer
 from covey.shared.errors import (
     SEE_THE_LOG,
@@ -179,12 +179,12 @@ def test_an_error_about_the_order_alone_is_public_in_full() -> None:
     assert public_text(PublicError("lower training.lr")) == "lower training.lr"
 
 
-def test_agent_check_shows_the_public_text_and_it_quotes_nothing(tmp_path: Path) -> None:
-    data, label = CASES["csv_classes_that_nobody_named"](tmp_path)
-    finding = inspect(load(data, label), TASK)
-    assert SECRET in finding.problems[0]
+def test_the_problem_that_leaves_is_the_public_text_and_quotes_nothing(tmp_path: Path) -> None:
+    own = load(*CASES["csv_classes_that_nobody_named"](tmp_path))
+    with pytest.raises(DataError, match=SECRET):
+        fit(own, TASK)
     assert (
-        finding.disclosure.problem
+        disclosed(own, TASK).problem
         == "row 1: its class is unknown to the task; its classes are healthy, ill"
     )
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from covey.agent.data import load
-from covey.agent.data.check import inspect
 from covey.agent.data.local import prepared
 from covey.agent.data.survey import DataSurvey
 from covey.extras.in_use.unlabelled import load_unlabelled
@@ -36,9 +35,6 @@ def test_a_column_that_a_device_may_lack_counts_as_missing_cells(tmp_path: Path,
     data = load(path, task=own)
     expected = [[40, 0, 0, 1, weight] for weight in (70, 80, 90)]
     assert prepared(data, own).features.tolist() == expected
-    assert "missing cells: 'age' 3, 'colour' 3 (task.impute: values of the task)" in (
-        inspect(data, own).notes
-    )
     new = load_unlabelled(written(tmp_path, "weight", "70", "80", name=f"new-{name}"), own)
     assert len(new.rows) == 2
     sent = DataSurvey(data, task(optional=("age",), impute="mean")).statistics()

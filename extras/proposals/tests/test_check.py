@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from covey.agent.data import load
-from covey.agent.data.check import ClassCount, inspect, load_local
+from covey.agent.data.check import load_local
 from covey.agent.data.dataset import dataset
 from covey.extras.proposals.check_report import show
+from covey.extras.proposals.findings import ClassCount, inspect
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
+from tests.agent.test_task_columns import task as of_columns
+from tests.agent.test_task_columns import written as with_columns
 
 ROWS = "\n".join(f"{i},{i * 2},{'cat' if i % 3 else 'dog'}" for i in range(30))
 TASK = Task(features=(2,), classes=("dog", "cat"))
@@ -131,3 +134,10 @@ def test_a_regression_has_no_classes(tmp_path: Path) -> None:
     path = tmp_path / "line.csv"
     path.write_text("a,y\n1,2\n3,4\n")
     assert inspect(load(path), Task(features=(1,))).classes == ()
+
+
+def test_a_finding_of_a_table_whose_columns_a_task_names_shows_its_range(tmp_path: Path) -> None:
+    path = with_columns(tmp_path, "weight,label,age", "70,yes,30", "80,no,40")
+    finding = inspect(load(path, task=of_columns()), of_columns())
+    assert finding.value_range == (30.0, 80.0)
+    assert not finding.problems
