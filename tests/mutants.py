@@ -259,7 +259,7 @@ MUTANTS = (
         "coordinator/serve/publisher.py",
         'desk.effects.append(Publish([(desk.topics.order(agent), b"")], shard=shard))',
         "pass",
-        "tests/coordinator/test_shards.py::test_an_agent_that_turns_to_another_broker_keeps_its_part_in_the_run",
+        "extras/scale/tests/test_shards.py::test_an_agent_that_turns_to_another_broker_keeps_its_part_in_the_run",
     ),
     Mutant(
         "aggregator keeps finished",

@@ -21,12 +21,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 ROOMS = ("agent", "coordinator", "shared")
 # a small fleet learns in numpy, in this process, and has one broker; jobs are data without functions
-ELSEWHERE = {
-    "agent/training/learner.py",
-    "coordinator/serve/sharded_link.py",
-    "coordinator/serve/placement.py",
-    "shared/wire/jobs.py",
-}
+ELSEWHERE = {"agent/training/learner.py", "coordinator/serve/placement.py", "shared/wire/jobs.py"}
 Call = tuple[str, str]  # a file and a function of it
 
 

@@ -46,7 +46,7 @@ from covey.coordinator.run.folder import Origin, copy_start, origin_of, prepared
 from covey.coordinator.run.options import RunOptions
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.serve.connect import connected, ensure_one_cluster, fitted
+from covey.coordinator.serve.connect import connected, fitted
 from covey.coordinator.serve.exclusive import ensure_single_coordinator
 from covey.coordinator.serve.service import Service, last_will
 from covey.coordinator.serve.signals import StopSignals
@@ -296,7 +296,8 @@ async def _run(
         key = read_key(options.audit_key)
     await asyncio.gather(*[ensure_single_coordinator(url, scenario.federation) for url in urls])
     if options.cluster:
-        await ensure_one_cluster(urls, scenario.federation)
+        crossing = extras.part("scale", "crossing", "--cluster")
+        await crossing.ensure_one_cluster(urls, scenario.federation)
     # The stack ends what it holds in reverse order: metrics, link, fleet, broker, lock of the folder.
     async with AsyncExitStack() as stack:
         origin = origin_of(options.origin, scenario) if options.origin is not None else None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import uuid
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from covey.shared.errors import UserError
+from covey.shared import extras
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Link, Will
 from covey.shared.mqtt.mqtt_link import MqttLink
@@ -17,7 +15,6 @@ from covey.shared.wire.topics import Topics
 INBOX_BYTES = 1 << 28  # of messages that wait to be read, all brokers together
 # A shard that leaves a message unacknowledged for this long (s) counts as lost. Until then it holds the others up.
 SHARD_ACK_S = 15.0
-CROSSING_S = 10.0  # for what is retained at a node of a cluster to reach another one
 
 
 def fitted(scenario: Scenario, urls: Sequence[BrokerUrl]) -> Scenario:
@@ -27,22 +24,6 @@ def fitted(scenario: Scenario, urls: Sequence[BrokerUrl]) -> Scenario:
     if most == wire.part_bytes:
         return scenario
     return scenario.model_copy(update={"wire": wire.model_copy(update={"part_bytes": most})})
-
-
-async def ensure_one_cluster(urls: Sequence[BrokerUrl], federation: str) -> None:
-    """Raise UserError if a node of a cluster does not get what is retained at another. One that does not answer is left out."""
-    from covey.shared.mqtt.crossing import UNSHARED, Crossing, crossing
-
-    topic = f"covey/{federation}/doctor-{uuid.uuid4().hex[:8]}"
-    ways = [way for other in urls[1:] for way in ((urls[0], other), (other, urls[0]))]
-    seen = await asyncio.gather(
-        *[crossing(*way, f"{topic}/{number}", CROSSING_S) for number, way in enumerate(ways)]
-    )
-    for other, there, back in zip(urls[1:], seen[::2], seen[1::2], strict=True):
-        if there is back is Crossing.LIVE:
-            raise UserError(
-                f"--cluster: between {urls[0]} and {other} cross {there.value}; {UNSHARED}"
-            )
 
 
 async def connected(
@@ -69,7 +50,7 @@ async def connected(
     """
     if len(urls) == 1 or cluster:
         return await stack.enter_async_context(MqttLink(urls, client_id=client_id, will=will))
-    from covey.coordinator.serve.sharded_link import ShardedLink
+    ShardedLink = extras.part("scale", "sharded_link", "several brokers").ShardedLink
 
     links: list[Link] = []
     for number, url in enumerate(urls):
@@ -82,4 +63,5 @@ async def connected(
             inbox_bytes=INBOX_BYTES // len(urls),
         )
         links.append(await stack.enter_async_context(shard))
-    return await stack.enter_async_context(ShardedLink(links, topics))
+    merged: Link = await stack.enter_async_context(ShardedLink(links, topics))
+    return merged

@@ -222,7 +222,7 @@ class SilentShards:
 
 @runtime_checkable
 class Sharded(Protocol):
-    """A link to several brokers. Its class, `ShardedLink`, is not loaded where there is one."""
+    """A link to several brokers. Its class, `ShardedLink`, is an extra's."""
 
     links: tuple[Link, ...]
     placement: Placement

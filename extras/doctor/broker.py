@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 from covey.broker.limits import DEFAULT_PART, MIB
 from covey.broker.programs.mosquitto import DATABASE, SAVE_EVERY_S
+from covey.extras.scale.crossing import UNSHARED, Crossing, crossing
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.crossing import UNSHARED, Crossing, crossing
 from covey.shared.mqtt.link import UNANSWERED, Down, Received, Up, Will
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.mqtt.profiles import HEAD_BYTES, NAMES, PART_HEAD_BYTES, UNLIMITED

@@ -1,4 +1,4 @@
-"""`coordinator lab aggregate`: a process near one broker that adds the reports of its agents up for the coordinator."""
+"""Several brokers: as one link of a coordinator, or as nodes of a cluster, with aggregators that add up reports near them."""
 
 from covey.shared.commands import CommandEntry
 

@@ -26,9 +26,9 @@ from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.parts import Parts
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service, last_will
-from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.extras.scale.service import AggregatorService
 from covey.extras.scale.service import last_will as aggregator_will
+from covey.extras.scale.sharded_link import ShardedLink
 from covey.extras.secure.agent_state import AgentState
 from covey.extras.secure.integers import Integers
 from covey.extras.secure.primitives import Token

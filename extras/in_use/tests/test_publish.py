@@ -14,11 +14,11 @@ import pytest
 
 from covey.coordinator.disk.versions import BEST, ModelVersion, save_version
 from covey.coordinator.record.notices import ModelsNotPublished, ModelsPublished, Notice
-from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.extras.audit.check import check
 from covey.extras.in_use.finished import publish_finished
 from covey.extras.in_use.publish import publish
 from covey.extras.in_use.registry import publications
+from covey.extras.scale.sharded_link import ShardedLink
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Received, Up

@@ -16,6 +16,7 @@ from covey.extras.scale.aggregators import FOR_AGGREGATORS
 from covey.extras.scale.service import AggregatorService, Precedence, RivalReaction
 from covey.extras.scale.service import last_will as aggregator_will
 from covey.extras.scale.summing import OpenStep, read_task
+from covey.extras.scale.tests.test_shards import ShardedFleet
 from covey.extras.secure.tests.secure_run import OPTIONS, Watch, rows, sums
 from covey.shared.mqtt.link import Link, Received
 from covey.shared.mqtt.program import Show
@@ -27,7 +28,6 @@ from covey.shared.wire.format import FORMAT, NONE
 from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.topics import Topics
 from tests import clock
-from tests.coordinator.test_shards import ShardedFleet
 from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import played
 from tests.kit.small_run import clients, fingerprint, in_process, scenario, setup

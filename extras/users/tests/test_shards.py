@@ -10,9 +10,9 @@ from typer.testing import CliRunner, Result
 
 from covey.broker.cli.program import app
 from covey.extras.doctor.broker import BrokerCheck, Doctor, judged_between
+from covey.extras.scale.crossing import Crossing
 from covey.extras.users.folder import BrokerFolder
 from covey.shared.mqtt import credentials
-from covey.shared.mqtt.crossing import Crossing
 from covey.shared.mqtt.shards import shard_of
 from tests.processes import free_port, mosquitto, needs_mosquitto
 

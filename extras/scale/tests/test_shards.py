@@ -13,7 +13,7 @@ from covey.agent.device.service import Agent
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.placement import PATIENCE_S, Placement, SilentShards
 from covey.coordinator.serve.service import Service, last_will
-from covey.coordinator.serve.sharded_link import ShardedLink
+from covey.extras.scale.sharded_link import ShardedLink
 from covey.shared.errors import UserError
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Received

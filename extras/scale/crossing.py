@@ -7,13 +7,17 @@ are neither one broker for it nor independent ones.
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections.abc import Sequence
 from enum import Enum
 
+from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Link, Received, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 
 TRIES = 5  # to get what a broker retains
+CROSSING_S = 10.0  # for what is retained at a node of a cluster to reach another one
 UNSHARED = (
     "the nodes of a cluster that keeps retained messages where they were published (RabbitMQ) are not one broker: an agent "
     "at one of them sees no order from another. Use one node for the coordinator and all agents, or independent brokers"
@@ -83,3 +87,17 @@ async def _hears(link: Link, patience_s: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+async def ensure_one_cluster(urls: Sequence[BrokerUrl], federation: str) -> None:
+    """Raise UserError if a node of a cluster does not get what is retained at another. One that does not answer is left out."""
+    topic = f"covey/{federation}/doctor-{uuid.uuid4().hex[:8]}"
+    ways = [way for other in urls[1:] for way in ((urls[0], other), (other, urls[0]))]
+    seen = await asyncio.gather(
+        *[crossing(*way, f"{topic}/{number}", CROSSING_S) for number, way in enumerate(ways)]
+    )
+    for other, there, back in zip(urls[1:], seen[::2], seen[1::2], strict=True):
+        if there is back is Crossing.LIVE:
+            raise UserError(
+                f"--cluster: between {urls[0]} and {other} cross {there.value}; {UNSHARED}"
+            )

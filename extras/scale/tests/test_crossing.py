@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.serve.connect import ensure_one_cluster
+from covey.extras.scale.crossing import Crossing, crossing, ensure_one_cluster
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.crossing import Crossing, crossing
 from tests import clock
 from tests.kit.cluster import cluster
 from tests.kit.memory_broker import MemoryBroker, MemoryLink
@@ -24,7 +23,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, *brokers: MemoryBroker) -> None:
     def link(url: BrokerUrl, *, client_id: str) -> MemoryLink:
         return brokers[(A, B).index(url)].link(client_id)
 
-    monkeypatch.setattr("covey.shared.mqtt.crossing.MqttLink", link)
+    monkeypatch.setattr("covey.extras.scale.crossing.MqttLink", link)
 
 
 def refusing() -> list[Any]:
