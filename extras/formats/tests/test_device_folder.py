@@ -11,6 +11,7 @@ import pytest
 from covey.agent.data.check import load_local
 from covey.agent.data.named import load_named
 from covey.agent.data.partition import client_dataset, fleet_data
+from covey.extras.formats.device_folders import device_entries
 from covey.shared.errors import DataError
 from covey.shared.own_code.consent import AllowedCode, ConsentError, consented
 from covey.shared.scenario.scenario import Scenario
@@ -82,6 +83,12 @@ def test_files_next_to_each_other_are_devices_but_train_and_test_are_not(tmp_pat
     written(tmp_path / "one", HEADER, *ROWS, name="train.csv")
     written(tmp_path / "one", HEADER, *ROWS, name="test.csv")
     assert load_named("one", tmp_path, fleet(2, "one").task).groups is None
+
+
+def test_files_with_numbers_are_devices(tmp_path: Path) -> None:
+    for number in (1, 2, 20261):
+        written(tmp_path, "a,b,label", "1,2,0", name=f"device-{number}.csv")
+    assert len(device_entries(tmp_path)) == 3
 
 
 def test_a_device_that_does_not_fit_is_named(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from covey.agent.data.named import device_entries
 from covey.coordinator.cli import options
 from covey.coordinator.cli.program import app
 from covey.coordinator.record import records
 from covey.coordinator.run.run import Run
+from covey.extras.formats.device_folders import device_entries
 from covey.extras.groups import advise
 from covey.extras.groups.advise import Advice, advice, planned
 from covey.extras.groups.tests.test_strategy_kin import complete, even, people, swapped
