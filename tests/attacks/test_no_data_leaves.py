@@ -41,7 +41,7 @@ VALUES = TASK.model_copy(update={"classes": None})
 # files whose errors stay on the machine: data of simulated fleets, of `agent predict` and of `agent check --propose`
 NOT_SENT = (
     "named.py",
-    "device_folder.py",
+    "device_folders.py",
     "unlabelled.py",
     "predict.py",
     "proposal_data.py",

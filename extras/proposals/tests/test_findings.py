@@ -56,12 +56,12 @@ def test_words_that_stay_are_counted_and_not_named(tmp_path: Path) -> None:
     assert "person 3" not in notes
 
 
-def test_a_note_says_which_rows_will_test(tmp_path: Path) -> None:
+def test_a_note_names_the_rows_that_will_test(tmp_path: Path) -> None:
     path = times.in_no_order(tmp_path)
     assert "the latest rows" in note_on_testing(load(path, task=times.task(impute="drop")))
 
 
-def test_a_note_says_which_windows_will_test(tmp_path: Path) -> None:
+def test_a_note_names_the_windows_that_will_test(tmp_path: Path) -> None:
     own = windows.task(window={"rows": 3, "stride": 1, "group": "device"})
     rows = [f"{device},{i},0,{('idle', 'run')[i % 2]}" for device in "ab" for i in range(30)]
     data = load(written(tmp_path, windows.HEADER, *rows), task=own)
