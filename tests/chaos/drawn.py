@@ -1,7 +1,7 @@
 """`python -m tests.chaos.drawn --minutes 40`: faults of all kinds, drawn by the clock, in a fleet that works; versions come and go.
 
 Each fault stays until doctor names it, or its time is over; then it is fixed. All that doctor lists meanwhile is written down
-beside what was planted. Memory, descriptors, disk and logs are looked at all the time. Exit code 0 only if each fault was named,
+next to what was planted. Memory, descriptors, disk and logs are looked at all the time. Exit code 0 only if each fault was named,
 each alarm ended, nobody else was accused, and nothing grew.
 """
 

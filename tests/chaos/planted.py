@@ -247,7 +247,7 @@ async def _other_format(floor: Floor, device: str) -> None:
 
 
 async def _own_format(floor: Floor, device: str) -> None:
-    """A memory of the other format is refused: it begins anew."""
+    """A memory of the other format is refused: it begins again."""
     await floor.end_device(device)
     shutil.rmtree(floor.home / device)
     await floor.start_device(device)

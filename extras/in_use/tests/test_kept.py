@@ -591,7 +591,7 @@ async def test_a_device_whose_model_is_worse_on_changed_data_states_so_where_fig
             await asyncio.sleep(20)
     assert 5 <= len(pool.jobs) - asked <= 7, "20 minutes, of which a minute at work"
     assert all(job.deployment == b"" for job in pool.jobs)
-    assert f"june{FELL}worse" in str(world.notices), "its own log has it, whoever else may"
+    assert f"june{FELL}worse" in str(world.notices), "its own log has it, anyone who else may"
 
 
 @clock.virtual(within_s=3600)
