@@ -330,9 +330,7 @@ class Keeper:
             self._observer(Problem(f"{version.title}{FELL}{kept.why}"))
             note += f"{FELL}{kept.why}" if index.tells else ""
         if index.note.startswith(IN_USE) and note != index.note:
-            with contextlib.suppress(
-                OSError
-            ):  # a full disk: the next change of the data reports it
+            with contextlib.suppress(OSError):  # a full disk: the next change reports it
                 self.models.note_measured(note)
             self._announce()
 
