@@ -24,8 +24,7 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.columns import DAY_S, WEEK_S, YEAR_S, TableColumn, width_of
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Training
-from covey.shared.strategies.bases.cut import GATE
-from covey.shared.strategies.client_half import Card, DataSplit, SampleIndices
+from covey.shared.strategies.client_half import GATE, Card, DataSplit, SampleIndices
 
 # -- from the rows of a table to the inputs of a model ---------------------------------------------
 # A task with columns is resolved first (`covey.shared.scenario.fleet_statistics`): it then has every value that this needs.

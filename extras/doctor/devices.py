@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from covey.coordinator.odd import BROKER, COORDINATOR, Broker, Odd
 from covey.extras.doctor.columns import few_rows, to_check
-from covey.extras.in_use.kept_versions import FELL
 from covey.shared.errors import HONEST_REFUSALS
 from covey.shared.mqtt.duplicate_ids import started_at
 from covey.shared.sentences import counted
-from covey.shared.wire.documents import EXPELLED, IN_USE, JUDGING, AgentStatus, CoordinatorStatus
+from covey.shared.wire.documents import (
+    EXPELLED,
+    FELL,
+    IN_USE,
+    JUDGING,
+    AgentStatus,
+    CoordinatorStatus,
+)
 from covey.shared.wire.format import FORMAT
 
 if TYPE_CHECKING:

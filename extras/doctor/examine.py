@@ -41,8 +41,8 @@ Modes = Mapping[str, Mapping[str, Any]]  # of one device: figures by mode
 Evaluation = Mapping[str, Modes]
 USED = ("delivered", "server")  # what a device uses: the first of these that there is
 SHIFT = 3.0  # deviations of the target between training and test rows
-WORSE = 1.5  # times the error of the constant answer; a target with the wrong sign has up to 2
-CHANCE = 2.0  # deviations of a share
+WORSE = 1.75  # times the error of the constant answer; a target with the wrong sign has up to 2
+CHANCE = 3.0  # deviations of a share: a fleet has many devices
 
 
 def odd_figures(

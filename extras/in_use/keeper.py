@@ -29,12 +29,12 @@ from covey.agent.device.notices import (
     Problem,
 )
 from covey.agent.policy import OwnersRules
-from covey.extras.in_use.kept_versions import DEFAULT_MARGIN, FELL, Version, shown_figure
+from covey.extras.in_use.kept_versions import DEFAULT_MARGIN, Version, shown_figure
 from covey.extras.in_use.model_dir import DEFAULT_RUNS, ModelDir
 from covey.shared.errors import UserError
 from covey.shared.storage.files import folder_lock
 from covey.shared.wire.deployments import Deployment
-from covey.shared.wire.documents import IN_USE, MAX_USES, ModelInUse
+from covey.shared.wire.documents import FELL, IN_USE, MAX_USES, ModelInUse
 from covey.shared.wire.framing import MAX_TEXT
 from covey.shared.wire.jobs import (
     Adopted,

@@ -23,7 +23,6 @@ ON_DEVICES = {
 }  # figures of a device that order models as these measures do
 
 ROUNDING = 1e-9  # of a share
-FELL = " is worse since the data changed: "  # in a note, between a version and its figures
 
 Figures = Mapping[str, Any]  # of one model on the device's test part; {"n": 0} without one
 Figure = tuple[str, float]  # the one that models are compared by, with its metric

@@ -111,6 +111,9 @@ class TrainingResult:
     own: Vector | None = None  # the offset of `Debias` after training; None without it
 
 
+GATE = "strategy.gate: cards"  # the option that asks for cards
+
+
 @dataclass(frozen=True)
 class Card:
     """A summary of an agent's training data: C (4 p + 5) numbers, about 5 kB for ten classes.

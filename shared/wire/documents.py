@@ -28,6 +28,7 @@ ROTATED = "its credentials were replaced: the agent needs the new file"
 ASKED = "missed a deadline: asked whether it is there"
 # begin `ModelInUse.note`, and the version follows; whatever else begins it, a version was not taken over
 IN_USE, JUDGING = "in use: ", "judging: "
+FELL = " is worse since the data changed: "  # in a note, between a version and its figures
 
 
 ShortText = Annotated[str, Field(max_length=64)]  # an id, a digest or the name of a model

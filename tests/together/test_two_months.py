@@ -22,11 +22,11 @@ from covey.coordinator.disk.versions import last_version
 from covey.coordinator.odd import Odd
 from covey.coordinator.record.roster_files import read_roster
 from covey.extras.doctor.command import of_broker, of_folder
-from covey.extras.in_use.kept_versions import FELL
 from covey.extras.in_use.model_dir import read_index
 from covey.extras.in_use.tests.test_versions_of_a_fleet import NAMES, NEAR_S, Site
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.seeds import generator
+from covey.shared.wire.documents import FELL
 from tests.kit.scenes import Scenes, start_file
 from tests.processes import Program, free_port, mosquitto, needs_mosquitto, program, rows, until
 

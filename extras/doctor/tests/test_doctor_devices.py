@@ -11,9 +11,8 @@ from covey.coordinator.odd import Broker, Odd, ranked
 from covey.extras.doctor import devices
 from covey.extras.doctor.devices import Seen, odd_devices
 from covey.extras.doctor.tests.odd_words import DAY, HOUR, NOW, kinds, named
-from covey.extras.in_use.kept_versions import FELL
 from covey.shared.mqtt.duplicate_ids import session_id
-from covey.shared.wire.documents import EXPELLED, AgentStatus, CoordinatorStatus, ModelInUse
+from covey.shared.wire.documents import EXPELLED, FELL, AgentStatus, CoordinatorStatus, ModelInUse
 from covey.shared.wire.format import FORMAT
 from tests.agent.orders import deployment
 

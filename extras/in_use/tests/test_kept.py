@@ -18,7 +18,7 @@ from covey.agent.policy import OwnersRules, Policy
 from covey.agent.training.models import initial
 from covey.agent.worker.worker import answer
 from covey.extras.in_use.keeper import Keeper, KeepOptions, ModelHook, parse_hook
-from covey.extras.in_use.kept_versions import FELL, Figure, Figures, Version, judge, main_figure
+from covey.extras.in_use.kept_versions import Figure, Figures, Version, judge, main_figure
 from covey.extras.in_use.model_dir import INDEX, ModelDir, read_index
 from covey.extras.in_use.model_file import read_model, save_model, task_with_scaling
 from covey.shared.candidate_names import REFITS
@@ -29,6 +29,7 @@ from covey.shared.seeds import generator
 from covey.shared.storage.files import folder_lock, model_file
 from covey.shared.wire.codec import Codec, encode_model
 from covey.shared.wire.deployments import Deployment
+from covey.shared.wire.documents import FELL
 from covey.shared.wire.jobs import (
     Adopted,
     AdoptModel,

@@ -65,13 +65,12 @@ from covey.shared.strategies.bases.vote import (
     before_votes,
     standing,
 )
-from covey.shared.strategies.client_half import Card, Job, Local, Report
+from covey.shared.strategies.client_half import GATE, Card, Job, Local, Report
 from covey.shared.strategies.expected import A_COUNT, ASKED
 from covey.shared.strategies.phase_names import CARD, TRIAL, VOTE
 from covey.shared.strategies.server import Server
 from covey.shared.written import FIRST
 
-GATE = "strategy.gate: cards"
 COUNTS = "counts"
 SQUARES = "squares"
 VOTES_ARE_CLEAR = "votes hold losses on samples that agents hold back, without noise (vote: auto)"
