@@ -206,6 +206,7 @@ def ended(process: subprocess.Popen[bytes] | Forked) -> None:
         process.wait()
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 @pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_sessions_of_a_page_run(

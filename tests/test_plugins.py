@@ -208,6 +208,7 @@ def test_a_run_of_an_installed_method_has_a_report(trained: Path, tmp_path: Path
     assert (shown.exit_code, page.exists()) == (0, True), shown.output
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_method_model_and_data_of_a_package_take_part_in_a_run_over_mqtt(
     installed: Path, tmp_path: Path

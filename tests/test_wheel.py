@@ -110,6 +110,7 @@ def files_below(folder: Path) -> set[str]:
     }
 
 
+@pytest.mark.whole
 def test_the_wheel_has_every_module_and_data_file(distributions: tuple[Path, Path]) -> None:
     _, wheel = distributions
     with zipfile.ZipFile(wheel) as opened:
@@ -117,6 +118,7 @@ def test_the_wheel_has_every_module_and_data_file(distributions: tuple[Path, Pat
     assert packed == {f"covey/{name}" for name in files_below(ROOT / "src" / "covey")}
 
 
+@pytest.mark.whole
 def test_the_source_distribution_has_what_an_installation_wants(
     distributions: tuple[Path, Path],
 ) -> None:
@@ -133,6 +135,7 @@ def test_a_version_has_the_same_number_everywhere() -> None:
     assert RELEASE in (ROOT / "CHANGELOG.md").read_text()
 
 
+@pytest.mark.whole
 def test_the_commit_of_a_checkout_stays_in_what_is_made_of_it(
     distributions: tuple[Path, Path],
 ) -> None:
@@ -141,11 +144,13 @@ def test_the_commit_of_a_checkout_stays_in_what_is_made_of_it(
         assert made.name.startswith(f"covey-{RELEASE}+g{COMMIT[:8]}")
 
 
+@pytest.mark.whole
 def test_covey_comes_from_the_wheel(environment: Path, tmp_path: Path) -> None:
     where = run(environment, tmp_path, "python", "-c", "import covey; print(covey.__file__)")
     assert where.strip().startswith(str(environment.parent))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "command", sorted(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"])
 )
@@ -158,6 +163,7 @@ def test_each_command_starts(environment: Path, tmp_path: Path, command: str) ->
     ) in shown
 
 
+@pytest.mark.whole
 def test_all_three_programs_work_together(environment: Path, tmp_path: Path) -> None:
     """The coordinator starts the broker and the fleet as programs of their own; the report needs the page's template."""
     scenario = ROOT / "scenarios" / "smoke.yaml"
@@ -169,6 +175,7 @@ def test_all_three_programs_work_together(environment: Path, tmp_path: Path) -> 
     assert "<svg" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.whole
 def test_without_a_checkout_the_way_from_data_to_a_verdict_is_the_same(
     environment: Path, tmp_path: Path
 ) -> None:
@@ -185,6 +192,7 @@ def test_without_a_checkout_the_way_from_data_to_a_verdict_is_the_same(
     assert "<svg" in (tmp_path / "compared" / "report.html").read_text()
 
 
+@pytest.mark.whole
 def test_covey_ends_quietly_where_its_reader_has_closed_the_pipe(environment: Path) -> None:
     done = subprocess.run(
         ["sh", "-c", f"'{environment}/covey' | true"], capture_output=True, check=True
@@ -192,6 +200,7 @@ def test_covey_ends_quietly_where_its_reader_has_closed_the_pipe(environment: Pa
     assert done.stderr == b""
 
 
+@pytest.mark.whole
 def test_examples_travel_with_the_wheel(environment: Path, tmp_path: Path) -> None:
     printed = run(environment, tmp_path, "agent", "examples")
     assert files_below(tmp_path / "examples") == files_below(ROOT / "examples")

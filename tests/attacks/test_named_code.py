@@ -54,6 +54,7 @@ def weapon(folder: Path) -> dict[str, object]:
     return rogue.task(model={"name": "weapon:net", "options": options})
 
 
+@pytest.mark.whole
 def test_an_order_that_names_code_runs_nothing_and_the_agent_gives_the_reason(
     tmp_path: Path, marker: Path
 ) -> None:
@@ -70,6 +71,7 @@ def test_an_order_that_names_code_runs_nothing_and_the_agent_gives_the_reason(
     assert "--allow weapon" in heard.failures[0]
 
 
+@pytest.mark.whole
 def test_a_status_whose_task_names_code_runs_nothing_and_keeps_the_agent_out(
     tmp_path: Path, marker: Path
 ) -> None:
@@ -86,6 +88,7 @@ def test_a_status_whose_task_names_code_runs_nothing_and_keeps_the_agent_out(
     assert "staying out of this run: this task names code" in agent.output
 
 
+@pytest.mark.whole
 def test_code_that_the_devices_owner_allowed_is_run(tmp_path: Path, marker: Path) -> None:
     order = rogue.order(task=weapon(tmp_path))
     with (
@@ -99,6 +102,7 @@ def test_code_that_the_devices_owner_allowed_is_run(tmp_path: Path, marker: Path
     assert (tmp_path / "shell").exists()
 
 
+@pytest.mark.whole
 def test_a_model_file_that_names_code_runs_nothing_without_consent(
     tmp_path: Path, marker: Path
 ) -> None:
@@ -138,6 +142,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_scenario_that_names_a_model_runs_nothing_without_consent(
     command: str, tmp_path: Path, marker: Path

@@ -48,6 +48,7 @@ def test_an_order_whose_key_is_not_part_of_a_topic_is_refused(key: str) -> None:
     assert refused.value.reason == "fields"
 
 
+@pytest.mark.whole
 def test_a_wildcard_key_in_a_retained_order_ends_no_agent(tmp_path: Path) -> None:
     """Before, the agent ended with a traceback, at this start and at each one after it."""
     message = with_key("#")
@@ -70,6 +71,7 @@ def test_a_wildcard_key_in_a_retained_order_ends_no_agent(tmp_path: Path) -> Non
             assert again.process.poll() is None, again.output
 
 
+@pytest.mark.whole
 def test_a_model_too_large_is_refused_before_a_process_starts_for_it(tmp_path: Path) -> None:
     layout = {"trainable": 1, "tensors": [["fc.weight", [10**9, 64]]]}
     why, agent = answer(tmp_path, layout=layout)
@@ -79,6 +81,7 @@ def test_a_model_too_large_is_refused_before_a_process_starts_for_it(tmp_path: P
     assert "step 1 failed: policy of this device" in agent.output
 
 
+@pytest.mark.whole
 def test_a_width_that_the_layout_does_not_name_takes_no_memory(tmp_path: Path) -> None:
     """Before, the worker built 2.1e8 values first: 1.2 GB; now it takes what torch takes."""
     model = {"name": "mlp", "options": {"hidden": 3 * 10**7}}
@@ -113,6 +116,7 @@ def peak(process: psutil.Process) -> int:
     return 0
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("options", "order", "why"),
     [
@@ -139,6 +143,7 @@ def load(path):
 """
 
 
+@pytest.mark.whole
 def test_work_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -146,6 +151,7 @@ def test_work_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.M
     assert why == "policy of this device: max_seconds: the work took longer than 2 s"
 
 
+@pytest.mark.whole
 def test_work_that_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
     """100 MB of model where 50 MB are allowed; without the limit the order is carried out."""
     model = {"name": "mlp", "options": {"hidden": 3_600_000}}
@@ -161,6 +167,7 @@ def test_work_that_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
     assert why == "policy of this device: max_memory_mb: the work takes more than the allowed 50 MB"
 
 
+@pytest.mark.whole
 def test_hidden_labels_do_not_leave_the_device(tmp_path: Path) -> None:
     """Those of a device without the limit are in the statuses of tests/agent/test_service.py."""
     status = {rogue.TOPICS.coordinator_status: rogue.status(rogue.task()).to_bytes()}

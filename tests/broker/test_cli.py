@@ -50,6 +50,7 @@ def test_the_doctor_passes_the_embedded_broker_and_measures_it(
     assert findings["throughput"]["value"] > 0
 
 
+@pytest.mark.whole
 @pytest.mark.broker
 @needs_mosquitto
 def test_the_doctor_reports_what_a_broker_refuses() -> None:
@@ -94,6 +95,7 @@ def test_a_mistake_is_one_message_on_stderr_and_exit_code_2(arguments: list[str]
     assert "Traceback" not in result.output
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 @pytest.mark.parametrize(
     "way", [["--embedded"], pytest.param([], marks=[pytest.mark.broker, needs_mosquitto])]
@@ -176,6 +178,7 @@ def test_a_broker_without_storage_refuses_a_folder_for_data(
     assert not (tmp_path / "kept").exists()
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 @pytest.mark.parametrize("options", [["--embedded"], pytest.param([], marks=pytest.mark.broker)])
 def test_broker_up_ends_with_its_standard_input(options: list[str]) -> None:
@@ -187,6 +190,7 @@ def test_broker_up_ends_with_its_standard_input(options: list[str]) -> None:
         assert not Path(f"/proc/{said['pid']}").exists()
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_broker_up_ends_cleanly_when_terminated(number: signal.Signals) -> None:
@@ -195,6 +199,7 @@ def test_broker_up_ends_cleanly_when_terminated(number: signal.Signals) -> None:
         assert process.wait(60) == 0
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 @pytest.mark.parametrize("options", [["--embedded"], pytest.param([], marks=pytest.mark.broker)])

@@ -61,6 +61,7 @@ scenes = Scenes.of(
 )
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 @pytest.mark.broker
 @needs_mosquitto
@@ -92,6 +93,7 @@ def test_an_agent_written_after_the_page_takes_part_next_to_one_of_ours(tmp_path
     assert roster.refusals == {}
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 @pytest.mark.broker
 @needs_mosquitto

@@ -117,6 +117,7 @@ PROGRAMS = {one.__name__: one for one in (coordinator, agent, keeper, broker)}
 PAIRS = list(zip(PROGRAMS, FAULTS, strict=True))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "fault"), PAIRS)
 def test_a_program_that_cannot_write_its_folder_ends_with_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fault: str
@@ -156,6 +157,7 @@ def piped(*command: str) -> subprocess.Popen[str]:
     return subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=both, text=True)
 
 
+@pytest.mark.whole
 @pytest.mark.broker
 @needs_mosquitto
 @pytest.mark.parametrize("victim", ["coordinator", "agent", "worker"])

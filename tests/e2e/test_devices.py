@@ -80,6 +80,7 @@ def have_reported(spool: Path, *agents: bytes) -> bool:
     return all(agent in written for agent in agents)
 
 
+@pytest.mark.whole
 def test_the_round_closes_on_the_last_will_and_the_agent_takes_part_again(tmp_path: Path) -> None:
     port = free_port()
     table = as_csv(tmp_path / "digits.csv")
@@ -151,6 +152,7 @@ def fedavg(folder: Path, port: int, sections: dict[str, Any]) -> Program:
     return coordinator(folder, port, "--set", "strategy.name=fedavg", **sections)
 
 
+@pytest.mark.whole
 def test_an_agent_with_wrong_data_stays_out_and_gives_the_reason(tmp_path: Path) -> None:
     port = free_port()
     broken = tmp_path / "broken.csv"

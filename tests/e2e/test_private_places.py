@@ -112,6 +112,7 @@ def start_agents(site: Site) -> None:
         site.start(device, "covey.agent.cli", "start", *own)
 
 
+@pytest.mark.whole
 @needs_mosquitto
 def test_others_can_read_nothing_of_a_secure_run_from_its_first_message_to_its_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
