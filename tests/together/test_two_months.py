@@ -185,7 +185,8 @@ def test_two_months_with_all_that_goes_wrong_in_them(months: Months) -> None:
     # °C becomes °F: the device knows at once that its model is worse, and the next run why
     months.new_rows(2, gw_2=FAHRENHEIT)
     until(lambda: FELL in months.agents["gw-2"].output, 60, of=months.agents["gw-2"])
-    until(lambda: [(one.who, one.kind) for one in months.odd()] == [("gw-2", "figure")], 60)
+    # under load others may answer late
+    until(lambda: [one.who for one in months.odd() if one.kind == "figure"] == ["gw-2"], 60)
     months.finished(months.begun("wrong"))
     unit = of_folder(months.folder / "runs" / "wrong")[0]
     assert (unit.who, unit.kind) == ("gw-2", "unit")
