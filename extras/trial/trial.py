@@ -163,7 +163,10 @@ def ask_for_target(devices: Sequence[DataDescription], target: str) -> None:
         return
     found = candidates(columns)
     if not found:
-        raise UserError("no column of these tables, on all devices, could be predicted")
+        seen = some([repr(column.name) for column in columns], MOST_NAMED) or "no column"
+        raise UserError(
+            f"all devices have {seen}, and nothing that could be predicted; expected columns between ',', ';', tabs or '|'"
+        )
     what = f"no column is called {target!r}" if target else "name the column to predict"
     raise UserError(f"{what}; choose one with --target: {some(found, MOST_NAMED)}")
 
