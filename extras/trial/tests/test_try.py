@@ -162,8 +162,8 @@ def test_a_table_without_its_target_is_asked_for_one(
 def test_a_table_without_anything_to_predict_is_named_by_what_it_has(tmp_path: Path) -> None:
     files = [tmp_path / f"{number}.txt" for number in range(2)]
     for file in files:
-        file.write_text("temp  hum\n" + "21.5  40.1\n20.3  42.0\n" * 30)
-    done = tried(*files, "--target", "hum")
+        file.write_text("temp  hum\n" + "".join(f"{n / 7:.2f}  {n / 3:.2f}\n" for n in range(90)))
+    done = tried(*map(str, files), "--target", "hum")
     assert done.exit_code == 2
     text = " ".join(done.stderr.split())
     assert "all devices have 'temp hum', and nothing that could be predicted" in text
