@@ -64,6 +64,12 @@ def classes_of(cards: Collection[Card]) -> Classes:
     return tuple(zip(samples.tolist(), holders.tolist(), strict=True))
 
 
+def tested_in(reports: Reports) -> tuple[dict[ClientId, Card], Chances, Classes]:
+    """The cards in reports that are tested, the chances of the tests, and the classes of the agents."""
+    cards = cards_of(sampled(reports))
+    return cards, tested(cards.values()), classes_of(cards.values())
+
+
 def card_distances(fleet: Kinship, basis: str, chances: Chances) -> Matrix:
     """Squared distances (n, n) of the rows of a fit."""
     return fleet.by_inputs(found(chances)) if basis == INPUTS else fleet.by_labels()

@@ -38,10 +38,8 @@ from covey.extras.cards.fleet_cards import (
     card_distances,
     card_labels,
     cards_of,
-    classes_of,
     cut_distances,
-    sampled,
-    tested,
+    tested_in,
 )
 from covey.extras.cards.kinship import OWN_BLOCKS, Card, Kinship, has_changed
 from covey.shared.numerics.averages import Average
@@ -356,8 +354,7 @@ def _with_cuts(
     state: KinState, reports: Reports, min_group: int | None, *, is_drawn: bool
 ) -> KinState:
     """The state after the tests, with up to two cuts of the fleet, and the distances of the first if they are drawn."""
-    cards = cards_of(sampled(reports))
-    chances, classes = tested(cards.values()), classes_of(cards.values())
+    cards, chances, classes = tested_in(reports)
     state = replace(state, chances=chances, classes=classes, agents=len(reports))
     if not state.shift:
         return state

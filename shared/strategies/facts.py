@@ -15,9 +15,8 @@ from covey.shared.strategies.expected import Expected
 from covey.shared.strategies.phase_names import EVALUATE, TRAIN
 
 ClientId = str
-MIN_CELL = (
-    5  # sums of fewer samples of a class are not in a card, unless the task has another number
-)
+# sums of fewer samples of a class are not in a card, unless the task has another number
+MIN_CELL = 5
 MOST_COMPARED = 8  # models that a device compares in the clear, in one order under secure sums
 Routes = Literal["nothing", "assigned", "chosen"]
 

@@ -16,6 +16,7 @@ from covey.coordinator.record import records
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.coordinator.view.lines import phase_line, reduced
+from covey.extras.cards import fleet_cards
 from covey.extras.groups import kin
 from covey.extras.groups.kin import Kin, KinState
 from covey.extras.pages.html_report import decisions_table
@@ -379,7 +380,7 @@ def test_groups_drawn_at_random_are_voted_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Agents that do not differ, in groups all the same: their test is said to have fired."""
-    monkeypatch.setattr(kin, "tested", lambda cards: (0.001, 0.5, 0.5))
+    monkeypatch.setattr(fleet_cards, "tested", lambda cards: (0.001, 0.5, 0.5))
     helped = []
     for seed in range(4):
         folder = tmp_path / str(seed)

@@ -260,7 +260,8 @@ class BehindGate(BaseModel):
     @classmethod
     def _none_without_cards(cls, data: Any) -> Any:
         """Without the extra no cards are sent; a gate that is asked for is refused."""
-        if extras.has("cards") or not isinstance(data, Mapping):
+        # a device asks with each order: no look at the disk where no cards are asked for
+        if not isinstance(data, Mapping) or data.get("gate") == "none" or extras.has("cards"):
             return data
         if data.get("gate") == "cards":
             raise ValueError(str(extras.missing("cards", GATE)))
@@ -281,10 +282,8 @@ T = TypeVar("T", bound=Tested)
 
 def with_tests(state: T, reports: Reports) -> tuple[T, Collection[Card]]:
     """The state with what the cards in these reports show, and the cards that were tested."""
-    fleet_cards = extras.part("cards", "fleet_cards", GATE)
-    cards = fleet_cards.cards_of(fleet_cards.sampled(reports)).values()
-    chances, classes = fleet_cards.tested(cards), fleet_cards.classes_of(cards)
-    return replace(state, chances=chances, classes=classes), cards
+    cards, chances, classes = extras.part("cards", "fleet_cards", GATE).tested_in(reports)
+    return replace(state, chances=chances, classes=classes), cards.values()
 
 
 def shift_facts(state: Tested, gate: str) -> dict[str, Any]:
