@@ -1,25 +1,33 @@
-"""How many rounds a run keeps while one of its agents floods it: `python -m tests.attacks.pace KIND PER_S`.
+"""How many rounds a run keeps while one of its agents floods it: `python -m tests.attacks.pace KIND PER_S [--apart]`.
 
-A fleet of four agents with a coordinator of its own over a stock Mosquitto: 8 s without the flood, 8 s of it from its first
-second on, and the time until a run folds five rounds after its end.
+A fleet of four agents with a coordinator of its own over a stock Mosquitto: as long without the flood as with it, from its
+first second on, and the time until a run folds five rounds after its end. The coordinator leaves a flooder for a minute, so a
+minute has all that a flood costs, once. With `--apart` each agent is a program of its own, as on
+devices; otherwise one program has all four, and reads what one of them is sent in the place of the others' work.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
 import psutil
+from sklearn.datasets import load_digits
 
+from covey.coordinator.serve.hearing import AWAY_S
+from tests.attacks.flood import KINDS
 from tests.attacks.test_resources import QUICK, attack
 from tests.e2e.conftest import coordinator, fleet
-from tests.processes import Program, free_port, mosquitto, rows, until
+from tests.processes import Program, free_port, mosquitto, rows, until, words
 
-SECONDS = 8.0
+SECONDS = AWAY_S
+AGENTS = 4
 
 
 def busy_s(this: Program) -> float:
@@ -37,15 +45,45 @@ def pace(run: Path, programs: Mapping[str, Program]) -> str:
     shares = [
         f"{name} {(busy_s(this) - busy[name]) / took_s:.0%}" for name, this in programs.items()
     ]
-    return f"{(len(rows(run)) - folded) / took_s:.1f} rounds/s ({', '.join(shares)} of a core)"
+    done = rows(run)[folded:]
+    longest_s = max((row["seconds"] for row in done), default=took_s)
+    rounds = f"{len(done) / took_s:.2f} rounds/s, the longest {longest_s:.1f} s"
+    return f"{rounds} ({', '.join(shares)} of a core)"
 
 
-def main(folder: Path, kind: str, per_s: float) -> None:
+@contextmanager
+def together(folder: Path, port: int) -> Iterator[dict[str, Program]]:
+    """One program that is all agents."""
+    with fleet(folder, port, **QUICK) as agents:
+        yield {"agents": agents}
+
+
+@contextmanager
+def apart(folder: Path, port: int) -> Iterator[dict[str, Program]]:
+    """A program for each agent."""
+    x, y = load_digits(return_X_y=True)
+    with ExitStack() as stack:
+        programs: dict[str, Program] = {}
+        for number in range(AGENTS):
+            name = f"agent-{number}"
+            own = slice(number, None, AGENTS)
+            np.savez(folder / f"{name}.npz", x=x[own].reshape(-1, 1, 8, 8), y=y[own])
+            start = words(
+                "agent start --learner numpy --id", name, "--data", folder / f"{name}.npz"
+            )
+            where = ["--broker", f"mqtt://127.0.0.1:{port}", "--state", str(folder / name)]
+            programs[name] = Program([*start, *where], folder / f"{name}.log")
+            stack.callback(programs[name].stop)
+        yield programs
+
+
+def main(folder: Path, kind: str, per_s: float, *, is_apart: bool) -> None:
     """Print the pace before and in the flood, and how long five rounds take after it."""
     port, run = free_port(), folder / "run"
-    with mosquitto(folder, port) as broker, fleet(folder, port, **QUICK) as agents:
+    agents = apart if is_apart else together
+    with mosquitto(folder, port) as broker, agents(folder, port) as fleet_programs:
         this = coordinator(folder, port, "--set", "strategy.name=fedavg", fresh=True, **QUICK)
-        programs = {"coordinator": this, "broker": broker, "agents": agents}
+        programs = {"coordinator": this, "broker": broker, **fleet_programs}
         try:
             until(lambda: len(rows(run)) >= 5, of=this)
             without = pace(run, programs)
@@ -65,5 +103,10 @@ def main(folder: Path, kind: str, per_s: float) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    options = argparse.ArgumentParser(prog="python -m tests.attacks.pace", description=__doc__)
+    options.add_argument("kind", choices=KINDS)
+    options.add_argument("per_s", type=float, help="messages a second, at most")
+    options.add_argument("--apart", action="store_true", help="a program for each agent")
+    asked = options.parse_args()
     with tempfile.TemporaryDirectory() as made:
-        main(Path(made), sys.argv[1], float(sys.argv[2]))
+        main(Path(made), asked.kind, asked.per_s, is_apart=asked.apart)
