@@ -1,4 +1,4 @@
-"""How many rounds a run keeps while one of its agents floods it: `python -m tests.attacks.pace KIND PER_S [--apart]`.
+"""How many rounds a run keeps while one of its agents floods it: `python -m tests.attacks.pace KIND PER_S [--apart] [--seconds S]`.
 
 A fleet of four agents with a coordinator of its own over a stock Mosquitto: as long without the flood as with it, from its
 first second on, and the time until a run folds five rounds after its end. The coordinator leaves a flooder for a minute, so a
@@ -26,7 +26,6 @@ from tests.attacks.test_resources import QUICK, attack
 from tests.e2e.conftest import coordinator, fleet
 from tests.processes import Program, free_port, mosquitto, rows, until, words
 
-SECONDS = AWAY_S
 AGENTS = 4
 
 
@@ -36,11 +35,11 @@ def busy_s(this: Program) -> float:
     return sum(sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True)))
 
 
-def pace(run: Path, programs: Mapping[str, Program]) -> str:
-    """Rounds a second, and what part of a core each program takes."""
+def pace(run: Path, programs: Mapping[str, Program], seconds: float) -> str:
+    """Rounds a second over this time, and what part of a core each program takes."""
     folded, began = len(rows(run)), time.monotonic()
     busy = {name: busy_s(this) for name, this in programs.items()}
-    time.sleep(SECONDS)
+    time.sleep(seconds)
     took_s = time.monotonic() - began
     shares = [
         f"{name} {(busy_s(this) - busy[name]) / took_s:.0%}" for name, this in programs.items()
@@ -77,7 +76,7 @@ def apart(folder: Path, port: int) -> Iterator[dict[str, Program]]:
         yield programs
 
 
-def main(folder: Path, kind: str, per_s: float, *, is_apart: bool) -> None:
+def main(folder: Path, kind: str, per_s: float, seconds: float, *, is_apart: bool) -> None:
     """Print the pace before and in the flood, and how long five rounds take after it."""
     port, run = free_port(), folder / "run"
     agents = apart if is_apart else together
@@ -86,12 +85,12 @@ def main(folder: Path, kind: str, per_s: float, *, is_apart: bool) -> None:
         programs = {"coordinator": this, "broker": broker, **fleet_programs}
         try:
             until(lambda: len(rows(run)) >= 5, of=this)
-            without = pace(run, programs)
+            without = pace(run, programs, seconds)
             rogue = attack(folder, port, kind, 10**9, per_s)
             until(
                 lambda: kind == "aside" or "refuse" in (run / "audit.jsonl").read_text(), of=rogue
             )
-            during = pace(run, programs)
+            during = pace(run, programs, seconds)
             rogue.stop()
             folded, ended = len(rows(run)), time.monotonic()
             until(lambda: len(rows(run)) >= folded + 5, of=this)
@@ -106,7 +105,8 @@ if __name__ == "__main__":
     options = argparse.ArgumentParser(prog="python -m tests.attacks.pace", description=__doc__)
     options.add_argument("kind", choices=KINDS)
     options.add_argument("per_s", type=float, help="messages a second, at most")
+    options.add_argument("--seconds", type=float, default=AWAY_S, help="of each measurement")
     options.add_argument("--apart", action="store_true", help="a program for each agent")
     asked = options.parse_args()
     with tempfile.TemporaryDirectory() as made:
-        main(Path(made), asked.kind, asked.per_s, is_apart=asked.apart)
+        main(Path(made), asked.kind, asked.per_s, asked.seconds, is_apart=asked.apart)
