@@ -26,7 +26,6 @@ from covey.shared.storage.files import (
 )
 from covey.shared.strategies.base import ClientId
 from covey.shared.strategies.client_half import Report
-from covey.shared.wire.messages import digest
 from covey.shared.wire.parts import FileSink
 
 REPORTS = "reports"  # the name of a step's file of reports
@@ -136,7 +135,7 @@ class Spool:
     def keep_sum(self, step: int, content: bytes, content_digest: bytes) -> None:
         """Write a partial sum under its digest. What holds for `keep` holds for it."""
         self._make_folder(step)
-        path = self._sum_file(step, content_digest)
+        path = self._folder(step) / f"{content_digest.hex()}{SUM}"
         self._room.write(lambda: write_atomically(path, content, durable=False))
         self._unsynced.add(path)
 
@@ -151,18 +150,9 @@ class Spool:
         """Clients with an accepted report of which only a sum is here, ascending."""
         return sorted(self._step(step).summed)
 
-    def sums(self, step: int) -> dict[bytes, bytes]:
-        """The partial sums of a step by their digests. A damaged one is removed and named in `damaged`."""
-        found: dict[bytes, bytes] = {}
-        for path in self._sum_files(step):
-            content = path.read_bytes()
-            content_digest = digest(content)
-            if path == self._sum_file(step, content_digest):
-                found[content_digest] = content
-                continue
-            path.unlink()
-            self.damaged.append(f"{path}: the partial sum is damaged; its agents are asked again")
-        return found
+    def sum_files(self, step: int) -> list[Path]:
+        """The files of the partial sums of a step. Who reads one compares it with its name."""
+        return sorted(self._folder(step).glob(f"[!.]*{SUM}"))
 
     def drop_sums(self, step: int) -> None:
         """Forget the partial sums of a step, and the reports in them."""
@@ -173,14 +163,8 @@ class Spool:
         kept.summed = {}
 
     def _remove_sums(self, step: int) -> None:
-        for path in self._sum_files(step):
+        for path in self.sum_files(step):
             path.unlink()
-
-    def _sum_files(self, step: int) -> list[Path]:
-        return sorted(self._folder(step).glob(f"[!.]*{SUM}"))
-
-    def _sum_file(self, step: int, content_digest: bytes) -> Path:
-        return self._folder(step) / f"{content_digest.hex()}{SUM}"
 
     # -- single reports ----------------------------------------------------------------------------
 

@@ -13,11 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from fractions import Fraction
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from covey.coordinator.checks import check_peaks
 from covey.coordinator.disk.spool import Spool, SpooledVectors
 from covey.coordinator.engine.members import Members
 from covey.coordinator.engine.step import AllAsked, order_of
@@ -27,9 +24,8 @@ from covey.coordinator.fold.stale_reports import Began, fresh
 from covey.shared import extras
 from covey.shared.candidate_names import DELIVERED, GAIN, REPORTED, USES, WEIGHTS
 from covey.shared.disclosures import SUMS
-from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
-from covey.shared.numerics.vectors import Vector, peaks
+from covey.shared.numerics.vectors import Vector
 from covey.shared.own_code.faults import said
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
@@ -94,7 +90,7 @@ Verdict = Missing | Guilty | Hopeless | Sound
 
 
 @dataclass(frozen=True)
-class _Arrived:
+class Arrived:
     """A report that is in the sums."""
 
     report: Report  # its vectors are in the spool, or only an aggregator has seen them
@@ -155,13 +151,13 @@ class Folding:
         self._measures = limits.are_measured(scenario, phase)
         self._distances = limits.Distances(self._strategy)
         needs_vectors = self._strategy.facts.individual or settings.average.single or settings.clips
-        self._is_added_up = (
+        self.is_added_up = (
             (scenario.privacy is None or scenario.privacy.adds_up)
             and scenario.rounds.mode != "buffered"
             and not (needs_vectors and self._has_vectors)
         )
         self._sums = Accumulator()  # of the terms in `_arrived`
-        self._arrived: dict[ClientId, _Arrived] = {}
+        self._arrived: dict[ClientId, Arrived] = {}
 
     def __repr__(self) -> str:
         return f"<Folding of step {self.number}: {len(self._arrived)} reports added up>"
@@ -170,13 +166,13 @@ class Folding:
 
     def add(self, client: ClientId, report: Report, state: Any) -> None:
         """Count a report that lies in the spool. Its vectors are not kept."""
-        if not self._is_added_up:
+        if not self.is_added_up:
             return
         if client in self._arrived:  # the spool has replaced the first one
             self.give_up()
             return
         try:
-            arrived = self._seen(client, report, state)
+            arrived = self.seen(client, report, state)
             count(self._sums, arrived.terms, report.vectors)
         except (OSError, MemoryError):
             raise
@@ -187,33 +183,8 @@ class Folding:
         spooled = SpooledVectors(self._spool, self.number, client, sizes)
         self._arrived[client] = replace(arrived, report=replace(report, vectors=spooled))
 
-    def add_sum(
-        self,
-        reports: Reports,
-        norms: Mapping[ClientId, Mapping[str, float]],
-        sums: Accumulator,
-        state: Any,
-    ) -> None:
-        """Count reports that were added up elsewhere. Their vectors are not here (`SummedVectors`).
-
-        Args:
-            reports: what the sums are said to be of.
-            norms: how far each report's vectors lie from their models, by name.
-            sums: of the terms of these reports.
-            state: the method's.
-
-        Raises:
-            DecodeError: ("partial sum") the fold needs single reports, or the sums have other terms than the reports.
-                Nothing is counted then.
-        """
-        if not self._is_added_up:
-            raise DecodeError("partial sum", f"step {self.number} is folded from single reports")
-        arrived: dict[ClientId, _Arrived] = {}
-        for client, report in reports:
-            arrived[client] = self._seen(client, report, state, norms[client])
-            if arrived[client].is_whole:
-                raise DecodeError("partial sum", f"the fold needs the report of {client} itself")
-        check_sums([one.terms for one in arrived.values()], self.phase.sizes, sums)
+    def merge(self, arrived: Mapping[ClientId, Arrived], sums: Accumulator) -> None:
+        """Count reports that were added up elsewhere, as `seen` made them; `sums` are of their terms."""
         self._sums.merge(sums)
         self._arrived |= arrived
 
@@ -235,7 +206,7 @@ class Folding:
 
     def give_up(self) -> None:
         """Leave the step to the spool."""
-        self._is_added_up = False
+        self.is_added_up = False
         self._sums = Accumulator()
         self._arrived = {}
 
@@ -245,10 +216,10 @@ class Folding:
         self.is_direct = True
         self.give_up()
 
-    def _seen(
+    def seen(
         self, client: ClientId, report: Report, state: Any, norms: Mapping[str, float] | None = None
-    ) -> _Arrived:
-        """A report with all that the sums and the limits need of it; `norms` as for `Distances.of`."""
+    ) -> Arrived:
+        """A report with all that the sums and the limits need of it; `norms` as for `Distances.of`, which may refuse them."""
         terms = self._terms(client, report, state)
         steps: Sequence[limits.ReportedVector] = ()
         order = self._order(client, state) if self._has_vectors else Order()
@@ -257,7 +228,7 @@ class Folding:
                 state, self.phase, client, report=report, order=order, terms=terms, norms=norms
             )
         whole = self._has_vectors and is_whole(self._strategy, order)
-        return _Arrived(report, terms, terms, steps, whole)
+        return Arrived(report, terms, terms, steps, whole)
 
     def _terms(self, client: ClientId, report: Report, state: Any) -> Terms:
         if not self._has_vectors:
@@ -295,7 +266,7 @@ class Folding:
         if self.phase.cohort != phase.cohort and isinstance(self.phase.cohort, tuple):
             self.phase = phase  # it names its cohort
             self._has_changed = True
-        verdict = self._close_sums(reporters, state) if self._is_added_up else None
+        verdict = self._close_sums(reporters, state) if self.is_added_up else None
         if verdict is not None:
             return verdict
         found, unreadable = self._spool.readable(self.number, reporters)
@@ -413,20 +384,9 @@ class Folding:
         if self.phase.name == phase_names.EVALUATE:  # masked
             return FoldOutcome(after, Means())
         if self.phase.is_evaluation:
-            return self._summed(after)
+            of_sums: FoldOutcome = extras.part("secure", "evaluated").outcome(self.scenario, after)
+            return of_sums
         return FoldOutcome(after, self._means(fair))
-
-    def _summed(self, state: Any) -> FoldOutcome:
-        """The end of an evaluation under secure sums: averages, and no figure of an agent."""
-        secured = self.scenario.sums
-        figures = None if secured is None else secured.figures(state)
-        assert figures is not None  # noqa: S101 - no other phase is the last of an evaluation
-        means = Means(evaluation=figures.modes, by_cluster=figures.by_cluster or None)
-        limits.check_json(means.to_json(), "its averages")
-        agents = sorted(chain(*figures.groups))
-        evaluation: dict[ClientId, Figures] = {client: {} for client in agents}
-        fleet = None if figures.fleet is None else dict(figures.fleet)
-        return FoldOutcome(state, means, evaluation=evaluation, fleet=fleet)
 
     def _evaluated(self, reports: Reports, state: Any) -> FoldOutcome:
         claims = {client: _rows_by_mode(report.numbers) for client, report in reports}
@@ -487,33 +447,6 @@ class Folding:
         is_capped = (report.examples, report.steps) != (then.examples, then.steps)
         again = is_capped or self._has_changed
         return self._terms(client, report, state) if again else arrived.own
-
-
-def check_sums(reports: Sequence[Terms], sizes: Mapping[str, int], sums: Accumulator) -> None:
-    """Compare sums with the terms of the reports that they are said to be of, whose vectors have these lengths.
-
-    Raises:
-        DecodeError: ("partial sum") number, length or weight under a key is another one, or a mean has implausible values.
-            Nothing else of a sum can be known by others than its maker.
-    """
-    counts: dict[str, int] = {}
-    weights: dict[str, Fraction] = {}
-    lengths: dict[str, int] = {}
-    for term in [term for terms in reports for term in terms]:
-        counts[term.key] = counts.get(term.key, 0) + 1
-        weights[term.key] = weights.get(term.key, Fraction(0)) + Fraction(term.weight)
-        lengths[term.key] = term.size(sizes)
-    if set(sums.keys) != counts.keys():
-        seen = f"it has the groups {list(sums.keys)}, expected {sorted(counts)}"
-        raise DecodeError("partial sum", seen)
-    for key, number in counts.items():
-        found = (sums.count(key), sums.exact_weight(key), sums.size(key))
-        if found != (number, weights[key], lengths[key]):
-            raise DecodeError(
-                "partial sum", f"the sum of {key} is not one of the {number} reports with it"
-            )
-        if weights[key] > 0:
-            check_peaks(key, peaks(sums.mean(key)))
 
 
 def _rows_by_mode(numbers: Mapping[str, Any]) -> dict[str, Any]:

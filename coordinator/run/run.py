@@ -151,12 +151,10 @@ class Run(Parts):
         store = Store(folder, facts.run, Ends.from_json(saved["run"]), audit_key=audit_key)
         spool = store.reports
         single = spool.sound(number)
-        sums = spool.sums(number)
         summed: list[ClientId] = []
-        if sums:
+        if spool.sum_files(number):
             partial_sums = extras.part("scale", "partial_sums")
-
-            summed = partial_sums.clients_of(sums.values())
+            summed = partial_sums.clients_of(spool, number)
         reported = sorted([*single, *summed])
         if facts.stopped:
             rules = replace(rules, rounds=saved_engine["round"])
@@ -179,7 +177,7 @@ class Run(Parts):
         this.privacy = _private_sums(folder, scenario, facts.ledger, resumed=True)
         if step is not None:
             this.folding = this.folding_of(number, step.phase)
-            if sums:
+            if summed:
                 partial_sums.restore_sums(this.folding, spool, this.state)
         for client in reported:
             this.members.accept(client, number)

@@ -8,21 +8,25 @@ becomes `direct`: its sums are forgotten, and its agents are asked for their rep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Final
 
-from covey.coordinator.checks import checked_numbers
+from covey.coordinator.checks import check_peaks, checked_numbers
 from covey.coordinator.disk.spool import Circumstances, Spool, SummedReport, SummedVectors
 from covey.coordinator.engine.step import Step, order_of
-from covey.coordinator.fold.folding import Folding
+from covey.coordinator.fold.folding import Arrived, Folding
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.numerics.accumulator import Accumulator
+from covey.shared.numerics.vectors import peaks
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId
 from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.reading import is_whole
+from covey.shared.strategies.sums import Terms
 from covey.shared.wire.aggregates import PartialSum
+from covey.shared.wire.messages import digest
 
 WRONG: Final = "partial sum"  # the reason of a refusal
 
@@ -95,15 +99,48 @@ def count_sum(folding: Folding, spool: Spool, partial: PartialSum, state: Any) -
         about = (summed.seconds, summed.client_state, summed.device, summed.digest.hex())
         held.append((summed.client, report, Circumstances(*about)))
         norms[summed.client] = summed.norms
-    reports = [(client, report) for client, report, _ in held]
-    folding.add_sum(reports, norms, Accumulator.from_bytes(partial.sums), state)
+    sums = Accumulator.from_bytes(partial.sums)
+    if not folding.is_added_up:
+        raise DecodeError(WRONG, f"step {folding.number} is folded from single reports")
+    arrived: dict[ClientId, Arrived] = {}
+    for client, report, _ in held:
+        arrived[client] = folding.seen(client, report, state, norms[client])
+        if arrived[client].is_whole:
+            raise DecodeError(WRONG, f"the fold needs the report of {client} itself")
+    check_sums([one.terms for one in arrived.values()], folding.phase.sizes, sums)
+    folding.merge(arrived, sums)
     spool.hold(folding.number, held)
+
+
+def check_sums(reports: Sequence[Terms], sizes: Mapping[str, int], sums: Accumulator) -> None:
+    """Compare sums with the terms of the reports that they are said to be of, whose vectors have these lengths.
+
+    Raises:
+        DecodeError: ("partial sum") number, length or weight under a key is another one, or a mean has implausible values.
+            Nothing else of a sum can be known by others than its maker.
+    """
+    counts: dict[str, int] = {}
+    weights: dict[str, Fraction] = {}
+    lengths: dict[str, int] = {}
+    for term in [term for terms in reports for term in terms]:
+        counts[term.key] = counts.get(term.key, 0) + 1
+        weights[term.key] = weights.get(term.key, Fraction(0)) + Fraction(term.weight)
+        lengths[term.key] = term.size(sizes)
+    if set(sums.keys) != counts.keys():
+        seen = f"it has the groups {list(sums.keys)}, expected {sorted(counts)}"
+        raise DecodeError(WRONG, seen)
+    for key, number in counts.items():
+        found = (sums.count(key), sums.exact_weight(key), sums.size(key))
+        if found != (number, weights[key], lengths[key]):
+            raise DecodeError(WRONG, f"the sum of {key} is not one of the {number} reports with it")
+        if weights[key] > 0:
+            check_peaks(key, peaks(sums.mean(key)))
 
 
 def restore_sums(folding: Folding, spool: Spool, state: Any) -> None:
     """Count the sums that an earlier process accepted. If that fails, their agents are asked again."""
     try:
-        for content_digest, content in spool.sums(folding.number).items():
+        for content_digest, content in sums_in(spool, folding.number).items():
             count_sum(folding, spool, PartialSum.from_bytes(content), state)
             folding.settled.append(content_digest)
     except DecodeError:
@@ -111,9 +148,23 @@ def restore_sums(folding: Folding, spool: Spool, state: Any) -> None:
         folding.is_direct = True
 
 
-def clients_of(sums: Iterable[bytes]) -> list[ClientId]:
-    """The agents whose reports are in these sums, which an earlier process accepted."""
+def clients_of(spool: Spool, step: int) -> list[ClientId]:
+    """The agents whose reports are in the sums of a step that an earlier process accepted."""
     clients: list[ClientId] = []
-    for content in sums:
+    for content in sums_in(spool, step).values():
         clients += [report.client for report in PartialSum.from_bytes(content).reports]
     return clients
+
+
+def sums_in(spool: Spool, step: int) -> dict[bytes, bytes]:
+    """The sums of a step by their digests. A damaged one is removed and named in `spool.damaged`."""
+    found: dict[bytes, bytes] = {}
+    for path in spool.sum_files(step):
+        content = path.read_bytes()
+        content_digest = digest(content)
+        if path.stem == content_digest.hex():
+            found[content_digest] = content
+            continue
+        path.unlink()
+        spool.damaged.append(f"{path}: the partial sum is damaged; its agents are asked again")
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgpack
 
@@ -14,10 +14,9 @@ from covey.extras.secure.phases import BOX, WORDS, bytes_of, words_of
 from covey.extras.secure.suspicion import Suspicion
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector
+from covey.shared.strategies.around import Outer
 from covey.shared.strategies.base import ClientId
 from covey.shared.strategies.client_half import Report
-
-S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -118,14 +117,13 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class SealedState(Generic[S]):
+class SealedState(Outer):
     """The state of a run under secure sums."""
 
-    inner: S  # of the method itself
     progress: Progress = Progress()
 
 
-State = SealedState[Any]
+State = SealedState
 
 
 class Collected:

@@ -20,7 +20,6 @@ from typing import Any, cast
 
 import msgpack
 import numpy as np
-from pydantic import ConfigDict, SkipValidation
 
 from covey.extras.secure import coordinator as co
 from covey.extras.secure import messages, phases
@@ -52,26 +51,21 @@ from covey.extras.secure.progress import (
 )
 from covey.extras.secure.sums import MaskedTerm, SecureSums
 from covey.shared.errors import DecodeError
-from covey.shared.numerics.split import Split
-from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.settings import ClientPrivacy, SecureSettings
 from covey.shared.sentences import counted, some
+from covey.shared.strategies.around import Around
 from covey.shared.strategies.base import (
     CAP,
     EVALUATE,
-    Buffering,
     ClientId,
     Expected,
-    Facts,
     Order,
     Phase,
-    PrivacyFacet,
     Reports,
     Sealed,
-    Settings,
     Setup,
     Shown,
-    Strategy,
     Sums,
     Term,
     Terms,
@@ -86,52 +80,14 @@ HEAD_WORDS = Expected(-(ReportHead.max_bytes // 4), 0, 2**32 - 1, whole=True)
 ASKED_FOR_ANSWERS = 3  # times, each with a deadline; then a sum is passed over
 
 
-class Secured(Strategy[SealedState[Any]]):
+class Secured(Around[SealedState]):
     """A method under secure sums. A run has it in the place of the method itself."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
-
-    method: SkipValidation[Strategy[Any]]  # pydantic would make another one of the base class
     settings: SecureSettings
     noise: ClientPrivacy | None  # that agents add to their updates
     rounds: int
     slots: FigureSlots  # of an evaluation
     home: Callable[[ClientId], int] = lambda client: 0  # the broker where an agent is enrolled
-
-    # what others ask of the method itself
-
-    @property
-    def facts(self) -> Facts:  # type: ignore[override]  # of the class elsewhere, and here of the method
-        return self.method.facts
-
-    @property
-    def name(self) -> str:
-        return self.method.name
-
-    @property
-    def starts(self) -> int:
-        return self.method.starts
-
-    @property
-    def buffer(self) -> Buffering:
-        return self.method.buffer
-
-    @property
-    def privacy(self) -> PrivacyFacet:
-        return self.method.privacy
-
-    @property
-    def projection_head(self) -> int:
-        return self.method.projection_head
-
-    def split(self, layout: Layout) -> Split | None:
-        return self.method.split(layout)
-
-    def refuses(self, settings: Settings) -> str:
-        return self.method.refuses(settings)
-
-    def stop_reason(self, state: State) -> str:
-        return self.method.stop_reason(state.inner)
 
     def accused(self, state: State) -> Mapping[ClientId, str]:
         return state.progress.named
@@ -154,22 +110,10 @@ class Secured(Strategy[SealedState[Any]]):
             "are tested"
         )
 
-    def serve(self, state: State, client: ClientId) -> Order:
-        return self.method.serve(state.inner, client)
-
-    def clusters(self, state: State) -> tuple[Vector, ...]:
-        return self.method.clusters(state.inner)
-
-    def assignment(self, state: State) -> Mapping[ClientId, int]:
-        return self.method.assignment(state.inner)
-
     # with the sums
 
     def init(self, setup: Setup) -> State:
         return SealedState(self.method.init(replace(setup, secure=self.settings)))
-
-    def continued(self, state: State, fresh: State) -> State:
-        return replace(fresh, inner=self.method.continued(state.inner, fresh.inner))
 
     def for_terms(self, state: State) -> State:
         """Who is in which sum, and nothing of the messages."""

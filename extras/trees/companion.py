@@ -13,25 +13,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ConfigDict, SkipValidation
 
 from covey.extras.trees import ensemble as grow
 from covey.extras.trees.design import Column, Design, Float64, Form, unsuited
 from covey.extras.trees.ensemble import Ensemble, Rows
 from covey.shared.errors import PublicError
-from covey.shared.numerics.split import Split
-from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.task import Task
+from covey.shared.strategies.around import Around, Outer
 from covey.shared.strategies.base import (
-    Buffering,
     ClientId,
     Expected,
     Facts,
     Order,
     Phase,
-    PrivacyFacet,
     Reports,
-    Settings,
     Setup,
     Shown,
     Strategy,
@@ -53,10 +49,9 @@ MESSAGE = "message"  # number of an order: which step of the line, or message of
 
 
 @dataclass(frozen=True)
-class Accompanied:
+class Accompanied(Outer):
     """The state of a method with a companion."""
 
-    inner: Any  # the method's
     seed: int
     last: int  # rounds before the last one
     round: int = 0  # rounds that are complete
@@ -66,19 +61,14 @@ class Accompanied:
     whole: tuple[str, ...] = ()  # clusters whose trees lower the loss no more
 
 
-class Growing(Strategy[Accompanied]):
+class Growing(Around[Accompanied]):
     """A method with a companion. A run has it in the place of the method itself."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
-
-    method: SkipValidation[Strategy[Any]]  # pydantic would make another one of the base class
     form: Form
     trees: int  # messages of trees
 
-    # what others ask of the method itself
-
     @property
-    def facts(self) -> Facts:  # type: ignore[override]  # of the class elsewhere, and here of the method
+    def facts(self) -> Facts:  # type: ignore[override]
         own = self.method.facts
         numbers = {COMPANION: {MESSAGE: Expected(most=self.messages, whole=True)}}
         sealed = own.sealed and replace(own.sealed, apart=(*own.sealed.apart, COMPANION))
@@ -86,52 +76,8 @@ class Growing(Strategy[Accompanied]):
         return replace(own, phases=phases, numbers=own.numbers_with(numbers), sealed=sealed)
 
     @property
-    def name(self) -> str:
-        return self.method.name
-
-    @property
     def serves(self) -> Serves:  # type: ignore[override]
         return self.method.serves
-
-    @property
-    def starts(self) -> int:
-        return self.method.starts
-
-    @property
-    def buffer(self) -> Buffering:
-        return self.method.buffer
-
-    @property
-    def privacy(self) -> PrivacyFacet:
-        return self.method.privacy
-
-    @property
-    def projection_head(self) -> int:
-        return self.method.projection_head
-
-    def split(self, layout: Layout) -> Split | None:
-        return self.method.split(layout)
-
-    def refuses(self, settings: Settings) -> str:
-        return self.method.refuses(settings)
-
-    def stop_reason(self, state: Accompanied) -> str:
-        return self.method.stop_reason(state.inner)
-
-    def accused(self, state: Accompanied) -> Mapping[ClientId, str]:
-        return self.method.accused(state.inner)
-
-    def failure(self, state: Accompanied) -> str:
-        return self.method.failure(state.inner)
-
-    def clusters(self, state: Accompanied) -> tuple[Vector, ...]:
-        return self.method.clusters(state.inner)
-
-    def assignment(self, state: Accompanied) -> Mapping[ClientId, int]:
-        return self.method.assignment(state.inner)
-
-    def forget(self, state: Accompanied, client: ClientId) -> Accompanied:
-        return replace(state, inner=self.method.forget(state.inner, client))
 
     # with the companion: the coordinator
 
@@ -146,9 +92,6 @@ class Growing(Strategy[Accompanied]):
 
     def init(self, setup: Setup) -> Accompanied:
         return Accompanied(self.method.init(setup), setup.seed, setup.rounds - 1)
-
-    def continued(self, state: Accompanied, fresh: Accompanied) -> Accompanied:
-        return replace(fresh, inner=self.method.continued(state.inner, fresh.inner))
 
     def for_terms(self, state: Accompanied) -> Accompanied:
         return replace(state, inner=self.method.for_terms(state.inner), vectors={}, losses={})
@@ -213,7 +156,7 @@ class Growing(Strategy[Accompanied]):
         return (grow.grown if message >= self.steps else grow.stepped)(ensemble, sums)
 
     def serve(self, state: Accompanied, client: ClientId) -> Order:
-        own = self.method.serve(state.inner, client)
+        own = super().serve(state, client)
         key = _key(self.assignment(state).get(client))
         return replace(own, models=(*own.models, key))
 

@@ -7,14 +7,12 @@ strategies is the registry of methods; there is no other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
 from covey.shared import extras
-from covey.shared.mqtt.shards import shard_of
 from covey.shared.privacy.settings import Privacy
 from covey.shared.scenario import checks
 from covey.shared.scenario.aggregation import Aggregation, Wire
@@ -344,18 +342,10 @@ class Scenario(Section):
     @property
     def sums(self) -> Secured | None:
         """The method under secure sums, which plans evaluations too; None without them."""
-        if self.privacy is None or self.privacy.secure is None:
+        if not self.is_summed:
             return None
-        slots = extras.part("secure", "figures").FigureSlots
-        sums: type[Secured] = extras.part("secure", "secured").Secured
-        return sums(
-            method=self.accompanied,
-            settings=self.privacy.secure,
-            noise=self.privacy.client,
-            rounds=self.rounds.count,
-            slots=slots.of(self.evaluation.for_agents(), self.task.for_agents()),
-            home=partial(shard_of, shards=self.shards),
-        )
+        sums: Secured = extras.part("secure", "around").secured(self)
+        return sums
 
     @property
     def min_cell(self) -> int:

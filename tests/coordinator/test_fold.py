@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,9 @@ from hypothesis import strategies as st
 from covey.coordinator.disk.spool import Circumstances, Spool
 from covey.coordinator.engine.events import Forget
 from covey.coordinator.fold import limits
-from covey.coordinator.fold.folding import Folding, Missing, Sound, check_sums
+from covey.coordinator.fold.folding import Folding, Missing, Sound
 from covey.coordinator.record.notices import ReportSetAside
 from covey.coordinator.run.effects import Announce
-from covey.shared.errors import DecodeError
-from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.scenario.aggregation import Aggregation, MaxSamples
 from covey.shared.strategies.base import MODEL, ClientId, Order, Phase
 from covey.shared.strategies.bases.single import Single
@@ -49,27 +46,6 @@ vectors = st.lists(values, min_size=SIZE, max_size=SIZE)
 reports = st.builds(
     lambda row, n: Report({MODEL: np.array(row, np.float32)}, n), vectors, st.integers(0, 400)
 )
-
-
-@pytest.mark.parametrize(
-    ("added", "is_refused"),
-    [
-        ([(3, 2.0), (3, 4.0)], False),
-        ([(3, 6.0)], True),
-        ([(3, 2.0), (3, 4.5)], True),
-        ([(2, 2.0), (2, 4.0)], True),
-    ],
-    ids=["honest", "another count", "another weight", "another length"],
-)
-def test_a_sum_of_an_aggregator_has_the_count_the_weight_and_the_length_of_its_reports(
-    added: list[tuple[int, float]], is_refused: bool
-) -> None:
-    terms = [(Term("0", weight),) for weight in (2.0, 4.0)]
-    sent = Accumulator()
-    for size, weight in added:
-        sent.add("0", np.ones(size, np.float32), weight)
-    with pytest.raises(DecodeError, match="the sum of 0") if is_refused else nullcontext():
-        check_sums(terms, {MODEL: 3}, sent)
 
 
 def agents(count: int) -> list[ClientId]:

@@ -79,7 +79,8 @@ def merged(folding: Folding, spool: Spool, state: Any, reports: Reports) -> None
             )
             norms[client] = {step.name: step.norm for step in steps}
         bare = [(c, replace(r, vectors=SummedVectors(phase.sizes))) for c, r in shard]
-        folding.add_sum(bare, norms, Accumulator.from_bytes(sums.to_bytes()), state)
+        arrived = {c: folding.seen(c, r, state, norms[c]) for c, r in bare}
+        folding.merge(arrived, Accumulator.from_bytes(sums.to_bytes()))
         spool.hold(STEP, [(c, r, Circumstances(0.0)) for c, r in bare])
 
 

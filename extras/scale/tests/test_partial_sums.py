@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from covey.coordinator.record.notices import ReportRefused, ReportSetAside
 from covey.coordinator.run.effects import Announce, Effect, SendOrder, SumTaken
 from covey.coordinator.run.happenings import SumCame
 from covey.coordinator.run.run import Run
-from covey.extras.scale.partial_sums import AggregatorAgents, check_aggregators
+from covey.extras.scale.partial_sums import AggregatorAgents, check_aggregators, check_sums
 from covey.extras.scale.summing import HOLD_S, OpenStep, Summing
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.numerics.accumulator import Accumulator
-from covey.shared.strategies.base import ClientId
+from covey.shared.strategies.base import MODEL, ClientId
+from covey.shared.strategies.sums import Term
 from covey.shared.wire.aggregates import AggregatorOrder, PartialSum
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest
@@ -92,6 +94,27 @@ def in_single_reports(folder: Path, method: str = "fedavg", **sections: Any) -> 
 
 
 # -- the same bytes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("added", "is_refused"),
+    [
+        ([(3, 2.0), (3, 4.0)], False),
+        ([(3, 6.0)], True),
+        ([(3, 2.0), (3, 4.5)], True),
+        ([(2, 2.0), (2, 4.0)], True),
+    ],
+    ids=["honest", "another count", "another weight", "another length"],
+)
+def test_a_sum_of_an_aggregator_has_the_count_the_weight_and_the_length_of_its_reports(
+    added: list[tuple[int, float]], is_refused: bool
+) -> None:
+    terms = [(Term("0", weight),) for weight in (2.0, 4.0)]
+    sent = Accumulator()
+    for size, weight in added:
+        sent.add("0", np.ones(size, np.float32), weight)
+    with pytest.raises(DecodeError, match="the sum of 0") if is_refused else nullcontext():
+        check_sums(terms, {MODEL: 3}, sent)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedsgd", "fedrep", "ifca"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from covey.extras.secure.secured import Secured
 from covey.methods import Strategy
+from covey.shared.strategies.around import Around
 
 # functions that a coordinator does not ask of a method under secure sums
 NOT_ASKED = {
@@ -18,4 +19,4 @@ def test_under_secure_sums_every_function_of_a_method_is_answered_by_it() -> Non
         for name, value in vars(Strategy).items()
         if not name.startswith(("_", "model_")) and (callable(value) or isinstance(value, property))
     }
-    assert asked - vars(Secured).keys() == NOT_ASKED.keys()
+    assert asked - vars(Secured).keys() - vars(Around).keys() == NOT_ASKED.keys()
