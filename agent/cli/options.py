@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from covey.agent.data_place import FORM, sqlite_path
+from covey.agent.data_place import FORM, Source, place_of
 from covey.shared import extras
 from covey.shared.cli import BrokerAddresses
 from covey.shared.errors import UserError
@@ -266,10 +266,9 @@ def resolve_data(data: str, learner: str = "") -> str:
     """
     if framework_of(learner) == "flower" and all("=" in word for word in data.split()):
         return data
-    database = sqlite_path(data)
-    if database is not None and database.file.is_file():
-        key, value = ("table", database.table) if database.table else ("query", database.query)
-        return f"{plugins.SQLITE}{database.file.resolve()}?{key}={value}"
+    place = place_of(data) if data.startswith(plugins.SQLITE) else None
+    if isinstance(place, Source) and place.is_file():
+        return place.typed
     if Path(data).exists():
         return str(Path(data).resolve())
     if plugins.data_code(data) is not None:

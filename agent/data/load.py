@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from covey.agent.data.arrays import load_function, load_installed, load_npz
 from covey.agent.data.dataset import Dataset
-from covey.agent.data_place import DAILY, FORM, GrowingFolder, SqlitePath, is_named_table, place_of
+from covey.agent.data_place import DAILY, FORM, Source, is_named_table, place_of
 from covey.shared import extras
 from covey.shared.errors import DataError
 from covey.shared.own_code import plugins
@@ -115,7 +115,7 @@ def load(
         ConsentError: `path` names code that is not allowed.
     """
     place = place_of(path)
-    if isinstance(place, SqlitePath | GrowingFolder):
+    if isinstance(place, Source):
         return _table(place, label, task=task)
     if place.is_dir():
         return _folder(place, label, task)
@@ -194,14 +194,14 @@ def _folder(folder: Path, label: str | None, task: Task | None) -> Dataset:
 
 def is_table(place: Path) -> bool:
     """Whether a place is read as the rows of one table."""
-    if isinstance(place, SqlitePath | GrowingFolder) or place.suffix.lower() in TABLES:
+    if isinstance(place, Source) or place.suffix.lower() in TABLES:
         return True
     return place.is_file() and is_named_table(place)
 
 
 def tables_at(place: Path) -> tuple[Path, ...]:
     """The tables that `load` reads at a path: one, or a training and a test table. None if it reads something else."""
-    if isinstance(place, SqlitePath | GrowingFolder):
+    if isinstance(place, Source):
         return (place,)
     if place.is_file():
         return (place,) if is_table(place) else ()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -28,12 +27,12 @@ from covey.agent.data.table_columns import (
     seconds_of_week,
     series_names,
 )
-from covey.agent.data.table_files import USUAL, JoinedRows, open_table
+from covey.agent.data.table_files import USUAL, open_table
 from covey.agent.data.table_rows import Block, TableFile, listed
 from covey.agent.data.table_selection import Selection, selected
 from covey.agent.data.values import number_written, spelled
 from covey.agent.data.windows import labels_of, longest_series, window_rows, windows_of
-from covey.agent.data_place import GrowingFolder
+from covey.agent.data_place import Source
 from covey.shared.errors import DataError
 from covey.shared.scenario.columns import Window
 from covey.shared.scenario.task import Task
@@ -263,14 +262,15 @@ def read_table(
         with opened(part, label, task, label_needed=label_needed) as (file, selection):
             return _read(part, file, selection, vocabularies, task)
 
-    if isinstance(path, GrowingFolder):
+    table: FileTable
+    if isinstance(path, Source):
         words = None if task is None else task.model_dump_json()
         settings = (label, words, label_needed, LEAVES_OUT.get())
-        tables = _KEPT.of(path, (str(path), *settings), vocabularies, read)
-        table = replace(_joined(path, tables, task), vocabularies=vocabularies)
+        has_times = task is not None and bool(task.times)
+        table = path.read(read, settings, vocabularies, has_times=has_times)
     else:
         table = read(path)
-        _check_not_empty(table, path)
+    _check_not_empty(table, path)
     selection = table.selection
     if task is not None and task.window is not None:
         window = task.window
@@ -358,85 +358,6 @@ def _check_not_empty(table: FileTable, path: Path) -> None:
             f"{path}: no samples below the header; add one line per sample",
             public="the table has no samples below its header",
         )
-
-
-# -- folders that grow ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A file of a growing folder, as it was read."""
-
-    stamp: tuple[type, str, int, int]  # kind of path, name, size, time of modification
-    table: FileTable
-    words: Vocabularies  # of this file and those before it
-
-
-class _KeptParts:
-    """The files of the newest growing folder, so that only those are read that are new, or lie behind one that has changed."""
-
-    def __init__(self) -> None:
-        self._settings: tuple[Hashable, ...] = ()
-        self._parts: list[_Part] = []
-
-    def of(
-        self,
-        folder: GrowingFolder,
-        settings: tuple[Hashable, ...],
-        vocabularies: Vocabularies,
-        read: Callable[[Path], FileTable],
-    ) -> list[FileTable]:
-        """The tables of all files, in the order of their names.
-
-        Args:
-            folder: to read.
-            settings: all on which the tables depend, but the files.
-            vocabularies: empty; gets the words of all files.
-            read: reads one file, and adds its words to `vocabularies`.
-        """
-        if settings != self._settings or vocabularies:
-            self._settings, self._parts = settings, []
-        stamps = [_stamp(file) for file in folder.parts]
-        same = 0
-        while same < min(len(stamps), len(self._parts)) and self._parts[same].stamp == stamps[same]:
-            same += 1
-        del self._parts[same:]
-        if self._parts:
-            vocabularies.update(deepcopy(self._parts[-1].words))
-        for file, stamp in zip(folder.parts[same:], stamps[same:], strict=True):
-            table = read(file)
-            self._parts.append(_Part(stamp, table, deepcopy(vocabularies)))
-        return [part.table for part in self._parts]
-
-
-_KEPT = _KeptParts()
-
-
-def _stamp(file: Path) -> tuple[type, str, int, int]:
-    found = file.stat()
-    return type(file), file.name, found.st_size, found.st_mtime_ns
-
-
-def _joined(folder: GrowingFolder, tables: Sequence[FileTable], task: Task | None) -> FileTable:
-    """The rows of all files as one table. DataError if two have other columns, or none has a row."""
-    joined = JoinedRows(folder)
-    rows: list[int] = []
-    for file, table in zip(folder.parts, tables, strict=True):
-        joined.enter(file, table.selection.names)
-        rows += joined.numbers(table.rows)
-    moments = [one for table in tables for one in table.moments]
-    if moments and not (task is not None and task.times):
-        moments = list(map(float, rows))
-    whole = replace(
-        tables[0],
-        features=np.concatenate([table.features for table in tables]),
-        spelled=[one for table in tables for one in table.spelled],
-        rows=rows,
-        groups=[one for table in tables for one in table.groups],
-        moments=moments,
-    )
-    _check_not_empty(whole, folder)
-    return whole
 
 
 def no_window(path: Path, longest: int, window: Window) -> DataError:

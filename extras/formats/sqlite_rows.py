@@ -23,7 +23,6 @@ from covey.agent.data.limits import (
 )
 from covey.agent.data.notation import plain
 from covey.agent.data.table_rows import BLOCK_ROWS, Block, TableFile, check_columns, listed
-from covey.agent.data_place import SqlitePath
 from covey.shared.errors import DataError
 from covey.shared.scenario.columns import Notation
 
@@ -91,22 +90,24 @@ class _SqliteTable(TableFile):
 
 
 @contextmanager
-def open_sqlite(place: SqlitePath, least: int, notation: Notation) -> Iterator[TableFile]:
-    """A database, open for reading alone while its rows are read.
+def open_sqlite(
+    place: Path, file: Path, table: str, query: str, least: int, notation: Notation
+) -> Iterator[TableFile]:
+    """A database, open for reading alone while the rows of a table or a query are read. `place` names them in messages.
 
     Raises:
         DataError: there is no such file or table, the query writes, or another program has locked the database.
     """
-    if not place.file.is_file():
+    if not file.is_file():
         raise DataError(
-            f"{place.file}: no such file; expected a database", public="the database does not exist"
+            f"{file}: no such file; expected a database", public="the database does not exist"
         )
-    address = f"file:{quote(str(place.file.resolve()))}?mode=ro"
+    address = f"file:{quote(str(file.resolve()))}?mode=ro"
     try:
         with closing(sqlite3.connect(address, uri=True, timeout=WAIT_S)) as base:
-            query = place.query or _whole(base, place)
+            query = query or _whole(base, place, table)
             base.set_authorizer(_only_reading)
-            limit = unpacked_limit(place.file)
+            limit = unpacked_limit(file)
             base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_CELL_BYTES)
             base.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, PATTERN_BYTES)
             goes_on = repeat(0, limit // STEP_BYTES // STEPS)
@@ -129,14 +130,14 @@ def _only_reading(action: int, *_: Any) -> int:
     return sqlite3.SQLITE_OK if action in READING else sqlite3.SQLITE_DENY
 
 
-def _whole(base: sqlite3.Connection, place: SqlitePath) -> str:
+def _whole(base: sqlite3.Connection, place: Path, table: str) -> str:
     """The query of all rows of a table or a view, in the order of the database."""
     kinds = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
     names = [name for (name,) in base.execute(kinds)]
-    if place.table not in names:
+    if table not in names:
         raise DataError(
-            f"{place}: no table {place.table!r}; the database has {listed(names) or 'none'}",
+            f"{place}: no table {table!r}; the database has {listed(names) or 'none'}",
             public="the database has no such table",
         )
-    quoted = place.table.replace('"', '""')
+    quoted = table.replace('"', '""')
     return f'SELECT * FROM "{quoted}"'  # noqa: S608 - the name is one of the database

@@ -22,7 +22,7 @@ from covey.agent.data.table_files import open_table
 from covey.agent.data.table_rows import listed
 from covey.agent.data.tables import read_table
 from covey.agent.data.values import spelled
-from covey.agent.data_place import GrowingFolder, place_of
+from covey.agent.data_place import Source, place_of
 from covey.extras.formats import images, sounds
 from covey.extras.formats.class_folders import files_at
 from covey.extras.formats.images import Form, ImageReader
@@ -69,7 +69,7 @@ def load_unlabelled(
     if not path.exists():
         raise DataError(f"{path}: no such file; expected {ACCEPTED}", public="no such file")
     place = path
-    if path.is_dir() and not isinstance(path, GrowingFolder):
+    if path.is_dir() and not isinstance(path, Source):
         place = only_file(path) or path
     if not task.has_own_columns and image_column(place) is not None:
         features = pixels_of(place, read_rows(place, label, label_needed=False), task)
@@ -133,7 +133,7 @@ def cells_of(path: Path, task: Task, rows: Sequence[int], names: Sequence[str]) 
         DataError: it is no table, or has no such column.
     """
     place = place_of(path)
-    if place.is_dir() and not isinstance(place, GrowingFolder):
+    if place.is_dir() and not isinstance(place, Source):
         place = only_file(path) or path
     if not is_table(place):
         raise DataError(f"{path}: no table; only a table has columns to keep", public="no table")

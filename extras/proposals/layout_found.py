@@ -16,7 +16,8 @@ from covey.agent.data.cells import BadCells
 from covey.agent.data.table_columns import instants
 from covey.agent.data.table_files import open_table
 from covey.agent.data.values import spelled, value_of
-from covey.agent.data_place import GrowingFolder, is_json
+from covey.agent.data_place import is_json
+from covey.extras.formats.growing import GrowingFolder
 from covey.extras.formats.layouts import HOURS
 from covey.extras.proposals.describe import ColumnDescription, TableDescription, describe_table
 from covey.shared.scenario.classes import name_parts

@@ -20,9 +20,10 @@ from covey.agent.data.dataset import Dataset
 from covey.agent.data.load import has_images, load, tables_at
 from covey.agent.data.table_files import USUAL, open_table
 from covey.agent.data.values import moment_of, number_written, plain_number, spelled, value_of
-from covey.agent.data_place import SqlitePath, place_of
+from covey.agent.data_place import place_of
 from covey.extras.formats.images import ImageHeader, ImageSource, image_folders, read_header
 from covey.extras.formats.parquet_images import encoded_images, image_column, read_rows
+from covey.extras.formats.sqlite_place import SqlitePath
 from covey.extras.proposals.describe import (
     MAX_SHOWN,
     ColumnDescription,

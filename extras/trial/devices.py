@@ -8,7 +8,8 @@ from pathlib import Path
 
 from covey.agent.data.cells import BadCells
 from covey.agent.data.table_files import open_table
-from covey.agent.data_place import SqlitePath, place_of
+from covey.agent.data_place import place_of
+from covey.extras.formats.sqlite_place import SqlitePath
 
 
 def devices_in(folder: Path, sources: Sequence[str]) -> None:

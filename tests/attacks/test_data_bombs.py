@@ -24,7 +24,7 @@ from covey.agent.data.limits import (
     unpacked_limit,
 )
 from covey.agent.data.table_rows import MAX_COLUMNS, check_names
-from covey.agent.data_place import sqlite_path
+from covey.agent.data_place import place_of
 from covey.shared.errors import DataError, UserError
 
 SMALL = 1 << 20
@@ -223,9 +223,7 @@ def test_a_long_text_in_another_column_is_no_obstacle(tmp_path: Path) -> None:
         base.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
     base.close()
     query = "SELECT a, label FROM t"
-    place = sqlite_path(f"sqlite:{file}?query={query}")
-    assert place is not None
-    assert load(place).shape == (1,)
+    assert load(place_of(f"sqlite:{file}?query={query}")).shape == (1,)
 
 
 # -- what is stored once and repeated, or stored in fewer bytes than it takes ------------------------------------------

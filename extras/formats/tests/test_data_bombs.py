@@ -11,7 +11,7 @@ import pytest
 
 from covey.agent.data import load
 from covey.agent.data.limits import LIMIT_VARIABLE, MAX_CELL_BYTES, STEP_BYTES
-from covey.agent.data_place import sqlite_path
+from covey.extras.formats.sqlite_place import database
 from covey.extras.formats.sqlite_rows import STEPS
 from covey.shared.errors import DataError
 from tests.attacks.test_data_bombs import SMALL
@@ -51,8 +51,7 @@ def test_a_database_that_computes_more_than_its_limit_is_given_up(
     with sqlite3.connect(file) as base:
         base.executescript(schema)
     base.close()
-    place = sqlite_path(f"sqlite:{file}?table=rows")
-    assert place is not None
+    place = database(f"sqlite:{file}?table=rows")
     tracemalloc.start()
     try:
         with pytest.raises(DataError, match=fault):

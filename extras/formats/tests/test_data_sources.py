@@ -9,9 +9,9 @@ import pytest
 
 from covey.agent.data.check import load_local
 from covey.extras.formats import sqlite_rows
+from covey.extras.formats.tests.test_places import database as database
+from covey.extras.formats.tests.test_places import rows as rows
 from covey.shared.errors import DataError
-from tests.agent.test_data_sources import database as database
-from tests.agent.test_data_sources import rows as rows
 
 
 def test_a_database_that_another_program_has_locked_is_named_after_a_while(

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from covey.extras.formats.tests.test_places import Row, as_csv, as_database, as_parquet
 from covey.shared.wire.documents import RosterMessage
-from tests.agent.test_data_sources import Row, as_csv, as_database, as_parquet
 from tests.e2e.conftest import finish
 from tests.e2e.test_devices import DEADLINE_S, NUMPY, fedavg, start
 from tests.processes import Program, free_port, mosquitto, needs_mosquitto, result, rows, until

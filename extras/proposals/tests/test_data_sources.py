@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from covey.agent.data.check import load_local
+from covey.extras.formats.tests.test_places import TASK, Row, as_csv, daily
+from covey.extras.formats.tests.test_places import database as database
+from covey.extras.formats.tests.test_places import rows as rows
 from covey.extras.in_use.unlabelled import cells_of, load_unlabelled
 from covey.extras.proposals.proposal_data import describe
 from covey.shared.errors import DataError
-from tests.agent.test_data_sources import TASK, Row, as_csv, daily
-from tests.agent.test_data_sources import database as database
-from tests.agent.test_data_sources import rows as rows
 
 ALL = 'SELECT * FROM "all readings" ORDER BY time'
 

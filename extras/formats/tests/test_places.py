@@ -15,7 +15,9 @@ import pytest
 from covey.agent.cli.options import resolve_data
 from covey.agent.data import tables
 from covey.agent.data.check import load_local
-from covey.agent.data_place import DataWatch, GrowingFolder, daily_files, fingerprint, place_of
+from covey.agent.data_place import DataWatch, fingerprint, place_of
+from covey.extras.formats import growing
+from covey.extras.formats.growing import GrowingFolder, daily_files
 from covey.shared.errors import DataError, UserError
 from covey.shared.own_code.plugins import data_code
 from covey.shared.scenario.task import Task
@@ -122,7 +124,7 @@ def test_a_mistake_about_a_database_is_one_sentence_that_shows_nothing_of_it_els
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     """The names of the files whose cells were read since the last call."""
-    monkeypatch.setattr(tables, "_KEPT", tables._KeptParts())
+    monkeypatch.setattr(growing, "KEPT", growing.KeptParts())
     names: list[str] = []
     real: Any = tables._read
 
