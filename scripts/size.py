@@ -142,6 +142,22 @@ def single_use_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterat
                             yield first.lineno
 
 
+def watched(folder: Path, root: Path) -> dict[str, str]:
+    """The environment in which each process writes the modules of a tree that it imports into a folder; `imported_by` reads them."""
+    (folder / "sitecustomize.py").write_text(WATCH, encoding="utf-8")
+    path = os.pathsep.join([str(folder), str(root / "src")])
+    return {"PYTHONPATH": path, "COVEY_SIZE": str(folder / "imports")}
+
+
+def imported_by(folder: Path) -> dict[str, set[str]]:
+    """The modules of ours that each process has written, by its number."""
+    processes: dict[str, set[str]] = {}
+    for line in (folder / "imports").read_text(encoding="utf-8").splitlines():
+        process, module = line.split()
+        processes.setdefault(process, {"covey"}).add(module)
+    return processes
+
+
 def main_job(root: Path) -> dict[str, set[str]]:
     """The modules of ours that each command of the main job imports: coordinator, broker, fleet and workers.
 
@@ -151,21 +167,15 @@ def main_job(root: Path) -> dict[str, set[str]]:
     own = root / ".venv/bin/python"
     interpreter = str(own) if own.exists() else sys.executable
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "sitecustomize.py").write_text(WATCH, encoding="utf-8")
-        journal = Path(folder, "imports")
-        path = os.pathsep.join([folder, str(root / "src")])
         run = ["run", str(root / "scenarios/smoke.yaml"), "--out", str(Path(folder, "run"))]
         subprocess.run(
             [interpreter, "-P", "-m", "covey.coordinator.cli", *run],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": path, "COVEY_SIZE": str(journal)},
+            env={**os.environ, **watched(Path(folder), root)},
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        processes: dict[str, set[str]] = {}
-        for line in journal.read_text(encoding="utf-8").splitlines():
-            process, module = line.split()
-            processes.setdefault(process, {"covey"}).add(module)
+        processes = imported_by(Path(folder))
     jobs: dict[str, set[str]] = {}
     for modules in processes.values():
         jobs.setdefault(job_of(modules), set()).update(modules)

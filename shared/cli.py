@@ -22,6 +22,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from covey.shared import extras
 from covey.shared.commands import Entries, with_extras
 from covey.shared.errors import UserError, bare_errors, install, os_errors_as_user_errors
 from covey.shared.mqtt.broker_url import ADDRESS, DEFAULT_BROKER, BrokerUrl
@@ -170,10 +171,13 @@ class Level(TyperGroup):
         self.commands: Any = _Loaded(self.front, {})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command of the first word. One of the level above is named with its place."""
+        """The command of the first word. One of the level above is named with its place, one of an extra that is gone with it."""
         if args[0] in self.moved and args[0] not in self.front and not ctx.resilient_parsing:
             path = ctx.command_path
             raise UserError(f"`{path} {args[0]}` is now `{path.removesuffix(f' {LAB}')} {args[0]}`")
+        if args[0] not in self.commands and not ctx.resilient_parsing:
+            typed = f"{ctx.command_path} {args[0]}"
+            extras.find("COMMANDS", typed, f"`{typed}`")
         return super().resolve_command(ctx, args)
 
     def rows(self) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ there is refused by the name of its extra.
 
 from __future__ import annotations
 
+import json
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,8 +17,8 @@ from covey.shared.errors import PublicError
 PACKAGE = "covey.extras"
 
 
-class MissingExtraError(PublicError):
-    """Something was asked for whose extra is not installed."""
+class MissingExtraError(PublicError, ValueError):
+    """Something was asked for whose extra is not installed. A ValueError too: a key that is checked is refused with its line."""
 
 
 def part(extra: str, module: str, asked: str = "") -> Any:
@@ -67,6 +68,28 @@ def brought(what: str) -> dict[str, tuple[str, Any]]:
         for extra in installed()
         for name, value in getattr(import_module(f"{PACKAGE}.{extra}"), what, {}).items()
     }
+
+
+def find(what: str, name: str, asked: str) -> Any:
+    """What an extra brings of one kind under a name that has its module and its name there, as "module:name". None: no extra has the name.
+
+    `brought.json` has the names of the whole product, by kind, with their extras: data, which a test compares with the extras.
+
+    Args:
+        what: the kind, as in `brought`.
+        name: as it was asked for.
+        asked: what stands for it in the message.
+
+    Raises:
+        MissingExtraError: in the whole product an extra brings it, which is not installed.
+    """
+    if found := brought(what).get(name):
+        module, _, one = found[1].partition(":")
+        return getattr(part(found[0], module, asked), one)
+    whole = json.loads(Path(__file__).with_name("brought.json").read_text(encoding="utf-8"))
+    if extra := whole[what].get(name):
+        raise missing(extra, asked)
+    return None
 
 
 def missing(extra: str, asked: str) -> MissingExtraError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import json
 import os
 import re
 import shutil
@@ -533,6 +534,19 @@ def test_the_core_asks_extras_for_modules_that_they_have() -> None:
         if not (ROOT / "extras" / one[0] / f"{one[1]}.py").exists()
     }
     assert gone == {}
+
+
+def test_names_that_extras_bring_are_known_without_them() -> None:
+    """COVEY_REWRITE_BROUGHT=1 writes the names again: what is asked for by one of them is refused by its extra."""
+    place = ROOT / "shared" / "brought.json"
+    kinds = ("COMMANDS", "COMPANIONS", "DATA_SETS", "METHODS")
+    found = {
+        kind: {name: extra for name, (extra, _) in sorted(extras.brought(kind).items())}
+        for kind in kinds
+    }
+    if os.environ.get("COVEY_REWRITE_BROUGHT"):
+        place.write_text(json.dumps(found, indent=1) + "\n")
+    assert json.loads(place.read_text("utf-8")) == found
 
 
 def test_no_part_is_larger_than_its_number() -> None:

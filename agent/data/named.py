@@ -31,13 +31,6 @@ MADE_OF = {
     "femnist": "leaf femnist",
     "celeba": "leaf celeba",
 }
-# name of a data set -> its file below the data root
-FILES = {name: f"{name}.npz" for name in MADE_OF} | {
-    "har": "har.npz",
-    "mnist-writer": "mnist_writer.npz",
-}
-# those whose arrays have another order than ours -> what reads them in `formats`
-NOT_AS_PUBLISHED = {"har": "har", "mnist-writer": "mnist_writer"}
 
 
 def find_root(option: str | Path | None = None) -> Path | None:
@@ -54,8 +47,8 @@ def load_named(name: str, root: str | Path | None = None, task: Task | None = No
     """The data set that a scenario names.
 
     Args:
-        name: `digits`, a name in FILES, a path below the data root or the working directory, or the user's own code: `module:function[:PATH]`
-            or a data source that an installed package adds. A path takes precedence over code of the same name.
+        name: `digits`, a name in MADE_OF or of an extra, a path below the data root or the working directory, or the user's own code:
+            `module:function[:PATH]` or a data source that an installed package adds. A path takes precedence over code of the same name.
         root: the data root; None: as `find_root` finds it.
         task: if it names the columns of a table, these are read.
 
@@ -71,13 +64,9 @@ def load_named(name: str, root: str | Path | None = None, task: Task | None = No
         path_of_this_name = (folder or Path()) / name
         if not path_of_this_name.exists():
             return load(name, allowed=consent(), task=task)
-    place = _place(name, folder)
-    if name in NOT_AS_PUBLISHED:
-        read = getattr(
-            extras.part("formats", "published", f"data set {name!r}"), NOT_AS_PUBLISHED[name]
-        )
-        return cast(Dataset, read(place))
-    return _own(place, task)
+    if read := extras.find("DATA_SETS", name, f"data set {name!r}"):
+        return cast(Dataset, read(_place(name, f"{read.__name__}.npz", folder)))
+    return _own(_place(name, f"{name}.npz" if name in MADE_OF else name, folder), task)
 
 
 def _own(place: Path, task: Task | None) -> Dataset:
@@ -89,9 +78,8 @@ def _own(place: Path, task: Task | None) -> Dataset:
     return cast(Dataset, folders.load_devices(place, task) or load(place, task=task))
 
 
-def _place(name: str, root: Path | None) -> Path:
-    """The path of a data set below the root, or a path of the user's own. DataError if it does not exist."""
-    file = FILES.get(name, name)
+def _place(name: str, file: str, root: Path | None) -> Path:
+    """The path of the file of a data set below the root, or a path of the user's own. DataError if it does not exist."""
     place = (root or Path()) / file
     for candidate in (place, Path(file)):
         if candidate.exists():

@@ -38,9 +38,7 @@ def in_time_order(windows: Array) -> Indices:
     row_of_first_half: dict[bytes, int] = {}
     for row, window in enumerate(windows):
         row_of_first_half[window[:half].tobytes()] = row
-    successors: list[int | None] = []
-    for window in windows:
-        successors.append(row_of_first_half.get(window[half:].tobytes()))
+    successors = [row_of_first_half.get(window[half:].tobytes()) for window in windows]
     rows = range(len(windows))
     has_predecessor: set[int] = set()
     for row, successor in enumerate(successors):

@@ -8,7 +8,7 @@ companions as `COMPANIONS` in their `__init__`, by name the module and the objec
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -56,15 +56,11 @@ def companion_in(evaluation: Mapping[str, Any]) -> str:
 
 def companion(name: str) -> Companion:
     """The companion of this name. Raises MissingExtraError if no extra that is installed brings it."""
-    brought = extras.brought("COMPANIONS")
-    if name not in brought:
-        known = ", ".join(brought) or "none"
-        raise extras.MissingExtraError(
-            f"{KEY}: no extra that is installed brings {name!r:.60}; there are: {known}"
-        )
-    extra, place = brought[name]
-    module, _, found = place.partition(":")
-    return cast(Companion, getattr(extras.part(extra, module, KEY), found))
+    found: Companion | None = extras.find("COMPANIONS", name, f"{KEY}: {name}")
+    if found is None:
+        known = ", ".join(extras.brought("COMPANIONS")) or "none"
+        raise extras.MissingExtraError(f"{KEY}: no extra brings {name!r:.60}; there are: {known}")
+    return found
 
 
 def accompanied(method: Strategy[Any], name: str, task: Task) -> Strategy[Any]:

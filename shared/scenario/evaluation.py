@@ -126,7 +126,7 @@ class Evaluation(Section):
         if extras.has("judge") or not isinstance(data, Mapping):
             return data
         if data.get("deliver", "served") != "served":
-            raise ValueError(str(extras.missing("judge", "evaluation.deliver")))
+            raise extras.missing("judge", "evaluation.deliver")
         return {**data, "deliver": "served"}
 
     @property

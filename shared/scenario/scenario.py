@@ -149,14 +149,10 @@ class Scenario(Section):
             ("records.sketch", "pages", bool(self.records.sketch)),
         ):
             if is_set and not extras.has(extra):
-                raise ValueError(str(extras.missing(extra, key)))
-        if self.evaluation.companion:
-            try:
-                why = companion(self.evaluation.companion).refuses(self)
-            except extras.MissingExtraError as error:
-                raise ValueError(str(error)) from None
-            if why:
-                raise ValueError(f"{COMPANION_KEY}: {self.evaluation.companion}: {why}")
+                raise extras.missing(extra, key)
+        name = self.evaluation.companion
+        if name and (why := companion(name).refuses(self)):
+            raise ValueError(f"{COMPANION_KEY}: {name}: {why}")
         return self
 
     @model_validator(mode="after")

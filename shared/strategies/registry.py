@@ -13,6 +13,7 @@ from typing import Annotated, Any, Union, get_args
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
+from covey.shared import extras
 from covey.shared.errors import CoveyError, UserError
 from covey.shared.own_code import plugins
 from covey.shared.own_code.consent import consent
@@ -112,6 +113,7 @@ def _validated(value: Any) -> Strategy[Any]:
         return BUILT_IN[_first_name(name)].model_validate(value)
     if isinstance(name, str) and name in plugins.installed(plugins.STRATEGIES):
         return installed_method(name).model_validate(value)
+    extras.find("METHODS", str(name), f"method {name}")
     known = ", ".join(map(repr, [*BUILT_IN, *SECOND_NAMES]))
     context = {"discriminator": "'name'", "tag": str(name), "expected_tags": known}
     raise PydanticKnownError("union_tag_invalid", context)

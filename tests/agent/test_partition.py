@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,7 +34,6 @@ from covey.shared.scenario.partition import (
     Quantity,
     Rotation,
 )
-from tests.agent.real_data import real
 from tests.kit.scenes import Scenes
 
 TARGETS = np.arange(2000) % 10
@@ -473,48 +471,6 @@ def test_a_fleet_reads_a_stored_partition(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="does not exist"):
         fleet_data(scenario(fleet={"partition": str(tmp_path / "absent.npz")}))
-
-
-def test_two_hundred_writers_of_two_populations() -> None:
-    data = real("mnist-writer")
-    cfg = ByGroup(min_samples=100, populations={"hsf0": 100, "hsf4": 100})
-    split = partition(
-        cfg,
-        data.targets,
-        200,
-        np.random.default_rng(0),
-        groups=data.groups,
-        populations=data.populations,
-        test_targets=data.test_targets,
-        test_groups=data.test_groups,
-    )
-    assert split.test_of == "train"
-    assert split.truth is not None
-    assert split.truth.tolist() == [0] * 100 + [1] * 100
-    sizes = np.diff(split.train_ptr) + np.diff(split.test_ptr)
-    assert sizes.min() >= 100
-    assert not set(split.train_idx) & set(split.test_idx)
-
-
-def test_thirty_people_keep_every_activity_in_both_parts_and_share_no_half_of_a_window() -> None:
-    data = real("har")
-    split = partition(
-        ByGroup(split="time"),
-        data.targets,
-        30,
-        np.random.default_rng(0),
-        groups=data.groups,
-        overlap=data.overlap,
-    )
-    for agent in range(30):
-        own = client_dataset(data, split, agent)
-        assert set(own.targets.tolist()) == set(own.test_targets.tolist()) == set(range(6))
-        assert not halves(own.features) & halves(own.test_features)
-
-
-def halves(windows: npt.NDArray[Any]) -> set[bytes]:
-    """The halves of all windows (n, channels, rows)."""
-    return {half.tobytes() for window in windows for half in np.split(window, 2, axis=1)}
 
 
 def test_by_group_takes_the_test_part_of_each_client_that_has_one() -> None:

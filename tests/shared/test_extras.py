@@ -9,7 +9,10 @@ from typer.testing import CliRunner
 
 from covey.coordinator.cli.program import app
 from covey.shared import extras
+from covey.shared.cli import Commands, program
 from covey.shared.commands import CommandEntry, with_extras
+from covey.shared.errors import UserError
+from covey.shared.scenario.companion import companion
 from covey.shared.scenario.load import load
 from covey.shared.strategies.method_names import METHODS, places
 from covey.shared.strategies.registry import BUILT_IN
@@ -77,6 +80,47 @@ def test_commands_and_methods_are_those_of_the_core() -> None:
     assert places().keys() == METHODS.keys()
     assert "clove" not in BUILT_IN
     assert "fedavg" in BUILT_IN
+
+
+@pytest.mark.usefixtures("none_installed")
+@pytest.mark.parametrize(
+    ("typed", "named", "extra"),
+    [
+        (["promote"], "`coordinator promote`", "in_use"),
+        (["lab", "audit"], "`coordinator lab audit`", "audit"),
+    ],
+)
+def test_a_command_is_refused(
+    typed: list[str], named: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = program("coordinator", "", type("Core", (Commands,), {}))
+    done = CliRunner().invoke(group, typed, prog_name="coordinator")
+    assert (done.exit_code, done.stderr) == (2, f"error: {refusal(named, extra)}\n")
+
+
+@pytest.mark.usefixtures("none_installed")
+def test_a_method_is_refused_by_its_line(tmp_path: Path) -> None:
+    written = tmp_path / "scenario.yaml"
+    written.write_text(
+        "name: example\ntask: {features: [2], classes: 2, model: {name: linear}}\n"
+        "strategy: {name: clove}\n"
+    )
+    with pytest.raises(UserError, match=f"line 3.*{refusal('method clove', 'papers')}"):
+        load(written)
+
+
+@pytest.mark.usefixtures("none_installed")
+def test_a_companion_is_refused() -> None:
+    needs = refusal("evaluation.deliver.companion: trees", "trees")
+    with pytest.raises(extras.MissingExtraError, match=needs):
+        companion("trees")
+
+
+@pytest.mark.parametrize("program", ["coordinator", "coordinator lab"])
+def test_a_name_that_no_extra_has_is_unknown(program: str) -> None:
+    done = CliRunner().invoke(app, [*program.split()[1:], "promot"], prog_name="coordinator")
+    assert done.exit_code == 2
+    assert "No such command 'promot'" in done.stderr
 
 
 @pytest.fixture

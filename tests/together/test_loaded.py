@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from scripts.core import extras_of
+from scripts.size import imported_by, watched
 from tests.e2e.conftest import coordinator, finish
 from tests.e2e.test_devices import NUMPY, as_npz, start
 from tests.processes import ROOT, Program, free_port, mosquitto, needs_mosquitto, program, until
@@ -25,17 +26,6 @@ pytestmark = [pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
 
 LIST = Path(__file__).with_name("loaded.json")
 
-# Python asks finders for each module, however it is imported; a worker that is killed has written its lines
-HOOK = """
-import os, sys
-class Notes:
-    file = open(os.environ["COVEY_LOADED"], "a", buffering=1)
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        if name.startswith("covey."):
-            cls.file.write(f"{os.getpid()} {name}\\n")
-sys.meta_path.insert(0, Notes)
-"""
 # a process by a module that it alone loads, the first one that fits
 MARKS = {
     "coordinator run": "covey.coordinator.cli.run",
@@ -70,11 +60,10 @@ NEVER = {
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """By kind of process, the modules that a run with a simulated fleet and one with a device load."""
     folder = tmp_path_factory.mktemp("loaded")
-    (folder / "sitecustomize.py").write_text(HOOK)
-    journal, port = folder / "imports", free_port()
+    port = free_port()
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("COVEY_LOADED", str(journal))
-        environment.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT / "src")]))
+        for name, value in watched(folder, ROOT).items():
+            environment.setenv(name, value)
         smoke = str(ROOT / "scenarios" / "smoke.yaml")
         command = ["covey.coordinator.cli", "run", smoke, "--out", str(folder / "smoke")]
         finish(Program(command, folder / "smoke.log"))
@@ -87,12 +76,8 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         with mosquitto(folder, port), program(*agent, log=folder / "agent.log") as device:
             until(lambda: "connected" in device.output, of=device)
             finish(coordinator(folder, port, **sections))
-    processes: dict[str, set[str]] = defaultdict(set)
-    for line in journal.read_text().splitlines():
-        process, module = line.split()
-        processes[process].add(module)
     kinds: dict[str, set[str]] = defaultdict(set)
-    for modules in processes.values():
+    for modules in imported_by(folder).values():
         kinds[kind_of(modules)] |= modules
     kinds.pop("", None)  # helpers that Python starts
     if os.environ.get("COVEY_REWRITE_LOADED"):

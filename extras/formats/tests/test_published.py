@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from covey.agent.data.partition import client_dataset, partition
 from covey.extras.formats.published import in_time_order
+from covey.shared.scenario.partition import ByGroup
 from tests.agent.real_data import real
 
 
@@ -32,3 +38,57 @@ def test_windows_come_back_in_time_order_from_any_order() -> None:
 def test_equal_windows_in_a_row_do_not_trap_the_order() -> None:
     still = np.zeros((4, 4, 1))
     assert sorted(in_time_order(still).tolist()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype", "train", "test"),
+    [("mnist-writer", (1, 28, 28), "uint8", 60000, 10000), ("har", (9, 128), "int16", 10299, 0)],
+)
+def test_a_published_set_keeps_its_small_type(
+    name: str, shape: tuple[int, ...], dtype: str, train: int, test: int
+) -> None:
+    data = real(name)
+    assert (data.shape, data.features.dtype.name) == (shape, dtype)
+    assert (len(data.targets), len(data.test_targets)) == (train, test)
+
+
+def test_two_hundred_writers_of_two_populations() -> None:
+    data = real("mnist-writer")
+    cfg = ByGroup(min_samples=100, populations={"hsf0": 100, "hsf4": 100})
+    split = partition(
+        cfg,
+        data.targets,
+        200,
+        np.random.default_rng(0),
+        groups=data.groups,
+        populations=data.populations,
+        test_targets=data.test_targets,
+        test_groups=data.test_groups,
+    )
+    assert split.test_of == "train"
+    assert split.truth is not None
+    assert split.truth.tolist() == [0] * 100 + [1] * 100
+    sizes = np.diff(split.train_ptr) + np.diff(split.test_ptr)
+    assert sizes.min() >= 100
+    assert not set(split.train_idx) & set(split.test_idx)
+
+
+def test_thirty_people_keep_every_activity_in_both_parts_and_share_no_half_of_a_window() -> None:
+    data = real("har")
+    split = partition(
+        ByGroup(split="time"),
+        data.targets,
+        30,
+        np.random.default_rng(0),
+        groups=data.groups,
+        overlap=data.overlap,
+    )
+    for agent in range(30):
+        own = client_dataset(data, split, agent)
+        assert set(own.targets.tolist()) == set(own.test_targets.tolist()) == set(range(6))
+        assert not halves(own.features) & halves(own.test_features)
+
+
+def halves(windows: npt.NDArray[Any]) -> set[bytes]:
+    """The halves of all windows (n, channels, rows)."""
+    return {half.tobytes() for window in windows for half in np.split(window, 2, axis=1)}

@@ -264,7 +264,7 @@ class BehindGate(BaseModel):
         if not isinstance(data, Mapping) or data.get("gate") == "none" or extras.has("cards"):
             return data
         if data.get("gate") == "cards":
-            raise ValueError(str(extras.missing("cards", GATE)))
+            raise extras.missing("cards", GATE)
         return {**data, "gate": "none"}
 
 
