@@ -32,21 +32,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from scripts.size import ROOT, extra_at, module_of, parts_of
+from scripts.size import ROOT, TOGETHER, extra_at, module_of, parts_of
 
 # in the README of an extra
 USES = re.compile(r"^Uses: (.+)$", re.MULTILINE)
 TESTS_USE = re.compile(r"^Its tests use: (.+)$", re.MULTILINE)
 OURS = re.compile(r"\bcovey(?:\.\w+)+")
-# where tests of the core with several extras lie; of any other file in `tests`, nothing needs an extra
-TOGETHER = (
-    "tests/together/",
-    "tests/benchmarks/",
-    "tests/chaos/",
-    "tests/fuzz/",
-    "tests/simulator/",
-    "tests/test_house.py",
-)
 QUICK = ("tests/shared", "tests/coordinator/test_rounds", "tests/agent/test_session")
 ROUNDS = 4
 # all are asked in each round, and who drops out stays away: so no clock decides whose reports count

@@ -2,7 +2,8 @@
 
     python3 scripts/size.py [TREE] [--no-run] [--rooms] [--json FILE] [--against FILE]
 
-`size.toml` has the code lines that each part may have, and a test compares them. Its numbers only fall.
+`size.toml` has the code lines that each part may have, and a test compares them. Its numbers only fall. Lines of tests have no
+limit: those of an extra lie in its folder, all others count as the core's, but `TOGETHER` has several extras.
 
 Code lines are lines with a token on them that is neither a comment nor part of a docstring. A single-use name is a local
 that is bound once, and used once, in the next statement. The main job is `coordinator run` with a simulated fleet,
@@ -31,6 +32,15 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("agent", "broker", "coordinator", "extras", "shared")
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 BLANK |= {tokenize.ENDMARKER, tokenize.ENCODING}
+# where tests of the core with several extras lie; of any other file in `tests`, nothing needs an extra
+TOGETHER = (
+    "tests/together/",
+    "tests/benchmarks/",
+    "tests/chaos/",
+    "tests/fuzz/",
+    "tests/simulator/",
+    "tests/test_house.py",
+)
 SMALL = 40  # code lines
 HEADINGS = ("code lines", "modules", f"modules <= {SMALL} lines", "imports", "single-use names")
 
@@ -202,6 +212,17 @@ def lines_of_parts(root: Path) -> dict[str, int]:
     return lines
 
 
+def lines_of_tests(root: Path) -> dict[str, int]:
+    """The code lines of the tests of the core, of each extra, and of those that several extras need, with their kits."""
+    lines: dict[str, int] = {}
+    for file in sorted({*root.glob("tests/**/*.py"), *root.glob("extras/*/tests/**/*.py")}):
+        place = file.relative_to(root)
+        together = place.as_posix().startswith(TOGETHER)
+        part = extra_at(place) or ("together" if together else "core")
+        lines[part] = lines.get(part, 0) + measure(file).lines
+    return lines
+
+
 def limits_of(root: Path) -> dict[str, int]:
     """The code lines that each part may have."""
     return dict(tomllib.loads((root / "size.toml").read_text(encoding="utf-8")))
@@ -264,15 +285,17 @@ def main() -> None:
     if options.against:
         figures = json.loads(options.against.read_text(encoding="utf-8"))
         old = {name: Size(**figure) for name, figure in figures.items()}
-    limits = limits_of(tree)
-    rows = [["", *HEADINGS, "may have"]]
+    limits, tests = limits_of(tree), lines_of_tests(tree)
+    together, tests["all"] = tests.pop("together", 0), sum(tests.values())
+    rows = [["", *HEADINGS, "may have", "tests"]]
     for name in [*groups, *(name for name in old if name not in groups)]:
         cells = groups.get(name, Size()).cells()
         before = old.get(name, Size()).cells() if old else cells
         pairs = zip(before, cells, strict=True)
         limit = f"{limits[name]:,}" if name in limits else ""
         shown = [f"{was} -> {now}" if was != now else now for was, now in pairs]
-        rows.append([name, *shown, limit])
+        rows.append([name, *shown, limit, f"{tests[name]:,}" if name in tests else ""])
+    rows.append(["of several extras", *[""] * (len(HEADINGS) + 1), f"{together:,}"])
     show(rows)
 
 

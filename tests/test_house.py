@@ -28,7 +28,7 @@ from scripts.core import (
     owners_in,
     uses_of,
 )
-from scripts.size import extra_at, limits_of, lines_of_parts, module_of, parts_of
+from scripts.size import TOGETHER, extra_at, limits_of, lines_of_parts, module_of, parts_of
 
 ROOT = Path(__file__).parent.parent
 PROGRAMS = ("agent", "broker", "coordinator")
@@ -457,7 +457,7 @@ def test_the_core_names_no_extra_and_its_tests_need_none() -> None:
     assert crossings(ROOT) == []
 
 
-@pytest.mark.parametrize("place", core.TOGETHER)
+@pytest.mark.parametrize("place", TOGETHER)
 def test_a_place_for_tests_of_several_extras_has_some(place: str) -> None:
     needed = extras_of_tests(ROOT)
     assert any(len(extras) > 1 for file, extras in needed.items() if file.startswith(place))

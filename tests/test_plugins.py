@@ -103,6 +103,7 @@ def test_an_order_for_a_method_that_the_device_has_not_allowed_is_refused(instal
     [
         ("covey_example.data:blobs", "expected a subclass of covey.Strategy"),
         ("covey.shared.strategies.fedavg:FedAvg", "must have the field `name"),
+        ("covey.shared.strategies.bases.single:SingleModel", "its class must write init, which"),
         ("covey_example.nothing:HalfStep", "cannot be imported"),
     ],
 )

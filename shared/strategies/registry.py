@@ -74,6 +74,8 @@ def installed_method(name: str) -> type[Strategy[Any]]:
         raise UserError(f"{where} cannot be imported: {said(error)}") from error
     if not (isinstance(kind, type) and issubclass(kind, Strategy)):
         raise UserError(f"{where}: expected a subclass of covey.Strategy, found {kind!r}")
+    if unwritten := ", ".join(sorted(kind.__abstractmethods__)):
+        raise UserError(f"{where}: its class must write {unwritten}, which its base leaves open")
     own_names = get_args(kind.model_fields["name"].annotation)
     if name not in own_names:
         raise UserError(

@@ -99,7 +99,7 @@ def vectors_of(reports: Reports, name: str = MODEL) -> dict[ClientId, Vector]:
 class SingleModel(Strategy[M], Generic[M]):
     """One model under the key "0", one phase per round, the sample-weighted mean of the reports.
 
-    A method writes `init` if its state holds more than the model, and overrides `work`, or `terms` and `fold`.
+    A method writes `init`, and overrides `work`, or `terms` and `fold`. `PlainSingle` has an `init`, of a state that is the model alone.
     """
 
     def continued(self, state: M, fresh: M) -> M:
