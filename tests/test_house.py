@@ -537,7 +537,7 @@ def test_the_core_asks_extras_for_modules_that_they_have() -> None:
 
 
 def test_names_that_extras_bring_are_known_without_them() -> None:
-    """COVEY_REWRITE_BROUGHT=1 writes the names again: what is asked for by one of them is refused by its extra."""
+    """What is asked for by one of them is refused by its extra."""
     place = ROOT / "shared" / "brought.json"
     kinds = ("COMMANDS", "COMPANIONS", "DATA_SETS", "METHODS")
     found = {
@@ -546,7 +546,7 @@ def test_names_that_extras_bring_are_known_without_them() -> None:
     }
     if os.environ.get("COVEY_REWRITE_BROUGHT"):
         place.write_text(json.dumps(found, indent=1) + "\n")
-    assert json.loads(place.read_text("utf-8")) == found
+    assert json.loads(place.read_text("utf-8")) == found, "COVEY_REWRITE_BROUGHT=1 writes it again"
 
 
 def test_no_part_is_larger_than_its_number() -> None:

@@ -50,7 +50,6 @@ clusters.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -377,9 +376,9 @@ class Strategy(BaseModel, Generic[S]):
 
     # -- the server half ---------------------------------------------------------------------------
 
-    @abstractmethod
     def init(self, setup: Setup) -> S:
         """The state at the start of a run."""
+        raise NotImplementedError
 
     def continued(self, state: S, fresh: S) -> S:
         """The state with which a new run continues a finished one (`coordinator run --from`).
@@ -395,17 +394,17 @@ class Strategy(BaseModel, Generic[S]):
             f"{_name_of(self)} keeps a part of its models on the devices, where a new run starts from nothing; begin without --from"
         )
 
-    @abstractmethod
     def plan(self, state: S, view: View) -> Phase:
         """The next phase. The same state and view give the same phase."""
+        raise NotImplementedError
 
-    @abstractmethod
     def order(self, state: S, phase: Phase, client: ClientId) -> Order:
         """The order for one invited client."""
+        raise NotImplementedError
 
-    @abstractmethod
     def model(self, state: S, key: str) -> Vector:
         """The model (d,) of a key in an order, or the part of a model that `work` expects."""
+        raise NotImplementedError
 
     def terms(self, state: S, phase: Phase, client: ClientId, report: Report) -> Terms:
         """The sums in which the vectors of a report count; none where it does not count.
@@ -428,7 +427,6 @@ class Strategy(BaseModel, Generic[S]):
         without: Any = replace(state, moments={})
         return without  # type: ignore[no-any-return]
 
-    @abstractmethod
     def fold(self, state: S, phase: Phase, sums: Sums, reports: Reports) -> S:
         """The state after a phase that succeeded.
 
@@ -441,18 +439,18 @@ class Strategy(BaseModel, Generic[S]):
                 disk: read them in blocks, for example with `sums.average.mean`. Vectors that are
                 only compared with each other (signatures, features) do not go through the rule.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def serve(self, state: S, client: ClientId) -> Order:
         """The order that gives a client what `personal` needs (mode `server`)."""
+        raise NotImplementedError
 
-    @abstractmethod
     def clusters(self, state: S) -> tuple[Vector, ...]:
         """The models (d,) to export, one per cluster; empty where models never leave clients."""
+        raise NotImplementedError
 
     # -- the client half ---------------------------------------------------------------------------
 
-    @abstractmethod
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         """Carry out an order.
 
@@ -465,6 +463,7 @@ class Strategy(BaseModel, Generic[S]):
             The report, and the client state that replaces the old one once the coordinator has
             accepted the report. Return `client_state` itself to keep nothing.
         """
+        raise NotImplementedError
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         """The model that this client uses now, from the order that `serve` made."""

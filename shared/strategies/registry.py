@@ -23,6 +23,8 @@ from covey.shared.strategies.method_names import SECOND_NAMES, places
 from covey.shared.written import OrItsName
 
 Kind = type[Strategy[Any]]
+# what any method must have, of its base or of its own
+TO_WRITE = ("init", "plan", "order", "model", "fold", "serve", "clusters", "work")
 
 
 class _BuiltIn(Mapping[str, Kind]):
@@ -74,10 +76,10 @@ def installed_method(name: str) -> type[Strategy[Any]]:
         raise UserError(f"{where} cannot be imported: {said(error)}") from error
     if not (isinstance(kind, type) and issubclass(kind, Strategy)):
         raise UserError(f"{where}: expected a subclass of covey.Strategy, found {kind!r}")
-    if unwritten := ", ".join(sorted(kind.__abstractmethods__)):
+    left = {name for name in TO_WRITE if getattr(kind, name) is getattr(Strategy, name)}
+    if unwritten := ", ".join(sorted(left | kind.__abstractmethods__)):
         raise UserError(f"{where}: its class must write {unwritten}, which its base leaves open")
-    own_names = get_args(kind.model_fields["name"].annotation)
-    if name not in own_names:
+    if name not in (own_names := get_args(kind.model_fields["name"].annotation)):
         raise UserError(
             f"{where}: its class must have the field `name: Literal[{name!r}] = {name!r}`, "
             f"it has the names {own_names}"
