@@ -537,7 +537,7 @@ def test_the_core_asks_extras_for_modules_that_they_have() -> None:
 
 
 def test_names_that_extras_bring_are_known_without_them() -> None:
-    """What is asked for by one of them is refused by its extra."""
+    """A command or a method that is asked for is refused by its extra."""
     place = ROOT / "shared" / "brought.json"
     kinds = ("COMMANDS", "COMPANIONS", "DATA_SETS", "METHODS")
     found = {
