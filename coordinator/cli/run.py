@@ -291,9 +291,7 @@ async def _run(
     scenario = at_brokers(fitted(scenario, urls), options)
     key = None
     if options.audit_key is not None:
-        from covey.shared.storage.audit import read_key
-
-        key = read_key(options.audit_key)
+        key = extras.part("audit", "key", "--audit-key").read_key(options.audit_key)
     await asyncio.gather(*[ensure_single_coordinator(url, scenario.federation) for url in urls])
     if options.cluster:
         crossing = extras.part("scale", "crossing", "--cluster")

@@ -12,8 +12,8 @@ from covey.coordinator.cli.options import out, show_line
 from covey.coordinator.view.printed import json_line, show
 from covey.coordinator.view.table import Table, columns_of
 from covey.extras.audit import check as audit_check
+from covey.extras.audit.key import read_key
 from covey.shared.cli import Json
-from covey.shared.storage.audit import read_key
 
 
 def audit(

@@ -12,6 +12,7 @@ from typing import Any
 
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.record.audit_trail import FILE, PUBLICATIONS, Trail, head_of
+from covey.extras.audit.key import is_keyed
 from covey.shared.errors import UserError
 from covey.shared.storage.audit import (
     BEGIN,
@@ -22,7 +23,6 @@ from covey.shared.storage.audit import (
     algorithm,
     canonical,
     hash_of,
-    is_keyed,
     parsed,
 )
 from covey.shared.storage.files import folder_lock

@@ -38,6 +38,7 @@ from covey.coordinator.run.early_stop import figure_after
 from covey.coordinator.serve.connect import connected, fitted
 from covey.coordinator.serve.placement import Sharded
 from covey.extras.audit.check import trail_of_finished
+from covey.extras.audit.key import read_key
 from covey.extras.in_use.decide import (
     Command,
     DeploymentPlan,
@@ -72,7 +73,6 @@ from covey.shared.mqtt.link import Link
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.storage import json_text
-from covey.shared.storage.audit import read_key
 from covey.shared.storage.files import folder_lock, naming
 from covey.shared.wire.topics import Topics
 

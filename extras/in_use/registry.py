@@ -22,9 +22,10 @@ from typing import Any, Literal
 
 from covey.coordinator.record.audit_trail import FILE, OUTCOME, PUBLICATIONS, Trail
 from covey.coordinator.record.records import run_folders
+from covey.extras.audit.key import is_keyed
 from covey.shared.errors import UserError
 from covey.shared.sentences import some
-from covey.shared.storage.audit import canonical, hash_of, is_keyed, parsed
+from covey.shared.storage.audit import canonical, hash_of, parsed
 from covey.shared.wire.documents import AgentStatus
 
 MAX_NAMES = 5  # of devices in a sentence

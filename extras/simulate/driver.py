@@ -27,12 +27,12 @@ from covey.coordinator.serve.signals import interrupts_stay_interrupts
 from covey.coordinator.simulate.virtual_clock import Driver, GivenUpError
 from covey.extras.simulate.worker_clients import WorkerClients
 from covey.extras.simulate.workers import WorkerPool
+from covey.shared import extras
 from covey.shared.errors import UserError
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.fleet import Faults, Fleet
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
-from covey.shared.storage.audit import read_key
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.jobs import (
     DataSource,
@@ -147,7 +147,7 @@ def _started(
     rules = rules_of(scenario)
     key: bytes | None = None
     if options.audit_key is not None:
-        key = read_key(options.audit_key)
+        key = extras.part("audit", "key", "--audit-key").read_key(options.audit_key)
     if not options.resume:
         run = Run.start(
             folder,

@@ -25,14 +25,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from covey.shared.errors import UserError
 from covey.shared.storage import json_text
 from covey.shared.storage.journal import Journal
 
 BEGIN = "begin"  # event of the first line
 REPAIRED = "log_repaired"  # an unfinished last line was cut off when the log was opened
 TRUNCATED = "log_truncated"  # a line is missing whose head was kept elsewhere
-MIN_KEY_BYTES = 16  # bytes
 NO_HASH = ""
 
 
@@ -42,32 +40,6 @@ class Head:
 
     sequence: int
     hash: str
-
-
-def read_key(file: Path) -> bytes:
-    """The key of a log. Raises UserError if the file is missing or too short."""
-    try:
-        key = file.read_bytes().strip()
-    except OSError as error:
-        raise UserError(
-            f"{file}: the audit key cannot be read ({error.strerror}); give a file that contains it"
-        ) from None
-    if len(key) < MIN_KEY_BYTES:
-        raise UserError(
-            f"{file}: the audit key has {len(key)} bytes, expected at least {MIN_KEY_BYTES}; "
-            f"make one with: head -c 32 /dev/urandom | base64 > {file}"
-        )
-    return key
-
-
-def is_keyed(path: Path) -> bool:
-    """Whether the first line of a log announces a key. False for a log that is missing or damaged."""
-    try:
-        with path.open("rb") as file:
-            record = parsed(file.readline())
-    except FileNotFoundError:
-        return False
-    return record is not None and record["fields"].get("hash") == algorithm(b"key")
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.extras.audit.check import Break, verify
+from covey.extras.audit.key import read_key
 from covey.shared.errors import UserError
 from covey.shared.storage import audit
-from covey.shared.storage.audit import AuditLog, Flood, Head, read_key
+from covey.shared.storage.audit import AuditLog, Flood, Head
 
 KEY = b"k" * 32
 
