@@ -42,7 +42,7 @@ class Cell:
 
 CELLS = [
     Cell(agents, rounds, gone)
-    for agents, rounds in ((10, 300), (100, 30))
+    for agents, rounds in ((10, 300), (100, 100))
     for gone in (0.0, 0.1, 0.3)
 ]
 

@@ -199,7 +199,7 @@ class Rounds(ManyModels[KinState]):
             return report, {**client_state, **_own_card(job, local)}
         if job.phase == VOTE:
             return voted_on(job, local, client_state), client_state
-        [start] = job.models
+        start = job.models[0]
         numbers = {CHANGED: 1} if _has_changed(job, local, client_state) else {}
         return trained_report(local.train(start), local, numbers), client_state
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Mask, Split
 from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.sentences import counted
 from covey.shared.strategies.facts import ClientId
 from covey.shared.strategies.sums import MODEL
 from covey.shared.strategies.training import Training
@@ -227,6 +228,29 @@ class Fold:
     units: SampleIndices  # the unit of each sample that tests
 
 
+class Received(tuple[Vector, ...]):
+    """The vectors that an order names: fewer than the method takes, where a coordinator left some out. To take one that is not
+    there, or one after another of none, raises PublicError.
+    """
+
+    __slots__ = ()
+
+    def __getitem__(self, place: Any) -> Any:
+        try:
+            return super().__getitem__(place)
+        except IndexError:
+            raise self._too_few from None
+
+    def __iter__(self) -> Iterator[Vector]:
+        if not self:
+            raise self._too_few
+        return super().__iter__()
+
+    @property
+    def _too_few(self) -> PublicError:
+        return PublicError(f"the order names {counted(len(self), 'model')}, and its work needs more")
+
+
 @dataclass(frozen=True)
 class Job:
     """An order as the client receives it: with vectors instead of keys."""
@@ -245,6 +269,9 @@ class Job:
     )
     split: Split | None = None  # None: the whole model travels, and `layout` is that of it
     folds: Iterable[Fold] = ()  # of the training samples, where a phase needs them
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "models", Received(self.models))
 
     @property
     def outputs(self) -> int:

@@ -146,13 +146,14 @@ class FedEm(Strategy[FedEmState]):
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == COUNT:
             return Report({}, local.examples), client_state
-        losses = [local.losses(model) for model in job.models]
+        models = [job.models[k] for k in range(self.n_clusters)]
+        losses = [local.losses(model) for model in models]
         # E-step: q (n_i, K), then pi_i as its mean over the samples
-        q = _e_step(self._weights(client_state, len(job.models)), losses)
+        q = _e_step(self._weights(client_state), losses)
         pi = q.mean(axis=0)
         # M-step: train each component on the samples as far as they belong to it
         results: list[TrainingResult] = []
-        for k, model in enumerate(job.models):
+        for k, model in enumerate(models):
             of_component = q[:, k]
             shares = of_component.astype(np.float32)
             results.append(self._trained(model, local, losses[k], shares))
@@ -187,11 +188,11 @@ class FedEm(Strategy[FedEmState]):
     serves: ClassVar[Serves] = "own"
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
-        pi = self._weights(client_state, len(job.models))
+        models = [job.models[k] for k in range(self.n_clusters)]
+        pi = self._weights(client_state)
         if PI not in client_state:
-            losses = [local.losses(model) for model in job.models]
-            pi = _e_step(pi, losses).mean(axis=0)
-        return tuple(zip(pi.tolist(), job.models, strict=True))
+            pi = _e_step(pi, [local.losses(model) for model in models]).mean(axis=0)
+        return tuple(zip(pi.tolist(), models, strict=True))
 
     def clusters(self, state: FedEmState) -> Models:
         return state.components
@@ -222,12 +223,10 @@ class FedEm(Strategy[FedEmState]):
             return TrainingResult(model, steps=0, loss=0.0)
         return local.train(model, Drill(weights=shares))
 
-    def _weights(self, client_state: ClientState, components: int) -> MixtureWeights:
+    def _weights(self, client_state: ClientState) -> MixtureWeights:
         """pi_i (K,): the client's own, or equal ones for a client that never trained."""
-        if PI in client_state:
-            return np.asarray(client_state[PI], np.float64)
-        equal = 1 / components
-        return np.full(components, equal)
+        equal = np.full(self.n_clusters, 1 / self.n_clusters)
+        return np.asarray(client_state.get(PI, equal), np.float64)
 
     def _average(self, state: FedEmState, k: int, sums: Sums, reports: Reports) -> Vector:
         """Component k after a round: the mean by samples.

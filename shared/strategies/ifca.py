@@ -85,6 +85,7 @@ from covey.shared.strategies.client_half import (
     Job,
     Local,
     Mixture,
+    Received,
     Report,
     trained_report,
 )
@@ -299,11 +300,11 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
 
     def _hypotheses(self, job: Job) -> Models:
         """Whole models; a shared trunk and the heads travel apart and are put together here."""
-        if not self.shared_trunk or len(job.models) == 1:
+        trunk = job.models[0]
+        if not self.shared_trunk or trunk.size == job.layout.size:
             return job.models
-        trunk, *heads = job.models
-        start = job.layout.final_layer.start
-        return tuple(np.concatenate([trunk[:start], head, trunk[start:]]) for head in heads)
+        start, heads = job.layout.final_layer.start, job.models[1:]
+        return Received(np.concatenate([trunk[:start], head, trunk[start:]]) for head in heads)
 
     # -- the server --------------------------------------------------------------------------------
 

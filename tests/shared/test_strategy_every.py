@@ -2,13 +2,17 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from covey.shared.errors import UserError
 from covey.shared.strategies.base import Phase, Setup, Strategy, Training
+from covey.shared.strategies.client_half import Job
 from covey.shared.strategies.registry import BUILT_IN, AnyStrategy
 from tests.bowl import Softmax, normed_client, perceptron_client, softmax_client
 from tests.drive import Run, fingerprint, leaves
@@ -73,6 +77,31 @@ def played(case: dict[str, Any]) -> tuple[Run, list[Any]]:
         states = [run.rounds(count).state for count in LOOKED_AT]
         _played[key] = run, states
     return _played[key]
+
+
+@every("fewer models")
+def test_an_order_with_fewer_models_than_it_needs_is_refused_by_name(
+    case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sends orders may leave some out; the device says so, and no fault of the program is seen."""
+    method = type(registry.validate_python(case))
+    tried = 0
+    for half in ("work", "personal"):
+        whole = getattr(method, half)
+
+        def with_fewer(self: Any, job: Job, *known: Any, whole: Any = whole) -> Any:
+            nonlocal tried
+            for count in range(len(job.models)):
+                tried += 1
+                with suppress(UserError):
+                    whole(self, replace(job, models=job.models[:count]), *known)
+            return whole(self, job, *known)
+
+        monkeypatch.setattr(method, half, with_fewer)
+    run = a_run(case).rounds(ROUNDS)
+    for client in run.locals:
+        run.personal(client)
+    assert tried
 
 
 @every("order")
