@@ -248,7 +248,7 @@ class Received(tuple[Vector, ...]):
 
     @property
     def _too_few(self) -> PublicError:
-        return PublicError(f"the order names {counted(len(self), 'model')}, and its work needs more")
+        return PublicError(f"the order has {counted(len(self), 'model')}, its work needs more")
 
 
 @dataclass(frozen=True)

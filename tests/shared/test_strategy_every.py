@@ -83,7 +83,7 @@ def played(case: dict[str, Any]) -> tuple[Run, list[Any]]:
 def test_an_order_with_fewer_models_than_it_needs_is_refused_by_name(
     case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever sends orders may leave some out; the device says so, and no fault of the program is seen."""
+    """A coordinator may leave some out; the device answers with that, and not with a fault of the program."""
     method = type(registry.validate_python(case))
     tried = 0
     for half in ("work", "personal"):
