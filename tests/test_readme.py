@@ -41,6 +41,7 @@ def coordinator(words: str, folder: Path) -> str:
     return "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_the_readme_shows_what_make_run_prints(tmp_path: Path) -> None:
     recipe = (ROOT / "Makefile").read_text("utf-8").split("\nrun: ")[1].split("\n\n")[0]

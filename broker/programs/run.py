@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from covey.broker.programs.mosquitto import Mosquitto, find
 from covey.broker.programs.process import until_closed
@@ -174,5 +174,5 @@ def available_broker(
         if find() is not None:
             return Mosquitto
         show(FALLBACK)
-    embedded_broker: type[EmbeddedBroker] = extras.part("embedded", "program").EmbeddedBroker
-    return embedded_broker
+    program = extras.part("embedded", "program", "a broker without Mosquitto")
+    return cast("type[EmbeddedBroker]", program.EmbeddedBroker)

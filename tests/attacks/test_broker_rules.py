@@ -47,6 +47,7 @@ def test_certificates_together_with_passwords_are_refused(
     assert "give either --tls-ca" in done.stderr
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 @pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])  # noqa: S104
 def test_an_open_broker_beyond_loopback_warns_of_the_consequences(

@@ -23,6 +23,7 @@ STATUS = "covey/default/coordinator/status"
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("numpy_learner")]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "options",
     [

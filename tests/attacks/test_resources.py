@@ -45,6 +45,7 @@ def is_left(run: Path) -> bool:
     return int(rogue.get("refusals", {}).get("rate", 0)) > 100 and not rogue["online"]
 
 
+@pytest.mark.whole
 def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its_rounds(
     tmp_path: Path,
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its
 SHORT = 10
 
 
+@pytest.mark.whole
 def test_sockets_at_the_metrics_neither_end_a_run_nor_hold_it_up(tmp_path: Path) -> None:
     """191 unfinished requests ended a coordinator with 200 descriptors before."""
     port, scrape, run = free_port(), free_port(), tmp_path / "run"

@@ -86,6 +86,7 @@ def test_as_many_keys_as_are_allowed_are_read() -> None:
         parse(f"a: &a {block}\nb: [{', '.join(['*a'] * level)}]")
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 def test_the_agents_command_ends_at_a_billion_laughs_with_one_message(tmp_path: Path) -> None:
     """566 bytes. Before, the agent took them, and writing the task out once took 35 s and 880 MB."""

@@ -30,6 +30,7 @@ def row(problem: str) -> dict[str, object]:
     }
 
 
+@pytest.mark.whole
 def test_coordinator_status_shows_escape_sequences_by_their_numbers(tmp_path: Path) -> None:
     """Before, a problem that an agent reported renamed the operator's window and cleared her screen."""
     roster = RosterMessage.model_construct(
@@ -53,6 +54,7 @@ def test_coordinator_status_shows_escape_sequences_by_their_numbers(tmp_path: Pa
         assert "\\x1b]0;owned" in output
 
 
+@pytest.mark.whole
 def test_an_agent_shows_what_a_coordinator_named_by_its_numbers(tmp_path: Path) -> None:
     task = rogue.task(model={"name": f"my_pkg:{TITLE}", "options": {}})
     with rogue.open_broker() as url, rogue.victim(tmp_path, url) as agent:
@@ -65,6 +67,7 @@ def test_an_agent_shows_what_a_coordinator_named_by_its_numbers(tmp_path: Path) 
     assert "\x1b" not in agent.output
 
 
+@pytest.mark.whole
 def test_a_broker_shows_the_names_of_its_clients_by_their_numbers(tmp_path: Path) -> None:
     """Before, a client id in a warning of the embedded broker renamed the window of the user who had started it."""
     shown = tmp_path / "broker.log"

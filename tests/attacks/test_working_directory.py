@@ -49,6 +49,7 @@ def start(folder: Path, module: str, *words: str, log: Path) -> Program:
     return Program([sys.executable, "-P", "-m", module, *words], log, module=False, cwd=folder)
 
 
+@pytest.mark.whole
 def test_a_run_started_among_planted_modules_imports_none(planted: Path, tmp_path: Path) -> None:
     """Its broker, its fleet and their workers, too."""
     path = SIMULATED.written(tmp_path, rounds={"count": 1})
@@ -70,6 +71,7 @@ def test_a_run_started_among_planted_modules_imports_none(planted: Path, tmp_pat
     assert not (planted / "marker").exists()
 
 
+@pytest.mark.whole
 def test_an_agent_started_among_planted_modules_imports_none(planted: Path, tmp_path: Path) -> None:
     order = rogue.order()
     data = tmp_path / "data.csv"

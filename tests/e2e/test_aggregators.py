@@ -86,6 +86,7 @@ def sites(tmp_path: Path) -> Iterator[list[Site]]:
         yield sites
 
 
+@pytest.mark.whole
 @pytest.mark.broker
 @needs_mosquitto
 def test_a_killed_aggregator_costs_no_bytes(tmp_path: Path, sites: list[Site]) -> None:
@@ -131,6 +132,7 @@ class FleetWithCoordinator(MosquittoFleet):
         return Program(command, self.folder / "coordinator.log")
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 @pytest.mark.broker
 @needs_mosquitto

@@ -18,6 +18,7 @@ from tests.processes import Program, result
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("numpy_learner")]
 
 
+@pytest.mark.whole
 def test_an_exported_model_has_the_accuracy_of_its_run_on_raw_data(tmp_path: Path) -> None:
     run = tmp_path / "run"
     task = {"standardise": "federated", "scale": 1.0}
@@ -37,6 +38,7 @@ def test_an_exported_model_has_the_accuracy_of_its_run_on_raw_data(tmp_path: Pat
     assert wanted > 0.5
 
 
+@pytest.mark.whole
 def test_a_run_that_is_not_finished_has_nothing_to_export(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["lab", "export", str(tmp_path)])
     assert done.exit_code == 2

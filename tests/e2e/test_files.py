@@ -28,6 +28,7 @@ def run(folder: Path, out: str, **sections: Any) -> Path:
     return folder / out
 
 
+@pytest.mark.whole
 def test_a_run_from_files_is_the_run_that_wrote_them(tmp_path: Path) -> None:
     first = run(tmp_path, "first")
     with np.load(first / "start.npz") as start:

@@ -18,6 +18,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.whole
 def test_a_broker_killed_in_mid_run_ends_with_the_same_bytes(
     tmp_path: Path, undisturbed: Path
 ) -> None:
@@ -33,6 +34,7 @@ def test_a_broker_killed_in_mid_run_ends_with_the_same_bytes(
     assert model_bytes(tmp_path / "run") == model_bytes(undisturbed)
 
 
+@pytest.mark.whole
 def test_the_one_command_run_resumes_with_its_own_broker_and_fleet(tmp_path: Path) -> None:
     folder, log = tmp_path / "killed", tmp_path / "killed.log"
     path = SIMULATED.written(tmp_path, rounds={"count": 4})
@@ -46,6 +48,7 @@ def test_the_one_command_run_resumes_with_its_own_broker_and_fleet(tmp_path: Pat
     )
 
 
+@pytest.mark.whole
 def test_a_run_that_cannot_be_resumed_is_refused_and_left_alone(
     tmp_path: Path, undisturbed: Path
 ) -> None:

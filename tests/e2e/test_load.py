@@ -24,6 +24,7 @@ NOISE = 3000
 KINDS = {"order", "model", "report", "status", "metrics", "roster"}
 
 
+@pytest.mark.whole
 def test_fifty_agents_with_forty_parts_each_on_a_stock_mosquitto(tmp_path: Path) -> None:
     port, agents = free_port(), 50
     sections: dict[str, Any] = {
@@ -47,6 +48,7 @@ def test_fifty_agents_with_forty_parts_each_on_a_stock_mosquitto(tmp_path: Path)
     assert all(row["missing"] == [] for row in rows(tmp_path / "run"))
 
 
+@pytest.mark.whole
 def test_noise_on_every_topic_changes_no_byte_and_is_counted(
     tmp_path: Path, undisturbed: Path
 ) -> None:
@@ -64,6 +66,7 @@ def test_noise_on_every_topic_changes_no_byte_and_is_counted(
     assert {"checksum", "version", "too long", "not msgpack", "fields"} & set(roster["refusals"])
 
 
+@pytest.mark.whole
 def test_a_coordinator_grows_by_a_few_models_and_not_by_all_reports() -> None:
     figures = run(reports=40, hidden=400, at_once=8)
     model = 4 * figures["parameters"] / 1e6

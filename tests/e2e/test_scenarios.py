@@ -62,6 +62,7 @@ def test_the_faults_scenario_completes_and_keeps_its_quorum(tmp_path: Path) -> N
     assert macro(summary, "server") > 0.9
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("numpy_learner")
 @pytest.mark.processes
 def test_the_private_scenario_records_epsilon_after_every_round(tmp_path: Path) -> None:
@@ -80,6 +81,7 @@ def test_the_private_scenario_records_epsilon_after_every_round(tmp_path: Path) 
     }
 
 
+@pytest.mark.whole
 @pytest.mark.processes
 @pytest.mark.parametrize("name", SMALL)
 def test_a_scenario_on_real_data_runs(

@@ -38,6 +38,7 @@ def credentials(folder: Path, url: str, authority: Authority, **names: str) -> l
     return ["--credentials", str(file)]
 
 
+@pytest.mark.whole
 @pytest.mark.broker
 @needs_mosquitto
 def test_a_run_with_its_fleet_and_its_status_over_a_broker_that_wants_certificates(
@@ -59,6 +60,7 @@ def test_a_run_with_its_fleet_and_its_status_over_a_broker_that_wants_certificat
     assert "no connection" not in (tmp_path / "run" / "fleet.log").read_text()
 
 
+@pytest.mark.whole
 @pytest.mark.broker
 @needs_mosquitto
 def test_without_a_certificate_every_program_names_what_is_missing(tmp_path: Path) -> None:

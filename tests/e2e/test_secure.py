@@ -30,6 +30,7 @@ def ends(folder: Path) -> list[list[str]]:
     return [[one["end"] for one in row["notes"]["secure"]] for row in found]
 
 
+@pytest.mark.whole
 def test_a_run_survives_kills_of_the_coordinator_with_the_same_bytes(tmp_path: Path) -> None:
     port, undisturbed = free_port(), whole_in_process(tmp_path / "undisturbed", **SECTIONS)
     with mosquitto(tmp_path, port), fleet(tmp_path, port, **SECTIONS):
@@ -51,6 +52,7 @@ def test_a_run_survives_kills_of_the_coordinator_with_the_same_bytes(tmp_path: P
     assert model_bytes(tmp_path / "run") == model_bytes(undisturbed)
 
 
+@pytest.mark.whole
 def test_agents_that_drop_out_leave_the_sum_of_the_others(tmp_path: Path) -> None:
     """In each phase an agent loses its connection with a probability of 10 %, for 4 s."""
     port = free_port()

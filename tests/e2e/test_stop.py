@@ -57,6 +57,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, numpy_learner: None) -> dict
     return folders
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("way", "moment"),
     [("over a broker", "in mid-run"), *(("in process", moment) for moment in MOMENTS)],
@@ -95,6 +96,7 @@ def test_an_error_without_an_interrupt_stays_itself() -> None:
         raise ValueError("broken")
 
 
+@pytest.mark.whole
 def test_a_run_in_process_hears_ctrl_c(tmp_path: Path) -> None:
     assert {*stop_signals()} == {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     this = Program(command(tmp_path, "in process", "run", rounds=1000), tmp_path / "log")
@@ -104,6 +106,7 @@ def test_a_run_in_process_hears_ctrl_c(tmp_path: Path) -> None:
     assert "--in-process --resume" in this.output
 
 
+@pytest.mark.whole
 @pytest.mark.broker
 @needs_mosquitto
 @pytest.mark.parametrize("name", ["run", "start", "up"])
