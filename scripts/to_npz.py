@@ -167,7 +167,7 @@ def _leaf_samples(base: Path, x: list[Any]) -> npt.NDArray[Any]:
     images = np.empty((len(x), 84, 84, 3), np.uint8)
     for row, name in enumerate(x):
         with Image.open(folder / name) as image:
-            images[row] = image.resize((84, 84)).convert("RGB")
+            images[row] = np.asarray(image.resize((84, 84)).convert("RGB"))
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
 
 

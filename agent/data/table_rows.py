@@ -263,19 +263,23 @@ class _CsvFile(TableFile):
             )
 
 
-# the first bytes of files that are called tables, in lower case and without spaces -> what they are, and what to do
+# the first bytes of files that are called tables, in lower case -> what they are, and what to do
 OTHER_FILES = {
-    b"pk\x03\x04": "an Excel workbook, or another zip archive; save its sheet as CSV",
-    b"\xd0\xcf\x11\xe0": "an old Excel workbook; save its sheet as CSV",
-    b"par1": "a Parquet file; give it the suffix .parquet",
-    b"sqliteformat3": "a SQLite database; name it as sqlite:FILE?table=NAME",
-    b"%pdf": "a PDF document; export its table as CSV",
-    b"\x1f\x8b": "compressed with gzip; unpack it",
-    **dict.fromkeys((b"[{", b"[[", b'{"'), "JSON; give it the suffix .jsonl"),
-    b"@relation": "a table of Weka (ARFF); save it as CSV",
-    b"versionhttps://git-lfs": "a pointer of Git LFS; fetch the file with git lfs pull",
+    rb"pk\x03\x04": "an Excel workbook, or another zip archive; save its sheet as CSV",
+    rb"\xd0\xcf\x11\xe0": "an old Excel workbook; save its sheet as CSV",
+    rb"par1": "a Parquet file; give it the suffix .parquet",
+    rb"sqlite format 3": "a SQLite database; name it as sqlite:FILE?table=NAME",
+    rb"%pdf": "a PDF document; export its table as CSV",
+    rb"\x1f\x8b": "compressed with gzip; unpack it",
+    rb'\[\s*[{\[]|\{\s*"': "JSON; give it the suffix .json, or .jsonl with an object in each line",
+    rb"@relation": "a table of Weka (ARFF); save it as CSV",
+    rb"version https://git-lfs": "a pointer of Git LFS; fetch the file with git lfs pull",
+    rb"<[!?a-z]": "a web page, perhaps of a login, or an XML document; download the table itself",
+    rb"[\w./-]+(,[\w./-]+=[^\s,]+)* [\w./-]+=[^\s,=]+(,[\w./-]+=.*| \d+)?\s": "the line protocol of InfluxDB; export it as CSV (influx query "
+    '--raw), or let Telegraf write data_format = "json" into a file .jsonl',
+    rb'([\w:.+-]+ )*[^\s,;"]*/[^\s,;"]* (\{"|-?[\d.]+\s)': "a log of MQTT; record it as JSON with mosquitto_sub -F %j, or cut what stands before "
+    "the braces: sed 's/^[^{]*//' LOG > FILE.jsonl",
 }
-MARKUP = re.compile(rb"<[!?a-z]")
 CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\v\f\r")  # bytes that no line of text has
 
 
@@ -285,10 +289,8 @@ def _check_is_text(path: Path) -> None:
         begin = file.read(256)
     if begin[:2] in MARKS and begin[:4] != UTF_32:
         return
-    plain_begin = b"".join(begin.removeprefix(b"\xef\xbb\xbf").lower().split())
-    what = next((what for mark, what in OTHER_FILES.items() if plain_begin.startswith(mark)), "")
-    if MARKUP.match(plain_begin):
-        what = "a web page, perhaps of a login, or an XML document; download the table itself"
+    first = begin.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    what = next((what for form, what in OTHER_FILES.items() if re.match(form, first)), "")
     first_line = begin.partition(b"\n")[0]
     if not what and not CONTROLS.isdisjoint(first_line):
         what = "binary data, or text in UTF-16 or UTF-32 without its mark; save it as CSV in UTF-8"

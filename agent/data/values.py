@@ -164,7 +164,9 @@ def plain_number(number: float) -> str:
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-PLAUSIBLE_YEARS = (1990, 2100)  # of times as numbers: 1700000000 is a time, 3 is none
+SHEET_DAY = datetime(1899, 12, 30)  # from which spreadsheets count: 45931.25 is six o'clock
+SHEET_DAYS = (32_874.0, 73_051.0)  # from 1990 to 2099
+PLAUSIBLE = (631_152_000, 4_133_980_800)  # seconds from 1990 to 2100: 1700000000 is a time, 3 none
 WRITTEN_YEARS = (1700, 2100)  # of dates in texts, as typed values, and as eight digits or more
 FACTORS = (1, 1e3, 1e6, 1e9)  # numbers count seconds, milliseconds, microseconds or nanoseconds
 FIRST_OF_SIX_DIGITS = 2021
@@ -210,24 +212,20 @@ def moment_of(cell: object) -> datetime | None:
 
 
 def moment_counted(number: float) -> datetime | None:
-    """A point in time as a number: 20251025, 20251025130000, or since 1970; None if its year is not a likely one."""
+    """A point in time as a number: 20251025, 20251025130000, since 1970, or days of a spreadsheet; None if its year is not a likely one."""
     if not math.isfinite(number):
         return None
     if number > 0 and number == int(number) and (form := COMPACT.get(len(str(int(number))))):
-        moment = moment_in_form(str(int(number)), form)
-        if moment is not None and _is_likely(moment):
+        if (moment := moment_in_form(str(int(number)), form)) is not None and _is_likely(moment):
             return moment
         # 251025: from 2021 on no year and month has the same digits
         if form == "%Y%m" and (moment := moment_in_form(str(int(number)), "%y%m%d")) is not None:
             return moment if FIRST_OF_SIX_DIGITS <= moment.year < WRITTEN_YEARS[1] else None
-    least, most = PLAUSIBLE_YEARS
+    if SHEET_DAYS[0] <= number < SHEET_DAYS[1]:
+        return SHEET_DAY + timedelta(seconds=round(number * 86_400))
     for factor in FACTORS:
-        try:
-            moment = EPOCH + timedelta(seconds=number / factor)
-        except (OverflowError, ValueError):
-            continue
-        if least <= moment.year <= most:
-            return moment
+        if PLAUSIBLE[0] <= number / factor < PLAUSIBLE[1]:
+            return EPOCH + timedelta(seconds=number / factor)
     return None
 
 

@@ -343,8 +343,9 @@ def try_cells(
     in_process: bool = False,
     known: KnownRows = NONE_KNOWN,
     track: Sequence[str] = (),
+    complain: Callable[..., None] = log.warning,
 ) -> CellsTried:
-    """As `run_cells`, but a cell that cannot be run does not keep the others from running.
+    """As `run_cells`, but a cell that cannot be run does not keep the others from running: `complain` is told of it.
 
     If a method fails before its first round, its other seeds on the same partition are not tried: they would fail in the
     same way. Raises UserError, before anything starts, if a cell's folder holds a run of another scenario.
@@ -379,7 +380,7 @@ def try_cells(
                 failures[cell.name] = why = str(error)
                 if not _has_begun(folder):
                     impossible[method] = why
-                log.warning("cell %s cannot be run: %s", cell.name, why)
+                complain("cell %s cannot be run: %s", cell.name, why)
                 continue
             if result is None:
                 return CellsTried(stopped=True, failures=failures)

@@ -267,8 +267,7 @@ def failed(failures: Mapping[str, str]) -> UserError:
     first, *others = failures
     text = f"cell {first}: {failures[first]}"
     if others:
-        names = ", ".join(others)
-        text += f" ({len(others)} more cells failed: {names})"
+        text += f" ({len(others)} more cells failed: {', '.join(others)})"
     return UserError(text)
 
 

@@ -1,4 +1,4 @@
-"""Rows of JSON: an object in each line, as loggers of MQTT write them, or all objects in a list.
+"""Rows of JSON: an object in each line, as loggers of MQTT write them, all objects in a list, or an object with a list for each column.
 
 Nested objects are spread, `{"payload": {"temp": 20}}` to the column `payload.temp`; so are objects in a text. A column is a key of
 any row; where a row lacks it, its cell is missing, or 0 if the task has it among `read.zeros`.
@@ -23,6 +23,7 @@ from covey.shared.scenario.columns import Notation
 
 DEEPEST = 16  # objects within one another
 LONGEST = 512  # characters of a name whose object is spread: each cell in it has the name again
+FORMS = 'expected a list of objects, an object in each line, or a list for each column: {"temp": [20.1, 20.4], "state": ["ok", "worn"]}'
 MOST_AXES = 64  # numbers of a list that are cells of their own, such as those of an accelerometer
 Row = dict[str, Any]
 
@@ -91,17 +92,57 @@ def open_json(
 
 
 def _of_file(path: Path, text: str) -> Iterator[tuple[int, Row | None]]:
-    """The rows of a list, or of lists in it; else those of lines."""
-    if not text.lstrip("\ufeff \r\n\t").startswith("["):
+    """The rows of a list, of lists in it, or of an object of columns; else those of lines."""
+    begin = text.lstrip("\ufeff \r\n\t")[:1]
+    found = _value(text)
+    if isinstance(found, Mapping):
+        found = _rows_of(path, found)
+    if (
+        found is None
+        and begin == "{"
+        and isinstance(_value(text.strip().partition("\n")[0]), Mapping)
+    ):
         yield from _lines(path, text)
         return
-    found = _value(text)
     if not isinstance(found, list):
         fault = "not JSON, or cut short"
         raise DataError(f"{path}: {fault}; copy it again", public=f"the file is {fault}")
     for one in found:
         for row in one if isinstance(one, list) else [one]:
             yield 0, _row(row)
+
+
+def _rows_of(path: Path, value: Mapping[str, Any]) -> list[Row]:
+    """The rows of an object: of the one list of objects in it, of its columns, or as pandas writes them. DataError for another one."""
+    tables = [one for one in value.values() if isinstance(one, list) and one]
+    named = [one for one in tables if all(isinstance(row, Mapping) for row in one)]
+    if len(named) == 1:
+        return [dict(row) for row in named[0]]
+    names = value.get("columns")
+    split = [one for one in tables if all(isinstance(row, list) for row in one)]
+    if isinstance(names, list) and len(split) == 1:
+        return [dict(zip(map(str, names), row, strict=False)) for row in split[0]]
+    cells = dict(_columns(value, ""))
+    lengths = {len(own) for own in cells.values() if isinstance(own, list)}
+    if len(lengths) == 1:
+        [rows] = lengths
+        columns = [own if isinstance(own, list) else [own] * rows for own in cells.values()]
+        return [dict(zip(cells, row, strict=True)) for row in zip(*columns, strict=True)]
+    fault = "one object of JSON, and no table"
+    if lengths:
+        fault += f": lists of {min(lengths)} to {max(lengths)} values"
+    raise DataError(f"{path}: {fault}; {FORMS}", public=f"the file is {fault}; {FORMS}")
+
+
+def _columns(value: Mapping[str, Any], begin: str) -> Iterator[tuple[str, Any]]:
+    """The columns of an object, by the names of all keys above them: lists, or objects that have numbers of rows as keys."""
+    for key, own in value.items():
+        if not isinstance(own, Mapping):
+            yield begin + key, own
+        elif own and all(map(str.isdigit, own)):
+            yield begin + key, [*own.values()]
+        else:
+            yield from _columns(own, f"{begin}{key}.")
 
 
 def _lines(path: Path, text: str) -> Iterator[tuple[int, Row | None]]:

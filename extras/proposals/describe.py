@@ -15,7 +15,7 @@ from typing import Any, Literal
 from covey.agent.data.cells import BadCells, Cells
 from covey.agent.data.notation import FALLBACK, FoundNotation, encoding_of, is_utf8, notation_of
 from covey.agent.data.table_files import USUAL, open_table
-from covey.agent.data.values import Value, moment_counted, spelled, value_of
+from covey.agent.data.values import SHEET_DAYS, Value, moment_counted, spelled, value_of
 from covey.agent.data_place import text_of
 from covey.shared.errors import DataError
 from covey.shared.scenario.classes import WordFacts, facts_of, name_parts, why_no_classes
@@ -28,12 +28,18 @@ MAX_STRANGE = 3  # words in a column of numbers in the description
 FEW_VALUES = 20  # a column with at most this number of different values may name classes
 LAYOUT = ("names", "join", "pivot", "zeros")  # of `Notation`, which no cell shows
 EXAMINED_ROWS = 1000  # in which the notation of a file is looked for
-TIME_WORDS = (
-    "time",
+DATE_WORDS = (
     "date",
+    "datum",
     "stamp",
     "yyyy",
-)  # in the name of a column that holds times as numbers
+)  # in the name of a column that holds dates as numbers
+TIME_WORDS = (*DATE_WORDS, "time", "zeit")
+# the last word in the name of a column whose whole numbers name things
+THINGS = frozenset(
+    ("id", "sensor", "device", "node", "gateway", "station", "machine", "meter", "probe", "logger", "mote", "host", "tag", "channel",
+     "geraet", "gerat", "maschine", "anlage", "zahler", "knoten")
+)  # fmt: skip
 LEAST_COMPACT = 5  # different dates of eight digits or more, which are no accident
 LARGE = 1e7  # of numbers that may be times
 LEAST_DATE = 1e5  # of those with the name of a time: 251025
@@ -73,6 +79,12 @@ class ColumnDescription:
     words: WordFacts  # figures of its values as words
     steps: Steps = ""  # of whole numbers from row to row
     dates_only: bool = False  # of times: all of them are at 0:00
+
+    @property
+    def names_things(self) -> bool:
+        """Whether whole numbers are names: node 3 is not three times node 1."""
+        are_few = self.kind == "whole" and not self.is_unique and self.distinct <= FEW_VALUES
+        return are_few and is_thing(self.name) and (self.smallest or 0) >= 0
 
     @property
     def has_no_letters(self) -> bool:
@@ -278,6 +290,11 @@ def _check_first_row(
         )
 
 
+def is_thing(name: str) -> bool:
+    """Whether a column has the name of a number that names things."""
+    return not THINGS.isdisjoint(name_parts(name)[-1:])
+
+
 def shape_of(word: str) -> str:
     """A word without what it holds: a description leaves its device."""
     return re.sub(
@@ -301,6 +318,8 @@ class _Column:
         self._times = 0  # texts and dates, not numbers
         self._counted_times = 0  # numbers that may be times
         self._compact = 0  # of these, as 20251025
+        self._sheet_days = 0  # and as a spreadsheet has them
+        self._clock_times = 0  # of these, a time of the day with whole minutes or seconds
         self._midnights = 0
         self._strange: dict[str, None] = {}  # the first cells that are none of these
         self._smallest = math.inf
@@ -352,6 +371,11 @@ class _Column:
         self._rising += number > self._last
         self._falling += number < self._last
         self._last = number
+        if self._is_named_time and SHEET_DAYS[0] <= number < SHEET_DAYS[1]:
+            self._sheet_days += 1
+            self._clock_times += round(number, 3) != number and _is_on_the_clock(number)
+            self._midnights += number.is_integer()
+            return
         is_large = abs(number) >= (LEAST_DATE if self._is_named_time else LARGE)
         if is_large and (moment := moment_counted(number)) is not None:
             self._counted_times += 1
@@ -417,6 +441,9 @@ class _Column:
 
     def _are_times(self) -> bool:
         """Numbers that are all points in time of a likely year: by the column's name, or as 20251025 and 20251025130000."""
+        if self._sheet_days == self._present:
+            is_date = any(word in self._name.lower() for word in DATE_WORDS)
+            return is_date or 2 * self._clock_times > self._present  # else seconds of a day
         if self._counted_times < self._present:
             return False
         if self._compact == self._present and len(self._counts) >= LEAST_COMPACT:
@@ -427,6 +454,12 @@ class _Column:
     def _is_named_time(self) -> bool:
         name = self._name.lower()
         return any(word in name for word in TIME_WORDS) or "ts" in name_parts(name)[-1:]
+
+
+def _is_on_the_clock(days: float) -> bool:
+    """Whether days with at least five decimals have whole minutes, or with six whole seconds."""
+    minutes, seconds = days * 1440, days * 86_400
+    return abs(minutes - round(minutes)) < 0.01 or abs(seconds - round(seconds)) < 0.05
 
 
 def _targets(columns: tuple[ColumnDescription, ...], rows: int) -> tuple[str, ...]:

@@ -228,7 +228,7 @@ def _readings(path: Path, table: TableDescription) -> _Readings | None:
     names = [
         one
         for one in columns
-        if one.kind == "word" and not one.missing and not one.is_key
+        if (one.kind == "word" or one.names_things) and not one.missing and not one.is_key
         and one.distinct <= min(MOST_NAMES, table.rows / LEAST_READINGS)
     ]  # fmt: skip
     if not times or not names or table.rows < 2 * LEAST_READINGS:

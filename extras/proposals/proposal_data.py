@@ -28,6 +28,7 @@ from covey.extras.proposals.describe import (
     MAX_SHOWN,
     ColumnDescription,
     TableDescription,
+    is_thing,
     lists_words,
     shape_of,
 )
@@ -97,9 +98,12 @@ def find_series(path: Path, table: TableDescription) -> SeriesFacts | None:
         codes[name] = np.array(listed, np.int64)
     whole = np.zeros(len(times), np.int64)
     is_one = _rises(times, whole)
-    groups: list[str] = []
-    if not is_one:
-        groups = [name for name, own in codes.items() if _rises(times, own)]
+    groups = [
+        name
+        for name, own in codes.items()
+        if (not is_one or _take_turns(name, times, own)) and _rises(times, own)
+    ]
+    is_one = is_one and not groups
     if not is_one and not groups:
         return None
     runs: dict[str, float] = {}
@@ -187,6 +191,21 @@ def _rises(times: Float64, series: Codes) -> bool:
     inside = np.diff(series[order]) == 0
     own = steps[inside]
     return bool((own >= 0).all() and (own > 0).mean() >= MOSTLY)
+
+
+def _take_turns(name: str, times: Float64, codes: Codes) -> bool:
+    """Whether rows in the order of time are of several things, one after the other: a window of them all would be of none.
+
+    A weekday or an hour takes turns too, in even steps.
+    """
+    count = int(codes.max()) + 1
+    if is_thing(name):
+        return count > 1 and _mean_run(codes, np.zeros_like(codes)) < 2
+    if not 1 < count <= len(codes) // 2 or (codes[count:] == codes[:-count]).mean() < MOSTLY:
+        return False
+    steps = np.diff(times)
+    usual = [float(np.median(steps[place::count])) for place in range(count)]
+    return max(usual) > 2 * min(usual)
 
 
 def _mean_run(codes: Codes, series: Codes) -> float:
@@ -359,9 +378,11 @@ def _column_facts(column: ColumnDescription, rows: int, words: Collection[str]) 
     present = rows - column.missing
     faults = 0 if column.kind == "time" else present - max(column.numbers, column.times)
     kind = _kind(column)
-    if kind == "word" and faults < FEW_FAULTS * present:
+    if column.names_things:
+        kind = "word"
+    elif kind == "word" and faults < FEW_FAULTS * present:
         kind = "number" if column.numbers else "time"
-    is_number = column.kind in NUMBERS or kind == "number"
+    is_number = kind == "number"
     if is_number:
         kind = "number"
     values = _values(column, words, is_number=is_number)
@@ -369,7 +390,7 @@ def _column_facts(column: ColumnDescription, rows: int, words: Collection[str]) 
         name=column.name,
         cells=rows,
         missing=column.missing,
-        numbers=column.numbers,
+        numbers=0 if column.names_things else column.numbers,
         faults=faults if kind in ("number", "time") else 0,
         strange=_strange(column, kind),
         kind=kind,

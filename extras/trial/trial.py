@@ -26,7 +26,6 @@ from covey.coordinator.view.printed import json_line, results_table, show_words
 from covey.coordinator.view.table import Table, columns_of
 from covey.extras.compare.compare import try_cells
 from covey.extras.compare.comparison_files import finished_rows
-from covey.extras.compare.dask_cells import failed
 from covey.extras.compare.grid import Cell, grid
 from covey.extras.compare.rows import TITLES, ComparisonRow
 from covey.extras.compare.verdict import Verdict, deciding, fields, verdicts
@@ -100,7 +99,7 @@ def try_command(
     write_atomically(place, proposal.to_yaml().encode())
     named = {agent_name(i, len(sources)): file_of(source).name for i, source in enumerate(sources)}
     seconds = round(time.monotonic() - begun)
-    odd = [*proposal.remarks(), *(f"failed: {cell}: {why}" for cell, why in failures.items())]
+    odd = [*proposal.remarks(), *(f"no figure: {way}: {why}" for way, why in failures.items())]
     answer = answer_of(plan, rows, named)
     steps = next_steps(sources[0], place)
     if as_json:
@@ -259,7 +258,7 @@ def _place(to: Path | None, proposal: Proposal) -> Path:
 
 
 def _tried(plan: Scenario, sources: Sequence[str]) -> tuple[list[ComparisonRow], Mapping[str, str]]:
-    """The rows of all methods, and why some failed. UserError where all did, KeyboardInterrupt where the user stopped it."""
+    """The rows of all methods, and why some ways failed. UserError where all did, KeyboardInterrupt where the user stopped it."""
     with tempfile.TemporaryDirectory(prefix="covey-try-") as place, _bar(plan) as observing:
         folder = Path(place) / "devices"
         folder.mkdir()
@@ -269,12 +268,26 @@ def _tried(plan: Scenario, sources: Sequence[str]) -> tuple[list[ComparisonRow],
         fleet = {"agents": len(sources), "data": str(folder), "partition": rule}
         whole = from_mapping({**plan.model_dump(mode="json"), "fleet": fleet})
         options = RunOptions(Path(place) / "run")
-        outcome = try_cells(whole, options, (), observing, in_process=True)
+        outcome = try_cells(
+            whole, options, (), observing, in_process=True, complain=lambda *_: None
+        )
         if outcome.stopped:
             raise KeyboardInterrupt
-        if len(outcome.failures) == len(grid(whole)):
-            raise failed(outcome.failures)
-        return finished_rows(whole, options.folder), outcome.failures
+        failures = {
+            WAYS[cell.label]: outcome.failures[cell.name]
+            for cell in grid(whole)
+            if cell.name in outcome.failures
+        }
+        if len(failures) == len(METHODS):  # of data that cannot be read, each way says the same
+            raise UserError(_as_named("; ".join(dict.fromkeys(failures.values())), folder, sources))
+        return finished_rows(whole, options.folder), failures
+
+
+def _as_named(why: str, folder: Path, sources: Sequence[str]) -> str:
+    """A reason that names the database whose rows were copied."""
+    for number, source in enumerate(sources):
+        why = why.replace(f"{folder / f'{number:05}'}.jsonl", str(file_of(source)))
+    return why
 
 
 @contextlib.contextmanager

@@ -81,9 +81,7 @@ def _check_leaf(item: Any) -> None:
 
 
 def holds_rows(path: Path) -> bool:
-    """Whether a file is a list in JSON, or has an object in each line, as far as its beginning shows."""
+    """Whether a file holds data in JSON, and no description of data, as far as its beginning shows."""
     with path.open("rb") as file:
-        begin = file.read(1 << 16).removeprefix(codecs.BOM_UTF8).strip()
-    return begin.startswith(b"[") or (
-        begin.startswith(b"{") and b"}\n{" in begin.replace(b"\r", b"")
-    )
+        begin = file.read(1 << 10).removeprefix(codecs.BOM_UTF8).strip()
+    return begin.startswith((b"[", b"{")) and b'"covey data description ' not in begin

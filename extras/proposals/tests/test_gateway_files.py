@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from covey.extras.proposals.describe import describe_table
 from covey.extras.proposals.init import described
 from covey.extras.proposals.proposal import checked, propose
 from covey.extras.proposals.proposal_data import describe, describe_all
-from covey.shared.errors import DataError
+from covey.shared.errors import DataError, UserError
 from covey.shared.scenario.columns import Notation, Pivot
 from covey.shared.scenario.task import Task
 
@@ -184,6 +184,36 @@ def test_lines_keep_their_numbers_below_comments(tmp_path: Path) -> None:
         rows_of(path, ignore=["time"])
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('weather,station=s1 temp=22.5,vib=0.7,state="ok" 1760000000000000000', "line protocol of InfluxDB"),
+        ("cpu,host=a,cpu=cpu0 usage_idle=97.2 1760000000000000000", "line protocol of InfluxDB"),
+        ("room temp=22.5", "line protocol of InfluxDB"),
+        ('plant/gw1/pump {"temp": 22.5, "state": "ok"}', "a log of MQTT"),
+        ('2025-10-01T00:00:00 plant/gw1/pump {"temp": 22.5}', "a log of MQTT"),
+        ('1760000000 plant/gw1/pump {"temp": 22.5}', "a log of MQTT"),
+        ('2025-10-01 00:00:00+0200 plant/gw1 {"temp": 22.5}', "a log of MQTT"),
+        ("plant/gw1/pump/temp 22.5", "a log of MQTT"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("suffix", ["csv", "txt", "log"])
+def test_lines_of_another_program_are_named_with_what_to_do(
+    tmp_path: Path, line: str, words: str, suffix: str
+) -> None:
+    path = file(tmp_path, *[line] * 40, name=f"gw.{suffix}")
+    for read in (lambda: describe(path), lambda: read_table(Path(path))):
+        with pytest.raises(DataError, match=f"not a table but .*{words}; "):
+            read()
+
+
+@pytest.mark.parametrize("header", ["km/h wind,state", "a b=c,d", "time,m/s 10 min,state"])
+def test_names_with_signs_are_names(tmp_path: Path, header: str) -> None:
+    width = header.count(",")
+    rows = [",".join(["1.5", *(f"{row % 7}" for _ in range(width))]) for row in range(20)]
+    assert describe_table(Path(file(tmp_path, header, *rows))).rows == 20
+
+
 def test_files_without_column_names_become_a_task_that_reads_them(tmp_path: Path) -> None:
     bare = file(tmp_path, *TABLE[1:], name="a.csv")
     newer = file(tmp_path, *TABLE, name="b.csv")  # the same logger, which writes its names by now
@@ -307,6 +337,58 @@ def test_things_of_one_kind_stay_rows(tmp_path: Path, header: str) -> None:
     assert any("R2 is high for that alone" in remark for remark in found.remarks)
 
 
+def of_sensors(folder: Path, name: str, ids: str, levels: str, *, at_once: bool = False) -> str:
+    """A reading of each of three sensors an hour, one after the other."""
+    rows = [
+        f"2025-10-{1 + hour // 24:02d} {hour % 24:02d}:{0 if at_once else place:02d}:00,{own},{float(level) + (hour * 7 + place) % 5 / 4}"
+        for hour in range(96)
+        for place, (own, level) in enumerate(zip(ids.split(), levels.split(), strict=True))
+    ]
+    return file(folder, f"time,{name},{'value' if name == 'sensor_id' else 'temp'}", *rows)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("ids", ["sa sb sc", "101 102 103"])
+@pytest.mark.parametrize("name", ["sensor_id", "device", "pump"])
+def test_series_of_several_sensors_are_forecast_apart(
+    tmp_path: Path, name: str, ids: str, at_once: bool
+) -> None:
+    """Numbers name things as words do, and a window holds rows of one of them, also where they take turns."""
+    path = of_sensors(tmp_path, name, ids, "20 21 20.5", at_once=at_once)
+    task = proposed(path)
+    assert task.window is not None
+    assert task.window.group == name
+    assert name not in task.columns
+    assert len(read_table(Path(path), task=task).rows) > 50
+
+
+@pytest.mark.parametrize("ids", ["sa sb sc", "101 102 103"])
+def test_sensors_of_unlike_levels_have_a_column_each(tmp_path: Path, ids: str) -> None:
+    path = of_sensors(tmp_path, "sensor_id", ids, "20 50 1000")
+    task = proposed(path)
+    assert task.read.pivot == Pivot(name="sensor_id", value="value", time="time", every="1h")
+    assert {*task.columns, task.target} == {"time", *ids.split()}
+    assert read_table(Path(path), task=task).features.shape == (96, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [("node", True), ("sensor_id", True), ("StoreID", True), ("cylinders", False), ("id", False)],
+)
+def test_numbers_that_name_a_few_things_are_words(
+    tmp_path: Path, name: str, category: bool
+) -> None:
+    """Node 3 is not three times node 1; of many things, or of each row, an id is none of them."""
+    few = [1 + row % 3 if name != "id" else 500 + 3 * row for row in range(60)]
+    rows = [f"{one},{20 + row % 7},{'ab'[row % 2]}" for row, one in enumerate(few)]
+    path = file(tmp_path, f"{name},temp,state", *rows)
+    task = proposed(path)
+    assert (name in task.categories) == category
+    if category:
+        assert task.categories[name] == ("1", "2", "3")
+        assert read_table(Path(path), task=task).features.shape[0] == 60
+
+
 @pytest.mark.parametrize(
     ("header", "times"),
     [
@@ -333,6 +415,47 @@ def test_a_time_in_parts_or_digits_is_a_time(tmp_path: Path, header: str, times:
     found = read_table(Path(path), task=task)
     assert found.moments == sorted(found.moments)
     assert len({*found.moments}) in (72, 24 if len(names) == 1 else 72)
+
+
+@pytest.mark.parametrize(
+    ("name", "days"),
+    [
+        ("date", [f"{45931 + row / 24:.6f}" for row in range(72)]),
+        ("Datum", [f"{45931 + row}" for row in range(72)]),
+        ("timestamp", [f"{45931.5 + row / 96}" for row in range(72)]),
+        ("time", [f"{45931 + row / 1440:.8f}" for row in range(72)]),
+        ("Zeitpunkt", [f"{45931 + row / 24:.5f}" for row in range(72)]),
+    ],
+)
+def test_days_as_a_spreadsheet_counts_them_are_times(
+    tmp_path: Path, name: str, days: list[str]
+) -> None:
+    rows = [f"{day},{20 + row % 5},{'ok' if row % 3 else 'worn'}" for row, day in enumerate(days)]
+    path = file(tmp_path, f"{name},temp,state", *rows)
+    task = proposed(path)
+    assert (task.times, task.tests_latest) == ((name,), True)
+    moments = read_table(Path(path), task=task).moments
+    assert str(datetime.fromtimestamp(moments[0], UTC))[:10] == "2025-10-01"
+    assert moments == sorted(moments)
+    assert round(moments[24] - moments[0]) == round(86_400 * (float(days[24]) - float(days[0])))
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("time", [f"{45000 + row / 2}" for row in range(72)]),  # seconds of a day
+        ("time", [f"{45000 + 10 * row}" for row in range(72)]),
+        ("runtime", [f"{45000 + 7 * row}" for row in range(72)]),
+        ("price", [f"{45931 + row / 24:.6f}" for row in range(72)]),
+    ],
+)
+def test_other_numbers_of_that_size_are_numbers(
+    tmp_path: Path, name: str, numbers: list[str]
+) -> None:
+    rows = [
+        f"{one},{20 + row % 5},{'ok' if row % 3 else 'worn'}" for row, one in enumerate(numbers)
+    ]
+    assert proposed(file(tmp_path, f"{name},temp,state", *rows)).times == ()
 
 
 @pytest.mark.parametrize("clock", ["counts", "date"])
@@ -395,6 +518,60 @@ def test_objects_of_json_are_rows(tmp_path: Path, name: str, text: str) -> None:
     assert described([str(path)])[0].samples == 60, (
         "`coordinator init` takes it for data, not for a description"
     )
+
+
+def columns_of(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {key: [row[key] for row in rows] for key in rows[0]}
+
+
+FLAT = [{"at": one["at"], **one["payload"]} for one in objects()]
+LISTS = columns_of(FLAT)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        LISTS,
+        {"unit": "C", **LISTS},  # what all rows have in common
+        {key: dict(enumerate(own)) for key, own in LISTS.items()},  # as pandas writes it
+        {"columns": [*LISTS], "index": [*range(60)], "data": [[*one.values()] for one in FLAT]},
+        {"count": 60, "readings": FLAT},  # the answer of a web service
+        {"at": LISTS["at"], "payload": columns_of([one["payload"] for one in objects()])},
+    ],
+    ids=["lists", "common", "pandas", "split", "answer", "nested"],
+)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_object_of_columns_in_json_is_a_table(
+    tmp_path: Path, content: dict[str, Any], indent: int | None
+) -> None:
+    path = tmp_path / "gw.json"
+    path.write_text(json.dumps(content, indent=indent), "utf-8")
+    [found] = described([str(path)])
+    assert found.samples == 60
+    names = [column.name.removeprefix("payload.") for column in found.columns]
+    assert [name for name in names if name != "unit"] == ["at", "temp", "state"]
+    task = proposed(str(path), target=found.columns[-1].name)
+    temps = read_table(path, task=task).features[:, task.columns.index(found.columns[-2].name)]
+    assert temps.tolist() == [20 + row / 8 for row in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"name": "gw", "port": 1883}', "one object of JSON"),
+        ('{"a": [1, 2, 3], "b": [1, 2]}', "lists of 2 to 3 values"),
+        ('{\n "a": [1, 2,\n', "not JSON, or cut short"),
+    ],
+)
+def test_another_object_of_json_is_refused_with_the_forms_that_are_read(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    path = tmp_path / "gw.json"
+    path.write_text(text, "utf-8")
+    for read in (lambda: described([str(path)]), lambda: read_table(path)):
+        with pytest.raises(UserError, match=words) as caught:
+            read()
+        assert "cut short" in words or "an object in each line" in str(caught.value)
 
 
 def test_numbers_in_a_list_of_json_are_cells_of_their_own(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_proposal_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None
 
 def test_data_that_cannot_be_read_is_an_error_of_the_user(tmp_path: Path) -> None:
     path = tmp_path / "empty.json"
-    path.write_text("{}")
+    path.write_text('{"form": "covey data description 1"}')
     done = CliRunner().invoke(app, ["init", "--from", str(path)])
     assert done.exit_code == 2
     assert "expected what `agent check --propose --json` prints" in done.stderr

@@ -170,6 +170,23 @@ def test_a_table_without_anything_to_predict_is_named_by_what_it_has(tmp_path: P
     assert "expected columns between" in text
 
 
+def test_a_row_that_cannot_be_read_is_said_once_in_the_words_of_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each of the three ways reads the same rows, and a newcomer has heard of no cell."""
+    first, second = tables(tmp_path, 2)
+    rows = Path(first).read_text("utf-8").splitlines()
+    rows[7] = "0.1,loud,0.2,good"
+    Path(first).write_text("\n".join(rows) + "\n", "utf-8")
+    done = tried(first, second, "--target", "state", "--out", str(tmp_path / "pump.yaml"))
+    assert done.exit_code == 2
+    said = " ".join((done.stderr + caplog.text).split())
+    assert said.count("'loud' is not a number") == 1
+    assert f"{first}: row 7 (line 8), column 'noise'" in said
+    assert "local" not in said
+    assert "cell" not in said
+
+
 def test_for_one_file_the_message_shows_how_to_divide(tmp_path: Path) -> None:
     done = tried(*tables(tmp_path, 1), "--target", "state")
     assert done.exit_code == 2
@@ -235,6 +252,21 @@ def test_the_simulated_devices_have_the_rows_that_the_query_gives(tmp_path: Path
     lines = (tmp_path / "00000.jsonl").read_text("utf-8").splitlines()
     assert [tuple(json.loads(line).values()) for line in lines] == expected
     assert len(expected) == DAY
+
+
+def test_a_row_of_a_query_that_cannot_be_read_names_the_database(tmp_path: Path) -> None:
+    sources = []
+    for number in (1, 2):
+        with closing(sqlite3.connect(tmp_path / f"home-{number}.db")) as base, base:
+            base.execute("CREATE TABLE t (heat, state)")
+            rows = [(f"{row / 7}", "on" if row % 3 else "off") for row in range(60)]
+            rows[5] = ("loud", "on")
+            base.executemany("INSERT INTO t VALUES (?, ?)", rows)
+        sources.append(f"sqlite:{tmp_path}/home-{number}.db?table=t")
+    done = tried(*sources, "--target", "state", "--out", str(tmp_path / "homes.yaml"))
+    said = " ".join(done.stderr.split())
+    assert "home-1.db: row 6" in said
+    assert "covey-try" not in said
 
 
 def test_two_queries_of_one_database_are_two_devices_and_one_is_one(tmp_path: Path) -> None:
