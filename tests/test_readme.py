@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 SHOWN = re.compile(r"```text\n(.*?)```", re.DOTALL)
 ANSWER = re.compile(r"^\w+(?:, \d+ groups)?: accuracy in use.*?└[─┴]+┘\n", re.DOTALL | re.MULTILINE)
+OF_A_LOG = re.compile(r"\d{4}-\d\d-\d\d ")  # a line of a pipe, which stays one line
 CONCEPTS = ("fleet", "agent", "coordinator", "broker", "scenario", "method", "group", "figure")
 
 
@@ -38,7 +39,10 @@ def coordinator(words: str, folder: Path) -> str:
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    printed = [*lines, *done.stderr.splitlines()]
+    assert [line for line in printed if len(line) > 80 and not OF_A_LOG.match(line)] == []
+    return "".join(f"{line}\n" for line in lines)
 
 
 @pytest.mark.whole

@@ -345,7 +345,7 @@ def try_cells(
     track: Sequence[str] = (),
     complain: Callable[..., None] = log.warning,
 ) -> CellsTried:
-    """As `run_cells`, but a cell that cannot be run does not keep the others from running: `complain` is told of it.
+    """As `run_cells`, but a cell that cannot be run does not keep the others from running: `complain` gets it.
 
     If a method fails before its first round, its other seeds on the same partition are not tried: they would fail in the
     same way. Raises UserError, before anything starts, if a cell's folder holds a run of another scenario.

@@ -11,8 +11,8 @@ import yaml
 
 from covey.shared.sentences import printable
 
-WIDTH = 110  # of a line of the scenario
-LIST_WIDTH = 100  # of a line with items of a list
+WIDTH = 80  # of a line of the scenario
+LIST_WIDTH = 72  # of a line with items of a list
 SHORT_ITEM = 12  # characters; items up to this are written several on a line
 MANY_ITEMS = 20  # and so are more items than these, whatever their length
 INDENT = "  "

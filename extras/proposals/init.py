@@ -17,13 +17,13 @@ import typer
 from covey.coordinator.odd import Odd
 from covey.extras.doctor.examine import Facts, examine
 from covey.extras.doctor.moments import columns_of_descriptions, target_of
-from covey.extras.proposals.choices import Proposal
+from covey.extras.proposals.choices import WIDTH, Proposal
 from covey.extras.proposals.description import DataDescription, is_description, read_description
 from covey.extras.proposals.proposal import propose
 from covey.shared.errors import UserError
 from covey.shared.programs.child import environment, python
+from covey.shared.programs.terminal import Terminal
 from covey.shared.scenario.task import Task
-from covey.shared.sentences import printable_lines
 from covey.shared.storage.files import write_atomically
 
 FAILURE_MARK = "error: "
@@ -94,8 +94,9 @@ def init_command(
         print(proposal.to_yaml(), end="")
     else:
         write_atomically(to, proposal.to_yaml().encode())
+    said = Terminal(stderr=True)
     for remark in proposal.remarks():
-        typer.echo(printable_lines(remark), err=True)
+        said.print(remark, highlight=False, width=min(said.width, WIDTH))
     place = "FILE" if to is None else shlex.quote(str(to))
     before = "write this to a file (--out FILE), then " if to is None else ""
     typer.echo(f"next: {before}coordinator validate {place}", err=True)

@@ -29,7 +29,7 @@ from covey.extras.compare.comparison_files import finished_rows
 from covey.extras.compare.grid import Cell, grid
 from covey.extras.compare.rows import TITLES, ComparisonRow
 from covey.extras.compare.verdict import Verdict, deciding, fields, verdicts
-from covey.extras.proposals.choices import Proposal
+from covey.extras.proposals.choices import WIDTH, Proposal
 from covey.extras.proposals.description import DataDescription
 from covey.extras.proposals.fleet_columns import fleet_columns
 from covey.extras.proposals.init import described, odd_among
@@ -47,8 +47,10 @@ from covey.shared.sentences import some
 from covey.shared.storage.files import write_atomically
 
 ROUNDS = 10  # half of those that `init` proposes, for an answer within a minute
-WIDTH = 80  # of a line
-# What a method or a reference is in plain words, in the order of the table.
+MANY = (
+    4096  # samples of a device: with more of them steps are larger, for an answer in about a minute
+)
+# methods and references in plain words, in the order of the table
 WAYS: Mapping[str, str] = {
     "local": "alone",
     "fedavg": "one model",
@@ -94,7 +96,7 @@ def try_command(
     proposal = propose(devices, target=target or None)
     proposal.odd += [odd.sentence for odd in odd_among(devices, proposal)]
     place = _place(to, proposal)
-    plan = planned(proposal)
+    plan = planned(proposal, max(device.samples for device in devices))
     rows, failures = _tried(plan, sources)
     write_atomically(place, proposal.to_yaml().encode())
     named = {agent_name(i, len(sources)): file_of(source).name for i, source in enumerate(sources)}
@@ -170,9 +172,11 @@ def ask_for_target(devices: Sequence[DataDescription], target: str) -> None:
     raise UserError(f"{what}; choose one with --target: {some(found, MOST_NAMED)}")
 
 
-def planned(proposal: Proposal) -> Scenario:
-    """The proposal as it is trained: for fewer rounds, with the methods of `WAYS` on its seed."""
+def planned(proposal: Proposal, samples: int) -> Scenario:
+    """The proposal as it is trained: for fewer rounds, with the methods of `WAYS` on its seed, and of many `samples` more at once."""
     content = proposal.content()
+    training = content["training"]
+    training["batch"] *= max(1, min(samples // MANY * 2, 8))
     compare = {"methods": [{"name": name} for name in METHODS], "seeds": [proposal.seed]}
     rounds = content["rounds"] | {"count": ROUNDS}
     return from_mapping(content | {"rounds": rounds, "compare": compare})
@@ -278,7 +282,7 @@ def _tried(plan: Scenario, sources: Sequence[str]) -> tuple[list[ComparisonRow],
             for cell in grid(whole)
             if cell.name in outcome.failures
         }
-        if len(failures) == len(METHODS):  # of data that cannot be read, each way says the same
+        if len(failures) == len(METHODS):  # data that cannot be read are so in each way
             raise UserError(_as_named("; ".join(dict.fromkeys(failures.values())), folder, sources))
         return finished_rows(whole, options.folder), failures
 

@@ -130,18 +130,40 @@ def test_three_files_become_a_verdict_and_a_scenario(tmp_path: Path) -> None:
     assert found["next"][-1] == f"coordinator run {place}"
 
 
+def test_what_is_printed_and_written_fits_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the terminal, and with remarks on both files."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    names = [Path(one).name for one in tables(tmp_path, 2)]
+    for name in names:
+        head, *rows = Path(name).read_text("utf-8").splitlines()
+        keys = [f"{head},part", *(f"{row},TEIL-{number:05}" for number, row in enumerate(rows))]
+        Path(name).write_text("\n".join(keys) + "\n", "utf-8")
+    done = tried(*names, "--target", "state", "--out", "pump.yaml")
+    assert done.exit_code == 0, done.output
+    sources = [word for name in names for word in ("--from", name)]
+    proposed = CliRunner().invoke(app, ["init", *sources, "--target", "state"])
+    assert "'part' is not used" in " ".join(proposed.stderr.split())
+    printed = [done.stdout, done.stderr, proposed.stdout, proposed.stderr]
+    lines = "\n".join([*printed, Path("pump.yaml").read_text("utf-8")]).splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+
+
 def test_a_trial_has_fewer_rounds_than_the_proposal_and_the_methods_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans: list[Scenario] = []
 
-    def watched(proposal: Proposal) -> Scenario:
-        plans.append(planned(proposal))
+    def watched(proposal: Proposal, samples: int) -> Scenario:
+        plans.extend([planned(proposal, samples), planned(proposal, 50_000)])
         raise UserError("enough")
 
     monkeypatch.setattr("covey.extras.trial.trial.planned", watched)
     assert tried(*tables(tmp_path), "--target", "state", "--out", "pumps.yaml").exit_code == 2
-    [plan] = plans
+    [plan, large] = plans
+    assert large.training.batch == 8 * plan.training.batch
     assert plan.rounds.count == ROUNDS < 20
     assert plan.compare is not None
     assert [method.label for method in plan.compare.methods] == [*METHODS]
