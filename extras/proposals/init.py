@@ -94,9 +94,8 @@ def init_command(
         print(proposal.to_yaml(), end="")
     else:
         write_atomically(to, proposal.to_yaml().encode())
-    said = Terminal(stderr=True)
     for remark in proposal.remarks():
-        said.print(remark, highlight=False, width=min(said.width, WIDTH))
+        Terminal(stderr=True).print(remark, highlight=False, width=WIDTH)
     place = "FILE" if to is None else shlex.quote(str(to))
     before = "write this to a file (--out FILE), then " if to is None else ""
     typer.echo(f"next: {before}coordinator validate {place}", err=True)

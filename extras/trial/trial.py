@@ -47,9 +47,7 @@ from covey.shared.sentences import some
 from covey.shared.storage.files import write_atomically
 
 ROUNDS = 10  # half of those that `init` proposes, for an answer within a minute
-MANY = (
-    4096  # samples of a device: with more of them steps are larger, for an answer in about a minute
-)
+MANY = 4096  # samples of a device, from which steps are larger: an answer takes about a minute
 # methods and references in plain words, in the order of the table
 WAYS: Mapping[str, str] = {
     "local": "alone",
