@@ -240,7 +240,7 @@ def environment(root: Path) -> dict[str, str]:
 def run_tests(copy: Path, files: Sequence[str]) -> None:
     """Run files of tests in the copy. Raises CalledProcessError if one fails."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not whole"]
-    command += files
+    command += ["-n", "2", "--dist", "loadfile", *files]
     subprocess.run(command, cwd=copy, env=environment(copy), check=True)
 
 

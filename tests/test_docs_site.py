@@ -20,6 +20,8 @@ PAGES = re.compile(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=\"(?:https?:)?
 STYLES = re.compile(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//")
 LIMIT_S = 240.0
 
+pytestmark = pytest.mark.whole  # its pages have the keys, commands and classes of all extras
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -102,7 +104,6 @@ def words(page: Path) -> int:
     return len(HIDDEN.sub("", GENERATED.sub("", page.read_text("utf-8"))).split())
 
 
-@pytest.mark.whole
 def test_the_reference_is_what_the_programs_say() -> None:
     """Pages are read on a code host too, where nothing fills them."""
     code = "import sys; sys.path.insert(0, 'scripts'); import docs_site; from pathlib import Path; "
@@ -134,7 +135,6 @@ LINKED = [
 ]
 
 
-@pytest.mark.whole
 def test_every_link_of_a_page_leads_to_a_file() -> None:
     for page in LINKED:
         targets = LINK.findall(CODE.sub("", page.read_text("utf-8")))

@@ -280,7 +280,8 @@ async def _run(
         check_aggregators = extras.part("scale", "partial_sums", "--aggregators").check_aggregators
 
         check_aggregators(scenario)
-    if scenario.fleet is None and scenario.rounds.publish != "never":
+    publishes = scenario.fleet is None and scenario.rounds.publish != "never"
+    if publishes and "publish" in scenario.rounds.model_fields_set:
         extras.part("in_use", "finished", f"rounds.publish: {scenario.rounds.publish}")
     urls = addresses(scenario, options)
     if options.cluster and (len(urls) < 2 or scenario.fleet is not None):
@@ -324,8 +325,7 @@ async def _run(
         signals.stop = service.stop
         reason = await _serve(service, first, fleet)
         signals.stop = cancel
-        is_published = fleet is None and scenario.rounds.publish != "never"
-        if reason == "" and is_published and this.engine.round:
+        if reason == "" and publishes and extras.has("in_use") and this.engine.round:
             publish_finished = extras.part("in_use", "finished").publish_finished
 
             await publish_finished(this, link, observer)

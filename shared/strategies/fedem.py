@@ -146,10 +146,10 @@ class FedEm(Strategy[FedEmState]):
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == COUNT:
             return Report({}, local.examples), client_state
-        models = [job.models[k] for k in range(self.n_clusters)]
+        before, models = self._weighted(job, client_state)
         losses = [local.losses(model) for model in models]
         # E-step: q (n_i, K), then pi_i as its mean over the samples
-        q = _e_step(self._weights(client_state), losses)
+        q = _e_step(before, losses)
         pi = q.mean(axis=0)
         # M-step: train each component on the samples as far as they belong to it
         results: list[TrainingResult] = []
@@ -188,8 +188,7 @@ class FedEm(Strategy[FedEmState]):
     serves: ClassVar[Serves] = "own"
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
-        models = [job.models[k] for k in range(self.n_clusters)]
-        pi = self._weights(client_state)
+        pi, models = self._weighted(job, client_state)
         if PI not in client_state:
             pi = _e_step(pi, [local.losses(model) for model in models]).mean(axis=0)
         return tuple(zip(pi.tolist(), models, strict=True))
@@ -223,10 +222,11 @@ class FedEm(Strategy[FedEmState]):
             return TrainingResult(model, steps=0, loss=0.0)
         return local.train(model, Drill(weights=shares))
 
-    def _weights(self, client_state: ClientState) -> MixtureWeights:
-        """pi_i (K,): the client's own, or equal ones for a client that never trained."""
-        equal = np.full(self.n_clusters, 1 / self.n_clusters)
-        return np.asarray(client_state.get(PI, equal), np.float64)
+    def _weighted(self, job: Job, client_state: ClientState) -> tuple[MixtureWeights, Models]:
+        """pi_i (K,), the client's own, or equal ones for a client that never trained, and their components."""
+        equal = np.full(len(job.models), 1 / max(len(job.models), 1))
+        pi = np.asarray(client_state.get(PI, equal), np.float64)
+        return pi, tuple(job.models[k] for k in range(max(len(pi), 1)))
 
     def _average(self, state: FedEmState, k: int, sums: Sums, reports: Reports) -> Vector:
         """Component k after a round: the mean by samples.
