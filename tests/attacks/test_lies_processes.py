@@ -123,6 +123,7 @@ def status(url: str, folder: Path) -> dict[str, Any]:
         return seen
 
 
+@pytest.mark.whole
 def test_a_quarantine_outlasts_a_kill_and_ends_with_release(tmp_path: Path) -> None:
     port, folder = free_port(), tmp_path / "run"
     url = f"mqtt://127.0.0.1:{port}"
