@@ -48,8 +48,7 @@ class SqlitePath(Source):
     def opened(self, names: Sequence[str], least: int, notation: Notation) -> Iterator[TableFile]:
         from covey.extras.formats import layouts, sqlite_rows
 
-        rows = sqlite_rows.open_sqlite(self, self.file, self.table, self.query, least, notation)
-        with rows as table:
+        with sqlite_rows.open_sqlite(self, least, notation) as table:
             is_laid_out = notation.join or notation.pivot
             yield layouts.laid_out(table, self, notation, names) if is_laid_out else table
 
