@@ -48,7 +48,8 @@ class SqlitePath(Source):
     def opened(self, names: Sequence[str], least: int, notation: Notation) -> Iterator[TableFile]:
         from covey.extras.formats import layouts, sqlite_rows
 
-        with sqlite_rows.open_sqlite(self, least, notation) as table:
+        key = {"table": self.table, "query": self.query}
+        with sqlite_rows.open_sqlite(self, self.file, least, notation, **key) as table:
             is_laid_out = notation.join or notation.pivot
             yield layouts.laid_out(table, self, notation, names) if is_laid_out else table
 

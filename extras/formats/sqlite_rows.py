@@ -23,7 +23,6 @@ from covey.agent.data.limits import (
 )
 from covey.agent.data.notation import plain
 from covey.agent.data.table_rows import BLOCK_ROWS, Block, TableFile, check_columns, listed
-from covey.extras.formats.sqlite_place import SqlitePath
 from covey.shared.errors import DataError
 from covey.shared.scenario.columns import Notation
 
@@ -91,13 +90,14 @@ class _SqliteTable(TableFile):
 
 
 @contextmanager
-def open_sqlite(place: SqlitePath, least: int, notation: Notation) -> Iterator[TableFile]:
-    """A database, open for reading alone while the rows of a table or a query are read.
+def open_sqlite(
+    place: Path, file: Path, least: int, notation: Notation, *, table: str, query: str
+) -> Iterator[TableFile]:
+    """A database, open for reading alone while the rows of a table or a query are read. `place` names them in messages.
 
     Raises:
         DataError: there is no such file or table, the query writes, or another program has locked the database.
     """
-    file = place.file
     if not file.is_file():
         raise DataError(
             f"{file}: no such file; expected a database", public="the database does not exist"
@@ -105,7 +105,7 @@ def open_sqlite(place: SqlitePath, least: int, notation: Notation) -> Iterator[T
     address = f"file:{quote(str(file.resolve()))}?mode=ro"
     try:
         with closing(sqlite3.connect(address, uri=True, timeout=WAIT_S)) as base:
-            query = place.query or _whole(base, place, place.table)
+            query = query or _whole(base, place, table)
             base.set_authorizer(_only_reading)
             limit = unpacked_limit(file)
             base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_CELL_BYTES)
