@@ -129,9 +129,8 @@ def _rows_of(path: Path, value: Mapping[str, Any]) -> list[Row]:
         columns = [own if isinstance(own, list) else [own] * rows for own in cells.values()]
         return [dict(zip(cells, row, strict=True)) for row in zip(*columns, strict=True)]
     fault = "one object of JSON, and no table"
-    if lengths:
-        fault += f": lists of {min(lengths)} to {max(lengths)} values"
-    raise DataError(f"{path}: {fault}; {FORMS}", public=f"the file is {fault}; {FORMS}")
+    seen = f": lists of {min(lengths)} to {max(lengths)} values" if lengths else ""
+    raise DataError(f"{path}: {fault}{seen}; {FORMS}", public=f"the file is {fault}; {FORMS}")
 
 
 def _columns(value: Mapping[str, Any], begin: str) -> Iterator[tuple[str, Any]]:

@@ -82,6 +82,12 @@ def json_that_is_cut_short(folder: Path) -> Source:
 
 
 @case
+def json_of_one_object_that_is_no_table(folder: Path) -> Source:
+    lists = f'{{"{SECRET}": [1, 2, 3], "a": [1, 2], "label": [0]}}'
+    return table(folder, lists, "patients.json")
+
+
+@case
 def json_of_another_encoding(folder: Path) -> Source:
     return table(folder, b'[{"a": "\xff\xfe", "label": 0}]', "patients.json")
 
@@ -317,6 +323,15 @@ def files_of_a_growing_folder_with_other_columns(folder: Path) -> Source:
     return str(place), None
 
 
+@case
+def files_of_a_growing_folder_of_which_one_is_compressed(folder: Path) -> Source:
+    place = folder / SECRET
+    written(place / "2026-01-01.csv", "a,b,label\n1,2,healthy\n3,4,ill\n")
+    written(place / "2026-01-02.csv", "a,b,label\n1,2,healthy\n3,4,ill\n")
+    written(place / "2026-01-03.csv.gz", "x")
+    return str(place), None
+
+
 def database(folder: Path, what: str) -> Source:
     """A database with one table, and the address of something in it."""
     path = folder / f"{SECRET}.db"
@@ -333,6 +348,11 @@ def a_database_that_is_missing(folder: Path) -> Source:
 @case
 def a_database_without_the_table(folder: Path) -> Source:
     return database(folder, f"?table={SECRET}")
+
+
+@case
+def a_database_and_neither_a_table_nor_a_query(folder: Path) -> Source:
+    return database(folder, "?row=1")
 
 
 @case
