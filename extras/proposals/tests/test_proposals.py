@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,7 @@ def test_a_long_list_of_short_names_fills_lines(tmp_path: Path) -> None:
     header = ",".join(f'"{name}"' for name in names)
     proposal = proposed(table(tmp_path, "wide.csv", f"{header},y", *rows))
     text = proposal.to_yaml()
-    assert len(text.splitlines()) < 45
+    assert len(text.splitlines()) < 60
     path = tmp_path / "scenario.yaml"
     path.write_text(text, "utf-8")
     assert load(path).task.columns == task_of(proposal)["columns"]
@@ -166,8 +167,8 @@ def test_a_long_list_of_long_names_fills_lines_too(tmp_path: Path) -> None:
     rows = [",".join(str(index * column % 7) for column in range(301)) for index in range(1, 20)]
     header = ",".join(f'"{name}"' for name in names)
     text = proposed(table(tmp_path, "wide.csv", f"{header},y", *rows)).to_yaml()
-    assert len(text.splitlines()) < 200
-    assert max(map(len, text.splitlines())) <= 110
+    assert len(text.splitlines()) < 240
+    assert max(len(line) for line in text.splitlines() if str(tmp_path) not in line) <= 80
     path = tmp_path / "scenario.yaml"
     path.write_text(text, "utf-8")
     assert len({*load(path).task.columns} & {*names}) > 200
@@ -231,7 +232,8 @@ def test_devices_that_differ_are_named_and_share_what_they_have(tmp_path: Path) 
     assert f"'w' is not used: {where}; to use it, write numbers without units" in differences
     assert f"{other}: columns in another order" in differences
     assert f"{other}: no rows of class bad, worn" in differences
-    assert all(f"# - {line[:20]}" in proposal.to_yaml() for line in proposal.differences)
+    in_one_line = re.sub(r"\n# +", " ", proposal.to_yaml())  # where they were broken
+    assert all(f" - {line[:20]}" in in_one_line for line in proposal.differences)
 
 
 def test_the_device_that_differs_comes_first_with_what_it_wrote(tmp_path: Path) -> None:
