@@ -97,7 +97,14 @@ from covey.shared.strategies.bases.vote import (
     standing,
     voted_on,
 )
-from covey.shared.strategies.client_half import ClientState, Job, Local, Report, trained_report
+from covey.shared.strategies.client_half import (
+    ClientState,
+    Job,
+    Local,
+    Report,
+    taken,
+    trained_report,
+)
 from covey.shared.strategies.expected import ASKED
 from covey.shared.strategies.phase_names import TRIAL, VOTE
 
@@ -199,7 +206,7 @@ class Rounds(ManyModels[KinState]):
             return report, {**client_state, **_own_card(job, local)}
         if job.phase == VOTE:
             return voted_on(job, local, client_state), client_state
-        start = job.models[0]
+        [start] = taken(job, 1)
         numbers = {CHANGED: 1} if _has_changed(job, local, client_state) else {}
         return trained_report(local.train(start), local, numbers), client_state
 

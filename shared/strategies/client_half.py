@@ -279,6 +279,14 @@ class Job:
         return self.layout.outputs if self.split is None else self.split.whole.outputs
 
 
+def taken(job: Job, count: int) -> tuple[Vector, ...]:
+    """The vectors of an order that has as many. Raises PublicError for more, which could hide what is compared, and for fewer."""
+    if len(job.models) != count:
+        had = counted(len(job.models), "model")
+        raise PublicError(f"the order has {had}, its work takes {count}")
+    return job.models
+
+
 @dataclass(frozen=True)
 class Report:
     """What a client sends back after a phase: the vectors and numbers that `Phase` announced, and how it trained.

@@ -49,6 +49,7 @@ from covey.shared.strategies.client_half import (
     Job,
     Local,
     Report,
+    taken,
     trained_report,
 )
 
@@ -121,7 +122,7 @@ class FedDane(SingleModel[DaneState]):
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == GRADIENT:
-            w_t = job.models[0]
+            (w_t,) = taken(job, 1)
             h_i = local.gradient(w_t)
             # kept after training too: the second phase may be repeated, and the server relies on it
             kept = {ANCHOR: w_t, SLOPE: h_i, ROUND: np.array([job.round])}
@@ -157,7 +158,7 @@ class FedDane(SingleModel[DaneState]):
 def _of_first_phase(job: Job, local: Local, client_state: ClientState) -> tuple[Vector, Vector]:
     """w_t and h_i: sent and computed now, or kept since the first phase of the round."""
     if len(job.models) > 1:
-        w_t = job.models[1]
+        _, w_t = taken(job, 2)
         return w_t, local.gradient(w_t)
     if ROUND not in client_state or int(client_state[ROUND][0]) != job.round:
         raise DataError(

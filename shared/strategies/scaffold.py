@@ -41,6 +41,7 @@ from covey.shared.strategies.client_half import (
     Job,
     Local,
     Report,
+    taken,
     trained_report,
 )
 from covey.shared.strategies.fednova import accumulated
@@ -84,7 +85,7 @@ class Scaffold(SingleModel[ScaffoldState]):
         return state.control if key == CONTROL else state.model
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
-        x, c = job.models[0], job.models[1]
+        x, c = taken(job, 2)
         c_i = client_state.get(OWN, np.zeros_like(c))
         result = local.train(x, Drill(GradientCorrection(drift=combine([(c, 1.0), (c_i, -1.0)]))))
         report = trained_report(result, local)
