@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 from pydantic import TypeAdapter
 from typer.testing import CliRunner, Result
 
+from covey.coordinator.cli.options import out
 from covey.coordinator.cli.program import app
 from covey.extras.compare.rows import ComparisonRow
 from covey.extras.compare.tests.comparisons import scenario
@@ -130,11 +131,20 @@ def test_three_files_become_a_verdict_and_a_scenario(tmp_path: Path) -> None:
     assert found["next"][-1] == f"coordinator run {place}"
 
 
+@pytest.fixture
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """200 columns. A process keeps its terminal, and other tests must not get this one."""
+    monkeypatch.setenv("COLUMNS", "200")
+    out.cache_clear()
+    yield
+    out.cache_clear()
+
+
+@pytest.mark.usefixtures("wide_terminal")
 def test_what_is_printed_and_written_fits_80_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the terminal, and with remarks on both files."""
-    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
     names = [Path(one).name for one in tables(tmp_path, 2)]
     for name in names:
