@@ -57,6 +57,7 @@ from covey.shared.strategies.client_half import (
     Mixture,
     Report,
     TrainingResult,
+    taken,
 )
 from covey.shared.strategies.server import Server
 from covey.shared.written import FIRST
@@ -226,7 +227,7 @@ class FedEm(Strategy[FedEmState]):
         """pi_i (K,), the client's own, or equal ones for a client that never trained, and their components."""
         equal = np.full(len(job.models), 1 / max(len(job.models), 1))
         pi = np.asarray(client_state.get(PI, equal), np.float64)
-        return pi, tuple(job.models[k] for k in range(max(len(pi), 1)))
+        return pi, taken(job, max(len(pi), 1))
 
     def _average(self, state: FedEmState, k: int, sums: Sums, reports: Reports) -> Vector:
         """Component k after a round: the mean by samples.

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from covey.shared.errors import PublicError
 from covey.shared.strategies.base import Phase, View
 from covey.shared.strategies.client_half import Report
 from covey.shared.strategies.fedem import FedEm
@@ -112,3 +113,14 @@ def test_fedem_newcomers_fit_weights_and_train_nothing() -> None:
         job(flat(1, 0), flat(0, 0)), local, {"pi": np.array([0.2, 0.8])}
     )
     assert kept == 0.2
+
+
+@pytest.mark.parametrize("half", ["work", "personal"])
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_fedem_refuses_an_order_with_other_models_than_it_has_weights(
+    half: str, count: int
+) -> None:
+    strategy, weights = FedEm(n_clusters=2), {"pi": np.array([0.2, 0.8])}
+    order = replace(job(flat(0, 0)), models=tuple(flat(place, 0) for place in range(count)))
+    with pytest.raises(PublicError, match=f"the order has {count} model"):
+        getattr(strategy, half)(order, Bowl(flat(1, 1), training=ONE), weights)
