@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from inspect import isfunction
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from covey.shared.errors import UserError
 from covey.shared.own_code import plugins
 from covey.shared.own_code.consent import NO_CODE, AllowedCode, ConsentError, consented
 from covey.shared.scenario.describe import dump, methods, methods_to_allow
-from covey.shared.strategies.registry import installed_method
+from covey.shared.strategies.registry import TO_WRITE, installed_method
 from covey.shared.work.order_settings import settings_of
 from tests.agent.orders import work
 from tests.kit.scenes import Scenes
@@ -114,6 +115,14 @@ def test_an_entry_point_that_is_no_method_is_refused(
     points.write_text(f"[covey.strategies]\nhalf_step = {target}\n")
     with consented(ALLOWED), pytest.raises(UserError, match=why):
         installed_method("half_step")
+
+
+def test_what_a_method_must_write_is_what_its_interface_leaves_open() -> None:
+    functions = {name: one for name, one in vars(covey.Strategy).items() if isfunction(one)}
+    left_open = {
+        name for name, one in functions.items() if "NotImplementedError" in one.__code__.co_names
+    }
+    assert left_open == {*TO_WRITE}
 
 
 def test_two_packages_that_add_the_same_name_are_refused(installed: Path) -> None:
