@@ -174,8 +174,7 @@ def place_of(data: str | Path) -> Path:
         return database
     place = Path(data)
     if place.is_dir() and extras.has("formats"):
-        growing: Path | None = extras.part("formats", "growing").growing_folder(place)
-        return growing or place
+        place = extras.part("formats", "growing").growing_folder(place) or place
     return place
 
 

@@ -149,14 +149,15 @@ def cost_of(work: Callable[[], object], repeats: int = 1) -> Cost:
 
 def cost_of_children(work: Callable[[], object]) -> Cost:
     """The cost of a call that starts processes and waits for their end; this process itself does not count."""
-    before = _children_s()
+    before = children_s()
     wall = time.perf_counter()
     work()
     wall_s = time.perf_counter() - wall
-    return Cost(wall_s, _children_s() - before)
+    return Cost(wall_s, children_s() - before)
 
 
-def _children_s() -> float:
+def children_s() -> float:
+    """Processor time of all processes that this one has started, and that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -194,7 +195,7 @@ def _busy_s() -> float:
 
 def _own_s() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime + _children_s()
+    return used.ru_utime + used.ru_stime + children_s()
 
 
 def mean_and_spread(values: Sequence[float]) -> str:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import csv
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -30,7 +29,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from benchmarks.measuring import Found, record_options, resumed, show_tables
+from benchmarks.measuring import Found, children_s, record_options, resumed, show_tables
 from benchmarks.own_data import Handwriting, write_images
 from benchmarks.real_files import proposed
 from benchmarks.real_files_side import FILES
@@ -153,9 +152,9 @@ def measured(fleet: Fleet) -> dict[str, Any]:
         scenario = Path(name) / "scenario.yaml"
         target = fleet.target or proposed(folder).get("task", {}).get("target", "")
         wanted = ["--target", target] if target else []
-        before = _processor_s()
+        before = children_s()
         done = coordinator("try", *sources, *wanted, "--out", str(scenario), "--json")
-        cpu_s = round(_processor_s() - before, 1)
+        cpu_s = round(children_s() - before, 1)
         row: dict[str, Any] = {"devices": len(sources), "cpu_s": cpu_s}
         if done.returncode:
             return row | {"refused": done.stderr.partition("error: ")[2].strip()[-400:]}
@@ -205,11 +204,6 @@ def agreement(tried: str, compared: str) -> str:
 def coordinator(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "covey.coordinator.cli", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def _processor_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 # -- the table -----------------------------------------------------------------------------------------------------

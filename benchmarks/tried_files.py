@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from benchmarks.measuring import Found, record_options, resumed, show_tables
+from benchmarks.measuring import Found, children_s, record_options, resumed, show_tables
 from benchmarks.own_data import (
     Handwriting,
     Recordings,
@@ -256,7 +256,7 @@ def measured(files: Files) -> dict[str, Any]:
         place = Path(name) / "scenario.yaml"
         command = [sys.executable, "-m", "covey.coordinator.cli", "try", *sources, *wanted]
         command += ["--out", str(place), "--json"]
-        begun, before = time.monotonic(), _processor_s()
+        begun, before = time.monotonic(), children_s()
         done = subprocess.run(
             command,
             capture_output=True,
@@ -268,7 +268,7 @@ def measured(files: Files) -> dict[str, Any]:
         row: dict[str, Any] = {
             "devices": len(sources),
             "target": files.target,
-            "cpu_s": round(_processor_s() - before, 1),
+            "cpu_s": round(children_s() - before, 1),
             "clock_s": round(time.monotonic() - begun),
         }
         said = done.stderr.replace(str(folder) + os.sep, "").replace(name + os.sep, "")
@@ -278,11 +278,6 @@ def measured(files: Files) -> dict[str, Any]:
         kept = ("sentence", "method", "outcome", "worse_for", "ways", "odd")
         scenario = place.read_text("utf-8")
         return row | {key: tried[key] for key in kept} | {"stderr": said, "scenario": scenario}
-
-
-def _processor_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 # -- the table -----------------------------------------------------------------------------------------------------
