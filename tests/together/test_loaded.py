@@ -94,15 +94,19 @@ def kind_of(modules: set[str]) -> str:
     return ""
 
 
-def rooms_of(modules: set[str]) -> dict[str, str]:
-    """The names of modules by room, on one line each."""
-    files = {
+def files_among(modules: set[str]) -> set[str]:
+    """The modules that are files of the tree: neither packages nor names of things in a module."""
+    return {
         name
         for name in modules
         if (ROOT / name.removeprefix("covey.").replace(".", "/")).with_suffix(".py").is_file()
     }
+
+
+def rooms_of(modules: set[str]) -> dict[str, str]:
+    """The names of modules by room, on one line each."""
     rooms: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(files):
+    for name in sorted(files_among(modules)):
         room, _, module = name.removeprefix("covey.").rpartition(".")
         rooms[room].append(module)
     return {room: " ".join(names) for room, names in sorted(rooms.items())}
@@ -120,6 +124,17 @@ def test_a_process_of_a_usual_run_loads_what_the_list_has(
         if name not in listed.get(room, "").split()
     ]
     assert further == [], f"`{kind}` loads more than {LIST.name} has; import it where it is used"
+
+
+def test_the_list_names_modules_that_are_there() -> None:
+    listed: dict[str, dict[str, str]] = json.loads(LIST.read_text())
+    names = {
+        f"covey.{room}.{name}"
+        for rooms in listed.values()
+        for room, modules in rooms.items()
+        for name in modules.split()
+    }
+    assert names - files_among(names) == set()
 
 
 @pytest.mark.parametrize("kind", MARKS)
