@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.measuring import record_options, resumed, show_tables
 from covey.extras.cards import kinship
 from covey.extras.cards.fleet_cards import MOST_CARDS
-from covey.extras.groups.kin import Kin
+from covey.extras.kin.kin import Kin
 from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.strategies.base import Setup, Training
 from covey.shared.strategies.bases.cut import CARDS_ALONE, COUNTS, SQUARES

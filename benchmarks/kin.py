@@ -40,7 +40,7 @@ from covey.agent.data import Dataset, fit
 from covey.agent.data.dataset import hold_back, take
 from covey.agent.data.partition import SampleSplit, client_dataset, divided, fleet_data
 from covey.agent.data.survey import DataSurvey
-from covey.extras.groups.advise import advice, planned
+from covey.extras.kin.advise import advice, planned
 from covey.extras.light.numpy_learner import NumpyLocal
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.metrics import adjusted_rand

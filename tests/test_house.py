@@ -120,7 +120,7 @@ PURE = [
     "extras/secure/*.py",
     "shared/strategies/*.py",
     "shared/wire/*.py",
-    "extras/groups/kin.py",
+    "extras/kin/kin.py",
     "extras/pages/plots.py",
     "extras/pages/svg.py",
     "extras/papers/*.py",

@@ -4,13 +4,13 @@ from covey.shared.commands import CommandEntry
 
 COMMANDS = {
     "coordinator promote": CommandEntry(
-        "promote:promote", "Publish a run's models to the devices", before="advise"
+        "promote:promote", "Publish a run's models to the devices", before="ls"
     ),
     "coordinator rollback": CommandEntry(
-        "promote:rollback", "Publish the version before", before="advise"
+        "promote:rollback", "Publish the version before", before="ls"
     ),
     "coordinator versions": CommandEntry(
-        "versions:versions_command", "List what was published", before="advise"
+        "versions:versions_command", "List what was published", before="ls"
     ),
     "coordinator lab export": CommandEntry("export:export", "Write a run's models as programs"),
     "agent predict": CommandEntry("models:predict", "Predict with the model in use"),

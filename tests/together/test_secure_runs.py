@@ -12,7 +12,7 @@ import pytest
 from covey.coordinator.run.result import per_agent, result_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
-from covey.extras.groups.tests import test_strategy_kin
+from covey.extras.kin.tests import test_strategy_kin
 from covey.extras.papers import flux
 from covey.extras.secure import phases
 from covey.extras.secure import secured as secured

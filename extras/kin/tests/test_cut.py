@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from covey.extras.groups.kin import Kin
+from covey.extras.kin.kin import Kin
 from covey.shared.strategies.cfl import Cfl
 from covey.shared.strategies.registry import BUILT_IN
 

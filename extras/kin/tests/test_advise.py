@@ -15,9 +15,9 @@ from covey.coordinator.cli.program import app
 from covey.coordinator.record import records
 from covey.coordinator.run.run import Run
 from covey.extras.formats.device_folders import device_entries
-from covey.extras.groups import advise
-from covey.extras.groups.advise import Advice, advice, planned
-from covey.extras.groups.tests.test_strategy_kin import complete, even, people, swapped
+from covey.extras.kin import advise
+from covey.extras.kin.advise import Advice, advice, planned
+from covey.extras.kin.tests.test_strategy_kin import complete, even, people, swapped
 from covey.shared.errors import UserError
 from covey.shared.numerics.measures import Kind
 from covey.shared.scenario.scenario import Scenario

@@ -1,11 +1,11 @@
-"""`vote: what needs `groups`."""
+"""Votes over whole runs, on the data of Kin's tests."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from covey.coordinator.run.run import Run as WholeRun
-from covey.extras.groups.tests.test_strategy_kin import (
+from covey.extras.kin.tests.test_strategy_kin import (
     Labelling,
     even,
     people,
