@@ -60,8 +60,8 @@ METHODS = ("local", "fedavg", "fedclust")
 MOST_NAMED = 20  # columns that could be predicted
 PARTS = {"train", "test"}  # of the data of one device
 HOW_TO_DIVIDE = (
-    "each file is a device; divide yours by the column that names the machine, the person or the place, such as\n"
-    "for name, rows in table.groupby('machine'): rows.to_csv(f'{name}.csv', index=False)"
+    "each file is a device; if a column of a table names the machine, the person or the place of its rows, "
+    "divide it by that one: --by COLUMN"
 )
 
 
@@ -74,6 +74,12 @@ def try_command(
     ],
     *,
     target: Annotated[str, typer.Option(help="the column of a table to predict")] = "",
+    by: Annotated[
+        str,
+        typer.Option(
+            help="of one table with the rows of all devices, the column that names the device; a file for each is written"
+        ),
+    ] = "",
     to: Annotated[
         Path | None,
         typer.Option(
@@ -88,6 +94,8 @@ def try_command(
     writes the scenario for real devices. Small tables take about a minute. More seeds: `coordinator compare`.
     """
     begun = time.monotonic()
+    if by:
+        files = divided(files, by)
     sources = sources_of(files)
     devices = described(sources, [target] if target else ())
     ask_for_target(devices, target)
@@ -144,6 +152,15 @@ def sources_of(files: Sequence[str]) -> list[str]:
     if len({(file_of(one).resolve(), one.partition("?")[2]) for one in sources}) < len(sources):
         raise UserError("one file is named twice; name the data of each device once")
     return sources
+
+
+def divided(files: Sequence[str], by: str) -> list[str]:
+    """The files of the devices in one table, in a folder that has its name. UserError for several tables, and one that is not there."""
+    if len(files) > 1 or not file_of(files[0]).is_file():
+        raise UserError(f"--by {by}: expected one file, with the rows of all devices")
+    folder = Path(f"{file_of(files[0]).stem}-by-{re.sub(r'[^A-Za-z0-9]+', '-', by).strip('-')}")
+    found: list[str] = extras.part("trial", "devices", "a trial").divided(files[0], by, folder)
+    return found
 
 
 def file_of(source: str) -> Path:

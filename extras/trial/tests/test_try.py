@@ -27,6 +27,7 @@ from covey.extras.trial.trial import (
     WAYS,
     Answer,
     answer_of,
+    divided,
     next_steps,
     planned,
     sources_of,
@@ -222,7 +223,8 @@ def test_a_row_that_cannot_be_read_is_said_once_in_the_words_of_the_file(
 def test_for_one_file_the_message_shows_how_to_divide(tmp_path: Path) -> None:
     done = tried(*tables(tmp_path, 1), "--target", "state")
     assert done.exit_code == 2
-    assert "each file is a device; divide yours" in done.stderr
+    assert "each file is a device" in done.stderr
+    assert "--by COLUMN" in done.stderr
 
 
 def test_a_file_that_is_not_there_or_named_twice_is_refused(tmp_path: Path) -> None:
@@ -249,6 +251,92 @@ def test_the_id_of_a_device_in_the_commands_is_one_that_an_agent_takes() -> None
     words = shlex.split(start)
     assert words[words.index("--data") + 1] == "my devices/site 1 (old).csv"
     assert TypeAdapter(Name).validate_python(words[words.index("--id") + 1]) == "site-1-old"
+
+
+# -- one table of all devices --------------------------------------------------------------------------------------
+
+
+def pooled(folder: Path) -> str:
+    """The rows of three pumps as a German spreadsheet writes them, in turns, and one row of no pump."""
+    devices = [Path(one).read_text("utf-8").splitlines() for one in tables(folder)]
+    turns = zip(*(rows[1:] for rows in devices), strict=True)
+    lines = ["Pumpe;heat;noise;speed;state"]
+    for rows in turns:
+        for name, row in zip(("Süd 1", "Süd/1", "3"), rows, strict=True):
+            numbers, _, state = row.rpartition(",")
+            lines.append(f"{name};{numbers.replace(',', ';').replace('.', ',')};{state}")
+    lines.append(";0,5;0,5;0,5;good")
+    file = folder / "all pumps.csv"
+    file.write_text("\n".join(lines) + "\n", "cp1252")
+    return str(file)
+
+
+def test_one_table_is_divided_by_the_column_that_names_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = tried(pooled(tmp_path), "--by", "Pumpe", "--target", "state", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    ways = {line["way"]: float(line["in use"]) for line in found["ways"]}
+    assert ways["one model"] > ways["constant"]
+    files = sorted(Path("all pumps-by-Pumpe").iterdir())
+    assert [file.name for file in files] == ["3.csv", "Süd-1-1.csv", "Süd-1.csv"]
+    lines = files[2].read_text("utf-8").splitlines()
+    assert lines[0] == "heat;noise;speed;state"
+    assert len(lines) == 41
+    own = Path(tables(tmp_path)[0]).read_text("utf-8").splitlines()[1].rpartition(",")
+    assert lines[1] == f"{own[0].replace(',', ';').replace('.', ',')};{own[2]}"
+    again = tried(pooled(tmp_path), "--by", "Pumpe", "--target", "colour")
+    assert "no column is called 'colour'" in again.stderr
+
+
+def test_values_with_types_keep_them_where_a_table_is_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with closing(sqlite3.connect("all.db")) as base, base:
+        base.execute("CREATE TABLE t (room, heat, state)")
+        base.executemany("INSERT INTO t VALUES (?, ?, ?)", [(1, 0.5, "on"), (2, None, "007")])
+    files = divided(["sqlite:all.db?table=t"], "room")
+    texts = [Path(file).read_text("utf-8") for file in files]
+    assert texts == ['{"heat": 0.5, "state": "on"}\n', '{"heat": null, "state": "007"}\n']
+
+
+@pytest.mark.parametrize(
+    ("by", "why"),
+    [
+        ("colour", "no column 'colour'; expected one of 'Pumpe', 'heat'"),
+        ("one", "'one' names 1 devices; expected two or more"),
+        ("row", "'row' has more than 200 words; expected a column that names the device"),
+    ],
+)
+def test_a_column_that_names_no_devices_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, why: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"p{row % 3};{row};a;{row}" for row in range(300)]
+    Path("all.csv").write_text("\n".join(["Pumpe;heat;one;row", *rows]) + "\n", "utf-8")
+    done = tried("all.csv", "--by", by, "--target", "heat")
+    assert done.exit_code == 2
+    assert why in " ".join(done.stderr.split())
+    assert [one.name for one in tmp_path.iterdir()] == ["all.csv"]
+
+
+def test_rows_of_somebody_are_not_replaced_where_a_table_is_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = pooled(tmp_path)
+    mine = tmp_path / "all pumps-by-Pumpe" / "3.csv"
+    mine.parent.mkdir()
+    mine.write_text("mine\n", "utf-8")
+    done = tried(source, "--by", "Pumpe", "--target", "state")
+    assert done.exit_code == 2
+    assert "3.csv is there already, with other rows" in " ".join(done.stderr.split())
+    assert mine.read_text("utf-8") == "mine\n"
+    several = tried(*tables(tmp_path), "--by", "Pumpe", "--target", "state")
+    assert "--by Pumpe: expected one file" in several.stderr
 
 
 # -- databases -----------------------------------------------------------------------------------------------------
