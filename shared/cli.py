@@ -25,7 +25,7 @@ from typer.main import get_command
 from covey.shared import extras
 from covey.shared.commands import Entries, with_extras
 from covey.shared.errors import UserError, bare_errors, install, os_errors_as_user_errors
-from covey.shared.mqtt.broker_url import ADDRESS, DEFAULT_BROKER, BrokerUrl
+from covey.shared.mqtt.broker_url import DEFAULT_BROKER, SHORT_ADDRESS, BrokerUrl
 from covey.shared.own_code.consent import AllowedCode, consented
 from covey.shared.own_code.faults import own_code
 from covey.shared.programs.start import INTERRUPTED, raise_interrupts
@@ -84,26 +84,26 @@ LAB = "lab"
 ABOUT_LAB = "More commands, for experiments and for maintenance"
 
 
-# Python's names of types in a help text -> those of people
-PLAIN_TYPES = {
-    "<str>": "<text>",
-    "<list[str]>": "<text>",
-    "<list[Path]>": "<path>",
-    "<int>": "<n>",
-    "<int range>": "<n>",
-    "<float range>": "<n>",
+FROM_CREDENTIALS = ("name", "federation")  # options whose defaults a credentials file has
+# what Python calls types and ranges in a help text -> what people do
+PLAIN = {
+    r"<(str|list\[str\])>": "<text>",
+    r"<list\[Path\]>": "<path>",
+    r"<(int|float)( range)?>": "<n>",
+    r"(\d)\.0(?=[];])": r"\1",
+    r"([\d.]+)<=x<=([\d.]+)": r"\1 to \2",
+    r"x>=([\d.]+)": r"at least \1",
+    r"(default: [^]]*)\]\s+\[": r"\1; ",
+    r"default: \((.*)\)": r"default: \1",
 }
 
 
 def _in_plain_words(record: Callable[[Any], Any], context: Any) -> Any:
     """The help of an argument or option: its names and type, and what it does."""
     found = record(context)
-    if found is None:
-        return None
-    names, what = found
-    for of_python, plain in PLAIN_TYPES.items():
-        names = names.replace(of_python, plain)
-    return names, what
+    for of_python, plain in PLAIN.items():
+        found = found and tuple(re.sub(of_python, plain, text) for text in found)
+    return found
 
 
 class OneCommand(TyperCommand):
@@ -111,9 +111,20 @@ class OneCommand(TyperCommand):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        for one in self.params:
-            one.show_envvar = False  # type: ignore[attr-defined]
-            one.get_help_record = partial(_in_plain_words, one.get_help_record)  # type: ignore[method-assign]
+        params: list[Any] = self.params
+        has_credentials = any(one.name == "credentials" for one in params)
+        for one in params:
+            one.show_envvar = False
+            if one.param_type_name == "argument":
+                one.metavar = one.metavar or one.name.upper()  # as on the pages
+            if has_credentials and one.name in FROM_CREDENTIALS:
+                without = one.show_default if isinstance(one.show_default, str) else one.default
+                one.show_default = f"that of --credentials, else {without}"
+            one.get_help_record = partial(_in_plain_words, one.get_help_record)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words after the command, without Typer's braces."""
+        return [re.sub("[{}]", "", one) for one in super().collect_usage_pieces(ctx)]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """The variables at the end of the help, rather than one next to each option."""
@@ -298,7 +309,7 @@ Allow = Annotated[
 ]
 DataRoot = Annotated[
     Path | None,
-    typer.Option(help="folder that holds the named data sets", envvar="COVEY_DATA_ROOT"),
+    typer.Option(help="folder of the data sets that a scenario names", envvar="COVEY_DATA_ROOT"),
 ]
 
 
@@ -353,7 +364,7 @@ def broker_option(default: str, more: str = "") -> Any:
     """
     option = typer.Option(
         metavar="<url>",
-        help=f"{ADDRESS}{more}  [default: {default}]",
+        help=f"the broker: {SHORT_ADDRESS}{more}  [default: that of --credentials, else {default}]",
         envvar="COVEY_BROKER",
         show_default=False,
         callback=_single_addresses,
@@ -376,7 +387,7 @@ def _credentials_option(more: str = "") -> Any:
     """
     option = typer.Option(
         metavar="<file>",
-        help=f"from `broker enroll`: address, password, CA{more}",
+        help=f"file from `broker enroll`: address, id and password{more}",
         envvar="COVEY_CREDENTIALS",
         show_default=False,
         is_eager=True,  # parsed before the options that it supplies defaults for

@@ -64,12 +64,12 @@ def start(
     *,
     name: AgentId = None,
     federation: Annotated[
-        str, typer.Option(help="the fleet that it belongs to", envvar="COVEY_FEDERATION")
+        str, typer.Option(help="the federation to join", envvar="COVEY_FEDERATION")
     ] = DEFAULT_FEDERATION,
     also: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="<name|file>", help="another federation: name or credentials; repeatable"
+            metavar="<name|file>", help="another one: its name or credentials; repeatable"
         ),
     ] = None,
     label: Label = None,
@@ -78,8 +78,7 @@ def start(
         float,
         typer.Option(
             min=0.0,
-            metavar="<n>",
-            help="seconds that the training process waits for more work",
+            help="seconds after which a training process without work ends",
             envvar="COVEY_KEEP_WARM",
         ),
     ] = 60.0,
@@ -300,7 +299,7 @@ def service(
 ) -> None:
     """Print a systemd unit that runs `agent start` whenever this machine is up. Takes the options of `agent start`.
 
-    agent lab service --data ./local --credentials pi-7.pem | sudo tee /etc/systemd/system/covey-agent.service
+    `agent lab service --data ./local --credentials pi-7.pem | sudo tee /etc/systemd/system/covey-agent.service`
     """
     import getpass
 

@@ -37,14 +37,14 @@ Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"] | None,
     typer.Option(
         metavar="<device>",
-        help="auto, cpu, cuda or mps: where torch computes  [default: the scenario's]",
+        help="where torch computes: auto, cpu, cuda or mps  [default: the scenario's]",
         envvar="COVEY_DEVICE",
     ),
 ]
 DEFAULT_FEDERATION = "default"
 AgentId = Annotated[
     str | None,
-    typer.Option("--id", help="the agent's id  [default: the host's name]", envvar="COVEY_ID"),
+    typer.Option("--id", help="the agent's id", envvar="COVEY_ID", show_default="the host's name"),
 ]
 StateFolder = Annotated[
     Path | None,
@@ -58,8 +58,7 @@ Threads = Annotated[
     typer.Option(
         min=1,
         max=1024,
-        metavar="<n>",
-        help="threads of torch; 1: the bytes of a simulation  [default: the cores but one]",
+        help="threads of torch; 1 gives the figures of a simulation exactly  [default: the cores but one]",
         envvar="COVEY_THREADS",
     ),
 ]
@@ -67,7 +66,8 @@ LearnerOption = Annotated[
     str | None,
     typer.Option(
         "--learner",
-        help="torch, numpy (models linear and mlp alone), flower:MODULE:client_fn, sklearn:MODULE:make_estimator  [default: torch if it is installed]",
+        help="torch, numpy (models linear and mlp), flower:MODULE:client_fn, sklearn:MODULE:make_estimator  "
+        "[default: torch if it is installed]",
         envvar="COVEY_LEARNER",
     ),
 ]
@@ -89,31 +89,33 @@ class PolicyOptions:
         Path | None,
         typer.Option(
             "--policy",
-            help="YAML file with limits on what may be asked of it",
+            help="YAML file with limits on what a coordinator may ask",
             envvar="COVEY_POLICY",
         ),
     ] = None
     limit: Annotated[
         list[str] | None,
         typer.Option(
-            "--limit", metavar="<k=v>", help="one key of the policy: max_epochs=5; repeatable"
+            "--limit", metavar="<k=v>", help="one of these limits, e.g. max_epochs=5; repeatable"
         ),
     ] = None
     memory_limit: Annotated[
         str | None,
         typer.Option(
-            help="memory of the training process: 512M, 2G (Linux)", envvar="COVEY_MEMORY_LIMIT"
+            help="memory that training may take: 512M, 2G (Linux)", envvar="COVEY_MEMORY_LIMIT"
         ),
     ] = None
     max_base: Annotated[
         str | None,
-        typer.Option(help="disk for bases (task.base)  [default: 1G]", envvar="COVEY_MAX_BASE"),
+        typer.Option(
+            help="disk space for weights of task.base  [default: 1000M]", envvar="COVEY_MAX_BASE"
+        ),
     ] = None
     only_when: Annotated[
         list[str] | None,
         typer.Option(
             metavar="<when>",
-            help="work only while charging, idle, or in hours such as 22:00-06:00; repeatable: all must hold",
+            help="train only while charging, idle, or in hours such as 22:00-06:00; repeatable: all must hold",
             envvar="COVEY_ONLY_WHEN",
         ),
     ] = None
@@ -156,35 +158,26 @@ class ModelOptions:
         float | None,
         typer.Option(
             min=0,
-            metavar="<n>",
-            help="refuse a model whose accuracy here is lower by more than this (regression: whose squared error is larger by "
-            "more than this share)  [default: 0.05]",
+            help="refuse a model less accurate here by more than this (of numbers: squared error, as a share)  [default: 0.05]",
             envvar="COVEY_ACCEPT_MARGIN",
         ),
     ] = None
     keep_models: Annotated[
         int | None,
         typer.Option(
-            min=0,
-            metavar="<n>",
-            help="runs whose best and last models stay  [default: 3]",
-            envvar="COVEY_KEEP_MODELS",
+            min=0, help="runs whose models are kept  [default: 3]", envvar="COVEY_KEEP_MODELS"
         ),
     ] = None
     on_model: Annotated[
         str | None,
         typer.Option(
-            help="command to run after each new model; its last argument is the model's path",
-            envvar="COVEY_ON_MODEL",
+            help="command to run after each new model, with its path", envvar="COVEY_ON_MODEL"
         ),
     ] = None
     on_model_seconds: Annotated[
         float | None,
         typer.Option(
-            min=0.1,
-            metavar="<n>",
-            help="seconds that it may take  [default: 60]",
-            envvar="COVEY_ON_MODEL_SECONDS",
+            min=0.1, help="seconds that it may take  [default: 60]", envvar="COVEY_ON_MODEL_SECONDS"
         ),
     ] = None
 

@@ -30,7 +30,7 @@ def fleet(
         bool,
         typer.Option(
             "--more",
-            help="read scenario files from stdin, one a line: its agents replace those before; --run-dir is its folder",
+            help="read names of scenario files from standard input, one a line: the agents of each replace those before; --run-dir is its folder",
         ),
     ] = False,
     data_root: DataRoot = None,
@@ -59,7 +59,7 @@ def fleet(
 def model(
     scenario: ScenarioFile,
     out: Annotated[
-        Path, typer.Option(help="the .npz file to write: starts (k, d) float32, layout as JSON")
+        Path, typer.Option(help="the .npz file to write, with the weights of each first model")
     ],
     allow: Allow = None,
 ) -> None:

@@ -33,7 +33,7 @@ def up(
     port: Annotated[
         int | None,
         typer.Option(
-            min=0, max=65535, help="0: any free port  [default: 1883; with --home its own]"
+            min=0, max=65535, help="port; 0: any free one  [default: 1883; with --home its own]"
         ),
     ] = None,
     websocket_port: Annotated[
@@ -41,7 +41,7 @@ def up(
         typer.Option(
             min=0,
             max=65535,
-            help="also accept MQTT over websockets at this port (ws://HOST:PORT/mqtt, wss:// with TLS); 0: any free one",
+            help="also accept MQTT over websockets at this port (ws://HOST:PORT/mqtt, wss:// with TLS); 0 takes any free one",
         ),
     ] = None,
     websocket_host: Annotated[
@@ -56,14 +56,12 @@ def up(
     ] = None,
     embedded: Annotated[
         bool,
-        typer.Option(
-            "--embedded", help="use the pure Python broker even if mosquitto is installed"
-        ),
+        typer.Option("--embedded", help="use the broker in Python, even if Mosquitto is there"),
     ] = False,
     data: Annotated[
-        Path | None, typer.Option(help="keep retained messages over restarts in this folder")
+        Path | None, typer.Option(help="folder in which retained messages survive a restart")
     ] = None,
-    log: Annotated[Path | None, typer.Option(help="log file")] = None,
+    log: Annotated[Path | None, typer.Option(help="write the broker's log to this file")] = None,
     user: Annotated[
         str | None, typer.Option(help="the only user who may connect; requires --password")
     ] = None,
@@ -73,7 +71,7 @@ def up(
     password_file: Annotated[
         Path | None,
         typer.Option(
-            help="password file of mosquitto_passwd; users are coordinator and the agents' ids"
+            help="password file from mosquitto_passwd; its users are coordinator and the agents' ids"
         ),
     ] = None,
     tls_cert: Annotated[
@@ -87,13 +85,12 @@ def up(
         ),
     ] = None,
     agents: Annotated[
-        int,
-        typer.Option(help="number of agents to expect; sets the limits of connections and queues"),
+        int, typer.Option(help="agents to expect; sets the limits of connections and queues")
     ] = DEFAULT_AGENTS,
     max_packet: Annotated[
         int | None,
         typer.Option(
-            help="longest packet in bytes; at least wire.part_bytes of the scenario plus 4096  [default: 540672]"
+            help="longest packet in bytes, at least wire.part_bytes plus 4096  [default: 540672; more from 1311 --agents]"
         ),
     ] = None,
     memory: Annotated[
@@ -104,7 +101,7 @@ def up(
         bool, typer.Option("--json", help="print the address as one line of JSON")
     ] = False,
     until_stdin_closes: Annotated[
-        bool, typer.Option("--until-stdin-closes", help="also stop at the end of standard input")
+        bool, typer.Option("--until-stdin-closes", help="also stop when standard input ends")
     ] = False,
 ) -> None:
     """Run a broker until Ctrl-C: Mosquitto if it is installed, else the embedded one."""

@@ -44,21 +44,17 @@ Cluster = Annotated[
     bool,
     typer.Option(
         "--cluster",
-        help="the addresses of --broker lead to one cluster that shares retained messages (`broker doctor` finds out): "
-        "go to the next one when one cannot be reached",
+        help="the addresses of --broker are one cluster of brokers (`broker doctor` finds out): use another if one is away",
     ),
 ]
 Embedded = Annotated[
-    bool,
-    typer.Option(
-        "--embedded", help="start the embedded broker, even if another is installed or named"
-    ),
+    bool, typer.Option("--embedded", help="start the embedded broker, even if another is named")
 ]
 Aggregators = Annotated[
     bool,
     typer.Option(
         "--aggregators",
-        help="let `coordinator lab aggregate`, near each broker, check and add up the reports of its agents: identical models",
+        help="let `coordinator lab aggregate`, near each broker, check and add up its agents' reports; same models",
     ),
 ]
 DeviceFederation = Annotated[str, typer.Option(help="the devices' federation")]
@@ -73,15 +69,12 @@ InProcess = Annotated[
     bool,
     typer.Option(
         "--in-process",
-        help="run without a broker: identical results, faster (no faults, no timeline)",
+        help="run without a broker: the same results, faster; without fleet.faults and fleet.timeline",
     ),
 ]
 
 Modes = Annotated[
-    bool,
-    typer.Option(
-        "--modes", help="show every mode of evaluation, and not only the model that devices use"
-    ),
+    bool, typer.Option("--modes", help="also show the figures served, fine-tuned and own last")
 ]
 Track = Annotated[
     list[str] | None,

@@ -30,7 +30,7 @@ Fields = Mapping[str, Any]
 
 def story(
     agent: Annotated[str, typer.Argument(help="the agent's id, as `coordinator status` shows it")],
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")],
+    folder: Annotated[Path, typer.Argument(help="a run's folder")],
     as_json: Json = False,
 ) -> None:
     """Print what happened to one agent in a run, in order: invitations, reports, refusals, quarantine."""

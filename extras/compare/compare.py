@@ -100,7 +100,7 @@ def compare_command(
     no_run: Annotated[
         bool,
         typer.Option(
-            "--no-run", help="only print the finished cells; written only if --out is given"
+            "--no-run", help="run nothing: print the finished cells; write tables only with --out"
         ),
     ] = False,
     in_process: InProcess = False,
@@ -117,7 +117,6 @@ def compare_command(
         int,
         typer.Option(
             min=1,
-            metavar="<n>",
             help="run this many cells at once on this machine; without a broker, as --in-process",
         ),
     ] = 1,
@@ -141,9 +140,9 @@ def compare_command(
 ) -> None:
     """Run every method of a scenario's compare section, and print tables of mean results.
 
-    A cell is one run: one method, one partition, one seed. Finished cells are kept, interrupted
-    cells resume: type the same command to continue. --known adds cells that were run elsewhere.
-    The tables are also written to the comparison's folder; with --no-run, only if --out names one.
+    A cell is one run: one method, one partition, one seed. To continue after an interruption, type the same command: finished
+    cells are kept, others resume. --known adds cells that were run elsewhere. The tables are also written to the
+    comparison's folder; with --no-run, only if --out names one.
     """
     refuse_contradictions(context)
     own_broker = in_process or embedded or executor or jobs > 1

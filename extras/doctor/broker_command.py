@@ -29,8 +29,8 @@ COLOURS = {"ok": "green", "missing": "red", "note": "yellow"}
 ADDRESSES = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="url...",
-        help=f"{ADDRESS}; with several, also what they are to each other: one broker, or independent ones",
+        metavar="BROKER",
+        help=f"{ADDRESS}; of several, also whether they are one broker or independent ones",
     ),
 ]
 
@@ -42,7 +42,7 @@ def doctor(
     home: Annotated[
         Path | None,
         typer.Option(
-            help="folder of `broker init`, on the broker's own machine: examine it as the coordinator, and its disk"
+            help="folder of `broker init`, on the broker's machine: connect as the coordinator, and look at the disk too"
         ),
     ] = None,
     patience_s: Annotated[

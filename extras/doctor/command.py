@@ -44,7 +44,7 @@ MOST_S = 60.0  # to read the statuses of a whole fleet
 ANSWER_S = 5.0  # for a coordinator to answer
 
 
-@with_connection(broker_option(f"{DEFAULT_BROKER}; none with a folder"))
+@with_connection(broker_option(f"none with FOLDER, or {DEFAULT_BROKER}"))
 def doctor(
     folder: Annotated[
         Path | None,
@@ -54,25 +54,24 @@ def doctor(
     connection: BrokerAddresses,
     federation: Annotated[str, typer.Option(help="the federation to examine")] = "default",
     watch: Annotated[
-        bool,
-        typer.Option("--watch", help="look again and again; name each alarm once, and its end"),
+        bool, typer.Option("--watch", help="keep looking; report each alarm once, and its end")
     ] = False,
     execute: Annotated[
         str,
         typer.Option(
             "--exec",
             metavar="<command>",
-            help="with --watch, run this for each alarm and each end, with its sentence as the last argument",
+            help="with --watch: run this for each alarm and for its end, with the sentence as last argument",
             show_default=False,
         ),
     ] = "",
     every: Annotated[
-        float, typer.Option(min=1.0, help="seconds between two looks of --watch")
+        float, typer.Option(min=1.0, help="seconds from one look of --watch to the next")
     ] = 60.0,
     memory: Annotated[
         Path | None,
         typer.Option(
-            help="file with the alarms that --watch has named  [default: one below XDG_STATE_HOME]"
+            help="file in which --watch keeps what it has reported  [default: in XDG_STATE_HOME or ~/.local/state]"
         ),
     ] = None,
     as_json: Json = False,

@@ -30,10 +30,10 @@ def export(
     allow: Allow = None,
     as_json: Json = False,
 ) -> None:
-    """Write each cluster's model as a program that runs without Covey.
+    """Write each group's model as a program that runs without Covey.
 
-    The input is a batch of features as they are in the data. The output is logits, or values for
-    a regression task.
+    The input is a batch of features as they are in the data. The output is a score for each
+    class, of which the largest is the answer, or the predicted numbers.
     """
     allowed = AllowedCode.parse(allow)
     finished(folder)

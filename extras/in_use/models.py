@@ -52,7 +52,7 @@ def predict(
     model_dir: Annotated[
         Path | None,
         typer.Option(
-            help="folder of `agent start --model-dir`: use the model in use",
+            help="folder of `agent start --model-dir`, for the model in use",
             envvar="COVEY_MODEL_DIR",
         ),
     ] = None,
@@ -282,9 +282,9 @@ def reset(
         ),
     ],
 ) -> None:
-    """Forget which publication this device dealt with last: it takes the next one, whatever its serial.
+    """Forget which publication this device dealt with last, so that it considers the next one in any case.
 
-    The model in use and the earlier ones stay. Needed after a publication with a serial ahead of time.
+    The model in use and the earlier ones stay. Needed after a publication from a machine whose clock was ahead.
     """
     from covey.extras.in_use.model_dir import INDEX, ModelDir
     from covey.shared.storage.files import folder_lock
@@ -312,9 +312,9 @@ def export(
     out: Annotated[Path, typer.Option(help="the .pt2 or .onnx file to write")],
     allow: Allow = None,
 ) -> None:
-    """Write a cluster's model, or the mixture that a device uses, as a program that runs without Covey.
+    """Write a group's model, or the mixture that a device uses, as a program that runs without Covey.
 
-    It maps raw features to logits or values. Neighbours, trees and a companion of the fleet are left out, and named.
+    Its input is a batch of features as they are in the data, its output a score for each class, or the predicted numbers. Neighbours, trees and a companion of the fleet are left out, and named.
     """
     from covey.extras.in_use.program import export as written
     from covey.shared.own_code.consent import AllowedCode

@@ -92,8 +92,7 @@ Force = Annotated[
     ),
 ]
 Wait = Annotated[
-    float,
-    typer.Option(min=0.0, help="seconds to wait for the decisions of devices; 0: do not wait"),
+    float, typer.Option(min=0.0, help="seconds to wait for the devices' decisions; 0: do not wait")
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="print which version would replace which, and end")
@@ -105,9 +104,8 @@ def promote(
     version: Annotated[
         str,
         typer.Argument(
-            metavar="RUN[@ROUND]",
-            help="a run's folder or its name in --runs, with @ROUND or @best for another round than the last; or the name of "
-            "a version: candidate, champion, or one given with --as",
+            help="a run's folder or its name in --runs, with @NUMBER or @best for another round than the last; or a version: "
+            "candidate, champion, or a name given with --as"
         ),
     ],
     *,
@@ -133,7 +131,7 @@ def promote(
     runs: Runs = Path("runs"),
     connection: BrokerAddresses,
     federation: Annotated[
-        str | None, typer.Option(help="the devices' federation  [default: the run's]")
+        str | None, typer.Option(help="the devices' federation", show_default="the run's")
     ] = None,
     audit_key: AuditKey = None,
     as_json: Json = False,
@@ -184,9 +182,9 @@ def rollback(
     audit_key: AuditKey = None,
     as_json: Json = False,
 ) -> None:
-    """Publish what was in force before: the earlier version, of whichever run, or the champion in place of a candidate.
+    """Publish the version before again: an earlier one of any run, or the champion in place of a candidate.
 
-    It prints both versions before it begins. Devices check these models as any others, and --force overrides that. As long
+    It prints both versions before it begins. Devices check these models like all others, unless you --force them. As long
     as a device rejects the version, or has not answered, the command goes to the same version again; --to goes further
     back. `coordinator versions` lists what was published. Exit codes are those of `coordinator promote`.
     """

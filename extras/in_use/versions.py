@@ -51,8 +51,8 @@ def versions_command(
     """List the versions that were published to a federation, over all its runs: the newest publication first.
 
     Each line has the name, whether it is the champion or the candidate, and its figure. With a broker or credentials it also
-    has the devices that are online and use it, as they state it themselves. Below are the newest deployments: when, by whom,
-    what, and what devices made of it; --json has all of them, and the word of each device.
+    has the number of devices that are online and state that they use it. Below are the newest publications: when, by whom,
+    what, and how many devices took it over; --json has all of them, device by device.
     """
     check_name("--federation", federation)
     url = None

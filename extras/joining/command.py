@@ -21,8 +21,8 @@ def join(
     code: Annotated[
         str,
         typer.Argument(
-            help="as `broker enroll --join` printed it; - reads it from standard input, so that no list of processes and no "
-            "history of the shell has it"
+            help="as `broker enroll --join` printed it; - reads it from standard input, which keeps it out of the list of "
+            "processes and of the shell's history"
         ),
     ],
     out: Annotated[

@@ -77,20 +77,20 @@ def advise_command(
         typer.Option(
             "--try",
             min=3,
-            help="after the cards, train this many rounds, in which the agents vote  [default: cards alone]",
+            help="then train this many rounds, in which the agents vote on groups  [default: no training]",
         ),
     ] = None,
     svg: Annotated[
-        Path | None, typer.Option(help="write the distances of the cards as a picture")
+        Path | None, typer.Option(help="write a picture of how far the devices' data lie apart")
     ] = None,
     data_root: DataRoot = None,
     allow: Allow = None,
     as_json: Json = False,
 ) -> None:
-    """Find out which shift a fleet has and whether groups would help, from cards alone: nothing is trained.
+    """Find out how a fleet's data differ and whether groups would help, before anything is trained.
 
-    With --from the data of the devices is read here. Otherwise a scenario with a fleet section is asked in process, and
-    any other over the broker. The method of the scenario does not matter.
+    It compares short summaries of the data. With --from it reads the data of the devices here. Otherwise it simulates the fleet
+    section of the scenario, or asks real agents over the broker. The method of the scenario does not matter.
     """
     if scenario is None and not sources:
         raise UserError("advise needs a scenario file, or the data of each device: --from")

@@ -27,13 +27,11 @@ from covey.shared.wire.documents import Control
 PORT = 8470
 
 
-@with_connection(broker_option("none with RUN, else " + DEFAULT_BROKER))
+@with_connection(broker_option("none with FOLDER, or " + DEFAULT_BROKER))
 def dashboard(
     folder: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="RUN", help="a run's folder, or one with runs in it  [default: ask the broker]"
-        ),
+        typer.Argument(help="a run's folder, or one with runs in it  [default: ask the broker]"),
     ] = None,
     *,
     connection: BrokerAddresses,

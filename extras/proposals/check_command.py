@@ -36,8 +36,8 @@ def check(
         bool,
         typer.Option(
             "--propose",
-            help="print a scenario that fits the data; with --json, the description of the data that `coordinator init "
-            "--from` reads: counts, and the values that occur in columns with few of them",
+            help="print a scenario that fits the data; with --json, a description of the data for `coordinator init --from`: "
+            "counts, and the values of columns that have few",
         ),
     ] = False,
     also: Annotated[
@@ -61,7 +61,7 @@ def check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Inspect the data: print its contents, what the coordinator would receive, and errors (exit code 2)."""
+    """Look at the data: print what it contains, what the coordinator would receive, and errors (exit code 2)."""
     if propose:
         if scenario is not None:
             raise UserError("--propose makes a scenario: omit --scenario, or omit --propose")

@@ -83,8 +83,8 @@ def init_command(
 ) -> None:
     """Propose a scenario for your own data, with the reason of each choice next to it.
 
-    `coordinator init --from pi-1.csv --from pi-2.csv --out scenario.yaml`. Differences between the devices are named
-    in the file and on stderr.
+    `coordinator init --from pi-1.csv --from pi-2.csv --out scenario.yaml`. The file and the terminal name what is
+    different from device to device.
     """
     request = InitRequest(
         sources, targets or (), agents, name, anomalies, horizon, words or (), names

@@ -30,9 +30,7 @@ OVER = ("finished", "stopped")
 NOT_RUNNING = "no coordinator is running in this federation; start one with `coordinator run`"
 
 
-AgentId = Annotated[
-    str, typer.Argument(help="the agent's id, as `coordinator status` shows it", metavar="AGENT")
-]
+AgentId = Annotated[str, typer.Argument(help="the agent's id, as `coordinator status` shows it")]
 
 
 RunFederation = Annotated[str, typer.Option(help="the run's federation")]
@@ -40,9 +38,9 @@ RunFederation = Annotated[str, typer.Option(help="the run's federation")]
 
 @with_connection(LOCAL_BROKER)
 def pause(*, connection: BrokerAddresses, federation: RunFederation = "default") -> None:
-    """Pause the running coordinator: the open phase ends, and no new one starts.
+    """Pause the running coordinator: it ends the step at work, and starts no new one.
 
-    A pause lasts until `coordinator lab resume`, also if the coordinator is killed and continued with --resume.
+    A pause lasts until `coordinator lab resume`, even if the coordinator is killed and `coordinator run --resume` continues it.
     """
     is_new = _send(connection, federation, "pause")
     show_line("paused; `coordinator lab resume` continues" if is_new else "it is paused already")
@@ -68,7 +66,7 @@ def release(
 ) -> None:
     """Release an agent from quarantine, so that it is invited again.
 
-    Agents whose reports were refused in several steps are in quarantine.
+    The coordinator puts an agent in quarantine whose reports it had to refuse several times.
     """
     _send(connection, federation, "release", agent)
     show_line(f"{agent} is out of quarantine; it is invited again")
@@ -78,10 +76,9 @@ def release(
 def forget(
     agent: AgentId, *, connection: BrokerAddresses, federation: RunFederation = "default"
 ) -> None:
-    """Remove an agent from the run: from the roster, its group and all future phases.
+    """Remove an agent from the run: from its group, the list of agents and all further rounds.
 
-    Its retained messages are cleared. An agent that connects again later is a newcomer; to keep it out, revoke its
-    credentials with `broker expel`.
+    If it connects again later, it is a newcomer; to keep it out, revoke its credentials with `broker expel`.
     """
     _send(connection, federation, "forget", agent)
     show_line(f"{agent} is forgotten; if it connects again, it is a newcomer")

@@ -48,8 +48,8 @@ def status(
 ) -> None:
     """List a fleet's agents: their state and since when, the version in use, and what is wrong.
 
-    That is the agents' own word at the broker, so no coordinator needs to run. --json has all that is known of each one:
-    cluster, samples, figures, certificate, free disk; `coordinator doctor` lists what is odd.
+    The agents state this themselves at the broker: no coordinator needs to run. --json has all that is known of each one:
+    group, samples, figures, certificate, free disk. `coordinator doctor` lists what is odd.
 
     With --watch, show the rounds instead, as they end: figures by group, reports, faults, and the time that is left.
     """

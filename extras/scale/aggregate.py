@@ -30,10 +30,10 @@ def aggregate(
     federation: Annotated[str, typer.Option(help="the federation of the run")] = "default",
     allow: Allow = None,
 ) -> None:
-    """Add up the reports of a broker's agents, for a run that was started with --aggregators.
+    """Add up the reports of a broker's agents, for a run that `coordinator run --aggregators` began.
 
     Start one near each broker; it needs an aggregator's credentials. It checks reports as the coordinator does and sends
-    it one sum for each cluster. It serves one run after another until Ctrl-C.
+    it one sum for each group. It serves one run after another until Ctrl-C.
     """
     check_name("--federation", federation)
     ensure_role(connection, "aggregator", COORDINATOR)

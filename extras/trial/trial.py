@@ -83,15 +83,16 @@ def try_command(
     to: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="file for the scenario, replaced if it is there  [default: NAME.yaml]"
+            "--out", help="scenario file, replaced if it is there  [default: named after the data]"
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Find out from files whether training together is worth it, without a broker.
 
-    Each file, or folder, is a device. Trains alone, one model for all and a model for each group, for ten rounds on one seed, and
-    writes the scenario for real devices. Small tables take about a minute. More seeds: `coordinator compare`.
+    Each file, or folder, is a device. The command trains each device alone, one model for all, and a model for each group, for ten
+    rounds on one seed, and writes the scenario for real devices. Small tables take about a minute. `coordinator compare` repeats
+    it with more seeds.
     """
     begun = time.monotonic()
     if by:

@@ -103,7 +103,7 @@ def enroll(
     role: Annotated[
         EnrolledRole,
         typer.Option(
-            help="observer: read statuses, roster and metrics, write nothing; aggregator: add up reports for the "
+            help="observer: read the statuses and figures of agents and runs, write nothing; aggregator: add up reports for the "
             "coordinator (`coordinator lab aggregate`)"
         ),
     ] = "agent",
@@ -113,14 +113,14 @@ def enroll(
     key: Annotated[
         str,
         typer.Option(
-            help="the signing key of the device, as `agent lab keys` prints it: for secure sums  [default: none]",
+            help="for secure sums, the device's signing key, as `agent lab keys` prints it  [default: none]",
             show_default=False,
         ),
     ] = "",
     join: Join = False,
     join_port: JoinPort = JOIN_PORT,
 ) -> None:
-    """Add users and write a file for the --credentials of each. A running broker accepts them at once."""
+    """Add users and write a credentials file for each. A running broker accepts them at once."""
     folders = [BrokerFolder(home) for home in homes or [HOME]]
     from covey.extras.users import shards
 

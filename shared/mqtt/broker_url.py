@@ -30,6 +30,7 @@ SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?//?")
 # what may follow the scheme where no login is: a host, a port and a path
 NO_LOGIN = re.compile(r"(\[[0-9a-fA-F:.]*\]?|[^:/?#\[]*)(:\d{0,5})?([/?#].*)?", re.DOTALL)
 ADDRESS = "mqtt[s]://[user:password@]host[:port] or ws[s]://[user:password@]host[:port][/path]"
+SHORT_ADDRESS = "mqtt[s]://[user:password@]host[:port], or ws[s]://... with a path"
 PROFILE = "profile="  # begins the query of an address
 CA_HINT = "The authority of `broker up` is ca.pem in its folder; `broker enroll` puts it into the credentials file"
 DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
