@@ -62,6 +62,47 @@ def test_sentences_of_the_programs_say_group() -> None:
     assert found == []
 
 
+MAKES_HEADS = {"Table", "Column", "numbers", "columns_of", "Tile", "Fact", "Picture", "PageSection"}
+INSIDE = re.compile(r"\b(cards?|phases?|micro|macro average|J|E-\w+)\b")  # words of the code
+
+
+def heads(path: Path) -> Iterator[str]:
+    """The titles and heads of tables and pictures in a module, also those of one word; the name of a picture is a key."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in MAKES_HEADS:
+            is_picture = getattr(node.func, "id", "") == "Picture"
+            for argument in node.args[1:] if is_picture else node.args:
+                words = argument.elts if isinstance(argument, ast.List) else [argument]
+                yield from (
+                    one.value
+                    for one in words
+                    if isinstance(one, ast.Constant) and isinstance(one.value, str)
+                )
+        elif (
+            path.name == "tables.py"  # elsewhere they are keys of files
+            and isinstance(node, ast.Subscript)
+            and getattr(node.value, "id", "") in ("columns", "titles", "headers")
+            and isinstance(node.slice, ast.Constant)
+        ):
+            yield str(node.slice.value)
+
+
+def test_heads_of_tables_and_pictures_are_words_of_people() -> None:
+    found = [
+        (path, head)
+        for folder in PRODUCT
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if "tests" not in path.parts
+        for head in heads(path)
+    ]
+    assert len(found) > 100
+    assert [
+        f"{path.relative_to(ROOT)}: {head}"
+        for path, head in found
+        if re.search(r"\bclusters?\b", head, re.IGNORECASE) or INSIDE.search(head)
+    ] == []
+
+
 def test_pages_say_group() -> None:
     found = []
     for page in PAGES_OF_THE_SITE:

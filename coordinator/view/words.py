@@ -109,7 +109,7 @@ def faults_words(faults: FaultCounts) -> str:
 def trouble_words(faults: FaultCounts) -> str:
     """The faults besides missing reports, for little room."""
     counts = {"void": faults.void, "set aside": faults.set_aside, "failed": faults.failed}
-    return _listed(counts) or "no attempt was void"
+    return _listed(counts) or "no step was repeated"
 
 
 def bytes_text(count: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from covey.extras.compare.verdict import Field, gain_of
@@ -11,9 +11,9 @@ from covey.extras.pages import plots
 from covey.extras.pages.cluster_pictures import clusters_by_group
 from covey.extras.pages.curves import Curves
 from covey.extras.pages.figure_pictures import Picture
-from covey.extras.pages.svg import Drawing, around, figure_axis, other, rounds_axis
+from covey.extras.pages.side_by_side import who_loses
+from covey.extras.pages.svg import Drawing, figure_axis, other
 from covey.shared.numerics.measures import PERCENT
-from covey.shared.sentences import counted, some
 
 ALONE = "local"  # the strategy of agents that train alone
 MAX_PANELS = 6  # of groups
@@ -30,7 +30,8 @@ def of_field(field: Field) -> Iterator[Picture]:
             if (found := gains_by_agent(field, method, alone)) and by_seed
         }
         if gains:
-            yield _who_loses(gains, alone, field)
+            numbers = {method: number for number, method in enumerate(field.rows)}
+            yield who_loses(gains, alone, numbers, field.measure)
 
 
 def of_groups(runs: Sequence[Curves]) -> Iterator[Picture]:
@@ -69,25 +70,3 @@ def _in_use(field: Field) -> Picture:
     drawing = Drawing([plots.strips("", rows, figure_axis(measure, values))])
     remark = "A dot is a seed, the upright line the mean, the level line its interval of 95 % over agents and seeds."
     return Picture("in_use", f"{name}, what is in use", drawing, remark)
-
-
-def _who_loses(gains: Mapping[str, Mapping[str, float]], alone: str, field: Field) -> Picture:
-    """A line for each method: the gain of every agent over what it has alone, sorted; below zero somebody loses."""
-    measure, numbers = field.measure, {method: n for n, method in enumerate(field.rows)}
-    series, said, values = [], [], [0.0]
-    for method, found in gains.items():
-        number = numbers[method]
-        in_order = sorted(found, key=lambda agent: (found[agent], agent))
-        points = [(place, measure.scale * found[agent]) for place, agent in enumerate(in_order, 1)]
-        series.append(plots.Series(method, other(number), points))
-        values += [gain for _, gain in points]
-        losers = [agent for agent in in_order if found[agent] < 0]
-        whom = f": {some(losers)}" if losers else ""
-        said.append(f"with {method} {counted(len(losers), 'agent')} of {len(found)}{whom}")
-    most = max(len(found) for found in gains.values())
-    unit = "points" if measure.scale == PERCENT else measure.label
-    y = around(values, f"gain over {alone}, {unit}; above 0 is better")
-    zero = plots.Series("", None, [(1, 0.0), (most, 0.0)])
-    x = rounds_axis(range(1, most + 1), "agents, sorted by their gain", low=1.0)
-    drawing = Drawing([plots.lines("", [zero, *series], x, y)], plots.legend_of(series))
-    return Picture("gains", "Who gains, and who loses", drawing, f"Worse off: {'; '.join(said)}.")

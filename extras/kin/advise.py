@@ -154,7 +154,7 @@ class Advice:
             if kind in self.chances
         ]
         columns = [Column("test"), Column("p", is_number=True), Column("agents")]
-        return Table("Tests on the cards", columns, rows)
+        return Table("Tests of the agents' data", columns, rows)
 
     @property
     def members(self) -> Table:

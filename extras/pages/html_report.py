@@ -36,6 +36,7 @@ from covey.extras.pages.html_page import (
     terms,
 )
 from covey.extras.pages.run_facts import RunFacts, device_words, facts_of, moment, version_words
+from covey.extras.pages.side_by_side import differences, gains_of, sentence_of, who_loses
 from covey.extras.pages.svg import document
 from covey.shared.errors import UserError
 from covey.shared.numerics.measures import MEASURES, Measure, measured
@@ -182,7 +183,7 @@ def clusters_table(facts: RunFacts, measure: Measure) -> Table | None:
     rows = []
     for cluster in sorted(by_cluster):
         rows.append(_line_of_cluster(cluster, by_cluster[cluster], measure))
-    return Table("Clusters", numbers(titles), rows)
+    return Table("Groups", numbers(titles), rows)
 
 
 def _line_of_cluster(cluster: int, agents: Sequence[Row], measure: Measure) -> list[str]:
@@ -211,7 +212,7 @@ def classes_table(facts: RunFacts, result: Row) -> Table | None:
         for name, (samples, agents) in zip(facts.classes, counts, strict=True)
     ]
     columns = [Column("class"), *numbers(["training samples", "share", "agents that have some"])]
-    return Table("Classes, from the cards", columns, rows)
+    return Table("Classes, as the agents counted them", columns, rows)
 
 
 def decisions_table(record: Sequence[Row]) -> Table | None:
@@ -354,19 +355,36 @@ def page(runs: Sequence[Curves], folders: Sequence[Path]) -> str:
     sections = []
     for run, own in zip(runs, facts, strict=True):
         sections.append(_section(run.label, run, own))
+    lead, first, more = _of_two(runs, facts)
     shown = Page(
         title=f"{_common_name(found)}: {len(runs)} runs",
         subtitle=table.title,
         kind="run",
-        lead=(),
+        lead=lead,
         tiles=(),
+        first=first,
         tables=[table],
         remarks=(),
         terms=terms(MODE_TITLES, has_groups=_has_groups(found)),
-        pictures=drawn(runs),
+        pictures=[*more, *drawn(runs)],
         sections=sections,
     )
     return html(shown)
+
+
+def _of_two(
+    runs: Sequence[Curves], facts: Sequence[RunFacts]
+) -> tuple[list[str], list[Table], list[Picture]]:
+    """What a page of exactly two runs begins with: the difference in words, their settings, and who gains or loses."""
+    if len(runs) != 2 or runs[0].figure != runs[1].figure:
+        return [], [], []
+    labels, measure = [run.label for run in runs], runs[1].measure
+    tables = [table] if (table := differences(labels, facts)) is not None else []
+    gains = gains_of(facts[0], facts[1], measure)
+    if not gains:
+        return [], tables, []
+    picture = who_loses({labels[1]: gains}, labels[0], {labels[1]: 1}, measure)
+    return [sentence_of(labels, gains, measure)], tables, [picture]
 
 
 def drawn(runs: Sequence[Curves]) -> list[Picture]:

@@ -201,7 +201,7 @@ def _line(frame: Frame, one: Series) -> Markup:
             stroke_dasharray=dashes(one.number),
         )
         parts.append(drawn)
-    if len(places) <= MAX_MARKS:
+    if one.label and len(places) <= MAX_MARKS:  # a line without a name is no data
         for (x, y), (at, value) in zip(places, one.points, strict=True):
             label = f"{one.label}: {plain(value)} at {plain(at)}"
             parts.append(svg.element("g", svg.hint(label), _mark(x, y, one)))

@@ -325,7 +325,7 @@ def _rounds(places: Iterable[float]) -> Axis:
 
 
 def _reports(state: DashboardState) -> Chart:
-    title = "Reports of each phase"
+    title = "Reports of each step"
     if not state.bars:
         return Chart(title, empty="No phase is over yet.")
     if len(state.bars) == 1:
@@ -343,7 +343,7 @@ def _reports(state: DashboardState) -> Chart:
         stacks.append(plots.StackedColumn(place, layers))
         said = ", ".join([f"{kind} {count}" for kind, count in counts.items()])
         values.append((float(place), f"{bar.phase}, after round {bar.round}: {said}"))
-    x = columns_axis([stack.x for stack in stacks], "phases")
+    x = columns_axis([stack.x for stack in stacks], "steps of the rounds")
     y = from_zero([bar.reported + bar.missing for bar in state.bars], "agents", whole=True)
     panels = [plots.columns(title, stacks, x, y, size=size, values=values) for size in SMALL]
     legend = [(plots.colour_entry(None, "reported"), "")]

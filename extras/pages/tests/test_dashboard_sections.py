@@ -132,7 +132,7 @@ def test_tiles_show_the_newest_figures_who_is_here_and_what_went_wrong() -> None
     assert words(made["tiles"]) == (
         "mean accuracy served 50.0 % after round 1 agents here 3 of 10 1 offline, 1 in quarantine "
         "groups 2 0 agents moved traffic 3 kB 2 kB to agents "
-        "missing reports 2 no attempt was void refused messages 13 rate 12, size 1"
+        "missing reports 2 no step was repeated refused messages 13 rate 12, size 1"
     )
     large = RosterMessage(run="r1", agents=agents(10_000))
     assert "agents here 10000 of 10000; 0 busy" in words(drawn(roster=large)["tiles"])

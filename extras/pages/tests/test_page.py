@@ -30,7 +30,7 @@ from covey.extras.pages.tests.pages import (
 )
 from covey.shared.errors import UserError
 from covey.shared.numerics.clustering import agglomerative
-from covey.shared.numerics.measures import MEASURES
+from covey.shared.numerics.measures import MEASURES, plain
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.task import Task
 from tests.kit.small_run import clients, scenario
@@ -126,7 +126,7 @@ def test_a_page_of_one_run_has_figures_units_origin_and_the_command(tmp_path: Pa
         "accuracy in %",
         "the served model",
         "adjusted Rand index",
-        "<h2>Clusters</h2>",
+        "<h2>Groups</h2>",
         "<h2>Agents</h2>",
         "<h2>Traffic</h2>",
         "<h2>Faults and refusals</h2>",
@@ -156,6 +156,24 @@ def test_a_page_begins_with_the_sentence_the_deciding_figure_and_what_is_odd(
     (folder / "result.json").write_text(json.dumps({**result, "odd": odd}))
     first = page_of(folder).partition('<div class="pictures">')[0]
     assert "<b>agent-3</b> too large." in first
+
+
+def test_a_page_of_two_runs_begins_with_the_difference_agent_by_agent(tmp_path: Path) -> None:
+    runs = [run(tmp_path / "one", "fedavg"), run(tmp_path / "two", "fedclust", seed=2)]
+    made = unescape(page_of(*runs))
+    first, *figures = (finished(folder)["accuracy"]["server"]["accuracy"] for folder in runs)
+    gain = 100 * (figures[0]["macro"] - first["macro"])
+    is_better = "better" if gain >= 0 else "worse"
+    assert (
+        f"fedclust is {plain(abs(gain))} points {is_better} than fedavg in what is in use" in made
+    )
+    assert "It is one run of each" in made
+    keys = re.findall("<td>([a-z_.]+)</td>", made.split("What differs in the scenarios")[1])
+    assert {"seed", "strategy.name"} <= set(keys)
+    assert "strategy.linkage" not in keys
+    assert "Who gains, and who loses" in made
+    three = page_of(*runs, run(tmp_path / "three", "fedavg"))
+    assert "Who gains" not in three
 
 
 def test_clusters_and_methods_share_no_colour(tmp_path: Path) -> None:
