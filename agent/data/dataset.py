@@ -23,6 +23,7 @@ from cachetools import LRUCache
 
 from covey.agent.data.values import number_written
 from covey.agent.data.windows import apart_from, earlier_and_latest
+from covey.shared import extras
 from covey.shared.errors import DataError
 from covey.shared.numerics.figures import kind_of
 from covey.shared.numerics.units import JUDGING, STRETCHES, Split, Ties, series_of
@@ -290,6 +291,8 @@ def with_test(data: Dataset, share: float = TESTS, seed: int = 0) -> Dataset:
         return _with_unusual(data, share, seed)
     n = len(data.targets)
     moments = None if data.columns is None else data.columns.moments
+    if data.features.ndim == 3 and extras.has("formats"):
+        data = extras.part("formats", "published").in_recordings(data)
     groups, overlap = windows_in(data)
     if overlap is not None:
         train, test = earlier_and_latest(groups, overlap, share)

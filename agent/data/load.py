@@ -252,9 +252,6 @@ def _train_and_test(folder: Path) -> tuple[Path, ...]:
 
 def _tables_and_arrays(folder: Path) -> list[Path]:
     """The tables and .npz files of a folder, sorted; hidden files are left out."""
-    found: list[Path] = []
-    for path in folder.iterdir():
-        hidden = path.name.startswith(".")
-        if path.suffix.lower() in (*TABLES, ".npz") and not hidden:
-            found.append(path)
-    return sorted(found)
+    kinds = (*TABLES, ".npz")
+    visible = (path for path in folder.iterdir() if not path.name.startswith("."))
+    return sorted(path for path in visible if path.suffix.lower() in kinds)

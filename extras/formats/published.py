@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from covey.agent.data.arrays import from_arrays, read_npz
-from covey.agent.data.dataset import Array, Dataset, Indices
+from covey.agent.data.dataset import Array, Dataset, Indices, take, windows_in
+
+WINDOW_AXES = 3  # samples, readings and channels
 
 
 def har(path: Path) -> Dataset:
@@ -23,6 +25,20 @@ def har(path: Path) -> Dataset:
         in_order[name] = arrays[name][order]
     in_order["x"] = in_order["x"].transpose(0, 2, 1)  # channels first
     return replace(from_arrays(in_order, str(path)), overlap=1)
+
+
+def in_recordings(data: Dataset) -> Dataset:
+    """Windows of a sensor in the order of their recordings, if they were shuffled and overlap by half; other data as it is.
+
+    Windows in the order of time are found by the agent itself. The second half of one is elsewhere the first half of another.
+    """
+    if data.features.ndim != WINDOW_AXES or data.groups is not None or windows_in(data)[1]:
+        return data
+    for windows in (data.features, data.features.swapaxes(1, 2)):
+        found = take(data, in_time_order(windows))
+        if windows_in(found)[1]:
+            return found
+    return data
 
 
 def in_time_order(windows: Array) -> Indices:

@@ -47,6 +47,7 @@ SOME_NUMBERS = 0.2  # of the cells of a column of words: worth a remark
 MOSTLY = 0.8  # of the words of a column are numbers with something around them
 STAND_APART = 10.0  # deviations between the outermost number and all others, from where it may stand for a missing cell
 LEAST_APART = 3  # cells that have it, and different numbers among the others
+NINES = re.compile(r"9{2,}(\.9*)?")  # a mark of missing cells by its look
 # numbers with something around them, and texts with a year or a clock
 AROUND = re.compile(
     r"[^\w\s]{0,3}\s*\d[\d.,'\s]*\s*\D{0,8}|.{0,24}((?<!\d)(1[7-9]|20)\d\d(?!\d)|\d:\d\d).{0,24}"
@@ -125,12 +126,18 @@ class ColumnDescription:
                 )
 
     def _mark_among_numbers(self) -> tuple[str, int] | None:
-        """The smallest or largest number, such as -999, and its cells, if it is repeated and all others are far from it."""
+        """The smallest or largest number, such as -999, and its cells, if it is repeated and all others are far from it.
+
+        Where most cells have one number, such as a pixel at the edge, any other one is far: there it must look like a mark.
+        """
         if self.mean is None or self.std is None or self.distinct <= LEAST_APART:
             return None
+        is_still = 2 * self.counts[0] > self.numbers
         for value, count in zip(self.values, self.counts, strict=True):
             number, others = value_of(value).number, self.numbers - count
             if number not in (self.smallest, self.largest) or not LEAST_APART <= count <= others:
+                continue
+            if is_still and number >= 0 and not NINES.fullmatch(value):
                 continue
             mean = (self.numbers * self.mean - count * number) / others
             # the spread between the mark and the others is taken out of that of all

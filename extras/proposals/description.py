@@ -77,14 +77,16 @@ class ImageFacts(Section):
 class SeriesFacts(Section):
     """The rows of a table as series over time."""
 
-    time: str  # the column that has the times
+    time: str  # the column that has the times; empty: rows that follow one another show their order
     groups: tuple[str, ...] = ()  # columns that name a series each; empty: the file is one series
-    shortest: int = Field(ge=0)  # rows of the shortest series
+    shortest: int = Field(ge=0)  # rows of a short series: three of four have as many
     span_s: float = Field(ge=0)  # from the first to the last time, in seconds
     # by column with few values: rows for which a value stays, on average
     runs: dict[str, float] = Field(default_factory=dict)
     # by column of numbers: how much better than the mean a line over time is on the latest fifth, at most 1
     trends: dict[str, float] = Field(default_factory=dict)
+    # columns with few values, all of which come both before and in the latest rows
+    lasting: tuple[str, ...] = ()
 
 
 class DataDescription(Section):

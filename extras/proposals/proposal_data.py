@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.cells import BadCells, Cells
-from covey.agent.data.dataset import Dataset
+from covey.agent.data.dataset import TESTS, Dataset, held_out
 from covey.agent.data.load import has_images, load, tables_at
 from covey.agent.data.table_files import USUAL, open_table
 from covey.agent.data.values import moment_of, number_written, plain_number, spelled, value_of
@@ -44,6 +44,7 @@ from covey.extras.proposals.description import (
     read_description,
 )
 from covey.extras.proposals.layout_found import described
+from covey.extras.proposals.order import follow
 from covey.extras.proposals.proposal import checked, propose
 from covey.shared.errors import DataError
 from covey.shared.own_code.consent import AllowedCode
@@ -65,6 +66,7 @@ Float64 = npt.NDArray[np.float64]
 class _Rows:
     """The columns that count, in the order of the file."""
 
+    count: int = 0
     times: list[float] = field(default_factory=list)  # seconds since 1970
     numbers: dict[str, list[float]] = field(default_factory=dict)  # by column
     codes: dict[str, list[int]] = field(default_factory=dict)  # values of columns with few of them
@@ -79,7 +81,7 @@ class _Rows:
 
 
 def find_series(path: Path, table: TableDescription) -> SeriesFacts | None:
-    """The series in a table with a column of times; None if there is no such column, or its rows are in no order.
+    """The series in a table whose rows are in the order of a column of times, or follow one another without one; else None.
 
     Args:
         path: the file.
@@ -89,10 +91,10 @@ def find_series(path: Path, table: TableDescription) -> SeriesFacts | None:
         DataError: the file cannot be read.
     """
     time = _time_column(table)
-    if time is None:
+    if time is None and not follow(path, table):
         return None
     rows = _read(path, time, table)
-    times = np.array(rows.times)
+    times = np.array(rows.times) if time else np.arange(rows.count, dtype=np.float64)
     codes: dict[str, Codes] = {}
     for name, listed in rows.codes.items():
         codes[name] = np.array(listed, np.int64)
@@ -101,8 +103,11 @@ def find_series(path: Path, table: TableDescription) -> SeriesFacts | None:
     groups = [
         name
         for name, own in codes.items()
-        if (not is_one or _take_turns(name, times, own)) and _rises(times, own)
+        if (_are_recordings(own) if not time else not is_one or _take_turns(name, times, own))
+        and _rises(times, own)
     ]
+    if not time:
+        groups.sort(key=lambda name: -int(codes[name].max()))
     is_one = is_one and not groups
     if not is_one and not groups:
         return None
@@ -112,13 +117,16 @@ def find_series(path: Path, table: TableDescription) -> SeriesFacts | None:
         series = codes[others[0]] if others else whole
         runs[name] = _mean_run(own, series)
     first = whole if is_one else codes[groups[0]]
+    trends = {name: _trend(times, np.array(own)) for name, own in rows.numbers.items()}
+    cut = len(times) - held_out(len(times), TESTS)
     return SeriesFacts(
-        time=time,
+        time=time or "",
         groups=tuple(groups),
-        shortest=int(np.bincount(first).min()),
-        span_s=float(np.ptp(times)),
+        shortest=int(np.quantile(np.bincount(first), 0.25, method="lower")),
+        span_s=float(np.ptp(times)) if time else 0,
         runs=runs,
-        trends={name: _trend(times, np.array(own)) for name, own in rows.numbers.items()},
+        trends=trends if time else {},
+        lasting=tuple(name for name, own in codes.items() if {*own[:cut]} == {*own[cut:]}),
     )
 
 
@@ -150,19 +158,24 @@ def _time_column(table: TableDescription) -> str | None:
 
 def _has_few_values(column: ColumnDescription) -> bool:
     is_name = column.kind in ("word", "whole", "boolean") and not column.missing
-    return is_name and 1 < column.distinct <= MAX_SHOWN
+    return is_name and (1 < column.distinct <= MAX_SHOWN or column.steps == "runs")
 
 
-def _read(path: Path, time: str, table: TableDescription) -> _Rows:
+def _are_recordings(codes: Codes) -> bool:
+    """Whether each value of a column is in one run of rows."""
+    return int(np.count_nonzero(np.diff(codes))) == int(codes.max())
+
+
+def _read(path: Path, time: str | None, table: TableDescription) -> _Rows:
     """The times and the columns with few values, row by row."""
     rows = _Rows()
     few = [column.name for column in table.columns if _has_few_values(column)]
-    numeric = [column.name for column in table.columns if column.kind in NUMBERS]
+    numeric = [column.name for column in table.columns if column.kind in NUMBERS if time]
+    names = list(dict.fromkeys([*([time] if time else ()), *few, *numeric]))
     with open_table(path, least=1, notation=table.notation) as file:
-        for block in file.blocks(
-            list({time: 0, **dict.fromkeys([*few, *numeric])}), BadCells(path)
-        ):
-            for cell in block.cells[time]:
+        for block in file.blocks(names, BadCells(path)):
+            rows.count += len(block.rows)
+            for cell in block.cells[time] if time else ():
                 rows.times.append(_seconds(cell))
             for name in few:
                 rows.add(name, block.cells[name])

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from covey.extras.proposals.choices import Choice, Proposal, autoencoder, table_model, window_model
 from covey.extras.proposals.description import DataDescription, SeriesFacts
-from covey.extras.proposals.features import (
-    DATE_SHAPE,
-    Features,
-    find_features,
-    is_number,
-    is_year,
-    key_reason,
-)
+from covey.extras.proposals.features import DATE_SHAPE, Features, find_features, is_number, is_year
 from covey.extras.proposals.fleet_columns import FleetColumn, fleet_columns, spelled_alike
 from covey.extras.proposals.targets import Target, find_labels, find_target, find_usual
 from covey.shared.errors import UserError
@@ -72,7 +65,8 @@ def table_task(
     else:
         target = find_target(columns, [device.columns[-1].name for device in devices], wish)
     window, features = _window_and_features(devices, columns, target, horizon)
-    _name_differences(devices, columns, target, proposal)
+    used = {*features.columns, target.name}
+    _name_differences(devices, columns, target, used, proposal)
     for device in devices:
         if device.faulty_rows:
             rows_text = counted(device.faulty_rows, "row")
@@ -162,6 +156,19 @@ def table_task(
             "latest",
             f"the last fifth of a device's rows tests: {order!r} shows that they are in the order of time",
         )
+    elif following := _following(devices):
+        where = some([one.source for one in following])
+        if target.classes is None or _last([one.series for one in following if one.series], target):
+            task["test"] = Choice(
+                "latest",
+                f"the last fifth of a device's rows tests: neighbouring rows are alike on {where}, as those of a sensor; random rows "
+                "lie between rows that the model knows",
+            )
+        else:
+            proposal.warnings.append(
+                f"{where}: neighbouring rows are alike, and the last ones lack classes, so that random rows test, between rows that the "
+                "model knows: their figures flatter; add a column of times, or one that names recordings, for task.window"
+            )
     task["impute"] = _impute(features)
     task["standardise"] = Choice("federated", "from sums over the fleet; no rows leave a device")
     task["model"] = table_model(inputs, rows)
@@ -170,6 +177,24 @@ def table_task(
     if anomalies:
         task["model"] = autoencoder(inputs)
     proposal.sections["task"] = task
+
+
+def _following(devices: Sequence[DataDescription]) -> list[DataDescription]:
+    """The devices whose rows follow one another without a column of times, if they are half of all."""
+    found = [one for one in devices if one.series is not None and not one.series.time]
+    return found if 2 * len(found) >= len(devices) else []
+
+
+def _last(found: Sequence[SeriesFacts], target: Target) -> bool:
+    """Whether the last rows have all classes, where rows follow one another without a column of times."""
+    return all(target.name in facts.lasting for facts in found if not facts.time)
+
+
+def _recordings(devices: Sequence[DataDescription], target: Target) -> dict[str, str]:
+    """Columns that are no features, because they name the recordings in rows that follow one another."""
+    groups = [{*one.series.groups} for one in _following(devices) if one.series is not None]
+    names = set.intersection(*groups) - {target.name, *target.labels} if groups else set()
+    return dict.fromkeys(sorted(names), "each value in one run of rows, as names of recordings are")
 
 
 def _orders_rows(column: FleetColumn, features: Features) -> bool:
@@ -202,7 +227,7 @@ def _window_and_features(
             "device, and series that are longer"
         )
     window = find_window(devices, target) if target.name else None
-    roles = {} if window is None else dict(window.roles)
+    roles = _recordings(devices, target) | ({} if window is None else window.roles)
     roles |= dict.fromkeys(target.labels, "")
     return window, find_features(columns, target.name, roles)
 
@@ -335,6 +360,7 @@ def _name_differences(
     devices: Sequence[DataDescription],
     columns: Sequence[FleetColumn],
     target: Target,
+    used: Collection[str],
     proposal: Proposal,
 ) -> None:
     """Columns that some devices lack or hold otherwise, another order, and classes that some devices lack."""
@@ -356,8 +382,8 @@ def _name_differences(
             and (reason := why_no_classes(column.name, column.words))
         ):
             proposal.differences.append(_words_that_stay(column, reason))
-        is_feature = is_number(column) and not key_reason(column) and column.name != target.name
-        if is_feature and (seems := _seems_a_key(column)):
+        is_input = column.name in used and column.name != target.name
+        if is_input and is_number(column) and (seems := _seems_a_key(column)):
             proposal.differences.append(
                 f"{column.name!r}: {seems}; if they name rows, people or things, move it to task.ignore"
             )
@@ -477,6 +503,8 @@ def find_window(devices: Sequence[DataDescription], target: Target) -> SeriesWin
     if target.classes is None or (ordered := _ordered(devices, target)) is None:
         return None
     found, group = ordered
+    if group is None and not _last(found, target):
+        return None
     run = min([facts.runs.get(target.name, 0.0) for facts in found])
     rows = _power_of_two(min(run, min(facts.shortest for facts in found) / WINDOWS_PER_SERIES))
     if rows < LEAST_ROWS:
@@ -536,7 +564,7 @@ def _ordered(
     if len(found) < len(devices) or len({facts.time for facts in found}) > 1:
         return None
     group = _common_group(found, target)
-    if group is None and any(facts.groups for facts in found):
+    if group is None and any(facts.groups for facts in found if facts.time):
         return None
     return found, group
 
@@ -551,9 +579,10 @@ def _window(
         window = {**window, "group": group}
         roles[group] = ""
         series = f"{group!r} names the series"
-    if max(facts.span_s for facts in found) < 2 * DAY_S:
+    if time and max(facts.span_s for facts in found) < 2 * DAY_S:
         roles[time] = "less than two days, so that its hours and weekdays mean little"
-    why = f"rows are in the order of {time!r}, {series}, {why}"
+    order = f"in the order of {time!r}" if time else "alike where they are neighbours"
+    why = f"rows are {order}, {series}, {why}"
     return SeriesWindow(window["rows"], Choice(window, why), roles)
 
 

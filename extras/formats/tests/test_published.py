@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from covey.agent.data.dataset import dataset, with_test
 from covey.agent.data.partition import client_dataset, partition
-from covey.extras.formats.published import in_time_order
+from covey.extras.formats.published import in_recordings, in_time_order
 from covey.shared.scenario.partition import ByGroup
 from tests.agent.real_data import real
 
@@ -92,3 +93,26 @@ def test_thirty_people_keep_every_activity_in_both_parts_and_share_no_half_of_a_
 def halves(windows: npt.NDArray[Any]) -> set[bytes]:
     """The halves of all windows (n, channels, rows)."""
     return {half.tobytes() for window in windows for half in np.split(window, 2, axis=1)}
+
+
+@pytest.mark.parametrize("channels_first", [True, False])
+def test_shuffled_windows_that_overlap_are_tested_behind_a_gap(*, channels_first: bool) -> None:
+    """At random, half of the readings of a test window would be in windows that the model knows."""
+    rng = np.random.default_rng(0)
+    signals = [rng.normal(size=(16 * 17, 2)) for _ in range(4)]
+    windows = np.array([one[16 * i : 16 * i + 32] for one in signals for i in range(16)])
+    windows = rng.permutation(windows)
+    shown = windows.swapaxes(1, 2) if channels_first else windows
+    found = with_test(dataset(shown, np.arange(64) % 2, source="x"))
+    axis = 2 if channels_first else 1
+    known = {half.tobytes() for half in np.concatenate(np.split(found.features, 2, axis))}
+    assert len(found.test_targets) == 12
+    assert not any(
+        half.tobytes() in known for half in np.concatenate(np.split(found.test_features, 2, axis))
+    )
+
+
+def test_other_samples_keep_their_order() -> None:
+    images = np.random.default_rng(0).integers(0, 255, (40, 8, 8)).astype(np.uint8)
+    data = dataset(images, np.arange(40) % 2, source="x")
+    assert in_recordings(data) is data

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from covey.agent.data.cells import BadCells
@@ -623,3 +624,98 @@ def test_a_folder_with_readings_of_each_day_is_one_table(tmp_path: Path) -> None
     task = proposed(str(tmp_path), target="binary_sensor.motion")
     assert task.read.pivot is not None
     assert len(read_table(place_of(str(tmp_path)), task=task).rows) > 80
+
+
+# -- rows that follow one another without a column of times ---------------------------------------------------------
+
+
+ACTIVITIES = ("still", "walking", "running")
+
+
+def samples_of(draws: np.random.Generator, count: int, level: float) -> list[list[float]]:
+    """Two axes of a sensor that swing, in samples far shorter than a swing."""
+    at = np.arange(count) / 4 + draws.random() * 6
+    axes = (level + np.sin(at), np.cos(at * (1 + level / 4)))
+    noisy: list[list[float]] = (
+        (np.stack(axes, 1) + draws.normal(0, 0.05, (count, 2))).round(3).tolist()
+    )
+    return noisy
+
+
+def recordings(folder: Path, name: str, *, columns: str, count: int = 24) -> str:
+    """Recordings one after the other, each of one activity, of which the last are like all others."""
+    draws = np.random.default_rng(len(name))
+    lines = [columns]
+    for number in range(count):
+        for x, y in samples_of(draws, 160, number % 3):
+            cells = {
+                "recording": number,
+                "turn": x,
+                "tilt": y,
+                "activity": ACTIVITIES[number % 3],
+                "speed": number % 3 + x,
+            }
+            lines.append(",".join(str(cells[one]) for one in columns.split(",")))
+    return file(folder, *lines, name=name)  # fmt: skip
+
+
+def test_samples_of_recordings_are_windows_of_each(tmp_path: Path) -> None:
+    """Random rows lie between rows of the same second, and the number of a recording tells its activity."""
+    columns = "recording,turn,tilt,activity"
+    task = proposed(*(recordings(tmp_path, name, columns=columns) for name in ("a.csv", "bb.csv")))
+    assert task.window is not None
+    assert (task.window.group, task.columns) == ("recording", ("turn", "tilt"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "target"), [("recording,turn,tilt,speed", "speed"), ("turn,tilt,speed", "speed")]
+)
+def test_the_latest_of_rows_that_follow_one_another_test(
+    tmp_path: Path, columns: str, target: str
+) -> None:
+    sources = [recordings(tmp_path, name, columns=columns, count=9) for name in ("a.csv", "b.csv")]
+    task = proposed(*sources, target=target)
+    assert (task.test, task.window) == ("latest", None)
+    assert task.columns == ("turn", "tilt")
+
+
+def test_rows_that_follow_one_another_and_end_with_one_class_have_a_remark(tmp_path: Path) -> None:
+    """The last rows would test one class alone."""
+    draws = np.random.default_rng(1)
+    rows = [(x, y, kind) for kind in ACTIVITIES for x, y in samples_of(draws, 200, 1)]
+    source = file(tmp_path, "turn,tilt,activity", *(f"{x},{y},{word}" for x, y, word in rows))
+    found = propose([describe(source)] * 2)
+    assert checked(found).task.test is None
+    assert any("neighbouring rows are alike" in remark for remark in found.warnings)
+
+
+def rows_in_no_time(kind: str) -> list[str]:
+    """Rows in an order that is none in time."""
+    draws = np.random.default_rng(3)
+    numbers = draws.normal(size=(600, 3))
+    words = (numbers[:, 0] + numbers[:, 1] > 0).astype(int)
+    order = np.arange(600)
+    match kind:
+        case "sorted by class":
+            numbers[words == 1, 0] += 4
+            order = np.argsort(words, kind="stable")
+        case "sorted by an amount":
+            numbers[:, 1] += 3 * numbers[:, 0]
+            order = np.argsort(numbers[:, 0])
+        case "rows of people":
+            numbers[:, :2] = np.repeat(draws.normal(size=(120, 2)), 5, axis=0)
+            numbers[:, 2] = np.repeat(numbers[::5, 2], 5) + draws.normal(size=600)
+    rows = zip(numbers[order].round(4).tolist(), words[order].tolist(), strict=True)
+    return ["a,b,c,state", *(f"{a},{b},{c},{'no' if word else 'ok'}" for (a, b, c), word in rows)]
+
+
+@pytest.mark.parametrize(
+    "kind", ["shuffled", "sorted by class", "sorted by an amount", "rows of people"]
+)
+def test_rows_in_another_order_are_drawn_for_the_test(tmp_path: Path, kind: str) -> None:
+    found = propose([describe(file(tmp_path, *rows_in_no_time(kind)))] * 2)
+    assert (checked(found).task.test, checked(found).task.window, found.warnings) == (
+        None,
+        None,
+        [],
+    )

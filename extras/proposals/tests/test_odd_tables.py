@@ -303,12 +303,16 @@ def test_a_number_far_from_all_others_that_is_repeated_is_worth_a_remark(
     seen = f"column 'flow': 4 of {ROWS} cells are {named}, far from all others"
     assert seen in remarks(lambda row: mark if row % 10 == 0 else noise(row))
     assert seen in remarks(lambda row: mark if row % 10 == 0 else row // 4)
+    assert seen in remarks(
+        lambda row: mark if row % 10 == 0 else row if row % 4 == 0 else 0
+    )  # rain
     for usual in (
         lambda row: mark if row == 0 else noise(row),  # once
         lambda row: int(row % 10 == 0),  # a flag
         lambda row: max(noise(row), 0.8),  # a limit of the sensor
         lambda row: int(3 * noise(row) ** 3),  # mostly 0
         lambda row: mark if row % 10 else noise(row),  # the usual value
+        lambda row: 255 if row % 10 == 0 else (row if row % 4 == 0 else 0),  # a pixel at the edge
     ):
         assert "far from all others" not in remarks(usual)
     rows = [f"{mark if row % 10 == 0 else noise(row)},{row % 2}" for row in range(ROWS)]
