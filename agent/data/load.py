@@ -54,14 +54,6 @@ def _check_not_published(place: Path) -> None:
             )
 
 
-def _check_no_database(path: Path) -> None:
-    """DataError for a database of which no table is named."""
-    with path.open("rb") as file:
-        if file.read(15) == b"SQLite format 3":
-            fault = "a SQLite database of which no table is named"
-            raise DataError(f"{path}: {fault}; expected {FORM}", public=f"the data is {fault}")
-
-
 def _table(
     path: Path, label: str | None, test: Path | None = None, task: Task | None = None
 ) -> Dataset:
@@ -155,7 +147,9 @@ def _file(path: Path, label: str | None, task: Task | None) -> Dataset:
     if path.suffix.lower() == ".npz":
         return load_npz(path)
     _check_not_published(path)
-    _check_no_database(path)
+    from covey.agent.data.table_rows import check_is_text
+
+    check_is_text(path, is_named=False)
     raise DataError(
         f"{path}: unknown kind of file {path.suffix!r}; expected {ACCEPTED}",
         public="the data is a file of an unknown kind",

@@ -17,7 +17,7 @@ from covey.agent.data.cells import BadCell, BadCells, Cells
 from covey.agent.data.limits import ROW_BYTES, VALUE_BYTES, check_size, unpacked_limit
 from covey.agent.data.notation import MARKS, encoding_of, named_separator, plain, separator_of
 from covey.agent.data.values import number_written, value_of
-from covey.agent.data_place import UnfinishedFile
+from covey.agent.data_place import FORM, UnfinishedFile
 from covey.shared.errors import DataError, install
 from covey.shared.scenario.columns import LABEL_NAMES, SEPARATORS, Notation
 from covey.shared.sentences import some
@@ -268,7 +268,7 @@ OTHER_FILES = {
     rb"pk\x03\x04": "an Excel workbook, or another zip archive; save its sheet as CSV",
     rb"\xd0\xcf\x11\xe0": "an old Excel workbook; save its sheet as CSV",
     rb"par1": "a Parquet file; give it the suffix .parquet",
-    rb"sqlite format 3": "a SQLite database; name it as sqlite:FILE?table=NAME",
+    rb"sqlite format 3": f"a SQLite database of which no table is named; expected {FORM}",
     rb"%pdf": "a PDF document; export its table as CSV",
     rb"\x1f\x8b": "compressed with gzip; unpack it",
     rb'\[\s*[{\[]|\{\s*"': "JSON; give it the suffix .json, or .jsonl with an object in each line",
@@ -283,16 +283,15 @@ OTHER_FILES = {
 CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\v\f\r")  # bytes that no line of text has
 
 
-def _check_is_text(path: Path) -> None:
-    """DataError for a file that is something else than its suffix claims."""
+def check_is_text(path: Path, *, is_named: bool = True) -> None:
+    """DataError for a file whose first bytes show what else it is, or that it is binary if it `is_named` as a table."""
     with path.open("rb") as file:
         begin = file.read(256)
     if begin[:2] in MARKS and begin[:4] != UTF_32:
         return
     first = begin.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     what = next((what for form, what in OTHER_FILES.items() if re.match(form, first)), "")
-    first_line = begin.partition(b"\n")[0]
-    if not what and not CONTROLS.isdisjoint(first_line):
+    if is_named and not what and not CONTROLS.isdisjoint(begin.partition(b"\n")[0]):
         what = "binary data, or text in UTF-16 or UTF-32 without its mark; save it as CSV in UTF-8"
     if what:
         raise DataError(f"{path}: not a table but {what}", public=f"the file is {what}")
@@ -302,7 +301,7 @@ def _check_is_text(path: Path) -> None:
 def open_csv(
     path: Path, names: Sequence[str], least: int, notation: Notation
 ) -> Iterator[TableFile]:
-    _check_is_text(path)
+    check_is_text(path)
     encoding = encoding_of(path, notation)
     try:
         with path.open(newline="", encoding=encoding) as file:

@@ -143,7 +143,7 @@ def _unsuited(column: FleetColumn) -> str:
     if not column.kinds:
         return "empty"
     if column.kinds == ("bytes",):
-        return "bytes"
+        return "bytes, or lists of more than 64 values or of unlike lengths"
     if len(column.kinds) > 1 and not is_number(column):
         return f"not the same everywhere: {column.kind_by_device()}"
     if any(map(DATE_SHAPE.match, (shape for facts in column.facts for shape in facts.strange))):

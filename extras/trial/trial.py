@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import shlex
 import tempfile
@@ -33,7 +34,7 @@ from covey.extras.proposals.choices import WIDTH, Proposal
 from covey.extras.proposals.description import DataDescription
 from covey.extras.proposals.fleet_columns import fleet_columns
 from covey.extras.proposals.init import described, odd_among
-from covey.extras.proposals.proposal import propose
+from covey.extras.proposals.proposal import checked, propose
 from covey.extras.proposals.targets import candidates
 from covey.shared import extras
 from covey.shared.cli import Json
@@ -43,11 +44,15 @@ from covey.shared.programs.terminal import Terminal
 from covey.shared.scenario.load import from_mapping
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
+from covey.shared.scenario.task import Task
 from covey.shared.sentences import some
 from covey.shared.storage.files import write_atomically
 
 ROUNDS = 10  # half of those that `init` proposes, for an answer within a minute
 MANY = 4096  # samples of a device, from which steps are larger: an answer takes about a minute
+MOST = 12_000  # samples of all devices that train, for the same reason
+LEAST = 30  # of a device, however many the others have
+TESTS = 0.2  # of the samples of a device
 # methods and references in plain words, in the order of the table
 WAYS: Mapping[str, str] = {
     "local": "alone",
@@ -86,6 +91,13 @@ def try_command(
             "--out", help="scenario file, replaced if it is there  [default: named after the data]"
         ),
     ] = None,
+    whole: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help=f"train on all samples, however long it takes, and not on about {MOST} that are drawn",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Find out from files whether training together is worth it, without a broker.
@@ -103,8 +115,11 @@ def try_command(
     proposal = propose(devices, target=target or None)
     proposal.odd += [odd.sentence for odd in odd_among(devices, proposal)]
     place = _place(to, proposal)
-    plan = planned(proposal, max(device.samples for device in devices))
-    rows, failures = _tried(plan, sources)
+    task = checked(proposal).task
+    counts = [training_samples(task, device) for device in devices]
+    limit = None if whole else limit_of(counts)
+    plan = planned(proposal, max(counts) * (limit or sum(counts)) // sum(counts))
+    rows, failures = _tried(plan, sources, limit)
     write_atomically(place, proposal.to_yaml().encode())
     named = {agent_name(i, len(sources)): file_of(source).name for i, source in enumerate(sources)}
     seconds = round(time.monotonic() - begun)
@@ -114,7 +129,13 @@ def try_command(
     if as_json:
         verdict = answer.verdict.to_json() | {"sentence": answer.sentence}
         table = [dict(zip(answer.table.headers, row, strict=True)) for row in answer.table.rows]
-        facts = {"odd": odd, "scenario": str(place), "next": steps, "seconds": seconds}
+        facts = {
+            "odd": odd,
+            "scenario": str(place),
+            "next": steps,
+            "seconds": seconds,
+            "drawn": limit,
+        }
         json_line(
             {"event": "try", **verdict, "worse_for": list(answer.worse), "ways": table} | facts
         )
@@ -124,6 +145,9 @@ def try_command(
     console.print(answer.sentence, highlight=False, width=width)
     show_words(console, answer.table, results_table)
     for remark in odd or ["nothing odd"]:
+        console.print(remark, highlight=False, width=width)
+    if limit is not None:
+        remark = f"trained on {limit} of {sum(counts)} samples, drawn; --all takes all"
         console.print(remark, highlight=False, width=width)
     remark = f"{ROUNDS} rounds, one seed, {len(sources)} devices, {seconds} s. With real devices:"
     console.print(remark, highlight=False, width=width)
@@ -196,6 +220,22 @@ def planned(proposal: Proposal, samples: int) -> Scenario:
     compare = {"methods": [{"name": name} for name in METHODS], "seeds": [proposal.seed]}
     rounds = content["rounds"] | {"count": ROUNDS}
     return from_mapping(content | {"rounds": rounds, "compare": compare})
+
+
+def training_samples(task: Task, device: DataDescription) -> int:
+    """About how many samples of a device train."""
+    samples = device.samples if task.window is None else device.samples // task.window.step
+    return max(samples - round(TESTS * samples), 1)
+
+
+def limit_of(counts: Sequence[int]) -> int | None:
+    """How many samples of all devices train, of which each has `counts`; None: all of them.
+
+    They are drawn, of each device the same share, and of the smallest one `LEAST`.
+    """
+    total, smallest = sum(counts), min(counts)
+    limit = max(MOST, math.ceil(total * min(LEAST / smallest, 1)))
+    return limit if limit < total else None
 
 
 @dataclass(frozen=True)
@@ -277,7 +317,9 @@ def _place(to: Path | None, proposal: Proposal) -> Path:
 # -- training ------------------------------------------------------------------------------------------------------
 
 
-def _tried(plan: Scenario, sources: Sequence[str]) -> tuple[list[ComparisonRow], Mapping[str, str]]:
+def _tried(
+    plan: Scenario, sources: Sequence[str], limit: int | None
+) -> tuple[list[ComparisonRow], Mapping[str, str]]:
     """The rows of all methods, and why some ways failed. UserError where all did, KeyboardInterrupt where the user stopped it."""
     with tempfile.TemporaryDirectory(prefix="covey-try-") as place, _bar(plan) as observing:
         folder = Path(place) / "devices"
@@ -285,7 +327,7 @@ def _tried(plan: Scenario, sources: Sequence[str]) -> tuple[list[ComparisonRow],
         # what is on devices is read by the agent's modules
         extras.part("trial", "devices", "a trial").devices_in(folder, sources)
         rule = {"name": "by_group", "split": "time"}
-        fleet = {"agents": len(sources), "data": str(folder), "partition": rule}
+        fleet = {"agents": len(sources), "data": str(folder), "partition": rule, "limit": limit}
         whole = from_mapping({**plan.model_dump(mode="json"), "fleet": fleet})
         options = RunOptions(Path(place) / "run")
         outcome = try_cells(

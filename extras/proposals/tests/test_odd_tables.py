@@ -514,6 +514,27 @@ def test_another_kind_of_file_is_refused_by_its_name(
             read()
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("d.csv.gz", b"\x1f\x8b\x08", "compressed with gzip; unpack it"),
+        (
+            "d.xlsx",
+            b"PK\x03\x04",
+            "an Excel workbook, or another zip archive; save its sheet as CSV",
+        ),
+        ("d.db", b"SQLite format 3\0", "of which no table is named; expected sqlite:"),
+        ("d.bin", b"\x93x\x00", "unknown kind of file '.bin'; expected a table"),
+    ],
+)
+def test_a_file_of_no_known_name_is_named_by_its_first_bytes(
+    tmp_path: Path, name: str, content: bytes, what: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=what):
+        load_local(tmp_path / name)
+
+
 def lines(separator: str = ",") -> list[str]:
     return [
         separator.join([str(noise(row)), str(noise(row + 1)), str(row % 2)]) for row in range(ROWS)

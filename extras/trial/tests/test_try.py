@@ -23,11 +23,13 @@ from covey.extras.trial.devices import devices_in
 from covey.extras.trial.tests.homes import DAY, QUERY, write_home
 from covey.extras.trial.trial import (
     METHODS,
+    MOST,
     ROUNDS,
     WAYS,
     Answer,
     answer_of,
     divided,
+    limit_of,
     next_steps,
     planned,
     sources_of,
@@ -178,6 +180,35 @@ def test_a_trial_has_fewer_rounds_than_the_proposal_and_the_methods_of_the_table
     assert plan.rounds.count == ROUNDS < 20
     assert plan.compare is not None
     assert [method.label for method in plan.compare.methods] == [*METHODS]
+
+
+def test_a_trial_of_many_samples_draws_some_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("covey.extras.trial.trial.MOST", 60)
+    monkeypatch.setattr("covey.extras.trial.trial.LEAST", 10)
+    command = [*(Path(one).name for one in tables(tmp_path)), "--target", "state", "--json"]
+    found = [json.loads(tried(*command, *more).stdout) for more in ((), ("--all",))]
+    assert [one["drawn"] for one in found] == [60, None]
+    assert found[0]["outcome"] == found[1]["outcome"]
+    done = tried(*command[:-1])
+    assert "trained on 60 of 96 samples, drawn; --all takes all" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("counts", "limit"),
+    [
+        ([5000, 5000], None),
+        ([50_000, 50_000], MOST),
+        ([50_000, 100], 15_030),  # the smallest device keeps 30
+        ([50_000, 20], None),
+    ],
+)
+def test_every_device_keeps_some_of_the_samples_that_are_drawn(
+    counts: list[int], limit: int | None
+) -> None:
+    assert limit_of(counts) == limit
 
 
 @pytest.mark.parametrize(
