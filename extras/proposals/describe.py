@@ -128,7 +128,7 @@ class ColumnDescription:
     def _mark_among_numbers(self) -> tuple[str, int] | None:
         """The smallest or largest number, such as -999, and its cells, if it is repeated and all others are far from it.
 
-        Where most cells have one number, such as a pixel at the edge, any other one is far: there it must look like a mark.
+        If most cells have one number, such as a pixel at the edge, any other one is far, and must look like a mark.
         """
         if self.mean is None or self.std is None or self.distinct <= LEAST_APART:
             return None

@@ -61,6 +61,6 @@ def _follow(numbers: Float64) -> bool:
 
 
 def _squares(ranks: Float64, rows: int) -> Float64:
-    """The squares between ranks so many rows apart."""
+    """The squares between ranks that are this number of rows apart."""
     squares: Float64 = np.square(ranks[rows:] - ranks[:-rows])
     return squares[np.isfinite(squares)]

@@ -660,7 +660,7 @@ def recordings(folder: Path, name: str, *, columns: str, count: int = 24) -> str
 
 
 def test_samples_of_recordings_are_windows_of_each(tmp_path: Path) -> None:
-    """Random rows lie between rows of the same second, and the number of a recording tells its activity."""
+    """Random rows lie between rows of the same second, and the number of a recording gives its activity away."""
     columns = "recording,turn,tilt,activity"
     task = proposed(*(recordings(tmp_path, name, columns=columns) for name in ("a.csv", "bb.csv")))
     assert task.window is not None

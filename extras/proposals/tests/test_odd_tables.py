@@ -616,7 +616,7 @@ def test_bytes_are_named_and_ignored(tmp_path: Path) -> None:
     pq.write_table(pa.table(content), path)
     proposal = proposed(str(path))
     assert (task_of(proposal).columns, task_of(proposal).ignore) == (("a",), ("raw",))
-    assert "raw (bytes)" in proposal.to_yaml()
+    assert "raw (bytes, or" in " ".join(proposal.to_yaml().replace("#", "").split())
     task = Task(features=(2,), columns=("raw", "a"), target="y", classes=2)
     with pytest.raises(DataError, match="holds bytes or a list, not a number"):
         load_local(path, task=task)

@@ -182,7 +182,7 @@ def test_a_trial_has_fewer_rounds_than_the_proposal_and_the_methods_of_the_table
     assert [method.label for method in plan.compare.methods] == [*METHODS]
 
 
-def test_a_trial_of_many_samples_draws_some_and_says_so(
+def test_a_trial_of_many_samples_draws_some_and_states_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
