@@ -22,6 +22,8 @@ LEAST_VALUES = 10  # of a device, from which a figure of its data counts
 SURE_VALUES = 25  # from where mean and deviation of a column tell it from another one
 LEAST_DEVICES = 3  # of which one can differ from the others
 FROM_ZERO = 3.0  # deviations between mean and 0, from where the sign is no chance
+TIMES_LESS = 4.0  # than on the others a number varies where nearly all rows have the same one
+NEARLY_ALL = 0.9  # of the rows
 FLAT = 1e-6  # relative deviation below which numbers count as one
 CHECK = "agent check --propose --data DATA"
 
@@ -35,6 +37,7 @@ class Numbers:
     std: float
     missing: float = 0.0  # share of the cells
     few_values: bool | None = None  # two different ones at most; None: unknown
+    most: float | None = None  # share of the values that are the most frequent one; None: unknown
 
     @property
     def size(self) -> float:
@@ -106,7 +109,7 @@ def odd_columns(columns: Columns, target: str = "") -> Iterator[Odd]:
     for name, of in whole.items():
         title = "its target" if name == target else f"{name!r}"
         left = {device: one for device, one in of.items() if (device, name) not in swapped}
-        units = list(_units(title, left, "target" if name == target else "unit"))
+        units = _units(title, left, "target" if name == target else "unit")
         for rule in (_signs, _scales, _shifts):
             named = {device for odd in units for device in odd.devices}
             rest = {device: one for device, one in left.items() if device not in named}
@@ -114,6 +117,8 @@ def odd_columns(columns: Columns, target: str = "") -> Iterator[Odd]:
                 units += rule(title, rest, "target" if name == target else "scale")
         yield from units
         yield from _constants(title, left)
+        named = {device for odd in units for device in odd.devices}
+        yield from _stuck(title, {name: one for name, one in left.items() if name not in named})
         yield from _missing(title, columns[name])
 
 
@@ -143,20 +148,20 @@ def few_rows(rows: Mapping[str, float]) -> Iterator[Odd]:
             yield to_check(device, "rows", what, usual / rows[device])
 
 
-def outliers(values: Mapping[str, float]) -> list[str]:
-    """Devices whose logarithm (base 10) of something is far from the median: ten times, and many robust deviations. Devices on
-    one side that are as many as a group are none."""
+def outliers(values: Mapping[str, float], times: float = TIMES) -> list[str]:
+    """Devices whose logarithm (base 10) of something is far from the median: so many times, and many robust deviations. Devices
+    on one side that are as many as a group are none."""
     if len(values) < LEAST_DEVICES:
         return []
     middle = median(values.values())
     spread = NORMAL * median([abs(value - middle) for value in values.values()])
-    least = max(math.log10(TIMES), DEVIATIONS * spread)
+    least = max(math.log10(times), DEVIATIONS * spread)
     found: list[str] = []
     for side in (1, -1):
         away = {device: side * (value - middle) for device, value in values.items()}
         far = [device for device, distance in away.items() if distance >= least]
         near = max([distance for distance in away.values() if distance < least])
-        gap = max(math.log10(TIMES) / 2, DEVIATIONS / 2 * spread)
+        gap = max(math.log10(times) / 2, DEVIATIONS / 2 * spread)
         if len(far) < group_size(len(values)):
             found += [device for device in far if away[device] - near >= gap]
     return sorted(found)
@@ -253,17 +258,37 @@ TENTH = 1.1  # within this factor ten times is a unit
 ALIKE = 1.3  # factor within which two deviations are the same one
 
 
-def _units(title: str, of: OfDevices, kind: Kind) -> Iterator[Odd]:
+def _units(title: str, of: OfDevices, kind: Kind) -> list[Odd]:
+    """Devices that have a number in another unit, unit by unit: a few that are further away hide none."""
+    found: list[Odd] = []
+    left = {device: one for device, one in of.items() if not one.is_flat}
+    while odd := next(
+        (odd for part in _parts(left) if (odd := _other_unit(title, part, kind))), None
+    ):
+        found.append(odd)
+        left = {device: one for device, one in left.items() if device not in odd.devices}
+    return found
+
+
+def _parts(of: OfDevices) -> Iterator[OfDevices]:
+    """All devices, then all but the smallest or the largest few."""
+    yield of
+    order = sorted(of, key=lambda device: (of[device].size, device))
+    for few in range(1, group_size(len(of))) if len(of) > LEAST_DEVICES else ():
+        yield {device: of[device] for device in order[:-few]}
+        yield {device: of[device] for device in order[few:]}
+
+
+def _other_unit(title: str, varying: OfDevices, kind: Kind) -> Odd | None:
     """Two clear camps whose numbers a conversion of units leads into one another."""
-    varying = {device: one for device, one in of.items() if not one.is_flat}
     if len(varying) < 2 or all(one.may_be_flags for one in varying.values()):
-        return
+        return None
     camps = _camps({device: one.size for device, one in varying.items()})
     if camps is None:
-        return
+        return None
     low, high = (_middle([varying[device] for device in camp]) for camp in camps)
-    if min(low.effective, high.effective) < LEAST_VALUES and not _is_mixed(of):
-        return
+    if min(low.effective, high.effective) < LEAST_VALUES and not _is_mixed(varying):
+        return None
     odd, other = (camps[1], camps[0]) if len(camps[1]) <= len(camps[0]) else camps
     others = [varying[device].size for device in other]
     are_alike = len(other) >= LEAST_DEVICES and max(others) <= 10**0.25 * min(others)
@@ -271,14 +296,14 @@ def _units(title: str, of: OfDevices, kind: Kind) -> Iterator[Odd]:
     means = [varying[device].mean for device in camps[0]]
     unit = _unit_of(low, high, (max(means) - min(means)) / 2, is_alone=is_alone)
     if unit is None:
-        return
+        return None
     mine, theirs = (high, low) if odd is camps[1] else (low, high)
     what = (
         f"{title} is about {plain(mine.mean)} here and about {plain(theirs.mean)} on "
         f"{len(other)} others: {unit}?"
     )
     weight = float(len(odd))
-    yield Odd(tuple(sorted(odd)), kind, what, f"on the devices: {CHECK}", weight=weight)
+    return Odd(tuple(sorted(odd)), kind, what, f"on the devices: {CHECK}", weight=weight)
 
 
 def _camps(sizes: Mapping[str, float]) -> tuple[list[str], list[str]] | None:
@@ -336,12 +361,7 @@ def _constants(title: str, of: OfDevices) -> Iterator[Odd]:
     changing = [one for device, one in of.items() if device not in flat]
     if len(changing) < 2 or 5 * len(flat) > max(len(of), 5):
         return
-    if any(one.may_be_flags for one in changing):
-        return
-    usual = median([one.mean for one in changing])
-    within = median([one.std for one in changing])
-    between = NORMAL * median([abs(one.mean - usual) for one in changing])
-    if within < between / 3:  # it hardly changes anywhere: it names the place of a device
+    if any(one.may_be_flags for one in changing) or _names_places(changing):
         return
     for device in flat:
         value = of[device].mean
@@ -349,8 +369,54 @@ def _constants(title: str, of: OfDevices) -> Iterator[Odd]:
         if value == 0 and any(abs(one.mean) <= 1.5 * one.std for one in changing):
             continue
         what = f"{title} is {plain(value)} in all its rows, and changes on the others"
-        command = f"look at the sensor; on the device: {CHECK}"
-        yield Odd((device,), "constant", what, command, weight=of[device].count)
+        yield _unmoved(device, what, of[device])
+
+
+def _names_places(changing: Sequence[Numbers]) -> bool:
+    """Whether a number hardly changes anywhere, and differs between devices."""
+    usual = _middle(changing)
+    between = NORMAL * median([abs(one.mean - usual.mean) for one in changing])
+    return usual.std < between / 3
+
+
+def _stuck(title: str, of: OfDevices) -> Iterator[Odd]:
+    """Devices on which a number is the same one in nearly all rows, where it is not on the others."""
+    changing = {device: one for device, one in of.items() if not one.is_flat}
+    if len(changing) < LEAST_DEVICES or any(one.may_be_flags for one in changing.values()):
+        return
+    shares = {device: one.most for device, one in changing.items() if one.most is not None}
+    if len(shares) == len(changing):
+        found, usual_share = (
+            [one for one in shares if shares[one] >= NEARLY_ALL],
+            median(shares.values()),
+        )
+        if usual_share <= NEARLY_ALL / 2 and are_few(found, shares):
+            for device in found:
+                what = f"{title} is one number in {100 * shares[device]:.0f} % of its rows, on the others in {100 * usual_share:.0f} %"
+                yield _unmoved(device, what, of[device])
+        return
+    usual = _middle([*changing.values()])
+    if _names_places([*changing.values()]):
+        return
+    spreads = {
+        name: math.log10(one.std) for name, one in changing.items() if one.count >= SURE_VALUES
+    }
+    for device in outliers(spreads, TIMES_LESS):
+        if _hardly_moves(own := of[device], usual):
+            what = f"{title} hardly changes: its deviation is {plain(own.std)}, on the others {plain(usual.std)}"
+            yield _unmoved(device, what, own)
+
+
+def _hardly_moves(own: Numbers, usual: Numbers) -> bool:
+    """Whether numbers vary less at the level of the others: at a lower level all may, and where they are mostly 0."""
+    is_near = abs(own.mean - usual.mean) <= 2 * usual.std
+    varies_less = 3 * own.std / own.size <= usual.std / usual.size
+    return own.std < usual.std and is_near and varies_less and usual.effective >= usual.count / 10
+
+
+def _unmoved(device: str, what: str, own: Numbers) -> Odd:
+    command = f"look at the sensor; on the device: {CHECK}"
+    return Odd((device,), "constant", what, command, weight=own.count)
 
 
 def _missing(title: str, of: OfDevices) -> Iterator[Odd]:

@@ -33,6 +33,7 @@ CLOCKS_DIFFER_S = 600.0
 ROUNDED = 1.01  # a clock that is 23.9 hours off is a day off
 FIRST_S = 1.6e9  # a clock that shows an earlier time (2020) was never set
 ROLL_S = 120.0  # after a roll call, besides its spread, an agent that lives has answered
+CHECK_S = 600.0  # in which data of any size are compared with a task
 LEAST_FREE = 512 << 20  # bytes, for logs and an upgrade; agents publish at each power of two
 LEAST_FREE_RUNS = 1_000_000_000  # bytes on the coordinator's disk: a full one pauses the run
 MANY_LINKS = 20  # losses of a day that are odd
@@ -254,11 +255,22 @@ def _away(
     caller = seen.coordinator
     if caller is None or not caller.online or agent in explained:
         return
-    called = started_at(caller.session)
+    called, since = started_at(caller.session), row.get("seen")
     patience = ROLL_S + caller.spread_s
     if status.epoch != caller.epoch and called is not None and seen.now - called > patience:
         what = "online by its last status, and has not answered the coordinator's roll call"
-        yield Odd((agent,), "silent", what, "look at its power and network", row.get("seen"))
+        yield Odd((agent,), "silent", what, "look at its power and network", since)
+        return
+    lasts_s = 0.0 if since is None else seen.now - since
+    if status.epoch == caller.epoch and is_checking(status, caller) and lasts_s > CHECK_S:
+        what = f"it has compared its data with the task for {_duration(lasts_s)}, and takes no part yet"
+        command = "look at its load (top); on the device: agent check DATA"
+        yield Odd((agent,), "silent", what, command, since)
+
+
+def is_checking(status: AgentStatus, caller: CoordinatorStatus) -> bool:
+    """Whether a device still compares its data with the task of the run."""
+    return not status.problem and caller.task_digest not in ("", status.task)
 
 
 # -- devices next to each other --------------------------------------------------------------------------------------

@@ -71,4 +71,5 @@ def _of_facts(facts: ColumnFacts) -> Numbers | None:
     if facts.mean is None or facts.std is None or facts.kind != "number" or facts.steps:
         return None
     missing = facts.missing / facts.cells if facts.cells else 0.0
-    return Numbers(facts.numbers, facts.mean, facts.std, missing, facts.distinct <= FLAGS)
+    most = None if facts.most is None or not facts.numbers else facts.most / facts.numbers
+    return Numbers(facts.numbers, facts.mean, facts.std, missing, facts.distinct <= FLAGS, most)

@@ -37,6 +37,7 @@ class ColumnFacts(Section):
     # all different values; None: more than MAX_VALUES, unique, or words that are no classes of things
     values: tuple[str, ...] | None = None
     counts: tuple[int, ...] | None = None  # cells of each of these; None: unknown
+    most: int | None = Field(None, ge=0)  # cells of the most frequent value; None: unknown
     singles: int = Field(0, ge=0)  # values that one cell has
     length: float = Field(0.0, ge=0)  # characters of a value, on average
     mixed: float = Field(0.0, ge=0)  # the share of values with letters and digits

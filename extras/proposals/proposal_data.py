@@ -413,6 +413,7 @@ def _column_facts(column: ColumnDescription, rows: int, words: Collection[str]) 
         unique=column.is_unique,
         values=values,
         counts=None if values is None else _counts(column, values),
+        most=max(column.counts, default=None),
         singles=column.words.singles,
         length=column.words.length,
         mixed=column.words.mixed,

@@ -78,6 +78,17 @@ def constant(place: int, value: float) -> Fault:
     return scaled(place, 0.0, value)
 
 
+def sticking(place: int, value: float, every: int = 50) -> Fault:
+    """One value in all rows but a few."""
+
+    def fault(values: Rows) -> Rows:
+        changed = values.copy()
+        changed[np.arange(len(values)) % every != 5, place] = value
+        return changed
+
+    return fault
+
+
 def swapped(one: int, other: int) -> Fault:
     def fault(values: Rows) -> Rows:
         changed = values.copy()

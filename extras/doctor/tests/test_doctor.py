@@ -52,6 +52,7 @@ from tests.kit.gateways import (
     gateways,
     rows,
     scaled,
+    sticking,
     swapped,
     written,
 )
@@ -105,6 +106,11 @@ OF_DATA: dict[str, tuple[Mapping[int, Fault], str, str]] = {
     "a column scaled": ({3: scaled(WIND, 100)}, FAULTY, "unit"),
     "a column scaled by no unit": ({3: scaled(WIND, 37)}, FAULTY, "scale"),
     "constant sensor": ({3: constant(TEMP, 21.3)}, FAULTY, "constant"),
+    "a sensor that sticks at one value but for a few rows": (
+        {3: sticking(TEMP, 14.2)},
+        FAULTY,
+        "constant",
+    ),
     "swapped columns": ({3: swapped(TEMP, HUMIDITY)}, FAULTY, "swap"),
     "target swapped with a column": ({3: swapped(WIND, LOAD)}, FAULTY, "swap"),
     "other units in half of the devices": (HALF, "gw-0, gw-1, gw-4 and 2 more", "unit"),

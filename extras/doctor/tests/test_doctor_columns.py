@@ -190,6 +190,23 @@ def test_ten_times_is_a_unit_on_a_few_devices_among_others_that_are_alike() -> N
     assert odd_in(Numbers(100.0, 500.0, 5.0)) == [("gw-9", "scale")], "another spread"
 
 
+def test_two_devices_with_two_other_units_hide_each_other_in_no_way() -> None:
+    fahrenheit, kelvin, times = scaled(1.8, 32.0), scaled(1.0, 273.15), scaled(1000.0)
+    for others, expected in {
+        (fahrenheit, kelvin): ["gw-8", "gw-9"],
+        (kelvin, fahrenheit): ["gw-8", "gw-9"],
+        (fahrenheit, times): ["gw-8", "gw-9"],
+        (kelvin, scaled(0.01)): ["gw-8", "gw-9"],
+        (scaled(10.0), scaled(0.01)): ["gw-8", "gw-9"],
+    }.items():
+        assert sorted(odd_in(*others)) == [(name, "unit") for name in expected]
+    # one that is away in another way hides none
+    assert odd_in(fahrenheit, scaled(1.0, 200.0)) == [("gw-8", "unit"), ("gw-9", "scale")]
+    assert odd_in(fahrenheit, scaled(12.0)) == [("gw-8", "unit"), ("gw-9", "scale")]
+    three = [scaled(1.8, 32.0 + n) for n in range(3)]
+    assert odd_in(*three, kelvin) == [("gw-6, gw-7, gw-8", "unit"), ("gw-9", "unit")]
+
+
 def unit(low: Numbers, high: Numbers, reach: float = 0.0) -> str:
     return columns._unit_of(low, high, reach) or ""
 
@@ -343,6 +360,44 @@ def test_a_constant_is_odd_where_the_others_change() -> None:
     assert odd.what == "'load' is 50 in all its rows, and changes on the others"
     assert odd.next == "look at the sensor; on the device: agent check --propose --data DATA"
     assert odd.weight == 100.0
+
+
+def test_a_number_that_moves_in_a_few_rows_alone_is_odd_where_the_others_move() -> None:
+    """2 % of the rows are as they were: of sums the deviation shows it, of a description the share of the most frequent number."""
+    stuck = Numbers(100.0, 51.0, 5 * math.sqrt(0.02))
+    assert odd_in(stuck) == [("gw-9", "constant")]
+    assert odd_in(stuck, stuck) == [("gw-8, gw-9", "constant")]
+    assert odd_in(stuck, stuck, stuck) == [], "a group"
+    assert odd_in(stuck, count=3) == [("gw-2", "constant")]
+    assert odd_in(stuck, count=2) == []
+    [odd] = odd_columns({"full": FULL, "load": column(stuck)})
+    assert odd.what == "'load' hardly changes: its deviation is 0.7071, on the others 5"
+    assert odd.next == "look at the sensor; on the device: agent check --propose --data DATA"
+    assert odd_in(Numbers(100.0, 50.0, 1.24)) == [("gw-9", "constant")]
+    assert odd_in(Numbers(100.0, 50.0, 1.26)) == []
+    assert odd_in(Numbers(24.0, 50.0, 0.7)) == [], "too few to tell"
+    # other levels, rain, flags, the height of a place, and fleets whose sites vary as they like
+    assert odd_in(Numbers(100.0, 8.0, 0.8)) == []
+    assert odd_in(Numbers(100.0, 8.0, 0.8), usual=Numbers(100.0, 50.0, 25.0)) == [("gw-9", "constant")]  # fmt: skip
+    assert odd_in(Numbers(100.0, 8.0, 4.0), usual=Numbers(100.0, 50.0, 25.0)) == [], "it is a level"
+    assert odd_in(Numbers(900.0, 0.3, 0.5), usual=Numbers(900.0, 0.5, 9.0), apart=0) == []
+    assert odd_in(Numbers(100.0, 0.01, math.sqrt(0.0099)), usual=Numbers(100.0, 0.3, math.sqrt(0.21)), apart=0) == []  # fmt: skip
+    heights = [Numbers(100.0, 100.0 * n, 1.0) for n in range(1, 9)]
+    assert odd_in(*heights, Numbers(100.0, 400.0, 0.1), count=9) == []
+    free = [Numbers(100.0, 50.0, std) for std in (1.0, 2.0, 4.0, 8.0, 16.0, 0.2)]
+    assert odd_in(*free, count=6) == []
+
+    def shared(most: float, *others: float) -> list[tuple[str, str]]:
+        found = [Numbers(100.0, 50.0 + n, 5.0, 0.0, False, one) for n, one in enumerate(others)]
+        return odd_in(*found, Numbers(100.0, 90.0, 9.0, 0.0, False, most), count=len(found) + 1)
+
+    assert shared(0.9, 0.1, 0.1, 0.45) == [("gw-3", "constant")], "wherever it sticks"
+    assert shared(0.89, 0.1, 0.1, 0.1) == []
+    assert shared(0.98, 0.1, 0.46, 0.46) == [], "mostly one number: rain"
+    assert shared(0.98, 0.1, 0.98, 0.1) == [], "a group"
+    of = {f"gw-{n}": Numbers(100.0, 50.0 + n, 5.0, 0.0, False, most) for n, most in enumerate((0.02, 0.02, 0.98))}  # fmt: skip
+    [odd] = odd_columns({"full": {name: FULL[name] for name in of}, "load": of})
+    assert odd.what == "'load' is one number in 98 % of its rows, on the others in 2 %"
 
 
 def test_missing_cells_are_odd_where_the_others_have_nearly_all() -> None:

@@ -263,6 +263,31 @@ def test_a_roll_call_is_answered_within_two_minutes_and_its_spread() -> None:
     assert (odd.what, odd.next, odd.since) == ("online by its last status, and has not answered the coordinator's roll call", "look at its power and network", NOW - 9)  # fmt: skip
 
 
+def test_a_device_whose_check_of_its_data_does_not_end_takes_no_part() -> None:
+    """It has answered the roll call, and is never invited: its row is `checking its data`."""
+    calling = caller(task_digest="new")
+
+    def checks_for(seconds: float, **changed: Any) -> list[Odd]:
+        rest = {f"gw-{n + 2}": status(f"gw-{n + 2}", task="new") for n in range(2)}
+        statuses = {**rest, "gw-1": status(**{"task": "", "samples": 0, **changed})}
+        rows = {name: {"seen": NOW - seconds} for name in statuses}
+        return ranked(odd_devices(Seen(NOW, statuses, rows, calling)))
+
+    assert checks_for(600) == []
+    [odd] = checks_for(601)
+    assert (odd.who, odd.kind, odd.since) == ("gw-1", "silent", NOW - 601)
+    assert (
+        odd.what == "it has compared its data with the task for 10 minutes, and takes no part yet"
+    )
+    assert odd.next == "look at its load (top); on the device: agent check DATA"
+    assert kinds(checks_for(7200, task="of another run")) == ["silent"]
+    assert checks_for(7200, task="new", samples=99) == []
+    assert checks_for(7200, online=False, serial=4) == []
+    assert kinds(checks_for(7200, problem="no such file")) == ["excluded"], "it has compared them"
+    assert odd_about(coordinator=caller(), rows={"gw-1": {"seen": NOW - 7200}}) == [], "there is no task"  # fmt: skip
+    assert odd_about(coordinator=calling, rows={}) == [], "nobody knows since when"
+
+
 def test_who_is_known_and_has_no_status() -> None:
     odd = one(rows={"gw-9": {"seen": NOW - 9}})
     assert (odd.who, odd.kind, odd.since, odd.next) == ("gw-9", "silent", NOW - 9, "`broker doctor --credentials FILE` with its file")  # fmt: skip
