@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -104,12 +106,25 @@ def run(words: Sequence[str], word: str, odd: Odd, complain: Callable[[str], Non
     about |= {"COVEY_WHAT": odd.what, "COVEY_NEXT": odd.next}
     last = odd.sentence if word == BEGUN else f"over: {odd.who}: {odd.what}"
     try:
-        done = subprocess.run(
-            [*words, last], env={**os.environ, **about}, timeout=LIMIT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        complain(f"{words[0]}: {error}; it is tried again at the next look")
-        return False
-    if done.returncode:
-        complain(f"{words[0]} ended with {done.returncode}; it is tried again at the next look")
-    return not done.returncode
+        code = _code_of([*words, last], {**os.environ, **about})
+    except subprocess.TimeoutExpired:
+        why = f"did not end within {LIMIT_S:g} s, and was stopped"
+    except OSError as error:
+        why = f"could not be started: {error}"
+    else:
+        why = f"ended with {code}" if code else ""
+    if why:
+        complain(f"{words[0]} {why}; it is tried again at the next look")
+    return not why
+
+
+def _code_of(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """The exit code of a command. One that hangs is ended with all that it has started: a night has many looks."""
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(words, stdin=quiet, env=environment, start_new_session=True) as process:
+        try:
+            return process.wait(LIMIT_S)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise

@@ -425,20 +425,21 @@ def registries(folder: Path, *known: str) -> dict[str, Registry]:
         folder: that has the folders of runs.
         known: names of federations.
     """
-    found: dict[str, list[RegistryEntry]] = {name: [] for name in known}
+    found: dict[str, dict[int, RegistryEntry]] = {name: {} for name in known}
     faults: dict[Path, str] = {}
     for run in run_folders(folder):
         name = run.relative_to(folder).as_posix()
         try:
             for one in publications(run):
-                found.setdefault(one.federation, []).append(RegistryEntry(one, run, name))
+                of, entry = found.setdefault(one.federation, {}), RegistryEntry(one, run, name)
+                # a copy of a folder has the same lines, or those of an earlier day
+                if one.serial not in of or (entry.outcome and not of[one.serial].outcome):
+                    of[one.serial] = entry
         except (UserError, OSError) as error:
             faults[run] = str(error)
     return {
-        name: Registry(
-            folder, tuple(sorted(entries, key=lambda one: one.publication.serial)), faults
-        )
-        for name, entries in sorted(found.items())
+        name: Registry(folder, tuple(of[serial] for serial in sorted(of)), faults)
+        for name, of in sorted(found.items())
     }
 
 

@@ -122,9 +122,15 @@ class Night:
             self.listed = {(who, one.kind) for one in lines for who in one.devices}
             for one in lines:
                 for key in {(who, one.kind) for who in one.devices}:
-                    if not any(planted.explains(key, self.now) for planted in self.plantings):
+                    if not self.explains(key):
                         self.alone.setdefault(key, [self.now, self.now, one.sentence])[1] = self.now
             await asyncio.sleep(LOOK_S)
+
+    def explains(self, key: tuple[str, str]) -> bool:
+        """Whether a line follows from a fault, or from a version that devices were asked to take: their check may refuse it."""
+        if key[1] == "publication" and any(one.code != 0 for one in self.published):
+            return True
+        return any(planted.explains(key, self.now) for planted in self.plantings)
 
     async def plant(self) -> None:
         """One fault after another; each kind once before any comes again."""

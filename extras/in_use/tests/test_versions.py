@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +23,12 @@ from covey.coordinator.run.result import write_all, write_models
 from covey.extras.in_use import promote
 from covey.extras.in_use.registry import (
     Act,
+    DeploymentOutcome,
     Publication,
     Registry,
     RegistryEntry,
     note,
+    note_outcome,
     operator,
     publications,
     registry,
@@ -180,6 +183,22 @@ def test_the_registry_has_the_publications_of_all_runs_of_a_federation_by_their_
     log = tmp_path / "a" / FILE
     log.write_text(log.read_text().replace('"serial":1', '"serial": 1'))
     assert list(registry(tmp_path, "north").faults) == [tmp_path / "a"]
+
+
+def test_a_copy_of_a_runs_folder_publishes_nothing_again(tmp_path: Path) -> None:
+    """A backup that was made before the devices had answered: what they refused was in force again."""
+    for serial, name in enumerate(("a", "b"), start=1):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "scenario.yaml").touch()
+        before = "a" if name == "b" else ""
+        note(Trail(folder, name), Publication("publish", 5, serial, name, "north", before_run=before))  # fmt: skip
+    shutil.copytree(tmp_path / "b", tmp_path / "a-backup")
+    assert [one.publication.serial for one in registry(tmp_path, "north").entries] == [1, 2]
+    note_outcome(Trail(tmp_path / "b", "b"), 2, DeploymentOutcome(rejected={"m01": "worse"}))
+    of = registry(tmp_path, "north")
+    assert [str(one) for one in of.entries] == ["a@5", "b@5"]
+    assert str(of.champion) == "a@5"
 
 
 def test_a_run_whose_folder_is_gone_is_named_by_a_rollback() -> None:
