@@ -42,6 +42,8 @@ TIMES_USUAL = 10  # the losses of the others
 # refused messages that are no alarm by themselves; of data that shrink, a report may come after the status with the new number
 NO_ALARM = HONEST_REFUSALS | {"too many examples"}
 
+FLOOD = 10  # messages beyond the rate: of fewer ones the newest was taken all the same
+
 Row = Mapping[str, Any]  # of a roster
 
 
@@ -209,6 +211,8 @@ def reports_of(agent: str, row: Row, status: AgentStatus | None = None) -> Itera
     """Reports that were refused, and work that fails."""
     refusals: Mapping[str, int] = row.get("refusals") or {}
     counts = {why: count for why, count in refusals.items() if why not in NO_ALARM}
+    if counts.get("rate", FLOOD) < FLOOD:
+        del counts["rate"]
     if row.get("quarantined"):
         what = f"in quarantine: {row['quarantined']}"
         command = f"`coordinator lab story {agent}`, then `coordinator lab release {agent}` or `broker expel {agent}`"

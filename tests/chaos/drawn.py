@@ -212,7 +212,7 @@ def judged(record: Mapping[str, Any]) -> list[str]:
     for one in ended:
         if one["named"] is None:
             found.append(f"{one['fault']} ({one['who']}): nobody named it")
-        if one["over"] is None:
+        if one["over"] is None and record["seconds"] - one["fixed"] > record["patience"]:
             found.append(f"{one['fault']} ({one['who']}): its alarm did not end")
     found += [f"false alarm: {sentence}" for *_, sentence in record["false"]]
     for one in record["published"]:
@@ -295,6 +295,8 @@ async def campaign(options: argparse.Namespace, out: Path) -> int:
             task.cancel()
         await asyncio.wait(tasks)
         record = {
+            "seconds": night.now,
+            "patience": night.patience_s,
             "plantings": [asdict(one) | {"keys": sorted(one.keys)} for one in night.plantings],
             "false": [[*key, *seen] for key, seen in night.alone.items()],
             "published": [asdict(one) for one in night.published],

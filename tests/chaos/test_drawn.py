@@ -10,6 +10,8 @@ import pytest
 from tests.chaos.drawn import Planting, judged
 
 GREEN: dict[str, Any] = {
+    "seconds": 400.0,
+    "patience": 300.0,
     "plantings": [
         {"fault": "kill -9", "who": "m02", "began": 0.0, "named": 8.0, "fixed": 9.0, "over": 20.0},
         {"fault": "slow", "who": "m03", "began": 60.0, "named": None, "fixed": None, "over": None},
@@ -23,6 +25,8 @@ GREEN: dict[str, Any] = {
 
 def test_a_record_in_which_all_went_well_is_green() -> None:
     assert judged(GREEN) == [], "the fault at its end was not fixed yet"
+    late = {**GREEN["plantings"][0], "fixed": 390.0, "over": None}
+    assert judged({**GREEN, "plantings": [late]}) == [], "nobody waited for its end"
 
 
 @pytest.mark.parametrize(

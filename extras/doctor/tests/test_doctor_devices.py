@@ -177,8 +177,8 @@ def test_reports_that_are_refused() -> None:
     found = odd({"quarantined": "loss: nan", "refusals": {"rate": 2}})
     assert (found.what, found.since, found.weight) == ("in quarantine: loss: nan", NOW - 9, 9)
     assert found.next == "`coordinator lab story gw-1`, then `coordinator lab release gw-1` or `broker expel gw-1`"  # fmt: skip
-    found = odd({"refusals": {"rate": 2, "loss": 1}}, refused="loss: nan")
-    assert (found.what, found.since) == ("its messages were refused: rate 2, loss 1", NOW - 9)
+    found = odd({"refusals": {"rate": 20, "loss": 1}}, refused="loss: nan")
+    assert (found.what, found.since) == ("its messages were refused: rate 20, loss 1", NOW - 9)
     assert odd({"set_aside": "its newest report was refused: x", "refusals": {"rate": 2}}).what == "its newest report was refused: x"  # fmt: skip
     found = odd({}, refused="loss: nan")
     assert (found.what, found.since) == ("its newest report was refused: loss: nan", NOW - 5)
@@ -195,8 +195,15 @@ def test_reports_that_are_refused() -> None:
     assert (
         "too many" in odd({**shrunk, "set_aside": "its newest report was refused: too many"}).what
     )
-    found = odd({"refusals": {"unknown sender": 6, "rate": 1}})
-    assert found.what == "its messages were refused: rate 1"
+    found = odd({"refusals": {"unknown sender": 6, "rate": 10}})
+    assert found.what == "its messages were refused: rate 10"
+
+
+def test_a_few_statuses_too_many_are_no_alarm() -> None:
+    """A device that was set right while others were: one status within a second of another, and the newest was kept."""
+    assert odd_about(rows={"gw-1": {"seen": NOW, "refusals": {"rate": 9}}}) == []
+    odd = one(rows={"gw-1": {"seen": NOW, "refusals": {"rate": 10}}})
+    assert (odd.kind, odd.what) == ("reports", "its messages were refused: rate 10")
 
 
 def test_a_model_in_use_that_is_worse_on_changed_data() -> None:
