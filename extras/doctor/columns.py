@@ -149,7 +149,7 @@ def few_rows(rows: Mapping[str, float]) -> Iterator[Odd]:
 
 
 def outliers(values: Mapping[str, float], times: float = TIMES) -> list[str]:
-    """Devices whose logarithm (base 10) of something is far from the median: so many times, and many robust deviations. Devices
+    """Devices whose logarithm (base 10) of something is far from the median: `times` it, and many robust deviations. Devices
     on one side that are as many as a group are none."""
     if len(values) < LEAST_DEVICES:
         return []

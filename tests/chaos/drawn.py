@@ -204,7 +204,7 @@ class Night:
 
 
 def judged(record: Mapping[str, Any]) -> list[str]:
-    """What is wrong in a record; empty if the campaign is green."""
+    """The faults of a record; empty if the campaign is green."""
     found = []
     ended = [one for one in record["plantings"] if one["fixed"] is not None]
     if not ended:

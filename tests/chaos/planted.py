@@ -529,7 +529,7 @@ async def tried(floor: Floor, faults: Sequence[Fault], devices: Sequence[str]) -
 
 
 async def named(floor: Floor, wanted: Sequence[set[tuple[str, str]]], found: Found) -> list[Odd]:
-    """Look until the list has all that is wanted, and one of these first; the list then, or an empty one."""
+    """Look until the list has all that is expected, and one of these first; the list then, or an empty one."""
     clock = asyncio.get_running_loop().time
     began = clock()
     while clock() - began < NAMED_S:
