@@ -121,8 +121,8 @@ PURE = [
     "shared/strategies/*.py",
     "shared/wire/*.py",
     "extras/kin/kin.py",
-    "extras/pages/plots.py",
-    "extras/pages/svg.py",
+    "extras/dashboard/plots.py",
+    "extras/dashboard/svg.py",
     "extras/papers/*.py",
 ]
 NOT_PURE = ["extras/secure/secure_folder.py"]  # the secrets of a device, and until when they count

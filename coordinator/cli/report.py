@@ -99,7 +99,7 @@ def _report_runs(request: ReportRequest, console: Console) -> None:
     show_words(console, results(found, labels(folders, found), modes=request.modes), results_table)
     if request.html is not None:
         _print_place(request.html, console)
-    elif len(folders) == 1 and extras.has("pages"):
+    elif len(folders) == 1 and extras.has("dashboard"):
         place = folders[0] / PAGE
         _write_unasked(place, console, lambda: _write_runs(folders, found, place, ()))
 
@@ -107,8 +107,8 @@ def _report_runs(request: ReportRequest, console: Console) -> None:
 def _write_runs(
     folders: Sequence[Path], found: Sequence[dict[str, Any]], html: Path | None, svg: Sequence[str]
 ) -> None:
-    curves = extras.part("pages", "curves", "a page").curves
-    html_report = extras.part("pages", "html_report")
+    curves = extras.part("dashboard", "curves", "a page").curves
+    html_report = extras.part("dashboard", "html_report")
 
     runs = curves(folders, found)
     if html is not None:

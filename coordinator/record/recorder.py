@@ -139,9 +139,9 @@ class Recorder:
         """Sketches of the reported models, for pictures, where the scenario asks for them; `values` of a whole model."""
         scenario = self._scenario
         size = scenario.sketch
-        if not size or step.phase.name in phase_names.OF_THE_RUN or not extras.has("pages"):
+        if not size or step.phase.name in phase_names.OF_THE_RUN or not extras.has("dashboard"):
             return
-        found = extras.part("pages", "sketches").sketched(
+        found = extras.part("dashboard", "sketches").sketched(
             scenario.method, state, reports, size=size, seed=scenario.seed, values=values
         )
         if found is not None:

@@ -25,7 +25,7 @@ from covey.coordinator.record.notices import Record
 from covey.shared.storage.files import write_atomically
 
 if TYPE_CHECKING:
-    from covey.extras.pages.sketches import ModelSketches
+    from covey.extras.dashboard.sketches import ModelSketches
 
 Json = dict[str, Any]
 

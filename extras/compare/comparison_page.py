@@ -15,10 +15,10 @@ from covey.extras.compare.grid import Cell, section, splits
 from covey.extras.compare.rows import ComparisonRow, measure_of, summaries
 from covey.extras.compare.tables import tables
 from covey.extras.compare.verdict import fields, standings, verdict_table, verdicts
-from covey.extras.pages.curves import Curves, curves
-from covey.extras.pages.figure_pictures import Picture, RunGroup
-from covey.extras.pages.html_page import Fact, Page, PageSection, html, pictures, terms
-from covey.extras.pages.run_facts import (
+from covey.extras.dashboard.curves import Curves, curves
+from covey.extras.dashboard.figure_pictures import Picture, RunGroup
+from covey.extras.dashboard.html_page import Fact, Page, PageSection, html, pictures, terms
+from covey.extras.dashboard.run_facts import (
     data_remarks,
     device_words,
     moment,

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from covey.extras.compare.verdict import Field, gain_of
-from covey.extras.pages import plots
-from covey.extras.pages.cluster_pictures import clusters_by_group
-from covey.extras.pages.curves import Curves
-from covey.extras.pages.figure_pictures import Picture
-from covey.extras.pages.side_by_side import who_loses
-from covey.extras.pages.svg import Drawing, figure_axis, other
+from covey.extras.dashboard import plots
+from covey.extras.dashboard.cluster_pictures import clusters_by_group
+from covey.extras.dashboard.curves import Curves
+from covey.extras.dashboard.figure_pictures import Picture
+from covey.extras.dashboard.side_by_side import who_loses
+from covey.extras.dashboard.svg import Drawing, figure_axis, other
 from covey.shared.numerics.measures import PERCENT
 
 ALONE = "local"  # the strategy of agents that train alone

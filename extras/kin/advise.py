@@ -32,9 +32,9 @@ from covey.coordinator.run.options import RunOptions
 from covey.coordinator.view.lines import phase_line
 from covey.coordinator.view.printed import show
 from covey.coordinator.view.table import Column, Table
-from covey.extras.pages.cluster_pictures import proximity_map
-from covey.extras.pages.curves import curves, proximity_of
-from covey.extras.pages.svg import document
+from covey.extras.dashboard.cluster_pictures import proximity_map
+from covey.extras.dashboard.curves import curves, proximity_of
+from covey.extras.dashboard.svg import document
 from covey.extras.proposals import init
 from covey.extras.simulate import driver
 from covey.shared.cli import Allow, BrokerAddresses, DataRoot, Json, stopped, with_connection

@@ -41,8 +41,8 @@ def track_afterwards(
 
 def _write_page(folder: Path) -> None:
     """The page that `coordinator report` writes. A run without a page is tracked without it."""
-    from covey.extras.pages.curves import curves
-    from covey.extras.pages.html_report import page
+    from covey.extras.dashboard.curves import curves
+    from covey.extras.dashboard.html_report import page
 
     try:
         runs = curves([folder], [records.finished(folder)])

@@ -77,7 +77,7 @@ def status(
 def _watch(
     folder: Path | None, connection: BrokerAddresses, federation: str, *, as_json: bool
 ) -> None:
-    terminal = extras.part("pages", "terminal")
+    terminal = extras.part("dashboard", "terminal")
 
     url = None
     if connection.is_named or folder is None:

@@ -146,7 +146,7 @@ class Scenario(Section):
         for key, extra, is_set in (
             ("privacy.secure", "secure", self.is_summed),
             ("compare", "compare", self.compare is not None),
-            ("records.sketch", "pages", bool(self.records.sketch)),
+            ("records.sketch", "dashboard", bool(self.records.sketch)),
         ):
             if is_set and not extras.has(extra):
                 raise extras.missing(extra, key)

@@ -98,9 +98,9 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The deciding figure in a sentence, all figures and their chart, as a notebook shows them."""
-        curves = extras.part("pages", "curves").curves
-        html_report = extras.part("pages", "html_report")
-        document = extras.part("pages", "svg").document
+        curves = extras.part("dashboard", "curves").curves
+        html_report = extras.part("dashboard", "html_report")
+        document = extras.part("dashboard", "svg").document
 
         [run] = curves([self.folder], [dict(self.summary)])
         sentence = f"<p>{escape(html_report.headline(self.summary, run.measure))}</p>"

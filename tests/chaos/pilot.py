@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from covey.extras.pages.tests.looks import flaws, views_of, whole_page
+from covey.extras.dashboard.tests.looks import flaws, views_of, whole_page
 from covey.shared.sentences import counted
 from tests.browser import CHROMIUM, browser
 from tests.chaos import check

@@ -21,7 +21,7 @@ from covey.coordinator.report.odd_list import NOTHING_ODD
 from covey.coordinator.run.folder import prepare, prepared
 from covey.coordinator.run.options import RunOptions
 from covey.extras.compare.tests.comparisons import DIGITS, written
-from covey.extras.pages.tests.pages import run
+from covey.extras.dashboard.tests.pages import run
 from covey.extras.simulate import driver
 from covey.extras.simulate.workers import WorkerPool
 from covey.shared.errors import UserError

@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from covey.coordinator.view.lines import reduced
-from covey.extras.pages.html_report import sums_table
-from covey.extras.pages.sections import sections
+from covey.extras.dashboard.html_report import sums_table
+from covey.extras.dashboard.sections import sections
 from covey.extras.private.private_sums import epsilon
 from covey.extras.runs.state import RunPlan, Sources, dashboard_state
 from covey.extras.secure import secured as secured

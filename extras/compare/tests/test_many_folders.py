@@ -20,9 +20,9 @@ from covey.coordinator.record.audit_trail import FILE
 from covey.coordinator.run.result import write_all
 from covey.extras.compare import comparison_files
 from covey.extras.compare.grid import grid
+from covey.extras.dashboard.dashboard import DashboardRequest, opened
 from covey.extras.in_use.registry import registry
 from covey.extras.in_use.tests.test_promote import finish
-from covey.extras.pages.dashboard import DashboardRequest, opened
 from covey.extras.runs.run_list import RunList
 from covey.shared.scenario.describe import dump
 from tests.kit import small_run

@@ -17,9 +17,9 @@ from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.coordinator.view.lines import phase_line, reduced
 from covey.extras.cards import fleet_cards
+from covey.extras.dashboard.html_report import decisions_table
 from covey.extras.kin import kin
 from covey.extras.kin.kin import Kin, KinState
-from covey.extras.pages.html_report import decisions_table
 from covey.extras.runs.state import RunPlan, Sources, dashboard_state
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, View

@@ -15,11 +15,11 @@ from covey.coordinator.record.notices import Notice
 from covey.coordinator.run.result import write_all
 from covey.coordinator.view.milestones import Evaluated, RoundEnded, milestones
 from covey.extras.compare.grid import Cell
+from covey.extras.dashboard.tests.pages import keep_inputs
 from covey.extras.outlets import tracking as module
 from covey.extras.outlets.tracked_run import finish_tracked, track_afterwards
 from covey.extras.outlets.tracker import TrackedRun, known_id, remember_id
 from covey.extras.outlets.tracking import Tracking, check_trackers, settings_of, tracking
-from covey.extras.pages.tests.pages import keep_inputs
 from covey.shared.errors import UserError
 from tests.kit.small_run import in_process, scenario
 from tests.processes import ROOT
