@@ -32,6 +32,7 @@ from covey.shared.errors import UserError
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.sentences import some
 from covey.shared.storage import csv_text, json_text
 from covey.shared.storage.files import atomic_replace, private_folder, write_atomically
 
@@ -140,10 +141,18 @@ def finished_rows(
         if cell.name in known:
             rows.append(known[cell.name])
     if not rows:
-        raise UserError(
-            f"{out}: no cell is finished, so there is nothing to compare; run some cells first"
-        )
+        raise UserError(f"{out}: {_none_finished(grid(scenario), out)}")
     return with_same_columns(rows)
+
+
+def _none_finished(cells: Sequence[Cell], out: Path) -> str:
+    """Why there is nothing to compare, and which cells of other seeds or methods are finished."""
+    asked = {cell.folder.as_posix() for cell in cells}
+    there = {found.parent.relative_to(out).as_posix() for found in out.rglob("result.json")}
+    text = f"no cell that is asked for is finished ({some([cell.name for cell in cells])})"
+    if others := sorted(there - asked):
+        return f"{text}; finished are {some(others)}: ask for the seeds and methods of {out / SCENARIO}"
+    return f"{text}, so there is nothing to compare; run some of them first"
 
 
 def write_tables(scenario: Scenario, out: Path, rows: Sequence[ComparisonRow]) -> None:
@@ -192,12 +201,8 @@ def _places(scenario: Scenario, out: Path) -> dict[str, Any]:
     """The machines that cells ran on, by the cell's name, for those that a cluster ran."""
     from covey.extras.compare.dask_cells import place_of
 
-    places: dict[str, Any] = {}
-    for cell in grid(scenario):
-        place = place_of(out / cell.folder)
-        if place is not None:
-            places[cell.name] = place
-    return places
+    places = {cell.name: place_of(out / cell.folder) for cell in grid(scenario)}
+    return {name: place for name, place in places.items() if place is not None}
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -214,10 +219,7 @@ def write_page(scenario: Scenario, out: Path, rows: Sequence[ComparisonRow], pag
     """
     from covey.extras.compare.comparison_page import FINISHED, ShownCell, comparison_page
 
-    by_cell = {}
-    for row in rows:
-        key = (row.partition, row.method, row.seed)
-        by_cell[key] = row
+    by_cell = {(row.partition, row.method, row.seed): row for row in rows}
     cells = []
     for cell in grid(scenario):
         key = (cell.split, cell.label, cell.seed)

@@ -147,8 +147,20 @@ def test_no_run_prints_the_known_rows_and_writes_them_only_with_out(
 
 def test_no_run_reports_that_no_row_is_known(tmp_path: Path) -> None:
     path = written(tmp_path, DIGITS)
-    assert "no cell is finished" in refusal("compare", path, "--no-run", "--out", tmp_path / "none")
+    said = refusal("compare", path, "--no-run", "--out", tmp_path / "none")
+    assert "no cell that is asked for is finished" in said
+    assert "run some of them first" in said
     assert not (tmp_path / "none").exists()
+
+
+def test_no_run_names_the_cells_of_other_seeds_that_are_finished(tmp_path: Path) -> None:
+    path = written(tmp_path, DIGITS)
+    result = tmp_path / "out" / "fedavg" / "seed-99" / "result.json"
+    result.parent.mkdir(parents=True)
+    result.write_text("{}")
+    said = refusal("compare", path, "--no-run", "--out", tmp_path / "out")
+    assert "finished are fedavg/seed-99: ask for the seeds and methods of" in said
+    assert "run some" not in said
 
 
 @pytest.mark.parametrize(
