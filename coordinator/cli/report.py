@@ -81,14 +81,15 @@ def report(request: ReportRequest, console: Console) -> None:
             f"{comparisons[0]}: this is a comparison; report one comparison at a time, or name runs alone"
         )
     if request.svg:
-        raise UserError(
-            "--svg takes pictures of runs: name the runs of the comparison that you mean"
-        )
+        raise UserError("--svg takes pictures of runs: name those of the comparison that you mean")
     _report_comparison(request, console)
 
 
 def _report_runs(request: ReportRequest, console: Console) -> None:
     folders = request.folders
+    places = [folder.resolve() for folder in folders]
+    if twice := [folder for folder in folders if places.count(folder.resolve()) > 1]:
+        raise UserError(f"{twice[0]}: this run is named twice; name each run once")
     found = [finished(folder) for folder in folders]
     if request.html is not None or request.svg:
         _write_runs(folders, found, request.html, request.svg)
@@ -121,8 +122,7 @@ def _write_unasked(place: Path, console: Console, write: Callable[[], None]) -> 
     try:
         write()
     except (OSError, UserError) as error:
-        reason = str(error)
-        remark = f"no page was written to {place}: {reason}; --html FILE writes it elsewhere"
+        remark = f"no page was written to {place}: {error}; --html FILE writes it elsewhere"
         console.print(remark, highlight=False, soft_wrap=True)
         return
     _print_place(place, console)

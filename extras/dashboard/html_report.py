@@ -352,9 +352,7 @@ def page(runs: Sequence[Curves], folders: Sequence[Path]) -> str:
         [own] = facts
         return html(_page_of_one(run, own))
     table = results(found, [run.label for run in runs], modes=True)
-    sections = []
-    for run, own in zip(runs, facts, strict=True):
-        sections.append(_section(run.label, run, own))
+    sections = [_section(run.label, run, own) for run, own in zip(runs, facts, strict=True)]
     lead, first, more = _of_two(runs, facts)
     shown = Page(
         title=f"{_common_name(found)}: {len(runs)} runs",
@@ -372,6 +370,9 @@ def page(runs: Sequence[Curves], folders: Sequence[Path]) -> str:
     return html(shown)
 
 
+OTHER_DATA = "The agents of the two runs hold other data, so they are not compared one by one."
+
+
 def _of_two(
     runs: Sequence[Curves], facts: Sequence[RunFacts]
 ) -> tuple[list[str], list[Table], list[Picture]]:
@@ -380,6 +381,8 @@ def _of_two(
         return [], [], []
     labels, measure = [run.label for run in runs], runs[1].measure
     tables = [table] if (table := differences(labels, facts)) is not None else []
+    if runs[0].result.get("partition") != runs[1].result.get("partition"):
+        return [OTHER_DATA], tables, []
     gains = gains_of(facts[0], facts[1], measure)
     if not gains:
         return [], tables, []
@@ -405,8 +408,7 @@ def write_pictures(runs: Sequence[Curves], wanted: Iterable[str]) -> None:
         if name not in found:
             known = ", ".join(found)
             raise UserError(f"--svg {text}: these runs have no picture {name!r}; they have {known}")
-        content = document(found[name].drawing)
-        write_atomically(Path(file), content.encode())
+        write_atomically(Path(file), document(found[name].drawing).encode())
 
 
 # -- a page of one run -----------------------------------------------------------------------------

@@ -153,6 +153,13 @@ def test_no_run_reports_that_no_row_is_known(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+def test_a_report_takes_a_run_once(tmp_path: Path) -> None:
+    one = run(tmp_path / "one", "fedavg")
+    for options in ([], ["--json"], ["--html", tmp_path / "page.html"]):
+        said = refusal("report", one, tmp_path / "." / "one", *options)
+        assert "one: this run is named twice; name each run once" in said
+
+
 def test_no_run_names_the_cells_of_other_seeds_that_are_finished(tmp_path: Path) -> None:
     path = written(tmp_path, DIGITS)
     result = tmp_path / "out" / "fedavg" / "seed-99" / "result.json"

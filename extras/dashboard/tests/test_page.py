@@ -158,6 +158,17 @@ def test_a_page_begins_with_the_sentence_the_deciding_figure_and_what_is_odd(
     assert "<b>agent-3</b> too large." in first
 
 
+def test_agents_of_runs_with_other_data_are_not_compared_one_by_one(tmp_path: Path) -> None:
+    folders = [run(tmp_path / name, name) for name in ("fedavg", "fedclust")]
+    for number, folder in enumerate(folders):
+        path = folder / "result.json"
+        result = {**json.loads(path.read_text()), "partition": str(number)}
+        path.write_text(json.dumps(result))
+    made = page_of(*folders)
+    assert "hold other data, so they are not compared one by one" in made
+    assert "Who gains" not in made
+
+
 def test_a_page_of_two_runs_begins_with_the_difference_agent_by_agent(tmp_path: Path) -> None:
     runs = [run(tmp_path / "one", "fedavg"), run(tmp_path / "two", "fedclust", seed=2)]
     made = unescape(page_of(*runs))
