@@ -145,6 +145,25 @@ def test_no_run_prints_the_known_rows_and_writes_them_only_with_out(
     ]
 
 
+def test_tables_for_a_paper_have_all_modes_if_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = typed(*COMPARE.split(), "--latex", "--modes")
+    assert shown.exit_code == 0, shown.output
+    assert "\\begin{tabular}" in shown.stdout
+    assert "fine-tuned" in shown.stdout
+    assert "fine-tuned" not in typed(*COMPARE.split(), "--latex").stdout
+
+
+def test_an_executor_and_a_cluster_need_addresses(tmp_path: Path) -> None:
+    path = written(tmp_path, DIGITS)
+    said = refusal("compare", path, "--executor", "tcp://x", "--out", tmp_path / "out")
+    assert "--executor tcp://x: expected dask://host:port of a Dask scheduler" in said
+    said = refusal("run", path, "--cluster", "--out", tmp_path / "out")
+    assert "--cluster: expected several addresses of --broker" in said
+
+
 def test_no_run_reports_that_no_row_is_known(tmp_path: Path) -> None:
     path = written(tmp_path, DIGITS)
     said = refusal("compare", path, "--no-run", "--out", tmp_path / "none")
