@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from covey.coordinator.view.words import MODE_TITLES
 from scripts.size import FOLDERS as PRODUCT
 from tests.test_docs import GENERATED
@@ -87,6 +89,7 @@ def heads(path: Path) -> Iterator[str]:
             yield str(node.slice.value)
 
 
+@pytest.mark.whole  # most tables and pictures are of extras
 def test_heads_of_tables_and_pictures_are_words_of_people() -> None:
     found = [
         (path, head)

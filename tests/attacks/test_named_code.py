@@ -180,6 +180,7 @@ def refused_with(command: Sequence[str], text: str, folder: Path) -> str:
     return refused([word.format_map(places) for word in command])
 
 
+@pytest.mark.whole
 def test_a_run_and_its_resume_take_the_consent_from_the_command_line(
     tmp_path: Path, marker: Path
 ) -> None:
