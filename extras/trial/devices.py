@@ -6,18 +6,21 @@ import csv
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from covey.agent.data.cells import BadCells
+from covey.agent.data.dataset import TESTS, held_out
 from covey.agent.data.table_files import open_table
-from covey.agent.data.table_rows import listed
+from covey.agent.data.table_rows import TableFile, listed
 from covey.agent.data_place import place_of
 from covey.extras.formats.sqlite_place import SqlitePath
 from covey.extras.proposals.describe import found_notation
+from covey.extras.proposals.description import DataDescription
 from covey.shared.errors import UserError
 from covey.shared.scenario.columns import Notation
+from covey.shared.scenario.task import Task
 from covey.shared.storage.files import write_atomically
 
 MOST_DEVICES = 200  # of one table; a column with more words names rows
@@ -35,13 +38,26 @@ def devices_in(folder: Path, sources: Sequence[str]) -> None:
 
 def _copy_rows(source: SqlitePath, to: Path) -> None:
     with open_table(source, least=1) as table, to.open("w", encoding="utf-8") as lines:
-        for block in table.blocks(table.columns, BadCells(source)):
-            for cells in zip(*(block.cells[name] for name in table.columns), strict=True):
-                print(_as_json(table.columns, cells), file=lines)
+        for cells in _rows(table, source):
+            print(_as_json(table.columns, cells), file=lines)
+
+
+def _rows(table: TableFile, place: Path) -> Iterator[tuple[Any, ...]]:
+    """The cells of each row. DataError, after the last one, if some have another number of cells: none is lost without a word."""
+    faults = BadCells(place)
+    for block in table.blocks(table.columns, faults):
+        yield from zip(*(block.cells[name] for name in table.columns), strict=True)
+    faults.check()
 
 
 def _as_json(names: Sequence[str], cells: Sequence[Any]) -> str:
     return json.dumps(dict(zip(names, cells, strict=True)), default=str)
+
+
+def training_samples(task: Task, device: DataDescription) -> int:
+    """About how many samples of a device train."""
+    samples = device.samples if task.window is None else device.samples // task.window.step
+    return samples - held_out(samples, TESTS)
 
 
 def divided(source: str, by: str, folder: Path) -> list[str]:
@@ -88,18 +104,16 @@ def _rows_by_device(source: str, by: str) -> tuple[list[str], str, dict[str, lis
     with open_table(place, least=2, notation=as_written) as table:
         if by not in table.columns:
             raise UserError(f"{source}: no column {by!r}; expected one of {listed(table.columns)}")
-        names = [name for name in table.columns if name != by]
-        for block in table.blocks(table.columns, BadCells(place)):
-            columns = [block.cells[name] for name in names]
-            for device, *row in zip(block.cells[by], *columns, strict=True):
-                word = "" if device is None else str(device).strip()
-                if word:
-                    rows.setdefault(word, []).append(row)
+        at = table.columns.index(by)
+        for cells in _rows(table, place):
+            word = "" if cells[at] is None else str(cells[at]).strip()
+            if word:
+                rows.setdefault(word, []).append(cells[:at] + cells[at + 1 :])
             if len(rows) > MOST_DEVICES:
                 raise UserError(
                     f"{source}: {by!r} has more than {MOST_DEVICES} words; expected a column that names the device"
                 )
-        return names, table.separator, rows
+        return [name for name in table.columns if name != by], table.separator, rows
 
 
 def _as_text(names: Sequence[str], rows: Sequence[Sequence[Any]], separator: str) -> str:

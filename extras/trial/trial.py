@@ -44,7 +44,6 @@ from covey.shared.programs.terminal import Terminal
 from covey.shared.scenario.load import from_mapping
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
-from covey.shared.scenario.task import Task
 from covey.shared.sentences import some
 from covey.shared.storage.files import write_atomically
 
@@ -52,7 +51,6 @@ ROUNDS = 10  # half of those that `init` proposes, for an answer within a minute
 MANY = 4096  # samples of a device, from which steps are larger: an answer takes about a minute
 MOST = 12_000  # samples of all devices that train, for the same reason
 LEAST = 30  # of a device, however many the others have
-TESTS = 0.2  # of the samples of a device
 # methods and references in plain words, in the order of the table
 WAYS: Mapping[str, str] = {
     "local": "alone",
@@ -116,7 +114,8 @@ def try_command(
     proposal.odd += [odd.sentence for odd in odd_among(devices, proposal)]
     place = _place(to, proposal)
     task = checked(proposal).task
-    counts = [training_samples(task, device) for device in devices]
+    of_devices = extras.part("trial", "devices", "a trial")
+    counts = [of_devices.training_samples(task, device) for device in devices]
     limit = None if whole else limit_of(counts)
     plan = planned(proposal, max(counts) * (limit or sum(counts)) // sum(counts))
     rows, failures = _tried(plan, sources, limit)
@@ -220,12 +219,6 @@ def planned(proposal: Proposal, samples: int) -> Scenario:
     compare = {"methods": [{"name": name} for name in METHODS], "seeds": [proposal.seed]}
     rounds = content["rounds"] | {"count": ROUNDS}
     return from_mapping(content | {"rounds": rounds, "compare": compare})
-
-
-def training_samples(task: Task, device: DataDescription) -> int:
-    """About how many samples of a device train."""
-    samples = device.samples if task.window is None else device.samples // task.window.step
-    return max(samples - round(TESTS * samples), 1)
 
 
 def limit_of(counts: Sequence[int]) -> int | None:

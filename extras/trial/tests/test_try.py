@@ -144,7 +144,7 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("wide_terminal")
-def test_what_is_printed_and_written_fits_80_columns(
+def test_lines_that_are_printed_or_written_fit_80_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the terminal, and with remarks on both files."""
@@ -351,6 +351,20 @@ def test_a_column_that_names_no_devices_is_refused(
     done = tried("all.csv", "--by", by, "--target", "heat")
     assert done.exit_code == 2
     assert why in " ".join(done.stderr.split())
+    assert [one.name for one in tmp_path.iterdir()] == ["all.csv"]
+
+
+def test_a_row_of_another_length_is_named_where_a_table_is_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, it was in no file, without a word."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"p{row % 2};{row};a" for row in range(40)]
+    rows[7] = "p1;7"
+    Path("all.csv").write_text("\n".join(["Pumpe;heat;state", *rows]) + "\n", "utf-8")
+    done = tried("all.csv", "--by", "Pumpe", "--target", "state")
+    assert done.exit_code == 2
+    assert "all.csv: row 8 (line 9)" in " ".join(done.stderr.split())
     assert [one.name for one in tmp_path.iterdir()] == ["all.csv"]
 
 
