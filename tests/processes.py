@@ -62,7 +62,7 @@ def words(command: str, *arguments: object) -> list[str]:
 
 
 class Program:
-    """`python -m command`, its output in a file.
+    """`python -m command`, its output at the end of a file, where programs before it may have written.
 
     Args:
         command: a module with its arguments; not as a `module`, the whole command line.
@@ -84,6 +84,7 @@ class Program:
         fresh: bool = False,
     ) -> None:
         self.log = log
+        self._begin = log.stat().st_size if log.exists() else 0
         self.process: subprocess.Popen[bytes] | Forked
         environment = {**os.environ, **path_of_tests(os.environ), **(settings or {})}
         if module and not fresh and is_usual(command, environment):
@@ -102,7 +103,8 @@ class Program:
 
     @property
     def output(self) -> str:
-        return self.log.read_text(errors="replace")
+        """What this program has written."""
+        return self.log.read_bytes()[self._begin :].decode(errors="replace")
 
     def kill(self) -> None:
         """kill -9."""

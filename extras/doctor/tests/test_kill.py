@@ -8,13 +8,15 @@ import signal
 from pathlib import Path
 
 import pytest
+from paho.mqtt import subscribe
 
 from covey.coordinator.odd import Odd
-from covey.coordinator.record.roster_files import read_roster, roster_file
 from covey.extras.doctor.command import of_broker, of_folder
 from covey.extras.runs.folder_reader import FolderReader
 from covey.extras.runs.run_list import state_of
 from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.wire.documents import RosterMessage
+from covey.shared.wire.topics import Topics
 from tests.e2e.conftest import coordinator, fleet
 from tests.processes import free_port, mosquitto, needs_mosquitto, rows, until
 
@@ -36,8 +38,7 @@ def test_a_coordinator_that_was_killed_or_stopped_is_the_first_of_the_list(tmp_p
     with mosquitto(tmp_path, port), fleet(tmp_path, port):
         this = coordinator(tmp_path, port, "--set", "rounds.count=500")
         until(lambda: len(rows(tmp_path / "run")) >= 2, of=this)
-        roster = roster_file(tmp_path / "run")  # written each second, first after the first rows
-        until(lambda: roster.exists() and read_roster(tmp_path / "run").round > 0, of=this)
+        until(lambda: round_at(port) > 0, of=this)  # published each second
         assert state_of(read(tmp_path / "run")) == "running"
         this.process.send_signal(signal.SIGSTOP)
         assert "does not answer" in first().what
@@ -55,6 +56,12 @@ def test_a_coordinator_that_was_killed_or_stopped_is_the_first_of_the_list(tmp_p
         assert "was stopped before its last round" in first().what
         assert "was stopped before its last round" in of_folder(tmp_path / "run")[0].what
         assert state_of(read(tmp_path / "run")) == "stopped"
+
+
+def round_at(port: int) -> int:
+    """The round of the newest roster that the broker has."""
+    message = subscribe.simple(Topics("default").roster, hostname="127.0.0.1", port=port)
+    return RosterMessage.from_bytes(message.payload).round
 
 
 def read(folder: Path) -> FolderReader:
