@@ -89,7 +89,7 @@ def measured(kind: str, learner: str, way: str, start: str) -> dict[str, Any]:
             budget_s=float(way.split()[0]),
             clock=time.process_time,
         )
-        choice = known.choice(None, single=False)
+        choice = known.choice({}, single=False)
         numbers, homes = known.numbers(choice, candidates, None, local), list(known.snapshots)
     seconds = time.process_time() - began
     report = plain.model_copy(update={"numbers": numbers})

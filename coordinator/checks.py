@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, Protocol
 
-from covey.shared.candidate_names import CANDIDATES, DELIVERED, GAIN, USES, WEIGHTS
+from covey.shared import extras
+from covey.shared.candidate_names import DELIVERED
 from covey.shared.disclosures import SUMS
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.measures import derived
@@ -40,7 +41,6 @@ MAX_SECONDS = 1e9
 OPTIONAL = ("mae", "mean", "variance")
 # of classes: a client of another framework may know its accuracy alone
 OPTIONAL_SHARES = ("f1", "recall", "auc")
-ROUNDED = 1e-4  # by which weights may miss a sum of 1
 QUANTILES = len(QUANTILE_LEVELS)
 MOMENT_NAMES = ("count", "sum", "square")
 SUMMED = (*MOMENT_NAMES, "target")
@@ -190,29 +190,8 @@ def _evaluation(numbers: Numbers, scenario: Scenario) -> Kept:
     is_noised = scenario.privacy is not None and scenario.privacy.local is not None
     if DELIVERED in numbers and scenario.evaluation.judges and not is_noised:
         kept[DELIVERED] = _figures(DELIVERED, numbers[DELIVERED], task)
-        kept[USES] = _weights(USES, numbers.get(USES))
-        if WEIGHTS in numbers:
-            kept[WEIGHTS] = _weights(WEIGHTS, numbers[WEIGHTS])
-        if GAIN in numbers:
-            _check_gain(numbers[GAIN])
-            kept[GAIN] = numbers[GAIN]
+        kept |= extras.part("judge", "in_run").checked(numbers)
     return kept
-
-
-def _weights(name: str, value: Any) -> dict[str, float]:
-    """Weights by candidate, which sum to 1."""
-    if not isinstance(value, Mapping) or not value or not value.keys() <= set(CANDIDATES):
-        _refuse(f"{name} is {value!r:.60}; expected a weight by candidate")
-    if not _all_within(value, value, 1) or abs(sum(value.values()) - 1) > ROUNDED:
-        _refuse(f"{name} is {value!r:.60}; expected weights from 0 to 1 that sum to 1")
-    return {candidate: value[candidate] for candidate in CANDIDATES if candidate in value}
-
-
-def _check_gain(value: Any) -> None:
-    """A mean, and its variance."""
-    right = is_list(value, 2, -LARGEST, LARGEST**2, whole=False)
-    if not right or abs(value[0]) > LARGEST or value[1] < 0:
-        _refuse(f"{GAIN} is {value!r:.60}; expected a mean and its variance")
 
 
 def _figures(mode: str, value: Any, task: Task) -> Kept:

@@ -12,7 +12,7 @@ order, was taken out again, or was read after a kill.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from covey.coordinator.disk.spool import Spool, SpooledVectors
@@ -22,7 +22,7 @@ from covey.coordinator.fold import limits
 from covey.coordinator.fold.means import Means, means_of
 from covey.coordinator.fold.stale_reports import Began, fresh
 from covey.shared import extras
-from covey.shared.candidate_names import DELIVERED, GAIN, REPORTED, USES, WEIGHTS
+from covey.shared.candidate_names import DELIVERED, REPORTED, USES
 from covey.shared.disclosures import SUMS
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Vector
@@ -394,7 +394,9 @@ class Folding:
         means = self._means(
             [(client, replace(report, numbers=evaluation[client])) for client, report in reports]
         )
-        return FoldOutcome(state, means, evaluation=evaluation, fleet=_fleet_of(reports))
+        judges = self.scenario.evaluation.judges
+        fleet = extras.part("judge", "in_run").of_reports(reports) if judges else None
+        return FoldOutcome(state, means, evaluation=evaluation, fleet=fleet)
 
     def _means(self, reports: Reports) -> Means:
         means = means_of(
@@ -455,13 +457,3 @@ def _rows_by_mode(numbers: Mapping[str, Any]) -> dict[str, Any]:
     if DELIVERED in numbers:
         modes[DELIVERED] = {**numbers[DELIVERED], USES: numbers[USES]}
     return modes
-
-
-def _fleet_of(reports: Reports) -> Figures | None:
-    """What the agents' weights say about the fleet; None without any."""
-    weighed = [report.numbers for _, report in reports if WEIGHTS in report.numbers]
-    if not weighed:
-        return None
-    gains = [tuple(numbers[GAIN]) for numbers in weighed if GAIN in numbers]
-    fleet_weights = extras.part("judge", "mixture").FleetWeights
-    return asdict(fleet_weights.of([numbers[WEIGHTS] for numbers in weighed], gains))

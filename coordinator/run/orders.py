@@ -18,6 +18,7 @@ from covey.coordinator.record.store import Store
 from covey.coordinator.run.effects import DropModel, SendModel, SendOrder
 from covey.coordinator.run.own_orders import OwnOrders, version_key
 from covey.coordinator.run.run_state import RunState
+from covey.shared import extras
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
@@ -38,7 +39,6 @@ from covey.shared.wire.messages import (
     digest,
 )
 from covey.shared.wire.parts import part_count
-from covey.shared.work.judging import order_numbers
 
 MAX_WORKS = 256  # that are kept for further agents: a method may have a model for each agent alone
 Addressed = tuple[tuple[str, ...], int | None]  # keys of models, and a cluster
@@ -362,7 +362,9 @@ class OrderBook:
         if not is_last or not self._scenario.evaluation.judges:
             return {}
         told = self._facts.fleets if self._facts.evaluated == self._engine.round else []
-        return order_numbers(len(told), told[-1] if told else None)
+        in_run = extras.part("judge", "in_run")
+        numbers: dict[str, Any] = in_run.order_numbers(len(told), told[-1] if told else None)
+        return numbers
 
     def _model(self, key: str, step: int, state: Any) -> SendModel:
         if key not in self._models:

@@ -35,7 +35,7 @@ from covey.extras.in_use.model_dir import read_index
 from covey.extras.in_use.model_file import ModelFile, read_model, save_model, task_with_scaling
 from covey.extras.judge.candidates import BeforeHome, with_models
 from covey.extras.judge.candidates import Candidate as Answerer
-from covey.extras.judge.judge import TELLS, Judgement, fleet_of
+from covey.extras.judge.judge import TELLS, Judgement
 from covey.extras.judge.on_device import OnDevice
 from covey.extras.judge.trees import trees_for
 from covey.shared.candidate_names import in_words
@@ -345,9 +345,7 @@ def adopt(
             budget_s=deployment.judge.get("budget_s"),
             clock=time.perf_counter,
         )
-        choice = known.choice(
-            fleet_of(deployment.judge), single=bool(deployment.judge.get("single"))
-        )
+        choice = known.choice(deployment.judge, single=bool(deployment.judge.get("single")))
         as_used = partial(served, found=prior)
         candidate = KeptModel(
             replace(version, uses=in_words(choice.weights)),

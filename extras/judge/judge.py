@@ -30,9 +30,9 @@ from covey.extras.judge.candidates import (
     mixed,
     names_of,
 )
+from covey.extras.judge.in_run import fleet_of, order_numbers
 from covey.extras.judge.mixture import ChosenMixture, FleetWeights, Judged, Weights, chosen, fitted
 from covey.shared.candidate_names import (
-    CANDIDATES,
     DELIVERED,
     GAIN,
     HOME,
@@ -47,7 +47,6 @@ from covey.shared.numerics.figures import Figures, figures_of, or_diverged
 from covey.shared.scenario.evaluation import Evaluation
 from covey.shared.strategies.client_half import ClientState, Fold, Local, Mixture
 from covey.shared.wire.messages import Work, digest
-from covey.shared.work.judging import FLEET, GAINS, order_numbers
 
 FACTS, ANSWERS, TRUTH, UNITS = (MEMORY + name for name in ("facts", "answers", "truth", "units"))
 
@@ -68,16 +67,6 @@ def of_deployment(
         return {}
     stated = {**evaluation.deliver.model_dump(mode="json"), **order_numbers(REFITS, fleet)}
     return {**stated, TELLS: is_open}
-
-
-def fleet_of(numbers: Mapping[str, Any]) -> FleetWeights | None:
-    """The inverse of `order_numbers`."""
-    if FLEET not in numbers:
-        return None
-    weights = dict(zip(CANDIDATES, numbers[FLEET], strict=True))
-    return FleetWeights(
-        {name: weight for name, weight in weights.items() if weight}, numbers.get(GAINS) == 1
-    )
 
 
 @dataclass(frozen=True)
@@ -179,11 +168,11 @@ class Judgement:
     def choice_after(self, work: Work) -> ChosenMixture:
         """What the agent uses after this work."""
         single = bool(work.evaluation["deliver"].get("single"))
-        return self.choice(fleet_of(work.numbers), single=single)
+        return self.choice(work.numbers, single=single)
 
-    def choice(self, fleet: FleetWeights | None, *, single: bool) -> ChosenMixture:
-        """The mixture that the agent uses, by what is known of the fleet."""
-        return chosen(self.judged, self.names, fleet, single=single)
+    def choice(self, numbers: Mapping[str, Any], *, single: bool) -> ChosenMixture:
+        """The mixture that the agent uses, by what these numbers state of the fleet."""
+        return chosen(self.judged, self.names, fleet_of(numbers), single=single)
 
 
 def _home(epochs: int, place: int) -> str:

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any, Self
 
 from covey.extras.judge.candidates import BeforeHome, Candidate, Make, made, with_models
-from covey.extras.judge.judge import Judgement, figures_with, fleet_of, only_served
+from covey.extras.judge.in_run import fleet_of
+from covey.extras.judge.judge import Judgement, figures_with, only_served
 from covey.extras.judge.trees import trees_for
 from covey.shared.candidate_names import TREES
 from covey.shared.numerics.vectors import Vector

@@ -51,7 +51,7 @@ class Deployment(Sparse, Packed):
     force: bool = False  # devices take it over without their check, unless their policy forbids it
     # training settings with which a device trains its model at home; empty: it uses it as it is, without a judge
     tune: Numbers = Field(default_factory=dict)
-    # for the judge: `evaluation.deliver`, and what is known of the fleet as `judge.order_numbers` has it
+    # for the judge: `evaluation.deliver`, and what is known of the fleet as `order_numbers` of the judge has it
     judge: Numbers = Field(default_factory=dict)
     # of a candidate, the devices that try it; empty for all devices
     devices: Annotated[list[Name], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)

@@ -6,7 +6,7 @@ own (`candidate_names`), and the keys of a client's memory that begin with `MEMO
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from covey.shared.candidate_names import CANDIDATES, JUDGE, MEMORY, REFITS
@@ -56,16 +56,3 @@ def forgotten(memory: ClientState) -> ClientState:
     """A client's memory without what the judge has kept: the same object if there is nothing of it."""
     left = [key for key in memory if not key.startswith(MEMORY)]
     return memory if len(left) == len(memory) else {key: memory[key] for key in left}
-
-
-def order_numbers(judge: int, fleet: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What an order of the last evaluation has besides the method's numbers.
-
-    Args:
-        judge: how often the device was given the fleet's weights.
-        fleet: what is known of the fleet, its weights by candidate and whether mixtures gain; None: nothing yet.
-    """
-    if fleet is None:
-        return {JUDGE: judge}
-    weights = [fleet["weights"].get(name, 0.0) for name in CANDIDATES]
-    return {JUDGE: judge, FLEET: weights, GAINS: int(fleet["gains"])}

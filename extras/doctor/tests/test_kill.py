@@ -60,7 +60,8 @@ def test_a_coordinator_that_was_killed_or_stopped_is_the_first_of_the_list(tmp_p
 
 def round_at(port: int) -> int:
     """The round of the newest roster that the broker has."""
-    message = subscribe.simple(Topics("default").roster, hostname="127.0.0.1", port=port)
+    roster = Topics("default").roster
+    message = subscribe.simple(roster, hostname="127.0.0.1", port=port)  # type: ignore[no-untyped-call]
     return RosterMessage.from_bytes(message.payload).round
 
 

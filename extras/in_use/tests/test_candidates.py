@@ -248,7 +248,7 @@ def judged_at_home(
         budget_s=None,
         clock=lambda: 0.0,
     )
-    uses = known.choice(None, single=False).weights
+    uses = known.choice({}, single=False).weights
     answered = mixed(candidates, uses, local_of(data), "test")
     return known, dict(uses), figures_of(data.test_targets, answered)["accuracy"]
 
