@@ -309,7 +309,7 @@ def methods_page() -> str:
     for method in methods():
         name = method["name"]
         lines += ["", f"### Keys of {name}", "", as_sentence(method["summary"])]
-        lines += ["", f"Source: {method['source']}. [When to use it](#{name})."]
+        lines += ["", f"Source: {method['source']}."]
         lines += [""]
         rows = [_parameter_cells(parameter) for parameter in method["parameters"]]
         if rows:
