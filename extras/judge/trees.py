@@ -6,6 +6,7 @@ the first are fitted, and only where it is installed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -40,15 +41,17 @@ class Trees:
     def of(cls, rows: npt.NDArray[np.float32], targets: npt.NDArray[Any], outputs: int) -> Self:
         """Those of some rows: the same rows always give the same trees."""
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+        from threadpoolctl import threadpool_limits
 
         chosen = {"random_state": 0, "min_samples_leaf": least_in_leaf(len(rows))}
-        if targets.dtype.kind == "f":
-            model = HistGradientBoostingRegressor(**chosen).fit(rows, targets)
-            return cls(model, np.empty(0, np.int64), 1, rows, targets)
-        classes = np.unique(targets)
-        model = None
-        if len(classes) > 1:
-            model = HistGradientBoostingClassifier(**chosen).fit(rows, targets)
+        is_value = targets.dtype.kind == "f"
+        classes = np.empty(0, np.int64) if is_value else np.unique(targets)
+        kind = HistGradientBoostingRegressor if is_value else HistGradientBoostingClassifier
+        if len(classes) == 1:
+            return cls(None, classes, outputs, rows, targets)
+        # with several threads each level waits for all of them: on a busy machine many times as long. A worker has its own number
+        with threadpool_limits(None if "OMP_NUM_THREADS" in os.environ else 1):
+            model = kind(**chosen).fit(rows, targets)
         return cls(model, classes, outputs, rows, targets)
 
     def answers(self, local: Local, split: DataSplit) -> Float64:
@@ -66,10 +69,8 @@ def trees_for(task: Task) -> Callable[[Local], Trees] | None:
 
     They suit tables with one class or value for each row.
     """
-    is_table = len(task.features) == 1
-    if not is_table or task.kind not in ("classes", "values") or find_spec("sklearn") is None:
-        return None
-    if task.kind == "values" and task.outputs != 1:
+    suits = task.kind == "classes" or (task.kind == "values" and task.outputs == 1)
+    if len(task.features) != 1 or not suits or find_spec("sklearn") is None:
         return None
     return lambda local: Trees.of(
         cast(DataOfLocal, local).rows("train"), local.targets("train"), task.outputs

@@ -527,6 +527,30 @@ def test_trees_of_few_rows_split_them(rows: int) -> None:
     assert [trees.least_in_leaf(n) for n in (4, 12, 40, 80, 9000)] == [3, 3, 10, 20, 20]
 
 
+def test_trees_are_fitted_with_one_thread_outside_of_a_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker's environment has the number that its owner gave."""
+    ensemble, control = (
+        pytest.importorskip("sklearn.ensemble"),
+        pytest.importorskip("threadpoolctl"),
+    )
+    seen: list[set[int]] = []
+
+    def fit(self: Any, rows: Any, targets: Any) -> Any:
+        seen.append({one["num_threads"] for one in control.threadpool_info() if one["user_api"] == "openmp"})  # fmt: skip
+        return self
+
+    monkeypatch.setattr(ensemble.HistGradientBoostingRegressor, "fit", fit)
+    x = np.linspace(0, 1, 12, dtype=np.float32)[:, None]
+    with control.threadpool_limits(2):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        trees.Trees.of(x, x[:, 0], 1)
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        trees.Trees.of(x, x[:, 0], 1)
+    assert seen == [{1}, {2}]
+
+
 def forecast(steps: int) -> Task:
     keys = {"features": [2, 3], "columns": ["a", "b"], "target": "b", "classes": None}
     return Task.model_validate(keys | {"window": {"rows": 3, "horizon": steps}, "model": {"name": "mlp"}})  # fmt: skip
