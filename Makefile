@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help ready run test alone quick core docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak methods mutants night pilot planted drawn without
+.PHONY: help ready run test alone quick core docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak methods stories mutants night pilot planted drawn without
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -58,13 +58,16 @@ lies: $(READY) ## every method among liars: every kind of lie that a report can 
 	$(BIN)/python -m tests.attacks.lies
 
 methods: $(READY) ## rules that the suite tries with a method of each kind, with every method
-	COVEY_METHODS=all $(BIN)/python -m pytest -n 2 $$(grep -l of_each_kind -r tests --include='test_*.py')
+	COVEY_NIGHT=1 $(BIN)/python -m pytest -n 2 $$(grep -l of_each_kind -r tests extras --include='test_*.py')
+
+stories: $(READY) mosquitto ## long stories, and all cases and examples of rules of which the suite tries some
+	COVEY_NIGHT=1 $(BIN)/python -m pytest -n 2 $$(grep -lE 'tests\.night|mark\.night|hypothesis' -r tests extras --include='test_*.py')
 
 mutants: $(READY) ## faults of one line, each planted in a copy of the tree: its test must see it
 	$(BIN)/python -m tests.mutants
 
-night: ## all that the suite tries a sample of, one after another, hours: methods, core, without, alone, lies, simulate, fuzz, chaos, planted, mutants
-	@$(MAKE) --no-print-directory -j 1 -k CORE= methods core without alone lies simulate fuzz chaos planted mutants
+night: ## all that the suite tries a sample of, one after another, hours: methods, stories, core, without, alone, lies, simulate, fuzz, chaos, planted, mutants
+	@$(MAKE) --no-print-directory -j 1 -k CORE= methods stories core without alone lies simulate fuzz chaos planted mutants
 
 SEEDS ?= 1000
 BASE ?= 1

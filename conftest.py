@@ -20,10 +20,11 @@ from covey.shared.mqtt.link import Link
 from covey.shared.own_code import faults
 from tests import brokers, forked
 from tests.kit.memory_broker import MemoryBroker
+from tests.night import examples, is_night
 
 # The suite tries the same examples in each run, so that it fails only when the code has changed.
 # `--hypothesis-profile random` tries others. Time is no property: a machine may be busy.
-settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=30)
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=examples(15))
 settings.register_profile("random", deadline=None, max_examples=1000)
 settings.register_profile("night", deadline=None, max_examples=20_000)
 settings.load_profile("repeatable")
@@ -82,7 +83,13 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run files that start real programs first, and long files before short ones: no worker should be left with one at the end."""
+    """Run files that start real programs first, and long files before short ones: no worker should be left with one at the end.
+
+    Long stories wait for the night.
+    """
+    for item in items:
+        if item.get_closest_marker("night") and not is_night():
+            item.add_marker(pytest.mark.skip(reason="a long story: COVEY_NIGHT=1 runs it"))
     slow = {item.path for item in items if item.get_closest_marker("processes")}
     length = {path: path.stat().st_size for path in {item.path for item in items}}
     items.sort(key=lambda item: (item.path not in slow, -length[item.path]))

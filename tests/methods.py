@@ -6,13 +6,14 @@ defaults; add one where it needs other options, or has further modes to try.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 from zlib import crc32
 
 from covey.shared.strategies.base import Strategy
 from covey.shared.strategies.registry import BUILT_IN
+from tests.night import is_night
 
 # methods that share some layers and keep others: a model with one layer alone has nothing left
 LAYERED = {"fedbabu", "fedrep"}
@@ -152,6 +153,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
+@cache
 def kind_of(method: str) -> tuple[object, ...]:
     """The facts of a method by which the coordinator and agents treat it, and the base that it shares with its relatives."""
     this = BUILT_IN[METHODS[method].get("name", method)]
@@ -167,7 +169,7 @@ def kind_of(method: str) -> tuple[object, ...]:
 
 
 def of_each_kind(rule: str, methods: Iterable[str] = METHODS) -> list[str]:
-    """A method of each kind, another one for each rule; with COVEY_METHODS=all, as every night, all of them.
+    """A method of each kind, another one for each rule; at night all of them.
 
     A method has a file of its own for what it could break by itself, which sees all planted faults that a matrix of methods sees.
 
@@ -179,6 +181,6 @@ def of_each_kind(rule: str, methods: Iterable[str] = METHODS) -> list[str]:
     for method in methods:
         among.setdefault(kind_of(method), []).append(method)
     assert among, f"no method for {rule}"
-    if os.environ.get("COVEY_METHODS") == "all":
+    if is_night():
         return [method for kin in among.values() for method in kin]
     return [kin[crc32(f"{rule} {kin[0]}".encode()) % len(kin)] for kin in among.values()]

@@ -271,6 +271,7 @@ def test_the_examples_in_the_docstrings_run(
         assert runner.failures == 0, "".join(output)
 
 
+@pytest.mark.night
 @pytest.mark.whole
 @pytest.mark.processes
 def test_the_example_for_notebooks_runs_as_it_is_printed() -> None:

@@ -11,6 +11,7 @@ from covey.agent.device.fetching import WorkState
 from covey.shared.mqtt.link import Down, Up
 from tests.agent.orders import order, rest, status
 from tests.agent.sessions import REF, fresh
+from tests.night import examples
 
 STEPS = st.integers(1, 4)
 
@@ -160,7 +161,9 @@ class AnyOrder(RuleBasedStateMachine):
         assert (self.session.state is WorkState.WORKING) == (self.working is not None)
 
 
-AnyOrder.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+AnyOrder.TestCase.settings = settings(
+    max_examples=examples(20), stateful_step_count=40, deadline=None
+)
 
 
 TestAnyOrder = AnyOrder.TestCase

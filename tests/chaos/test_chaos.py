@@ -42,6 +42,7 @@ STORIES = {
 }
 
 
+@pytest.mark.night
 @pytest.mark.processes
 @pytest.mark.broker
 @needs_mosquitto
@@ -94,6 +95,7 @@ async def test_a_disk_fills_up_once_the_run_has_begun_and_never_before(
     assert await found("exit 2") == (False, [])
 
 
+@pytest.mark.night
 @pytest.mark.processes
 @pytest.mark.broker
 @needs_mosquitto

@@ -31,6 +31,7 @@ from covey.shared.wire.messages import ReportContent
 from tests.coordinator.test_recovery import half_reported, report_of
 from tests.kit.small_run import fingerprint, in_process, scenario, setup
 from tests.methods import of_each_kind
+from tests.night import examples
 
 SIZE = 5
 STATE = Single(np.zeros(SIZE, np.float32))
@@ -97,7 +98,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[ClientId]:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(13),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(sent=st.lists(reports, min_size=1, max_size=7), data=st.data())
 def test_any_order_of_accepting_excluding_repeating_and_restarting_gives_the_bytes_of_the_batch(

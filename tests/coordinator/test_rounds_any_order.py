@@ -38,6 +38,7 @@ from covey.coordinator.engine.rules import RoundRules
 from covey.coordinator.engine.step import Stage
 from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import check_what_is_kept
+from tests.night import examples
 
 FLEET = tuple("abcde")
 CLIENTS = st.sampled_from(FLEET)
@@ -302,7 +303,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = settings(max_examples=examples(50), stateful_step_count=40, deadline=None)
 
 
 # -- restarts --------------------------------------------------------------------------------------

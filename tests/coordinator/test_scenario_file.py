@@ -22,6 +22,7 @@ from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.written import is_first
 from tests.methods import METHODS
+from tests.night import examples
 
 WHOLE = """\
 name: lenet
@@ -555,7 +556,9 @@ def tried(kind: Any) -> Any:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(13),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     text=st.text(max_size=8),

@@ -18,7 +18,7 @@ from tests.fuzz.mutate import mutated, mutated_tree
 from tests.fuzz.target import Target
 from tests.fuzz.targets import targets
 
-FEWEST = 30
+FEWEST = 12
 SLOW_S = 20.0  # of the processor, for one input
 
 

@@ -14,6 +14,7 @@ from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.exact_sum import weighted_mean, weighted_sum
 from covey.shared.numerics.vectors import Vector, mean
+from tests.night import examples
 
 Term = tuple[str, Vector, float]
 
@@ -30,7 +31,7 @@ def accumulated(of: Sequence[Term]) -> Accumulator:
     return result
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(counted=terms, passing=terms, seed=st.integers(0, 2**32))
 def test_any_order_with_terms_that_come_and_go_over_a_wire_gives_the_bytes_of_the_batch(
     counted: list[Term], passing: list[Term], seed: int
@@ -56,14 +57,14 @@ def test_any_order_with_terms_that_come_and_go_over_a_wire_gives_the_bytes_of_th
             assert shards[0].mean(key).tobytes() == weighted_mean(pairs).tobytes()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(33), deadline=None)
 @given(content=st.binary(max_size=200))
 def test_bytes_of_anything_else_are_refused(content: bytes) -> None:
     with pytest.raises(DecodeError, match="partial sum"):
         Accumulator.from_bytes(content)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(33), deadline=None)
 @given(place=st.integers(0, 10_000), byte=st.integers(0, 255))
 def test_a_changed_byte_is_refused_or_makes_another_sound_accumulator(
     place: int, byte: int

@@ -29,6 +29,7 @@ from covey.shared.numerics.clustering import (
     sketch,
 )
 from covey.shared.seeds import generator
+from tests.night import examples
 
 
 def groups(centres: list[list[float]], each: int, noise: float = 0.1) -> list[Any]:
@@ -184,7 +185,7 @@ def as_lists(labels: Any) -> list[list[int]]:
     return [np.flatnonzero(labels == k).tolist() for k in range(labels.max() + 1)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 8), st.sampled_from(["single", "complete", "average"]))
 def test_agglomeration_agrees_with_merging_by_hand(seed: int, count: int, linkage: Any) -> None:
     matrix = euclidean(list(generator(seed, "rows").normal(0, 1, (count, 3)).astype(np.float32)))
@@ -265,7 +266,7 @@ def test_clustering_refuses_a_matrix_that_holds_no_distances(matrix: Any) -> Non
 
 
 @given(st.integers(2, 8), st.integers(0, 10_000), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(13), deadline=None)
 def test_the_bipartition_has_the_least_similarity_across_of_all(
     count: int, seed: int, ties: bool
 ) -> None:

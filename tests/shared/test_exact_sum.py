@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from covey.shared.numerics.exact_sum import LARGEST, ExactMean, ExactSum, nearest, weighted_moved
 from covey.shared.numerics.vectors import Vector, mean
+from tests.night import examples
 
 Term = tuple[Vector, float]
 
@@ -46,7 +47,7 @@ def parts_as_bytes(total: ExactSum) -> dict[int, bytes]:
     return {exponent: part.tobytes() for exponent, part in total.parts().items()}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(33), deadline=None)
 @given(terms=terms_of_length_3, seed=st.integers(0, 2**32))
 def test_the_sum_has_the_same_bytes_in_any_order_on_any_shards_and_in_any_tree(
     terms: list[Term], seed: int
@@ -76,7 +77,7 @@ def test_hundreds_of_orders_shards_and_trees_of_a_cohort_give_the_same_bytes() -
     assert len(plain) > 1, "an ordinary sum must depend on these orders, or the test shows nothing"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(33), deadline=None)
 @given(terms=terms_of_length_3)
 def test_the_error_of_a_sum_is_that_of_one_rounding_of_each_term(terms: list[Term]) -> None:
     value = total_of(terms).value()
@@ -91,7 +92,7 @@ def test_the_error_of_a_sum_is_that_of_one_rounding_of_each_term(terms: list[Ter
         assert abs(Fraction(float(value[place])) - exact) <= allowed + last_place
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(terms=terms_of_length_3)
 def test_the_parts_of_a_sum_make_the_same_sum_in_another_process(terms: list[Term]) -> None:
     first = total_of(terms[:1])

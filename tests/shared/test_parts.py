@@ -23,6 +23,7 @@ from covey.shared.wire.parts import (
     split,
 )
 from tests.hashes import Hashes
+from tests.night import examples
 
 CONTENT = bytes(range(10))
 
@@ -415,4 +416,4 @@ class AnyFeeding(RuleBasedStateMachine):
 
 
 TestAnyFeeding = AnyFeeding.TestCase
-TestAnyFeeding.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAnyFeeding.settings = settings(max_examples=examples(20), stateful_step_count=30, deadline=None)

@@ -16,11 +16,13 @@ from covey.shared.wire.messages import Work
 from covey.shared.work.order_settings import check_order, settings_of
 from tests.agent.orders import ref, work
 from tests.kit.small_run import in_process, scenario
+from tests.methods import of_each_kind
 
 PRIVACY = {"signatures": None, "local": None, "secure": {"clip": 1.0}, "rounds": 3}
 EVERY = sorted(set().union(*(method.facts.planned for method in BUILT_IN.values())))
 SEALED = [name for name, method in BUILT_IN.items() if method.facts.sealed is not None]
 every = pytest.mark.parametrize("method", sorted(BUILT_IN))
+of_each = pytest.mark.parametrize("method", of_each_kind("phases", BUILT_IN))
 
 
 def order(method: str, phase: str, **changes: object) -> Work:
@@ -44,14 +46,14 @@ def strange_to(method: str) -> Iterator[str]:
     yield from (name for name in EVERY if name not in own)
 
 
-@every
+@of_each
 def test_an_order_in_a_phase_that_the_method_does_not_plan_is_refused_by_name(method: str) -> None:
     for phase in strange_to(method):
         expected = f"phase {phase}: the method {method} plans no such phase"
         assert refusal(order(method, phase)).startswith(expected)
 
 
-@every
+@of_each
 def test_orders_that_announce_such_a_phase_are_refused_too(method: str) -> None:
     for exchange in (BOX, JOIN):
         for phase in (*strange_to(method), *EXCHANGES):

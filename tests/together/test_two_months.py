@@ -30,7 +30,7 @@ from covey.shared.wire.documents import FELL
 from tests.kit.scenes import Scenes, start_file
 from tests.processes import Program, free_port, mosquitto, needs_mosquitto, program, rows, until
 
-pytestmark = [pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
+pytestmark = [pytest.mark.night, pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
 
 TASK = {
     "features": [2],

@@ -21,6 +21,7 @@ from covey.extras.audit.key import read_key
 from covey.shared.errors import UserError
 from covey.shared.storage import audit
 from covey.shared.storage.audit import AuditLog, Flood, Head
+from tests.night import examples
 
 KEY = b"k" * 32
 
@@ -51,7 +52,7 @@ def test_an_untouched_log_is_whole_and_names_its_owner(tmp_path: Path) -> None:
     assert verdict.first_time == "2001-09-09T01:46:40.000Z"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.data())
 def test_a_flipped_bit_anywhere_is_found_at_its_line(
     tmp_path_factory: pytest.TempPathFactory, data: Any

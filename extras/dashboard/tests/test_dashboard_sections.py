@@ -19,6 +19,7 @@ from covey.extras.dashboard.sections import sections
 from covey.extras.runs.state import RunPlan, Sources, dashboard_state
 from covey.shared.wire.documents import RosterMessage
 from tests.coordinator.dashboards import agents, phase, status
+from tests.night import examples
 
 PLAN = RunPlan(name="pilot", method="fedclust", rounds=20, agents=10, evaluates_every=1)
 HOSTILE = "</li><script>hacked = '&\"'</script>"
@@ -177,7 +178,7 @@ def test_text_of_others_is_never_read_as_html() -> None:
 NUMBERS = st.floats() | st.integers() | st.sampled_from([1e308, -1e308, 5e-324, 10**400, 0])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(found=st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS), max_size=4))
 def test_any_numbers_of_a_record_can_be_drawn(found: list[tuple[Any, Any, Any, Any]]) -> None:
     rows: list[Mapping[str, Any]] = []

@@ -27,6 +27,7 @@ from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Training
 from tests.agent.test_learner import IMAGES, NORMED, TABLE, VALUES, data_of
+from tests.night import by_day
 
 FIXED = Standardise(mean=(0.2, 0.1, -0.3), std=(2.0, 0.5, 1.0))
 TASKS = {
@@ -61,7 +62,8 @@ def outputs(program: Path, features: Any) -> Any:
 
 
 # the way to ONNX begins with the program of torch: one task with everything that the program adds to a model
-CASES = [*[(name, "pt2") for name in TASKS], ("batch norm, standardised", "onnx")]
+PROGRAMS = [(name, "pt2") for name in by_day("export", TASKS, 3)]
+CASES = [*PROGRAMS, ("batch norm, standardised", "onnx")]
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)

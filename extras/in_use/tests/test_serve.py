@@ -36,6 +36,7 @@ from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.storage import json_text
 from tests import clock
 from tests.kit.memory_broker import MemoryBroker
+from tests.night import examples
 
 NAMED = TASK.model_copy(update={"columns": ("a", "b"), "ignore": ("id",)})
 
@@ -201,7 +202,9 @@ CELLS = st.one_of(
     rows=st.lists(st.lists(CELLS, min_size=1, max_size=3), max_size=3), junk=st.binary(max_size=8)
 )
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+    max_examples=examples(20),
 )
 def test_any_message_is_answered_in_json_and_ends_nothing(
     values: Models, rows: list[list[str]], junk: bytes

@@ -48,6 +48,7 @@ from covey.extras.secure.tests.group import (
 )
 from covey.shared.errors import DecodeError
 from covey.shared.wire.framing import VERSION, Packed, checksum_of
+from tests.night import examples
 
 SMALL_ORDER = [bytes(32), b"\x01" + bytes(31)]
 
@@ -713,7 +714,7 @@ def test_damaged_messages_are_refused_by_agents(data: st.DataObject) -> None:
     assert isinstance(made.then[-1], Refuse | SendAnswer)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.data())
 def test_damaged_messages_are_refused_by_the_coordinator(data: st.DataObject) -> None:
     here = REPORTED

@@ -21,6 +21,7 @@ from covey.extras.secure.integers import (
     to_integers,
 )
 from covey.extras.secure.parameters import Scale, group_of, noised_scale, plain_scale
+from tests.night import examples
 
 SCALE = plain_scale(5, clip=1.0, cap=100)
 
@@ -32,7 +33,7 @@ def sum_of(updates: list[np.ndarray], examples: list[int], scale: Scale) -> np.n
     return total
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 128), st.integers(1, 50))
 def test_the_mean_of_a_sum_is_the_weighted_mean_within_half_a_unit(
     seed: int, members: int, length: int
