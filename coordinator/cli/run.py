@@ -145,9 +145,7 @@ def run_command(
         trackers.check_trackers(track)
     metrics_address = None
     if metrics is not None:
-        address = extras.part("outlets", "prometheus", "--metrics").address
-
-        metrics_address = address(metrics)
+        metrics_address = extras.part("outlets", "prometheus", "--metrics").address(metrics)
     if not (in_process or embedded):
         ensure_role(connection, COORDINATOR)
     loaded = load(scenario, overrides or [])
@@ -176,9 +174,9 @@ def run_command(
     with suppress(KeyboardInterrupt), following as tracked, observing as shown:
         observer = shown if tracked is None else tracked.before(shown)
         if in_process:
-            driver = extras.part("simulate", "driver", "--in-process")
-
-            result = driver.alone(loaded, options, observer)
+            result = extras.part("simulate", "driver", "--in-process").alone(
+                loaded, options, observer
+            )
         else:
             try:
                 result = asyncio.run(run(loaded, options, observer))
@@ -206,11 +204,10 @@ def run_command(
             tables.used(result),
             tables.participation(result),
             tables.newcomers(result),
+            tables.unevaluated(result),
         ):
             if remark:
                 show_line(remark)
-        if missing := tables.unevaluated(result):
-            show_line(missing)
         odd = read_odd(result.get("odd", ()))
         if odd or (not problem and extras.has("doctor")):
             show_odd(out(), odd)
@@ -277,9 +274,7 @@ async def _run(
 ) -> dict[str, Any] | None:
     check_code(scenario, options.allowed)
     if options.aggregators:
-        check_aggregators = extras.part("scale", "partial_sums", "--aggregators").check_aggregators
-
-        check_aggregators(scenario)
+        extras.part("scale", "partial_sums", "--aggregators").check_aggregators(scenario)
     publishes = scenario.fleet is None and scenario.rounds.publish != "never"
     if publishes and "publish" in scenario.rounds.model_fields_set:
         extras.part("in_use", "finished", f"rounds.publish: {scenario.rounds.publish}")
@@ -319,25 +314,26 @@ async def _run(
             aggregators=options.aggregators,
             give_up_after_s=options.give_up_after_s,
         )
-        _serve_metrics(stack, options, service)
+        if options.metrics is not None:  # the client library is imported only then
+            prometheus = extras.part("outlets", "prometheus", "--metrics")
+            stack.enter_context(prometheus.serving(options.metrics, service))
         # From here on a signal stops the service, which ends in order, and no longer cancels the task.
         cancel = signals.stop
         signals.stop = service.stop
         reason = await _serve(service, first, fleet)
         signals.stop = cancel
-        if reason == "" and publishes and extras.has("in_use") and this.engine.round:
-            publish_finished = extras.part("in_use", "finished").publish_finished
+        if reason == "":
+            from covey.coordinator.processes.finish import finish
 
-            await publish_finished(this, link, observer)
+            async with service.ends_in_order():
+                if publishes and extras.has("in_use") and this.engine.round:
+                    await extras.part("in_use", "finished").publish_finished(this, link, observer)
+                return finish(this, service.odd)
     if reason is None:
         return None
-    if reason:
-        others = "; ".join(f"{one.who}: {one.what}" for one in service.odd[:MAX_CAUSES])
-        text = f"the run was given up after round {this.engine.round}: {reason}"
-        raise RunGivenUpError(f"{text}; odd: {others}" if others else text)
-    from covey.coordinator.processes.finish import finish
-
-    return finish(this, service.odd)
+    others = "; ".join(f"{one.who}: {one.what}" for one in service.odd[:MAX_CAUSES])
+    text = f"the run was given up after round {this.engine.round}: {reason}"
+    raise RunGivenUpError(f"{text}; odd: {others}" if others else text)
 
 
 def addresses(scenario: Scenario, options: RunOptions) -> list[BrokerUrl]:
@@ -347,9 +343,7 @@ def addresses(scenario: Scenario, options: RunOptions) -> list[BrokerUrl]:
     """
     if options.embedded:
         return []
-    urls = list(options.brokers)
-    if not urls:
-        urls = [BrokerUrl.parse(text) for text in _named(scenario)]
+    urls = list(options.brokers) or [BrokerUrl.parse(text) for text in _named(scenario)]
     for url in urls:
         url.tls_context()
     return urls
@@ -462,15 +456,6 @@ async def _connect(
     topics, client_id = Topics(federation), f"covey-{federation}-coordinator-{suffix}"
     will = last_will(topics, run)
     return await connected(stack, urls, topics, client_id, will=will, cluster=cluster)
-
-
-def _serve_metrics(stack: AsyncExitStack, options: RunOptions, service: Service) -> None:
-    """Serve Prometheus metrics, if they were asked for; the client library is imported only then."""
-    if options.metrics is None:
-        return
-    serving = extras.part("outlets", "prometheus", "--metrics").serving
-
-    stack.enter_context(serving(options.metrics, service))
 
 
 async def _serve(

@@ -108,8 +108,7 @@ class Checkpoint:
         for name, content in files.items():
             path = self._file_of(name)
             write_atomically(path, content, durable=False)
-        path = self._manifest
-        write_atomically(path, manifest, durable=False)
+        write_atomically(self._manifest, manifest, durable=False)
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -119,8 +118,7 @@ class Checkpoint:
                 f"{self.folder}: no checkpoint is here; start the run without --resume"
             ) from None
         except ValueError:
-            digest = ""
-            body = ""
+            digest = body = ""
         body = body.removesuffix("\n")
         if _digest_of(body) != digest:
             raise UserError(

@@ -183,10 +183,7 @@ class Spool:
     def who(self, step: int) -> list[ClientId]:
         """Clients with an accepted report for this step, ascending."""
         kept = self._step(step)
-        clients = set(kept.file.clients)
-        clients.update(kept.elsewhere)
-        clients.update(kept.summed)
-        return sorted(clients)
+        return sorted({*kept.file.clients, *kept.elsewhere, *kept.summed})
 
     def sound(self, step: int) -> list[ClientId]:
         """`who`, after every report of the step was read and compared with its checksum: for a new process.
@@ -233,11 +230,7 @@ class Spool:
 
     def reports(self, step: int, clients: Clients) -> list[ClientReport]:
         """The reports of these clients in the order given; vectors are memory-mapped."""
-        found: list[ClientReport] = []
-        for client in clients:
-            report, _ = self._read(step, client)
-            found.append((client, report))
-        return found
+        return [(client, self._read(step, client)[0]) for client in clients]
 
     def values(self, step: int, clients: Clients) -> int:
         """The number of values in the vectors of these clients' reports, which are not read."""
@@ -287,20 +280,14 @@ class Spool:
     def drop(self, newest: int) -> None:
         """Forget every step up to `newest` but those of `kept`. Maps that are still open stay readable."""
         for folder in self.folder.iterdir():
-            name = folder.name
-            if not name.isdigit():
-                continue
-            step = int(name)
-            if self._is_dropped(step, newest):
+            if folder.name.isdigit() and self._is_dropped(int(folder.name), newest):
                 shutil.rmtree(folder)
         for step in list(self._steps):
             if self._is_dropped(step, newest):
                 del self._steps[step]
 
     def _is_dropped(self, step: int, newest: int) -> bool:
-        if step > newest:
-            return False
-        return step not in self.kept
+        return step <= newest and step not in self.kept
 
     def _folder(self, step: int) -> Path:
         return self.folder / str(step)

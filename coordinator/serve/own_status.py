@@ -82,11 +82,15 @@ class OwnStatus:
 
     def publish_on(self, shard: int, *, stopped: bool = False) -> Effect:
         """Publish the status on one broker."""
-        return self._publication(shard, self._now(self._epochs[shard], stopped=stopped).to_bytes())
+        return self._publication(shard, self.payload(shard, stopped=stopped))
 
     def give_way(self, gone: Will) -> list[Effect]:
         """Publish on every broker that this coordinator is gone, as its last will would."""
         return [self._publication(shard, gone.payload) for shard in range(len(self._epochs))]
+
+    def payload(self, shard: int, *, stopped: bool = False) -> bytes:
+        """The status for one broker."""
+        return self._now(self._epochs[shard], stopped=stopped).to_bytes()
 
     def _publication(self, shard: int, payload: bytes) -> Publish:
         topic = self._topics.coordinator_status
@@ -99,10 +103,9 @@ class OwnStatus:
         if shown == self._stored:
             return
         self._stored = shown
-        payload = self._now(self._epochs[0], stopped=stopped).to_bytes()
         path = run.folder / "status.json"
         with contextlib.suppress(OSError):  # a full disk must not end a run for it
-            write_atomically(path, payload, durable=False)
+            write_atomically(path, self.payload(0, stopped=stopped), durable=False)
 
     def _now(self, epoch: str, *, stopped: bool) -> CoordinatorStatus:
         run = self._run
@@ -121,6 +124,7 @@ class OwnStatus:
             step=run.engine.number,
             state="stopped" if stopped or self.given_up else self.state,
             given_up=self.given_up,
+            trouble=run.room.trouble,
             task=task.for_agents(),
             task_digest=task.digest,
             batch=scenario.training.batch,

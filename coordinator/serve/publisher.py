@@ -12,13 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from covey.coordinator.disk.space import PAUSE_S
 from covey.coordinator.run.effects import SendModel, SendOrder
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.desk import Desk, orders_of
 from covey.shared.mqtt.profiles import publish_bytes
 from covey.shared.mqtt.program import Look, Publish
-from covey.shared.storage.files import obstacle
 from covey.shared.wire.documents import ASKED, AgentStatus
 from covey.shared.wire.parts import split
 from covey.shared.wire.topics import Topics
@@ -107,19 +105,11 @@ async def _parts(
 
 
 async def opened(run: Run, path: Path) -> BinaryIO:
-    """A file of the run, once nothing stands in its way."""
-    waited_for = ""
-    while True:
-        try:
-            return path.open("rb")
-        except OSError as error:
-            why = obstacle(error, run.folder)
-            if not why:
-                raise
-        if why != waited_for and run.room.notify is not None:
-            run.room.notify(f"{why}; the run waits until then")
-        waited_for = why
-        await asyncio.sleep(PAUSE_S)
+    """A file of the run, once nothing stands in its way: a thread waits for that."""
+    try:
+        return path.open("rb")
+    except OSError:
+        return await asyncio.to_thread(run.room.write, partial(path.open, "rb"))
 
 
 def drop_model(desk: Desk, key: str, parts: int) -> None:

@@ -12,11 +12,11 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from covey.coordinator.disk.space import DiskFullError
+from covey.coordinator.disk.space import GONE
 from covey.coordinator.engine.events import Forget, Paused, Release, Resumed, Tick
 from covey.coordinator.odd import Broker, Odd
 from covey.coordinator.record.notices import (
@@ -253,21 +253,45 @@ class Service:
         """
         self.run.room.notify = self._disk_notice()
         self._items.add(Begin(first))
-        over: str | None = await shell.program(
-            self,
-            self.link,
-            items=self._items,
-            shards=self._shards,
-            show=self.observer,
-            off_loop=True,
-        )
-        if over is None:
-            self.run.audit.close("stop", why="")
-        else:
-            self.run.audit.close("end", why=over)
+        async with self.ends_in_order():
+            over: str | None = await shell.program(
+                self,
+                self.link,
+                items=self._items,
+                shards=self._shards,
+                show=self.observer,
+                off_loop=True,
+            )
+            self.run.audit.close("stop" if over is None else "end", why=over or "")
         if self._error is not None:
             raise self._error
         return over
+
+    @contextlib.asynccontextmanager
+    async def ends_in_order(self) -> AsyncIterator[None]:
+        """A block whose error ends the run before its last round: the status on every broker says so.
+
+        Raises UserError if the run's folder is gone.
+        """
+        room = self.run.room
+        try:
+            room.check()
+            yield
+        except Exception as error:
+            if room.is_gone():
+                room.trouble = GONE
+            else:
+                room.trouble = room.trouble or f"{type(error).__name__}; its log has more"
+                self.desk.own_status.store(stopped=True)
+            await self._publish_status(stopped=True)
+            room.check()
+            raise
+
+    async def _publish_status(self, *, stopped: bool = False) -> None:
+        """Publish the status at once, although the run waits for its disk or has ended."""
+        for shard, link in enumerate(self._shards):
+            payload = self.desk.own_status.payload(shard, stopped=stopped)
+            await link.publish(self.topics.coordinator_status, payload, retain=True)
 
     def _disk_notice(self) -> Callable[[str], None]:
         """What a thread that waits for room on the disk calls."""
@@ -275,12 +299,17 @@ class Service:
 
         def remark(why: str) -> None:
             loop.call_soon_threadsafe(self.observer, DiskRemark(why))
+            asyncio.run_coroutine_threadsafe(self._publish_status(), loop)
 
         return remark
 
     async def _beat(self) -> Frozen:
-        """Ask the clock so often that a silence means a freeze of this process, and wait for one."""
+        """Ask the clock so often that a silence means a freeze of this process, and wait for one.
+
+        Raises UserError once the run's folder is gone: while nothing happens nobody else would see it.
+        """
         while True:
+            self.run.room.check()
             await asyncio.sleep(BEAT_S)
             self._clock.time(asyncio.get_running_loop().time())
             frozen_s = self._clock.take_freeze()
@@ -317,19 +346,16 @@ class Service:
             now = self._clock.time(now)
             desk.effects = []
             over: str | None = None
-            try:
-                if not self._stopping:
-                    over = self._carry_out(self._decide(items, now), now)
-                    self._show_waiting(now)
-                    if over is None and _is_due(self._waiting.gives_up_at, now):
-                        why = f"nothing could happen for {self._give_up_after_s:g} s: {self._waiting.why}"
-                        over = self._carry_out(happen(desk, GivenUp(why), now=now), now)
-                    desk.effects += desk.show.publish(now)
-                    desk.own_status.store()
-            except DiskFullError as error:
-                # the operator has stopped us while we waited for room
-                self._error = error
-                self._stopping = True
+            if not self._stopping:
+                over = self._carry_out(self._decide(items, now), now)
+                self._show_waiting(now)
+                if over is None and _is_due(self._waiting.gives_up_at, now):
+                    why = (
+                        f"nothing could happen for {self._give_up_after_s:g} s: {self._waiting.why}"
+                    )
+                    over = self._carry_out(happen(desk, GivenUp(why), now=now), now)
+                desk.effects += desk.show.publish(now)
+                desk.own_status.store()
             if over is not None or self._stopping:
                 self._end(over)
             return desk.effects
@@ -485,14 +511,10 @@ class Service:
             case Control(command="forget", agent=agent):
                 if agent is not None:
                     return self._forget(agent, now)
-            case Control(command="pause"):
-                self._show_control("pause")
-                desk.timers.set(STATUS, now)
-                return happen(desk, Paused(), now=now)
             case Control(command=command):
                 self._show_control(command)
                 desk.timers.set(STATUS, now)
-                return happen(desk, Resumed(), now=now)
+                return happen(desk, Paused() if command == "pause" else Resumed(), now=now)
         return []
 
     def _woken(self, now: float) -> list[Effect]:

@@ -12,6 +12,8 @@ from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, RosterMe
 ENDED = "ended without a word"  # it was killed, or lost its power or its network
 STOPPED = "was stopped before its last round"
 GIVEN_UP = "gave the run up before its last round"
+FAILED = "ended before its last round"
+WAITS = "waits for its disk"
 SILENT = "does not answer: its process stands still, or its network is gone"
 
 
@@ -38,12 +40,7 @@ def at_broker(
         yield Odd((BROKER,), "federation", what, command)
     if status is None or status.state == "finished":
         return
-    word = SILENT if not answers else ""
-    if not status.online:
-        word = ENDED
-    elif status.state == "stopped":
-        word = GIVEN_UP if status.given_up else STOPPED
-    if not word:
+    if not (word := _word(status, answers=answers)):
         return
     since = None
     if roster is not None and roster.run == status.run:
@@ -66,20 +63,31 @@ def in_folder(
     """
     if state not in ("killed", "stopped"):
         return
-    word = ENDED if state == "killed" else GIVEN_UP if status.given_up else STOPPED
+    word = ENDED if state == "killed" else _word(status)
     newest = status.model_copy(update={"round": max(status.round, rounds)})
     command = f"coordinator run {folder / 'scenario.yaml'} --out {folder} --resume"
     yield from _row(word, newest, command, written)
+
+
+def _word(status: CoordinatorStatus, *, answers: bool = True) -> str:
+    """How a coordinator has ended, or what keeps it; empty for one at work."""
+    if not status.online:
+        return ENDED
+    if status.state == "stopped":
+        return GIVEN_UP if status.given_up else FAILED if status.trouble else STOPPED
+    return SILENT if not answers else WAITS if status.trouble else ""
 
 
 def _row(word: str, status: CoordinatorStatus, command: str, since: float | None) -> Iterator[Odd]:
     where = ""
     if status.name:
         where = f" in {status.name}, after round {status.round} of {status.rounds}"
-    first = "look at its process; end it, then " if word == SILENT else ""
-    yield Odd(
-        (COORDINATOR,), "coordinator", f"it {word}{where}", f"{first}`{command}`", since, weight=9
-    )
+    if word in (FAILED, WAITS):
+        where += f": {status.trouble}"
+    then = f"look at its process; end it, then `{command}`" if word == SILENT else f"`{command}`"
+    if word == WAITS:
+        then = "its log names the folder; it continues by itself"
+    yield Odd((COORDINATOR,), "coordinator", f"it {word}{where}", then, since, weight=9)
 
 
 def is_at_work(status: CoordinatorStatus | None) -> bool:

@@ -209,12 +209,12 @@ _OBSTACLES = {
 }
 
 
-def obstacle(error: OSError, folder: Path) -> str:
+def obstacle(error: OSError, folder: Path | str) -> str:
     """Why a file in a folder cannot be written for the time being, with the remedy: a program may wait for it.
 
     Empty for an error that no waiting can help.
     """
-    if error.errno == errno.ENOENT and not folder.exists():
+    if error.errno == errno.ENOENT and not Path(folder).exists():
         return f"{folder} no longer exists; put it back"
     return _OBSTACLES.get(error.errno or 0, "").format(folder)
 

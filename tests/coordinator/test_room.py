@@ -21,6 +21,7 @@ from covey.coordinator.disk.report_file import ReportFile
 from covey.coordinator.disk.space import DiskFullError, Room
 from covey.coordinator.disk.spool import Circumstances, Spool
 from covey.coordinator.serve.publisher import opened
+from covey.shared.errors import UserError
 from covey.shared.strategies.client_half import Report
 from tests import clock
 
@@ -67,20 +68,30 @@ def test_a_run_waits_for_a_read_only_disk_and_for_descriptors(tmp_path: Path, nu
     assert len(said) == 2
 
 
-def test_a_run_whose_folder_was_moved_away_waits_until_it_is_back(tmp_path: Path) -> None:
-    folder, away = tmp_path / "run", tmp_path / "away"
-    away.mkdir()
-    room, said = Room(folder), list[str]()
+def test_what_a_run_waits_for_is_known_without_a_path_until_it_continues(tmp_path: Path) -> None:
+    room, known = Room(tmp_path), list[str]()
+    room.notify = lambda why: known.append(room.trouble)
+    room.write(Disk(2, errno.EROFS).write)
+    assert known == ["the file system of its runs is read-only; mount it for writing", ""]
 
-    def tell(why: str) -> None:
-        said.append(why)
-        if away.exists():
-            away.rename(folder)
 
-    room.notify = tell
-    room.write(lambda: (folder / "file").write_text("content"))
-    assert (folder / "file").read_text() == "content"
-    assert "put it back" in said[0]
+def test_a_run_whose_folder_was_moved_away_does_not_wait(tmp_path: Path) -> None:
+    folder, said = tmp_path / "run", list[str]()
+    folder.mkdir()
+    room = Room(folder)
+    room.notify = said.append
+    assert not room.is_gone()
+    folder.rename(tmp_path / "away")
+    with pytest.raises(FileNotFoundError):
+        room.write(lambda: (folder / "file").write_text("content"))
+    with pytest.raises(UserError, match="put it back, then continue with --resume"):
+        room.check()
+    folder.mkdir()
+    assert room.is_gone(), "another one has its name"
+    folder.rmdir()
+    (tmp_path / "away").rename(folder)
+    room.check()
+    assert said == []
 
 
 def test_a_run_without_a_viewer_does_not_wait(tmp_path: Path) -> None:
@@ -136,7 +147,7 @@ def test_a_model_is_published_once_a_descriptor_is_there_for_its_file(tmp_path: 
     broken: Any = SimpleNamespace(open=failing(2, (tmp_path / "model").open))
     with clock.run(opened(run, broken)) as file:
         assert file.read() == b"content"
-    assert len(said) == 1
+    assert "can be written to again" in said[1]
 
 
 def test_an_accepted_report_that_no_descriptor_is_left_for_is_waited_for_and_not_asked_for_again(

@@ -59,6 +59,25 @@ def test_a_coordinator_is_named_by_how_it_ended() -> None:
     ], "one of an earlier version"
 
 
+def test_a_coordinator_that_a_fault_has_ended_or_that_waits_for_its_disk_is_named_with_the_reason() -> (
+    None
+):
+    gone = status(state="stopped", trouble="the folder of the run is gone")
+    why = (
+        "ended before its last round in pumps, after round 22 of 60: the folder of the run is gone"
+    )
+    assert words(gone) == [f"coordinator it {why}"]
+    [odd] = in_folder("stopped", gone, Path("runs/a"), 22, NOW)
+    assert (odd.what, "--resume" in odd.next) == (f"it {why}", True)
+    full = status(trouble="no room is left on the disk of its runs; free some")
+    [odd] = at_broker(full, None, {}, "default", answers=True)
+    assert odd.what.startswith(
+        "it waits for its disk in pumps, after round 3 of 60: no room is left"
+    )
+    assert "continues by itself" in odd.next
+    assert "does not answer" in words(full, answers=False)[0]
+
+
 @pytest.mark.parametrize("state", ["gathering", "open", "paused", "folding", "finished"])
 def test_a_coordinator_at_work_or_done_is_not_odd(state: str) -> None:
     assert words(status(state=state)) == []
