@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Literal
 
 from covey.coordinator.engine.step import Stage
@@ -98,19 +99,16 @@ class OwnStatus:
 
     def store(self, *, stopped: bool = False) -> None:
         """Write the status to the run's folder, for people and their dashboards, where it has changed."""
-        run = self._run
+        run, path = self._run, self._run.folder / "status.json"
         shown = (self.state, run.engine.number, run.engine.round, stopped)
         if shown == self._stored:
             return
         self._stored = shown
-        path = run.folder / "status.json"
         with contextlib.suppress(OSError):  # a full disk must not end a run for it
             write_atomically(path, self.payload(0, stopped=stopped), durable=False)
 
     def _now(self, epoch: str, *, stopped: bool) -> CoordinatorStatus:
-        run = self._run
-        scenario = run.scenario
-        task = scenario.task
+        run, scenario, task = self._run, self._run.scenario, self._run.scenario.task
         return CoordinatorStatus(
             online=True,
             version=version(),
@@ -124,6 +122,7 @@ class OwnStatus:
             step=run.engine.number,
             state="stopped" if stopped or self.given_up else self.state,
             given_up=self.given_up,
+            clock=time.time(),
             trouble=run.room.trouble,
             task=task.for_agents(),
             task_digest=task.digest,

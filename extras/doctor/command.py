@@ -16,13 +16,13 @@ from typing import Annotated
 import typer
 
 from covey.coordinator.cli.options import READERS, complain, ensure_role, out, show_line
-from covey.coordinator.odd import Broker, Odd, ranked, read_odd
+from covey.coordinator.odd import COORDINATOR, Broker, Odd, ranked, read_odd
 from covey.coordinator.record import records
 from covey.coordinator.record.roster_files import read_roster, roster_file
 from covey.coordinator.report.odd_list import show_odd
 from covey.coordinator.view.lines import PhaseLine
 from covey.coordinator.view.printed import json_line
-from covey.extras.doctor.devices import Seen, odd_devices
+from covey.extras.doctor.devices import CLOCKS_DIFFER_S, HERE, Seen, odd_devices, wrong_clock
 from covey.extras.doctor.examine import Facts, examine, of_retained, with_one_cause
 from covey.extras.doctor.own_row import at_broker, in_folder, is_at_work
 from covey.extras.doctor.slow import slow
@@ -33,10 +33,10 @@ from covey.extras.runs.run_list import state_of
 from covey.shared.cli import BrokerAddresses, Json, broker_option, check_name, with_connection
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl
-from covey.shared.mqtt.credentials import COORDINATOR, read
+from covey.shared.mqtt.credentials import read
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.mqtt.retained import until_quiet, why_not_up
-from covey.shared.wire.documents import Control
+from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
 
 WITHIN_S = 3.0
@@ -195,44 +195,59 @@ async def of_broker(url: BrokerUrl, federation: str, *, asks: bool = False) -> l
             further = fleet.pages.further_topics(topics) if message.topic == topics.roster else []
             if further:
                 await link.subscribe(further)
-        answers = not (asks and is_at_work(fleet.coordinator)) or await _answers(link, topics)
-        return of_fleet(fleet, time.time(), link.certificate_until, answers=answers)
+        asked = asks and is_at_work(fleet.coordinator)
+        answer = await _answer(link, topics) if asked else None
+        answers, clock = not asked or answer is not None, answer and answer.clock
+        return of_fleet(fleet, time.time(), link.certificate_until, answers=answers, clock=clock)
 
 
-async def _answers(link: MqttLink, topics: Topics) -> bool:
-    """Whether the coordinator answers. One that reads at all does so at once, whatever it computes."""
+async def _answer(link: MqttLink, topics: Topics) -> CoordinatorStatus | None:
+    """The answer of the coordinator. One that reads at all gives it at once, whatever it computes."""
     await link.publish(topics.control, Control(command="tell").to_bytes())
     async for message in until_quiet(link, ANSWER_S, is_awaited=lambda: True):
         if message.topic == topics.coordinator_status and not message.retained:
-            return True
-    return False
+            return CoordinatorStatus.from_bytes(message.payload)
+    return None
 
 
 def of_fleet(
-    fleet: RetainedFleet, now: float, until: float | None = None, *, answers: bool = True
+    fleet: RetainedFleet,
+    now: float,
+    until: float | None = None,
+    *,
+    answers: bool = True,
+    clock: float | None = None,
 ) -> list[Odd]:
-    """The list from all that was read at a broker; `answers`: whether the coordinator does."""
-    caller = fleet.coordinator
-    own = at_broker(
-        caller, fleet.pages.message, fleet.statuses, fleet.topics.federation, answers=answers
-    )
-    roster = fleet.pages.message
-    late = slow({} if roster is None else roster.agents, of_run=not is_at_work(caller))
-    return ranked([*own, *late, *_of_devices(fleet, now, until)])
+    """The list from all that was read at a broker.
 
-
-def _of_devices(fleet: RetainedFleet, now: float, until: float | None) -> list[Odd]:
-    caller = fleet.coordinator
-    return of_retained(
-        now,
-        fleet.statuses,
-        fleet.pages.message,
+    Args:
+        fleet: what it retains.
+        now: by the clock of this machine.
+        until: when the certificate of the broker ends.
+        answers: whether the coordinator does.
+        clock: its time when it answered; None: it was not asked.
+    """
+    caller, roster, devices = fleet.coordinator, fleet.pages.message, fleet.statuses
+    rows, known = ({}, []) if roster is None else (roster.agents, read_odd(roster.odd))
+    is_theirs = any((one.devices, one.kind) == ((COORDINATOR,), "clock") for one in known)
+    if clock is None and is_theirs:  # when it heard an agent last, by its own clock
+        clock = max((row.get("seen") or 0.0 for row in rows.values()), default=now)
+    found = [*at_broker(caller, roster, devices, fleet.topics.federation, answers=answers)]
+    if clock is not None and abs(now - clock) > CLOCKS_DIFFER_S and not is_theirs:
+        found.append(wrong_clock(HERE, now - clock, "the coordinator's"))
+    found += slow(rows, of_run=not is_at_work(caller))
+    found += of_retained(
+        now if clock is None else clock,
+        devices,
+        roster,
         caller,
         between_runs=not is_at_work(caller),
         deployment=fleet.held.all_devices,
         elsewhere=fleet.elsewhere,
         until=until,
+        judge=HERE if clock is None else COORDINATOR,
     )
+    return ranked(found)
 
 
 def _filters(topics: Topics) -> list[str]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from covey.shared.wire.deployments import Deployment
 
 DAY_S = 86_400.0
+HERE = "doctor"  # in the place of a device: the machine on which it runs
 SOON_S = 14 * DAY_S  # before a certificate ends
 CLOCKS_DIFFER_S = 600.0
 ROUNDED = 1.01  # a clock that is 23.9 hours off is a day off
@@ -61,6 +62,7 @@ class Seen:
     free: int | None = None  # bytes on the disk of the coordinator
     version: str = ""  # of the coordinator's Covey
     waits: str = ""  # what the run at work waits for; empty: for no agent
+    judge: str = COORDINATOR  # whose clock `now` is
 
 
 def odd_devices(seen: Seen) -> Iterator[Odd]:
@@ -167,13 +169,12 @@ def _clocks(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd]:
         if status.online and status.clock is not None:
             off[agent] = _ahead(status, status.clock, seen.rows.get(agent, {}), seen.now)
     set_once = [agent for agent in off if (members[agent].clock or 0.0) > FIRST_S - CLOCKS_DIFFER_S]
-    for sign, word in ((1, "behind"), (-1, "ahead of")):
+    for sign in (1, -1):
         alike = [agent for agent in set_once if sign * off[agent] > CLOCKS_DIFFER_S]
         if len(alike) > 1 and 2 * len(alike) > len(off):
             ours = median_low(off[agent] for agent in alike)
-            what = f"the clock of its machine is {_duration(ROUNDED * abs(ours))} {word} {len(alike)} of {len(off)} devices"
-            command = "on this machine and the coordinator's: timedatectl"
-            yield Odd((COORDINATOR,), "clock", what, command, weight=abs(ours))
+            whose = seen.judge if sign > 0 else COORDINATOR  # whose roll call they answer too early
+            yield wrong_clock(whose, -ours, f"{len(alike)} of {len(off)} devices")
             exact = [agent for agent in off if seen.rows.get(agent, {}).get("behind")]
             off = {agent: off[agent] - ours for agent in exact if agent not in alike}
             break
@@ -183,6 +184,14 @@ def _clocks(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd]:
             what = f"its clock is {_duration(-ROUNDED * ahead)} or more behind: it stands still, or was never set"
         if abs(ahead) > CLOCKS_DIFFER_S:
             yield Odd((agent,), "clock", what, "on the device: timedatectl", weight=abs(ahead))
+
+
+def wrong_clock(who: str, ahead: float, of: str) -> Odd:
+    """The clock of a machine by which others are judged is so many seconds ahead of theirs."""
+    owner, also = ("this", "") if who == HERE else ("its", " and the coordinator's")
+    off = f"{_duration(ROUNDED * abs(ahead))} {'ahead of' if ahead > 0 else 'behind'}"
+    what = f"the clock of {owner} machine is {off} {of}"
+    return Odd((who,), "clock", what, f"on this machine{also}: timedatectl", weight=abs(ahead))
 
 
 def _ahead(status: AgentStatus, clock: float, row: Row, now: float) -> float:

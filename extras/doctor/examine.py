@@ -17,7 +17,7 @@ from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from covey.coordinator.odd import Broker, Odd, ranked, read_odd, without
+from covey.coordinator.odd import COORDINATOR, Broker, Odd, ranked, read_odd, without
 from covey.extras.doctor.columns import (
     LEAST_VALUES,
     Columns,
@@ -295,6 +295,7 @@ def of_retained(
     deployment: Deployment | None = None,
     elsewhere: Mapping[str, str] | None = None,
     until: float | None = None,
+    judge: str = COORDINATOR,
 ) -> list[Odd]:
     """The list at one moment.
 
@@ -307,6 +308,7 @@ def of_retained(
         deployment: in force for all devices.
         elsewhere: agents of federations without a coordinator, with the name of theirs.
         until: when the certificate of the broker ends.
+        judge: whose clock `now` is.
     """
     known = [] if roster is None else read_odd(roster.odd)
     rows = {} if roster is None else roster.agents
@@ -329,5 +331,6 @@ def of_retained(
         elsewhere or {},
         Broker(until=until),
         version="" if coordinator is None else coordinator.version,
+        judge=judge,
     )
     return examine(Facts(seen=seen, known=known))

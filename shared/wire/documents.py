@@ -128,7 +128,7 @@ class CoordinatorStatus(Sparse, Document):
 
     model_config = IGNORES_UNKNOWN
 
-    optional: ClassVar[tuple[str, ...]] = ("spread_s", "batch", "given_up", "trouble")
+    optional: ClassVar[tuple[str, ...]] = ("spread_s", "batch", "given_up", "trouble", "clock")
 
     online: bool
     version: Text = ""
@@ -147,6 +147,7 @@ class CoordinatorStatus(Sparse, Document):
     given_up: bool = (
         False  # stopped without its last round; the reason is left out, for it names other agents
     )
+    clock: float | None = None  # its time when it published this, in seconds since 1970
     trouble: Text = ""  # an error that has stopped it, or what its disk waits for
     task: Numbers | None = None
     task_digest: ShortText = ""

@@ -16,11 +16,13 @@ from covey.coordinator.cli.program import app
 from covey.coordinator.odd import COORDINATOR, KINDS, Odd
 from covey.coordinator.serve.service import last_will
 from covey.extras.doctor.command import of_fleet, of_folder
+from covey.extras.doctor.devices import DAY_S
 from covey.extras.doctor.own_row import at_broker, in_folder
 from covey.extras.in_use.uptake import RetainedFleet
 from covey.extras.runs.roster_table import status_lines
+from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Received
-from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
+from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, RosterMessage
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.kit.memory_broker import MemoryBroker
@@ -94,6 +96,55 @@ def test_its_row_is_the_first_and_names_the_command_and_the_time() -> None:
     assert odd.next == "`coordinator run runs/a/scenario.yaml --out runs/a --resume`"
     assert "after round 22 of 60" in odd.what
     assert list(in_folder("running", status(), Path("runs/a"), 22, NOW)) == []
+
+
+def clocks(
+    doctor: float, coordinator: float, devices: float = 0.0, *, asks: bool = True
+) -> list[str]:
+    """The list of a fleet at work by the seconds that each clock is ahead of the true time; gw-1 compares its data with the task.
+
+    The coordinator was started a minute ago.
+    """
+    theirs = NOW + coordinator
+    caller = status(epoch=f"{session_id(theirs - 60, 'ab')}.1", task_digest="t1", clock=theirs)
+    rows, wrong = {"gw-1": {"seen": theirs - 9}}, Odd((COORDINATOR,), "clock", "its clock", "")
+    odd = [wrong.to_json()] if abs(coordinator - devices) > 600 else []
+    fleet = RetainedFleet(TOPICS)
+    fleet.take(Received(TOPICS.coordinator_status, caller.to_bytes(), retained=True))
+    fleet.take(Received(TOPICS.roster, RosterMessage(agents=rows, odd=odd).to_bytes(), True))
+    for name in ("gw-1", "gw-2", "gw-3"):
+        own = AgentStatus(
+            agent=name,
+            session=session_id(NOW + devices - 30, "cd"),
+            serial=1,
+            online=True,
+            epoch=caller.epoch,
+            task="" if name == "gw-1" else "t1",
+            clock=NOW + devices - 5,
+        )
+        fleet.take(Received(TOPICS.status(name), own.to_bytes(), retained=True))
+    found = of_fleet(fleet, NOW + doctor, clock=theirs if asks else None)
+    return [one.sentence for one in found]
+
+
+def test_a_wrong_clock_of_the_machine_that_asks_is_one_row_and_nobody_else_is_late() -> None:
+    """Before: nothing, or a device that had compared its data for a day."""
+    assert clocks(0, 0) == []
+    ahead = "doctor: the clock of this machine is 1 day ahead of the coordinator's; next: on this machine: timedatectl"
+    assert clocks(DAY_S, 0) == [ahead]
+    assert clocks(-DAY_S, 0) == [ahead.replace("ahead of", "behind")]
+    unasked = ahead.replace("ahead of the coordinator's", "behind 3 of 3 devices")
+    assert clocks(-DAY_S, 0, asks=False) == [unasked]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+@pytest.mark.parametrize("off", [DAY_S, -DAY_S])
+def test_a_wrong_clock_of_the_coordinator_is_not_blamed_on_the_machine_that_asks(
+    off: float, asks: bool
+) -> None:
+    for doctor in (0.0, off):  # it runs on the coordinator's machine
+        found = clocks(doctor, off, asks=asks)
+        assert [one.partition(":")[0] for one in found] == ["coordinator"], found
 
 
 def test_a_federation_of_nobody_is_odd() -> None:
