@@ -96,6 +96,8 @@ ENTRIES = (
             "step": "number of the newest step",
             "state": "what the coordinator does",
             "given_up": "with `state` stopped: the run ended without its last round, and can be resumed",
+            "clock": "its time when it published this, in seconds since 1970",
+            "trouble": "the error that has stopped it, or what its disk waits for; without a path",
             "task": "the task to check the data against: `features`, `classes`, `model`, `scale`, `standardise`",
             "task_digest": "name of that task; an agent repeats it in its status once its data was checked",
             "batch": "samples of a mini-batch of the run; a device with a limit on its memory tries a step",

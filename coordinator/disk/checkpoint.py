@@ -165,8 +165,7 @@ class Checkpoint:
         name = array_digest(array)
         path = self._file_of(name)
         if name not in self._sound:  # a file that another process has left may be damaged
-            arrays = {"array": array}
-            self._room.write(lambda: save_arrays(path, arrays))
+            self._room.write(lambda: save_arrays(path, {"array": array}))
             self._sound.add(name)
         return name
 
@@ -213,8 +212,7 @@ class Checkpoint:
         try:
             arrays, _ = self._room.write(lambda: open_arrays(path))
             array = arrays["array"]
-            is_known = name in self._sound
-            if not is_known and array_digest(array) != name:
+            if name not in self._sound and array_digest(array) != name:
                 raise ValueError("its content does not match its name")
         except (OSError, ValueError, KeyError) as error:
             if isinstance(error, OSError) and obstacle(error, self._room.folder):
@@ -228,10 +226,9 @@ class Checkpoint:
 
     def _sweep(self) -> None:
         for path in self._arrays.glob("*.safetensors"):
-            name = path.stem
-            if name not in self._mapped:
+            if path.stem not in self._mapped:
                 path.unlink()
-                self._sound.discard(name)
+                self._sound.discard(path.stem)
 
 
 def _array_names(tree: Any) -> set[str]:
@@ -242,12 +239,10 @@ def _array_names(tree: Any) -> set[str]:
             names.add(name)
         case dict():
             for item in tree.values():
-                inside = _array_names(item)
-                names |= inside
+                names |= _array_names(item)
         case list():
             for item in tree:
-                inside = _array_names(item)
-                names |= inside
+                names |= _array_names(item)
     return names
 
 

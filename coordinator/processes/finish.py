@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from covey.coordinator.odd import Odd
+from covey.coordinator.odd import Odd, read_odd
+from covey.coordinator.record.records import finished
 from covey.coordinator.run.result import write_all, write_models
 from covey.coordinator.run.run import Run
+from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 
@@ -56,5 +59,7 @@ def finish(this: Run, odd: Sequence[Odd] | None = None) -> dict[str, Any]:
     Returns the result, as `result.json` holds it.
     """
     write_models(this)
-    known = truth_of(this.scenario, this.folder)
-    return write_all(this, known, partition_digest(this.folder), odd)
+    with suppress(UserError):  # it was finished before: no agent has reported since
+        odd = read_odd(finished(this.folder).get("odd"))
+    truth = truth_of(this.scenario, this.folder)
+    return write_all(this, truth, partition_digest(this.folder), odd)

@@ -109,7 +109,7 @@ async def opened(run: Run, path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except OSError:
-        return await asyncio.to_thread(run.room.write, partial(path.open, "rb"))
+        return await asyncio.to_thread(run.room.write, lambda: path.open("rb"))
 
 
 def drop_model(desk: Desk, key: str, parts: int) -> None:

@@ -33,10 +33,7 @@ TRIPS = 50
 BULK = (250_000, 40)  # bytes of a message, how many
 USELESS = "Covey cannot work with this broker as it is configured"
 SUBSCRIPTIONS = 64  # at once: a model of some 32 MB has as many parts
-NAME_PROFILE = (
-    "a model of more parts needs the profile of the broker in its address: "
-    f"?profile= and one of {', '.join(NAMES[1:])}"
-)
+NAME_PROFILE = f"a model of more parts needs the broker's profile in its address: ?profile= and one of {', '.join(NAMES[1:])}"
 TOO_LARGE = "raise the broker's limits (`broker up --max-packet`; Mosquitto: max_packet_size, message_size_limit), or lower wire.part_bytes in the scenario"
 
 
@@ -155,9 +152,8 @@ class Doctor:
             except TimeoutError:
                 first = Down(f"{self.url}: no answer within {self.patience_s:g} s")
         if isinstance(first, Down):
-            return BrokerCheck(
-                "connection", "missing", first.why, "check host, port, user, password and TLS"
-            )
+            means = "check host, port, user, password and TLS"
+            return BrokerCheck("connection", "missing", first.why, means)
         version = "MQTT 5" if self.url.profile.mqtt5 else "MQTT 3.1.1"
         return BrokerCheck("connection", "ok", f"{version}, broker profile {self.url.profile}")
 
@@ -199,12 +195,8 @@ class Doctor:
             await self._send(link, self._topic("wild/one"), b"", retain=True)
         if found:
             return BrokerCheck(name, "ok", "delivered")
-        return BrokerCheck(
-            name,
-            "note",
-            "not delivered",
-            "no harm: Covey reads retained state by exact topics only",
-        )
+        means = "no harm: Covey reads retained state by exact topics only"
+        return BrokerCheck(name, "note", "not delivered", means)
 
     async def _will(self) -> BrokerCheck:
         topic = self._topic("will")
@@ -229,7 +221,7 @@ class Doctor:
         return BrokerCheck("take-over of a client id", "ok", "the older connection ends")
 
     async def _persistent(self) -> BrokerCheck:
-        name, topic = f"{self._name}-sleeper", self._topic("offline")
+        check, name, topic = "persistent session", f"{self._name}-sleeper", self._topic("offline")
         async with self._link(client_id=name, clean_session=False) as sleeper:
             await self._subscribe(sleeper, topic)
         async with self._link() as link:
@@ -238,12 +230,10 @@ class Doctor:
             async with self._link(client_id=name, clean_session=False) as sleeper:
                 await self._hear(sleeper)
             return BrokerCheck(
-                "persistent session", "ok", "the broker keeps messages for a client that is offline"
+                check, "ok", "the broker keeps messages for a client that is offline"
             )
         except (CheckFailed, TimeoutError):
-            return BrokerCheck(
-                "persistent session", "note", "none", "no harm: Covey uses clean sessions only"
-            )
+            return BrokerCheck(check, "note", "none", "no harm: Covey uses clean sessions only")
         finally:
             async with self._link(client_id=name):  # a clean session removes the persistent one
                 pass
@@ -252,9 +242,8 @@ class Doctor:
         """What the broker names itself, if it speaks MQTT 5."""
         profile = replace(self.url.profile, mqtt5=True)
         link = MqttLink(replace(self.url, profile=profile), client_id=f"{self._name}-5")
-        async with link:
-            async with asyncio.timeout(self.patience_s):
-                first = await anext(link.incoming())
+        async with link, asyncio.timeout(self.patience_s):
+            first = await anext(link.incoming())
         if link.profile.unusable:
             raise CheckFailed(link.profile.unusable)
         if isinstance(first, Down):
@@ -287,17 +276,13 @@ class Doctor:
         sizes = [size for size in SIZES if size < most]
         if most < SIZES[-1]:
             sizes.append(most)
-        largest = 0
+        largest, topic = 0, self._topic("large")
         for size in sizes:
+            payload = os.urandom(size + PART_HEAD_BYTES)
             try:
                 async with self._link() as link:
-                    await self._subscribe(link, self._topic("large"))
-                    await self._send(
-                        link,
-                        self._topic("large"),
-                        os.urandom(size + PART_HEAD_BYTES),
-                        patience_s=4 * self.patience_s,
-                    )
+                    await self._subscribe(link, topic)
+                    await self._send(link, topic, payload, patience_s=4 * self.patience_s)
                     await self._hear(link)
             except (CheckFailed, TimeoutError):
                 break
@@ -311,14 +296,12 @@ class Doctor:
         return BrokerCheck("largest payload", "ok", seen, value=largest)
 
     async def _round_trip(self) -> BrokerCheck:
+        trips, topic = [], self._topic("trip")
         async with self._link() as link:
-            await self._subscribe(link, self._topic("trip"))
-            trips = []
+            await self._subscribe(link, topic)
             for _ in range(TRIPS):
                 began = time.perf_counter()
-                await asyncio.gather(
-                    self._send(link, self._topic("trip"), bytes(64)), self._hear(link)
-                )
+                await asyncio.gather(self._send(link, topic, bytes(64)), self._hear(link))
                 trips.append(1000 * (time.perf_counter() - began))
         median = statistics.median(trips)
         return BrokerCheck("round trip", "ok", f"{median:.2f} ms (median of {TRIPS})", value=median)
@@ -327,18 +310,15 @@ class Doctor:
         size, count = BULK
         size = min(size, self.url.profile.part_bytes)
         bulk = f"{count} messages of {size // 1000} kB"
-        payload = os.urandom(size)
-        failed = ""
+        payload, topic, failed = os.urandom(size), self._topic("bulk"), ""
         async with self._link() as sender, self._link() as reader:
-            await self._subscribe(reader, self._topic("bulk"))
+            await self._subscribe(reader, topic)
             began = time.perf_counter()
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._drain(reader, count))
                     for _ in range(count):
-                        group.create_task(
-                            self._send(sender, self._topic("bulk"), payload, patience_s=60.0)
-                        )
+                        group.create_task(self._send(sender, topic, payload, patience_s=60.0))
             except* (CheckFailed, TimeoutError) as errors:
                 failed = str(errors.exceptions[0]) or self._silence
             rate = size * count / (time.perf_counter() - began) / 1e6
@@ -429,15 +409,11 @@ def judged(free: int, saved: int, age_s: float | None) -> BrokerCheck:
         return BrokerCheck(CHECK, "missing", seen, f"{LOST}; make room, at least {least} MiB", free)
     if age_s is None:
         return BrokerCheck(CHECK, "ok", f"{free // MIB} MiB free, nothing saved yet", value=free)
+    seen += f", {age_s:.0f} s ago"
     if age_s > LATE_S:
-        return BrokerCheck(
-            CHECK,
-            "missing",
-            f"{seen}, {age_s:.0f} s ago",
-            f"the broker should save every {SAVE_EVERY_S} s: {LOST}; see the messages of `broker up`",
-            free,
-        )
-    return BrokerCheck(CHECK, "ok", f"{seen}, {age_s:.0f} s ago", value=free)
+        means = f"the broker should save every {SAVE_EVERY_S} s: {LOST}; see the messages of `broker up`"
+        return BrokerCheck(CHECK, "missing", seen, means, free)
+    return BrokerCheck(CHECK, "ok", seen, value=free)
 
 
 BETWEEN = "between the addresses"
@@ -467,10 +443,7 @@ async def examine_between(
     prefix = f"{base}doctor-{uuid.uuid4().hex[:8]}"
     count = len(urls)
     arrows = [(start, end) for start in range(count) for end in range(count) if start != end]
-    tests = [
-        crossing(urls[start], urls[end], f"{prefix}/{start}-{end}", patience_s)
-        for start, end in arrows
-    ]
+    tests = [crossing(urls[a], urls[b], f"{prefix}/{a}-{b}", patience_s) for a, b in arrows]
     seen = await asyncio.gather(*tests)
     return judged_between([str(url) for url in urls], dict(zip(arrows, seen, strict=True)))
 
@@ -505,38 +478,26 @@ def _faults(
     pair = f"{names[start]} and {names[end]}"
     both = {crossings[start, end], crossings[end, start]}
     if Crossing.UNKNOWN in both:
-        return [BrokerCheck(BETWEEN, "missing", f"{pair}: {Crossing.UNKNOWN.value}", AGAIN)]
-    if Crossing.LIVE in both:
-        return [BrokerCheck(BETWEEN, "missing", f"{pair}: {Crossing.LIVE.value}", UNSHARED)]
-    if len(both) == 2:
-        return [
-            BrokerCheck(
-                BETWEEN, "missing", f"{pair}: messages cross in one direction only", ONE_WAY
-            )
-        ]
-    return []
+        why, means = Crossing.UNKNOWN.value, AGAIN
+    elif Crossing.LIVE in both:
+        why, means = Crossing.LIVE.value, UNSHARED
+    elif len(both) == 2:
+        why, means = "messages cross in one direction only", ONE_WAY
+    else:
+        return []
+    return [BrokerCheck(BETWEEN, "missing", f"{pair}: {why}", means)]
 
 
 def _summary(groups: Sequence[Sequence[str]]) -> BrokerCheck:
     addresses = sum(len(group) for group in groups)
     if len(groups) == 1:
-        return BrokerCheck(
-            BETWEEN,
-            "ok",
-            f"one broker, or bridged ones: all {addresses} addresses share live and retained messages",
-            "agents may use any of them; give all of them to `coordinator run --cluster`",
-        )
-    if len(groups) == addresses:
-        return BrokerCheck(
-            BETWEEN,
-            "ok",
-            f"{addresses} independent brokers (shards): nothing crosses",
-            "list all of them under `brokers` in the scenario, and enroll each agent at one",
-        )
-    sets = "; ".join(" = ".join(group) for group in groups)
-    return BrokerCheck(
-        BETWEEN,
-        "ok",
-        f"{len(groups)} independent brokers (shards), some with several addresses: {sets}",
-        "list one address of each under `brokers` in the scenario",
-    )
+        seen = f"one broker, or bridged ones: all {addresses} addresses share live and retained messages"
+        means = "agents may use any of them; give all of them to `coordinator run --cluster`"
+    elif len(groups) == addresses:
+        seen = f"{addresses} independent brokers (shards): nothing crosses"
+        means = "list all of them under `brokers` in the scenario, and enroll each agent at one"
+    else:
+        sets = "; ".join(" = ".join(group) for group in groups)
+        seen = f"{len(groups)} independent brokers (shards), some with several addresses: {sets}"
+        means = "list one address of each under `brokers` in the scenario"
+    return BrokerCheck(BETWEEN, "ok", seen, means)

@@ -58,18 +58,13 @@ def doctor(
         folder = BrokerFolder(home)
         disk = examine_disk(folder.folder / RETAINED)
         if not connection.is_named:
-            file = folder.file(COORDINATOR)
-            connection = BrokerAddresses(credentials=(file,))
+            connection = BrokerAddresses(credentials=(folder.file(COORDINATOR),))
     if not connection.is_named:
         raise UserError(f"expected the address of a broker, {ADDRESS}, --credentials or --home")
-    user = ""
-    role = ""
-    federation = ""
+    user = role = federation = ""
     if connection.credentials:
-        credentials = read_credentials(connection.credentials[0])
-        user = credentials.id
-        role = credentials.role
-        federation = credentials.federation
+        own = read_credentials(connection.credentials[0])
+        user, role, federation = own.id, own.role, own.federation
     urls = connection.urls(user)
     examined: list[tuple[BrokerUrl, list[BrokerCheck]]] = []
     for url in urls:
@@ -97,19 +92,14 @@ def _as_json(
     examined: list[tuple[BrokerUrl, list[BrokerCheck]]], between: Between | None
 ) -> list[dict[str, Any]] | dict[str, Any]:
     """The findings about one broker; about several, those of each, and what they are to each other."""
-    if len(examined) == 1:
-        _, findings = examined[0]
-        return [dataclasses.asdict(finding) for finding in findings]
-    brokers = []
-    for url, findings in examined:
-        rows = [dataclasses.asdict(finding) for finding in findings]
-        brokers.append({"broker": str(url), "findings": rows})
-    found = [] if between is None else between.findings
-    return {
-        "brokers": brokers,
-        "between": [dataclasses.asdict(finding) for finding in found],
-        "shards": [] if between is None else between.groups,
-    }
+    brokers: list[dict[str, Any]] = [
+        {"broker": str(url), "findings": list(map(dataclasses.asdict, findings))}
+        for url, findings in examined
+    ]
+    if len(brokers) == 1:
+        return list(brokers[0]["findings"])
+    found, shards = ([], []) if between is None else (between.findings, between.groups)
+    return {"brokers": brokers, "between": list(map(dataclasses.asdict, found)), "shards": shards}
 
 
 def _show(title: str, findings: list[BrokerCheck]) -> None:

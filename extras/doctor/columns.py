@@ -208,11 +208,8 @@ def _shifts(title: str, of: OfDevices, kind: Kind) -> Iterator[Odd]:
         return
     far = {device: abs(one.mean - usual.mean) / usual.std for device, one in of.items()}
     least = DEVIATIONS * max(1.0, median(far.values()))
-    away = [
-        device
-        for device, one in of.items()
-        if far[device] >= least and _is_alike(one.std, usual.std)
-    ]
+    alike = [device for device, one in of.items() if _is_alike(one.std, usual.std)]
+    away = [device for device in alike if far[device] >= least]
     if are_few(away, of):
         for device in away:
             what = f"{title} is about {plain(of[device].mean)} here and about {plain(usual.mean)} on the others"
@@ -251,9 +248,7 @@ UNITS: Sequence[tuple[str, float, float]] = (
     ("seconds and hours", 3600.0, 0.0),
 )
 MOST_DEGREES = 150.0  # °C of things that sensors measure
-LEAST_POWER = (
-    2  # of ten; devices that are a few among others that are alike may not even differ by ten times
-)
+LEAST_POWER = 2  # of ten; few devices among others that are alike may not even differ by ten times
 TENTH = 1.1  # within this factor ten times is a unit
 ALIKE = 1.3  # factor within which two deviations are the same one
 
@@ -298,10 +293,8 @@ def _other_unit(title: str, varying: OfDevices, kind: Kind) -> Odd | None:
     if unit is None:
         return None
     mine, theirs = (high, low) if odd is camps[1] else (low, high)
-    what = (
-        f"{title} is about {plain(mine.mean)} here and about {plain(theirs.mean)} on "
-        f"{len(other)} others: {unit}?"
-    )
+    here, there = plain(mine.mean), plain(theirs.mean)
+    what = f"{title} is about {here} here and about {there} on {len(other)} others: {unit}?"
     weight = float(len(odd))
     return Odd(tuple(sorted(odd)), kind, what, f"on the devices: {CHECK}", weight=weight)
 
@@ -386,10 +379,8 @@ def _stuck(title: str, of: OfDevices) -> Iterator[Odd]:
         return
     shares = {device: one.most for device, one in changing.items() if one.most is not None}
     if len(shares) == len(changing):
-        found, usual_share = (
-            [one for one in shares if shares[one] >= NEARLY_ALL],
-            median(shares.values()),
-        )
+        found = [one for one in shares if shares[one] >= NEARLY_ALL]
+        usual_share = median(shares.values())
         if usual_share <= NEARLY_ALL / 2 and are_few(found, shares):
             for device in found:
                 what = f"{title} is one number in {100 * shares[device]:.0f} % of its rows, on the others in {100 * usual_share:.0f} %"
@@ -398,9 +389,8 @@ def _stuck(title: str, of: OfDevices) -> Iterator[Odd]:
     usual = _middle([*changing.values()])
     if _names_places([*changing.values()]):
         return
-    spreads = {
-        name: math.log10(one.std) for name, one in changing.items() if one.count >= SURE_VALUES
-    }
+    sure = {name: one.std for name, one in changing.items() if one.count >= SURE_VALUES}
+    spreads = {name: math.log10(std) for name, std in sure.items()}
     for device in outliers(spreads, TIMES_LESS):
         if _hardly_moves(own := of[device], usual):
             what = f"{title} hardly changes: its deviation is {plain(own.std)}, on the others {plain(usual.std)}"
@@ -481,10 +471,8 @@ def copies(columns: Columns) -> Iterator[Odd]:
     same: dict[object, list[str]] = {}
     for device, own in by_device.items():
         if any(not one.is_flat and one.count >= LEAST_VALUES for _, one in own):
-            key = tuple(
-                (name, one.count, _rounded(one.mean), _rounded(one.std)) for name, one in own
-            )
-            same.setdefault(key, []).append(device)
+            key = [(name, one.count, _rounded(one.mean), _rounded(one.std)) for name, one in own]
+            same.setdefault(tuple(key), []).append(device)
     yield from same_rows(same.values())
 
 

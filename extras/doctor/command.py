@@ -187,7 +187,8 @@ async def of_broker(url: BrokerUrl, federation: str, *, asks: bool = False) -> l
     async with MqttLink(url, client_id=f"covey-doctor-{uuid.uuid4().hex[:8]}") as link:
         if why := await why_not_up(link, WITHIN_S):
             return examine(Facts(seen=Seen(time.time(), broker=Broker(why))))
-        await link.subscribe(_filters(topics))
+        own = [topics.every_status, topics.coordinator_status, topics.roster]
+        await link.subscribe([*own, topics.deployment, topics.candidate])
         # access rules may keep other federations back
         await link.subscribe([Topics("+").every_status, Topics("+").coordinator_status])
         async for message in until_quiet(link, MOST_S):
@@ -197,7 +198,7 @@ async def of_broker(url: BrokerUrl, federation: str, *, asks: bool = False) -> l
                 await link.subscribe(further)
         asked = asks and is_at_work(fleet.coordinator)
         answer = await _answer(link, topics) if asked else None
-        answers, clock = not asked or answer is not None, answer and answer.clock
+        answers, clock = not asked or answer is not None, None if answer is None else answer.clock
         return of_fleet(fleet, time.time(), link.certificate_until, answers=answers, clock=clock)
 
 
@@ -248,13 +249,3 @@ def of_fleet(
         judge=HERE if clock is None else COORDINATOR,
     )
     return ranked(found)
-
-
-def _filters(topics: Topics) -> list[str]:
-    return [
-        topics.every_status,
-        topics.coordinator_status,
-        topics.roster,
-        topics.deployment,
-        topics.candidate,
-    ]

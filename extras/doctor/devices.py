@@ -275,15 +275,11 @@ def _away(
         yield Odd((agent,), "silent", what, "look at its power and network", since)
         return
     lasts_s = 0.0 if since is None else seen.now - since
-    if status.epoch == caller.epoch and is_checking(status, caller) and lasts_s > CHECK_S:
+    is_checking = not status.problem and caller.task_digest not in ("", status.task)
+    if status.epoch == caller.epoch and is_checking and lasts_s > CHECK_S:
         what = f"it has compared its data with the task for {_duration(lasts_s)}, and takes no part yet"
         command = "look at its load (top); on the device: agent check DATA"
         yield Odd((agent,), "silent", what, command, since)
-
-
-def is_checking(status: AgentStatus, caller: CoordinatorStatus) -> bool:
-    """Whether a device still compares its data with the task of the run."""
-    return not status.problem and caller.task_digest not in ("", status.task)
 
 
 # -- devices next to each other --------------------------------------------------------------------------------------
@@ -325,9 +321,8 @@ def _versions(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd]:
     for agent, status in members.items():
         own = versions.get(agent, "")
         if status.online and status.format != FORMAT and agent not in newer:
-            what = (
-                f"Covey {own or 'of unknown version'} speaks format {status.format}, not {FORMAT}"
-            )
+            name = own or "of unknown version"
+            what = f"Covey {name} speaks format {status.format}, not {FORMAT}"
             command = f"update {'the coordinator' if status.format > FORMAT else 'it'}: {UPDATE}"
             yield Odd((agent,), "version", what, command, started_at(status.session), weight=9)
         elif own and 2 * usual[0][1] > len(versions) and _release(own) < _release(usual[0][0]):

@@ -42,6 +42,7 @@ Evaluation = Mapping[str, Modes]
 USED = ("delivered", "server")  # what a device uses: the first of these that there is
 SHIFT = 3.0  # deviations of the target between training and test rows
 WORSE = 1.75  # times the error of the constant answer; a target with the wrong sign has up to 2
+OF_RETAINED = ("seen", "problem")  # what counts of a roster's row; its list has the rest
 CHANCE = 3.0  # deviations of a share: a fleet has many devices
 
 
@@ -199,10 +200,7 @@ def _drifts(evaluation: Evaluation) -> Iterator[Odd]:
     if not are_few(away, shifts):
         return
     for device in away:
-        what = (
-            f"its test targets are {shifts[device]:.1f} deviations from those it trains on, on the others "
-            f"{usual:.1f}"
-        )
+        what = f"its test targets are {shifts[device]:.1f} deviations from those it trains on, on the others {usual:.1f}"
         yield to_check(device, "drift", what, shifts[device])
 
 
@@ -319,18 +317,7 @@ def of_retained(
         known = [replace(one, what=f"{one.what} (last run)") for one in known if one.facts.of_run]
         models = {agent: one.model for agent, one in statuses.items() if one.problem != EXPELLED}
         known = with_own_word(known, {agent: one.uses for agent, one in models.items() if one})
-    seen = Seen(
-        now,
-        statuses,
-        {
-            agent: {name: row.get(name) for name in ("seen", "problem")}
-            for agent, row in rows.items()
-        },
-        coordinator,
-        deployment,
-        elsewhere or {},
-        Broker(until=until),
-        version="" if coordinator is None else coordinator.version,
-        judge=judge,
-    )
-    return examine(Facts(seen=seen, known=known))
+    rows = {agent: {name: row.get(name) for name in OF_RETAINED} for agent, row in rows.items()}
+    own, of_broker = "" if coordinator is None else coordinator.version, Broker(until=until)
+    seen = Seen(now, statuses, rows, coordinator, deployment, elsewhere or {}, of_broker)
+    return examine(Facts(seen=replace(seen, version=own, judge=judge), known=known))

@@ -57,15 +57,8 @@ def now(
     free = None
     with contextlib.suppress(OSError):  # the folder was moved away, or its disk is gone
         free = shutil.disk_usage(run.folder).free
-    seen = Seen(
-        time.time(),
-        statuses,
-        rows,
-        broker=broker,
-        free=free,
-        version=version(),
-        waits=run.engine.waits_for if waits else "",
-    )
+    why = run.engine.waits_for if waits else ""
+    seen = Seen(time.time(), statuses, rows, broker=broker, free=free, version=version(), waits=why)
     return examine(Facts(seen=seen, known=known))
 
 

@@ -118,41 +118,44 @@ async def carry_out(
 ) -> bool:
     """Send a command over an open link and wait for its effect; see `send`. `broker` names it in messages."""
     about_agent = control.agent is not None
-    watched = topics.roster if about_agent else topics.coordinator_status
+    watched = [topics.coordinator_status, *[topics.roster] * about_agent]
     asked = False
-    offline = False  # by its last will; after a restart of the broker it comes back
+    status: CoordinatorStatus | None = None
     pages = RosterView()
     try:
         async with asyncio.timeout(WITHIN_S) as limit:
             async for incoming in link.incoming():
                 match incoming:
                     case Up():
-                        await link.subscribe([watched])
+                        await link.subscribe(watched)
+                        continue
                     case Down(why=why) if asked:  # so some brokers treat users without the right
                         raise UserError(
                             f"{why}; only the coordinator's credentials may send commands"
                         )
                     case Down(why=why):
                         raise UserError(f"{why}; check the address with `broker doctor {broker}`")
-                    case Received(topic, payload) if topic.startswith(watched) and payload:
-                        if about_agent:
-                            await _take_page(link, topics, pages, incoming)
-                            roster = pages.message
-                            if roster is None or not pages.is_complete:
-                                continue
-                            is_done = _agent_is_done(control, roster, asked=asked)
-                        else:
-                            status = CoordinatorStatus.from_bytes(payload)
-                            offline = not status.online
-                            if offline and not asked:
-                                continue
-                            is_done = _run_is_done(control, status, asked=asked)
-                        if is_done:
-                            return asked
-                        if not asked:
-                            asked = True
-                            limit.reschedule(asyncio.get_running_loop().time() + EFFECT_S)
-                            await link.publish(topics.control, control.to_bytes())
+                    case Received(topics.coordinator_status, payload) if payload:
+                        status = CoordinatorStatus.from_bytes(payload)
+                    case Received(topic, payload) if topic.startswith(topics.roster) and payload:
+                        await _take_page(link, topics, pages, incoming)
+                # one that is offline by its last will comes back after a restart of the broker
+                if status is None or not (status.online or asked):
+                    continue
+                if not about_agent:
+                    is_done = _run_is_done(control, status, asked=asked)
+                elif status.state in OVER and not asked:
+                    raise UserError(NOT_RUNNING)
+                elif (roster := pages.message) is None or not pages.is_complete:
+                    continue
+                else:
+                    is_done = _agent_is_done(control, roster, asked=asked)
+                if is_done:
+                    return asked
+                if not asked:
+                    asked = True
+                    limit.reschedule(asyncio.get_running_loop().time() + EFFECT_S)
+                    await link.publish(topics.control, control.to_bytes())
     except TimeoutError:
         pass
     if asked:
@@ -160,7 +163,7 @@ async def carry_out(
             f"{broker}: no coordinator carried out `{control.command}` within {EFFECT_S:g} s; "
             "check that one is running, and that you connect with the coordinator's credentials"
         )
-    if offline:
+    if status is not None and not status.online:
         raise UserError(NOT_RUNNING)
     raise UserError(
         f"{broker}: no run of federation {topics.federation!r} answered within {WITHIN_S:g} s; check --federation"
@@ -196,15 +199,13 @@ def _agent_is_done(control: Control, roster: RosterMessage, *, asked: bool) -> b
     """The same of the roster, for a command about an agent."""
     agent = control.agent
     row = roster.agents.get(agent or "")
+    if row is None and asked:
+        return True
     if row is None:
-        if asked:
-            return True
         raise UserError(
             f"the coordinator has no agent {agent}; `coordinator status` lists all of them"
         )
-    if control.command == "forget":
-        return False
-    if row.get("quarantined"):
+    if control.command == "forget" or row.get("quarantined"):
         return False
     if not asked:
         raise UserError(

@@ -19,7 +19,7 @@ from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Received
-from covey.shared.storage import journal
+from covey.shared.storage import files
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.topics import Topics
 from tests import clock
@@ -45,7 +45,12 @@ def another_folder(folder: Path) -> None:
     folder.mkdir()
 
 
-HOW = {"deleted": shutil.rmtree, "moved": moved, "a file": a_file, "another": another_folder}
+HOW: dict[str, Callable[[Path], object]] = {
+    "deleted": shutil.rmtree,
+    "moved": moved,
+    "a file": a_file,
+    "another": another_folder,
+}
 WHEN = ("waiting for agents", "in a round", "after the last fold", "at the close")
 
 
@@ -139,7 +144,7 @@ def test_a_status_names_what_the_run_waits_for_and_that_it_continues(
 ) -> None:
     monkeypatch.setattr(space, "PAUSE_S", 0.001)
     fleet, full, known = Fleet(tmp_path, SCENE), threading.Event(), list[str]()
-    append = journal.append
+    append = files.append
 
     def appended(path: Path, content: bytes, *, durable: bool = True) -> None:
         if full.is_set():
@@ -147,7 +152,7 @@ def test_a_status_names_what_the_run_waits_for_and_that_it_continues(
         append(path, content, durable=durable)
 
     async def story() -> None:
-        monkeypatch.setattr(journal, "append", appended)
+        monkeypatch.setattr("covey.shared.storage.journal.append", appended)
         async with fleet, fleet.broker.link("somebody") as link:
             await link.subscribe([TOPIC])
             serving = asyncio.create_task(fleet.serve())

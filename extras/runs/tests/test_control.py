@@ -15,7 +15,7 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Received, Up
 from covey.shared.storage.json_text import loads
-from covey.shared.wire.documents import Control, CoordinatorStatus
+from covey.shared.wire.documents import Control, CoordinatorStatus, RosterMessage
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.kit.memory_broker import MemoryBroker
@@ -152,6 +152,31 @@ def test_a_run_is_resumed_that_comes_back_after_its_broker_even_if_only_its_end_
         return False
 
     assert clock.run(program())
+
+
+@pytest.mark.parametrize("command", ["forget", "release"])
+@pytest.mark.parametrize(
+    ("left", "within_s"),
+    [({"state": "stopped"}, 0.1), ({"state": "finished"}, 0.1), ({"online": False}, 5.1)],
+)
+def test_a_command_about_an_agent_does_not_wait_for_a_coordinator_that_is_not_there(
+    command: str, left: dict[str, Any], within_s: float
+) -> None:
+    """Before: half a minute, after which it named the credentials."""
+    broker = MemoryBroker()
+    row = {"quarantined": "it lies"}
+    status = CoordinatorStatus.model_validate({"online": True, "run": "r1", **left})
+    broker.route(TOPICS.roster, RosterMessage(agents={"gw-1": row}).to_bytes(), retain=True)
+    broker.route(TOPICS.coordinator_status, status.to_bytes(), retain=True)
+
+    async def ask() -> float:
+        now = asyncio.get_running_loop().time
+        began = now()
+        with pytest.raises(UserError, match="no coordinator is running"):
+            await operator(broker, command, "gw-1")
+        return now() - began
+
+    assert clock.run(ask()) <= within_s
 
 
 def test_a_broker_that_ends_the_connection_of_an_agent_explains_who_may_command() -> None:
