@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from covey.coordinator.disk import space
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.record.notices import Notice
 from covey.coordinator.record.store import Store
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service
 from covey.shared.errors import UserError
-from covey.shared.mqtt.link import Received
-from covey.shared.storage import files
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.topics import Topics
 from tests import clock
@@ -139,37 +135,21 @@ def test_a_run_that_a_fault_ends_says_so_on_the_broker_and_in_its_folder(
         assert status.trouble == "PermissionError; its log has more"
 
 
-def test_a_status_names_what_the_run_waits_for_and_that_it_continues(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(space, "PAUSE_S", 0.001)
-    fleet, full, known = Fleet(tmp_path, SCENE), threading.Event(), list[str]()
-    append = files.append
-
-    def appended(path: Path, content: bytes, *, durable: bool = True) -> None:
-        if full.is_set():
-            raise OSError(errno.ENOSPC, "why", str(path))
-        append(path, content, durable=durable)
+def test_a_status_names_at_once_what_the_run_waits_for(tmp_path: Path) -> None:
+    fleet, known = Fleet(tmp_path, SCENE), list[str]()
 
     async def story() -> None:
-        monkeypatch.setattr("covey.shared.storage.journal.append", appended)
-        async with fleet, fleet.broker.link("somebody") as link:
-            await link.subscribe([TOPIC])
+        async with fleet:
             serving = asyncio.create_task(fleet.serve())
             await fleet.opens(2)
-            full.set()
-            async for one in link.incoming():
-                if isinstance(one, Received) and not known:
-                    status = CoordinatorStatus.from_bytes(one.payload)
-                    known.extend(filter(None, [status.trouble]))
-                elif isinstance(one, Received):
-                    break
-                if known:
-                    full.clear()
+            room = fleet.serving.run.room
+            assert room.notify is not None
+            for room.trouble in ("no room is left on the disk of its runs; free some", ""):
+                room.notify("as a thread that waits for it does")
+                await asyncio.sleep(0.01)
+                [(_, left)] = fleet.broker.retained.matching(TOPIC)
+                known.append(CoordinatorStatus.from_bytes(left).trouble)
             await serving
 
     clock.run(story(), within_s=36_000)
-    assert known == ["no room is left on the disk of its runs; free some"]
-    [(_, left)] = fleet.broker.retained.matching(TOPIC)
-    status = CoordinatorStatus.from_bytes(left)
-    assert (status.state, status.trouble) == ("finished", "")
+    assert known == ["no room is left on the disk of its runs; free some", ""]
