@@ -269,7 +269,7 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def ends_in_order(self) -> AsyncIterator[None]:
-        """A block whose error ends the run before its last round: the status on every broker says so.
+        """A block whose error ends the run before its last round: the status on every broker states it.
 
         Raises UserError if the run's folder is gone.
         """

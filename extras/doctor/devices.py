@@ -187,7 +187,7 @@ def _clocks(seen: Seen, members: Mapping[str, AgentStatus]) -> Iterator[Odd]:
 
 
 def wrong_clock(who: str, ahead: float, of: str) -> Odd:
-    """The clock of a machine by which others are judged is so many seconds ahead of theirs."""
+    """The clock of a machine by which others are judged is some seconds ahead of theirs."""
     owner, also = ("this", "") if who == HERE else ("its", " and the coordinator's")
     off = f"{_duration(ROUNDED * abs(ahead))} {'ahead of' if ahead > 0 else 'behind'}"
     what = f"the clock of {owner} machine is {off} {of}"

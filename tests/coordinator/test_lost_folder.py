@@ -1,4 +1,4 @@
-"""A run whose folder is taken away ends with one sentence, and its status says so: in every state, in whatever way."""
+"""A run whose folder is taken away ends with one sentence, and its status states it: in every state, in whatever way."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def served(
 
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("how", HOW)
-def test_a_run_whose_folder_is_lost_ends_with_a_sentence_and_its_status_says_so(
+def test_a_run_whose_folder_is_lost_ends_with_a_sentence_and_its_status_states_it(
     tmp_path: Path, how: str, when: str
 ) -> None:
     said, status = served(tmp_path, HOW[how], when)
@@ -109,7 +109,7 @@ def test_a_run_whose_folder_is_lost_ends_with_a_sentence_and_its_status_says_so(
     assert str(tmp_path) not in status.trouble, "devices read it"
 
 
-def test_a_run_that_a_fault_ends_says_so_on_the_broker_and_in_its_folder(
+def test_a_run_that_a_fault_ends_states_it_on_the_broker_and_in_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before: its status stayed online, as that of a run at work."""
