@@ -31,14 +31,16 @@ import yaml
 
 from benchmarks.measuring import Found, children_s, record_options, resumed, show_tables
 from benchmarks.own_data import Handwriting, write_images
-from benchmarks.real_files import proposed
-from benchmarks.real_files_side import FILES
+from benchmarks.real_files import of_device, proposed
+from benchmarks.real_files_side import FILES, FURTHER
+from covey.agent.data.check import load_local
+from covey.agent.data_place import place_of
 from covey.extras.compare.comparison_files import finished_rows
 from covey.extras.compare.verdict import verdicts
 from covey.extras.trial.devices import devices_in
 from covey.extras.trial.tests.homes import QUERY, write_home
 from covey.extras.trial.trial import METHODS, best_way
-from covey.shared.scenario.load import load
+from covey.shared.scenario.load import from_mapping, load
 
 OUT = Path(__file__).parent / "results" / "tried.json"
 SEEDS = (1, 2, 3)
@@ -66,7 +68,7 @@ def fleets(options: Any) -> dict[str, Fleet]:
         "pictures": Fleet(partial(pictures, root)),
         "Home Assistant": Fleet(homes, "temperature", QUERY),
     }
-    for name, file in FILES.items():
+    for name, file in {**FILES, **FURTHER}.items():
         found[name] = Fleet(partial(copied, options.files / name), file.target)
     return found
 
@@ -161,7 +163,11 @@ def measured(fleet: Fleet) -> dict[str, Any]:
         tried = json.loads(done.stdout)
         kept = ("seconds", "sentence", "method", "outcome", "worse_for", "ways", "odd")
         row["try"] = {key: tried[key] for key in kept}
-        row["compare"] = compared(yaml.safe_load(scenario.read_text("utf-8")), sources, Path(name))
+        content = yaml.safe_load(scenario.read_text("utf-8"))
+        row["target"] = content["task"].get("target", "")
+        row["compare"] = compared(content, sources, Path(name))
+        if row["compare"].get("trees") is not None and not fleet.query:
+            row["large_leaves"] = large_leaves(content, sources)
         row["agrees"] = agreement(row["try"]["outcome"], row["compare"].get("outcome", ""))
         return row
 
@@ -190,7 +196,16 @@ def compared(content: dict[str, Any], sources: Sequence[str], folder: Path) -> d
         "method": best.method,
         "outcome": best.outcome,
         "figure": best.figure,
+        "trees": next((one.figure for one in best.references if one.method == "trees"), None),
     }
+
+
+def large_leaves(content: dict[str, Any], sources: Sequence[str]) -> float:
+    """The figure of trees at home with scikit-learn's leaves of 20 rows, mean over the devices: a share, or RMSE."""
+    task = from_mapping(content).task
+    devices = [load_local(place_of(source), task=task) for source in sources]
+    found = [of_device(device, task, ["boosting"])["boosting"] for device in devices]
+    return float(np.mean(found)) / (1 if task.classes is None else 100)
 
 
 def agreement(tried: str, compared: str) -> str:

@@ -46,7 +46,7 @@ def predict(
     watch: Annotated[
         Path | None,
         typer.Option(
-            help="predict each table or .npz file that comes into this folder, until Ctrl-C; --out is a folder then"
+            help="predict each table, .npz file, image or sound that comes into this folder, until Ctrl-C; --out is a folder then"
         ),
     ] = None,
     model_dir: Annotated[

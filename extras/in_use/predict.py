@@ -17,6 +17,7 @@ from covey.agent.learner_choice import TORCH
 from covey.agent.learning import SAME_VERSION
 from covey.agent.policy import NO_CODE_RULES, OwnersRules
 from covey.agent.worker.learners import learner_for
+from covey.extras.formats import images, sounds
 from covey.extras.in_use.answering import Answering, mixed_answers
 from covey.extras.in_use.model_dir import INDEX, read_index
 from covey.extras.in_use.model_file import ModelFile, read_model
@@ -32,7 +33,7 @@ from covey.shared.strategies.base import Training
 # -- new files of a folder: `agent predict --watch` ------------------------------------------------
 
 
-KINDS = (*TABLES, ".npz")
+KINDS = {*TABLES, ".npz", *images.SUFFIXES, *sounds.SUFFIXES}
 Stamp = tuple[int, int]  # size and time of the last change, ns
 
 

@@ -222,6 +222,23 @@ def test_images_of_a_folder_have_file_names(tmp_path: Path, brightness: Path) ->
     assert list(first) == ["row", "file", "prediction", "probability"]
 
 
+def test_images_that_come_into_a_folder_are_predicted(
+    tmp_path: Path, brightness: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out, looks = tmp_path / "new", tmp_path / "out", iter(range(2))
+    grey(folder / "b.PNG", 250)
+
+    def sleep(_: float) -> None:
+        if next(looks, None) is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("covey.extras.in_use.models.time.sleep", sleep)
+    words = ["predict", "--watch", str(folder), "--out", str(out), "--model", str(brightness)]
+    shown = CliRunner().invoke(app, words)
+    assert shown.stdout == "b.PNG: 1 predictions\n", shown.stderr
+    assert (out / "b.PNG.csv").read_text().splitlines()[1].startswith("1,b.PNG,yes,")
+
+
 def test_a_folder_with_one_table_is_this_table(tmp_path: Path, model: Path) -> None:
     folder = tmp_path / "local"
     folder.mkdir()
