@@ -185,10 +185,8 @@ def _watch(
                 with models.ready() as predictor:
                     text = text_for(path, predictor)
                 write_atomically(out / (path.name + suffix), text.encode())
-                print(
-                    f"{path.name}: {len(text.splitlines()) - (suffix == '.csv')} predictions",
-                    flush=True,
-                )
+                count = len(text.splitlines()) - (suffix == ".csv")
+                print(f"{path.name}: {count} predictions", flush=True)
             except CoveyError as error:
                 print(f"{path.name}: {error}", file=sys.stderr, flush=True)
         before = now

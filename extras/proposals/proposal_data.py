@@ -95,9 +95,9 @@ def find_series(path: Path, table: TableDescription) -> SeriesFacts | None:
         return None
     rows = _read(path, time, table)
     times = np.array(rows.times) if time else np.arange(rows.count, dtype=np.float64)
-    codes: dict[str, Codes] = {}
-    for name, listed in rows.codes.items():
-        codes[name] = np.array(listed, np.int64)
+    known = np.isfinite(times)  # rows without a time show no order
+    times = times[known]
+    codes = {name: np.array(own, np.int64)[known] for name, own in rows.codes.items()}
     whole = np.zeros(len(times), np.int64)
     is_one = _rises(times, whole)
     groups = [
@@ -117,7 +117,7 @@ def find_series(path: Path, table: TableDescription) -> SeriesFacts | None:
         series = codes[others[0]] if others else whole
         runs[name] = _mean_run(own, series)
     first = whole if is_one else codes[groups[0]]
-    trends = {name: _trend(times, np.array(own)) for name, own in rows.numbers.items()}
+    trends = {name: _trend(times, np.array(own)[known]) for name, own in rows.numbers.items()}
     cut = len(times) - held_out(len(times), TESTS)
     return SeriesFacts(
         time=time or "",
@@ -149,11 +149,10 @@ def _trend(times: Float64, values: Float64) -> float:
 
 
 def _time_column(table: TableDescription) -> str | None:
-    """The first complete column of times."""
-    for column in table.columns:
-        if column.kind == "time" and not column.missing:
-            return column.name
-    return None
+    """The most complete column of times, if most rows have one."""
+    times = [one for one in table.columns if one.kind == "time"]
+    column = min(times, key=lambda one: one.missing, default=None)
+    return column.name if column and column.missing <= (1 - MOSTLY) * table.rows else None
 
 
 def _has_few_values(column: ColumnDescription) -> bool:
@@ -186,10 +185,10 @@ def _read(path: Path, time: str | None, table: TableDescription) -> _Rows:
 
 
 def _seconds(cell: object) -> float:
-    """A point in time in seconds since 1970, by the clock as written if it has no zone."""
+    """A point in time in seconds since 1970, by the clock as written if it has no zone; NaN if it is missing."""
     moment = moment_of(cell)
     if moment is None:
-        return 0.0
+        return math.nan
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return moment.timestamp()

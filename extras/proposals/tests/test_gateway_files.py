@@ -689,6 +689,23 @@ def test_rows_that_follow_one_another_and_end_with_one_class_have_a_remark(tmp_p
     assert any("neighbouring rows are alike" in remark for remark in found.warnings)
 
 
+@pytest.mark.parametrize(("newest_first", "window"), [(False, True), (True, False)])
+def test_a_time_that_is_missing_does_not_turn_the_order_round(
+    tmp_path: Path, *, newest_first: bool, window: bool
+) -> None:
+    """Windows have the order of the file: with the newest row first, the oldest rows would test."""
+    draws = np.random.default_rng(1)
+    rows = [(x, y, n % 3) for n in range(12) for x, y in samples_of(draws, 160, n % 3)]
+    times = [datetime(2026, 1, 1) + timedelta(minutes=number) for number in range(len(rows))]
+    lines = [
+        f"{'' if number == 700 else at},{x},{y},{ACTIVITIES[word]}"
+        for number, (at, (x, y, word)) in enumerate(zip(times, rows, strict=True))
+    ]
+    lines = lines[::-1] if newest_first else lines
+    task = proposed(*[file(tmp_path, "at,turn,tilt,activity", *lines)] * 2)
+    assert (task.window is not None, task.test) == (window, None if window else "latest")
+
+
 def rows_in_no_time(kind: str) -> list[str]:
     """Rows in an order that is none in time."""
     draws = np.random.default_rng(3)
