@@ -117,13 +117,13 @@ class PhaseLine:
 
     @property
     def sent(self) -> int:
-        """Bytes that the run has sent to agents so far."""
+        """Bytes that the run has sent to agents so far; without a broker its models alone."""
         return self.traffic.get("wire_down", 0) + self.traffic.get("down_models", 0)
 
     @property
     def received(self) -> int:
-        """Bytes that it has received from them."""
-        return self.traffic.get("wire_up", 0)
+        """Bytes that it has received from them; without a broker their vectors as float32."""
+        return self.traffic.get("wire_up", 0) or 4 * self.traffic.get("up_vectors", 0)
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ class RoundEnded:
         cluster_sizes: Agents by cluster id. Empty for a method without hard clusters.
         moved: How many agents are in another cluster than before.
         seconds: From the first order to the end of the round.
-        bytes_down: Sent to agents since the run began: MQTT packets, or without a broker the models as float32.
-        bytes_up: The same from agents.
+        bytes_down: Sent to agents since the run began: MQTT packets, or without a broker the models alone.
+        bytes_up: The same from agents, without a broker their vectors as float32.
 
     Example:
         >>> event = covey.RoundEnded(round=1, loss=0.5, reported=10, missing=2)
@@ -132,8 +132,8 @@ def recorded_milestones(row: Mapping[str, Any]) -> Iterator[Milestone]:
             cluster_sizes=line.sizes,
             moved=line.moved,
             seconds=line.seconds,
-            bytes_down=line.sent if line.received else 4 * line.traffic.get("down_vectors", 0),
-            bytes_up=line.received or 4 * line.traffic.get("up_vectors", 0),
+            bytes_down=line.sent,
+            bytes_up=line.received,
         )
 
 

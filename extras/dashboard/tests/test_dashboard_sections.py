@@ -112,6 +112,12 @@ def test_traffic_has_the_unit_that_suits_it() -> None:
     assert values(made)[-1] == "after round 2: to agents 500 kB, from agents 3 MB"
 
 
+def test_traffic_without_a_broker_is_that_of_models_and_reports() -> None:
+    simulated = {"down_vectors": 500, "down_models": 2_100, "up_vectors": 250}
+    made = drawn(phase(1), phase(2, traffic=simulated))["chart-traffic"]
+    assert values(made)[-1] == "after round 2: to agents 2.1 kB, from agents 1 kB"
+
+
 @pytest.mark.parametrize(
     ("every", "text"),
     [(1, "No evaluation yet."), (0, "To see figures earlier, set evaluation.every.")],
