@@ -142,8 +142,8 @@ def copied(source: Path, folder: Path) -> None:
 # -- a cell --------------------------------------------------------------------------------------------------------
 
 
-def measured(fleet: Fleet) -> dict[str, Any]:
-    """The answers of both commands for one fleet."""
+def measured(fleet: Fleet, *, alone: bool = False) -> dict[str, Any]:
+    """The answers of both commands for one fleet; `alone`: of the trial."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "devices"
         folder.mkdir()
@@ -165,6 +165,8 @@ def measured(fleet: Fleet) -> dict[str, Any]:
         row["try"] = {key: tried[key] for key in kept}
         content = yaml.safe_load(scenario.read_text("utf-8"))
         row["target"] = content["task"].get("target", "")
+        if alone:
+            return row
         row["compare"] = compared(content, sources, Path(name))
         if row["compare"].get("trees") is not None and not fleet.query:
             row["large_leaves"] = large_leaves(content, sources)
@@ -237,7 +239,7 @@ def page(found: Found) -> str:
                 f"| {name} | {row['devices']} | refused: {said} | {row['cpu_s']} | – | – |"
             )
             continue
-        tried, other = row["try"], row["compare"]
+        tried, other = row["try"], row.get("compare", {"sentence": "–"})
         said = other.get("sentence") or f"failed: {other['failed']}"
         seconds = f"{tried['seconds']}, {row['cpu_s']:.0f}"
         lines.append(
@@ -262,10 +264,11 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path, default=Path("../shared/data"))
     parser.add_argument("--files", type=Path, default=Path("runs/real-files"))
     parser.add_argument("--only", nargs="*", help="names of fleets")
+    parser.add_argument("--alone", action="store_true", help="trials without comparisons")
     options = parser.parse_args()
     all_of_them = fleets(options)
     wanted = options.only or [*all_of_them]
-    cells = {name: partial(measured, all_of_them[name]) for name in wanted}
+    cells = {name: partial(measured, all_of_them[name], alone=options.alone) for name in wanted}
     found = resumed(options, cells, {"seeds": [*SEEDS]}, lambda row: row.get("agrees", "refused"))
     show_tables(options, {"fleet": page(found)})
     print(counts(found))
