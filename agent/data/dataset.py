@@ -287,12 +287,12 @@ def with_test(data: Dataset, share: float = TESTS, seed: int = 0) -> Dataset:
     """
     if data.has_test:
         return data
+    if data.features.ndim == 3 and extras.has("formats"):
+        data = extras.part("formats", "published").in_recordings(data)
     if kind_of(data.targets) == "anomalies" and data.targets.any():
         return _with_unusual(data, share, seed)
     n = len(data.targets)
     moments = None if data.columns is None else data.columns.moments
-    if data.features.ndim == 3 and extras.has("formats"):
-        data = extras.part("formats", "published").in_recordings(data)
     groups, overlap = windows_in(data)
     if overlap is not None:
         train, test = earlier_and_latest(groups, overlap, share)

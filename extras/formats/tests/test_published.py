@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,21 @@ def test_thirty_people_keep_every_activity_in_both_parts_and_share_no_half_of_a_
 def halves(windows: npt.NDArray[Any]) -> set[bytes]:
     """The halves of all windows (n, channels, rows)."""
     return {half.tobytes() for window in windows for half in np.split(window, 2, axis=1)}
+
+
+def test_shuffled_windows_around_an_unusual_one_do_not_train() -> None:
+    """They have half of its readings, wherever they are in the file."""
+    rng = np.random.default_rng(0)
+    signals = [rng.normal(size=(16 * 17, 2)) for _ in range(4)]
+    windows = np.array([one[16 * i : 16 * i + 32] for one in signals for i in range(16)])
+    unusual = np.zeros(64, np.int64)
+    unusual[[5, 40]] = 1
+    order = rng.permutation(64)
+    shown = windows[order].swapaxes(1, 2)
+    data = dataset(shown, unusual[order], source="x")
+    found = with_test(replace(data, targets=data.targets > 0))
+    assert found.test_targets.sum() == 2
+    assert not halves(found.features) & halves(found.test_features[found.test_targets > 0])
 
 
 @pytest.mark.parametrize("channels_first", [True, False])
