@@ -1,6 +1,7 @@
 """`coordinator try` on files of many kinds, next to `coordinator compare` of the same scenario with three seeds and all its rounds.
 
     /tmp/files/bin/python benchmarks/real_files_side.py runs/real-files    # its docstring has the commands for that interpreter
+    /tmp/files/bin/python benchmarks/real_files_side.py runs/real-files further
     python -m benchmarks.tried --data-root ../shared/data [--only diabetes titanic]
 
 The fleets: three machines of a factory (semicolons, decimal commas, cp1252), people of scikit-learn's diabetes by their age, folders
@@ -9,7 +10,8 @@ homes are drawn; all else is real. The target is the one that a person would cho
 
 *Agrees* compares what follows from both verdicts on the better way of training together: for it, against it, or open, where no
 difference is shown. Seconds are of the clock, on a machine that does other work too, and of the processor in all programs of the
-trial.
+trial. `--alone` leaves the comparisons out. *Trees* are those of each device alone: with scikit-learn's leaves of 20 rows, and with the
+smaller ones that few rows get now.
 """
 
 from __future__ import annotations
@@ -163,6 +165,7 @@ def measured(fleet: Fleet, *, alone: bool = False) -> dict[str, Any]:
         tried = json.loads(done.stdout)
         kept = ("seconds", "sentence", "method", "outcome", "worse_for", "ways", "odd")
         row["try"] = {key: tried[key] for key in kept}
+        row["try"]["odd"] = [one.replace(f"{folder}/", "") for one in tried["odd"]]
         content = yaml.safe_load(scenario.read_text("utf-8"))
         row["target"] = content["task"].get("target", "")
         if alone:
@@ -229,23 +232,30 @@ def coordinator(*words: str) -> subprocess.CompletedProcess[str]:
 def page(found: Found) -> str:
     """A line for each fleet."""
     lines = [
-        "| fleet | devices | `coordinator try` | seconds, of the processor | three seeds | agrees |",
-        "| :-- | --: | :-- | --: | :-- | :-- |",
+        "| fleet | devices | target | `coordinator try` | seconds, of the processor | three seeds | agrees | trees: leaves of 20, now |",
+        "| :-- | --: | :-- | :-- | --: | :-- | :-- | --: |",
     ]
     for name, row in found.items():
         if "refused" in row:
             said = " ".join(row["refused"].split())
             lines.append(
-                f"| {name} | {row['devices']} | refused: {said} | {row['cpu_s']} | – | – |"
+                f"| {name} | {row['devices']} | – | refused: {said} | {row['cpu_s']} | – | – | – |"
             )
             continue
         tried, other = row["try"], row.get("compare", {"sentence": "–"})
         said = other.get("sentence") or f"failed: {other['failed']}"
         seconds = f"{tried['seconds']}, {row['cpu_s']:.0f}"
+        trees = [row.get("large_leaves"), other.get("trees")]
+        both = "–" if None in trees else " → ".join(f"{figure:.4g}" for figure in trees)
         lines.append(
-            f"| {name} | {row['devices']} | {tried['sentence']} | {seconds} | {said} | {row['agrees']} |"
+            f"| {name} | {row['devices']} | {row.get('target') or '–'} | {tried['sentence']} | {seconds} | {said} "
+            f"| {row.get('agrees', '–')} | {both} |"
         )
     return "\n".join(lines)
+
+
+def _shown(row: dict[str, Any]) -> str:
+    return "refused" if "refused" in row else str(row.get("agrees", "tried alone"))
 
 
 def counts(found: Found) -> str:
@@ -269,7 +279,7 @@ def main() -> None:
     all_of_them = fleets(options)
     wanted = options.only or [*all_of_them]
     cells = {name: partial(measured, all_of_them[name], alone=options.alone) for name in wanted}
-    found = resumed(options, cells, {"seeds": [*SEEDS]}, lambda row: row.get("agrees", "refused"))
+    found = resumed(options, cells, {"seeds": [*SEEDS]}, _shown)
     show_tables(options, {"fleet": page(found)})
     print(counts(found))
 

@@ -143,13 +143,12 @@ def try_command(
     width = min(console.width, WIDTH)
     console.print(answer.sentence, highlight=False, width=width)
     show_words(console, answer.table, results_table)
-    for remark in odd or ["nothing odd"]:
-        console.print(remark, highlight=False, width=width)
+    lines = [*(odd or ["nothing odd"])]
     if limit is not None:
-        remark = f"trained on {limit} of {sum(counts)} samples, drawn; --all takes all"
-        console.print(remark, highlight=False, width=width)
-    remark = f"{ROUNDS} rounds, one seed, {len(sources)} devices, {seconds} s. With real devices:"
-    console.print(remark, highlight=False, width=width)
+        lines.append(f"trained on {limit} of {sum(counts)} samples, drawn; --all takes all")
+    lines += [f"{ROUNDS} rounds, one seed, {len(sources)} devices, {seconds} s. With real devices:"]
+    for line in lines:
+        console.print(line, highlight=False, width=width)
     for step in steps:
         console.print(f"  {step}", highlight=False, soft_wrap=True)
 
@@ -284,7 +283,9 @@ def best_way(found: Sequence[Verdict]) -> Verdict:
     """The verdict on the way that is best for use.
 
     If one model is the best that groups are compared with, and they are not worth it, the question is what one model is worth.
+    One group is one model.
     """
+    found = [one for one in found if one.method == "fedavg" or {*one.clusters} != {1}] or found
     of_use = [
         one for one in found if one.outcome == "worth it" or one.references[0].strategy != "fedavg"
     ]

@@ -50,14 +50,15 @@ COMPARE = {
 }
 
 
-def row(method: str, agents: Mapping[str, float]) -> ComparisonRow:
+def row(method: str, agents: Mapping[str, float], groups: int = 2) -> ComparisonRow:
     mean = sum(agents.values()) / len(agents)
-    columns = {KEY: mean, CONSTANT: 0.3, TREES: 0.4, "clusters": 2 if method == "fedclust" else 1}
+    columns = {KEY: mean, CONSTANT: 0.3, TREES: 0.4}
+    columns["clusters"] = groups if method == "fedclust" else 1
     return ComparisonRow("", method, 1, columns, dict(agents))
 
 
-def answered(**figures: tuple[float, float]) -> Answer:
-    rows = [row(name, dict(zip(NAMED, own, strict=True))) for name, own in figures.items()]
+def answered(groups: int = 2, **figures: tuple[float, float]) -> Answer:
+    rows = [row(name, dict(zip(NAMED, own, strict=True)), groups) for name, own in figures.items()]
     return answer_of(scenario(compare=COMPARE), rows, NAMED)
 
 
@@ -83,6 +84,13 @@ def test_groups_that_are_worth_it_over_agents_alone_are_the_best_way() -> None:
     """The best that they are compared with is no federation, although one model has a verdict of its own."""
     found = answered(local=(0.8, 0.8), fedavg=(0.6, 0.6), fedclust=(0.9, 0.9))
     assert (found.verdict.method, found.verdict.outcome) == ("fedclust", "worth it")
+
+
+def test_one_group_is_no_answer_on_groups() -> None:
+    """It is one model with the agents of another draw: "groups: 77.42 against 76.90 with one model" shows nothing."""
+    found = answered(groups=1, local=(0.8, 0.8), fedavg=(0.76, 0.76), fedclust=(0.77, 0.77))
+    assert found.verdict.method == "fedavg"
+    assert answered(groups=1, local=(0.8, 0.8), fedclust=(0.7, 0.7)).verdict.method == "fedclust"
 
 
 def test_the_devices_that_lose_are_named() -> None:
