@@ -117,7 +117,7 @@ MUTANTS = (
     Mutant(
         "checkpoint array unchecked",
         "coordinator/disk/checkpoint.py",
-        "if not is_known and array_digest(array) != name:",
+        "if name not in self._sound and array_digest(array) != name:",
         "if False:",
         "tests/coordinator/test_disk.py::test_an_array_of_the_checkpoint_that_was_damaged_is_refused_by_name_and_left_alone",
     ),

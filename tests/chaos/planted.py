@@ -411,6 +411,15 @@ async def _coordinator_ahead(floor: Floor, _: str) -> None:
     floor.coordinator = await Program.start(command, floor.folder / "coordinator-floor.log")
 
 
+async def _run_moved_away(floor: Floor, _: str) -> None:
+    (floor.run / "floor").rename(floor.run / "moved")
+
+
+async def _run_brought_back(floor: Floor, device: str) -> None:
+    (floor.run / "moved").rename(floor.run / "floor")
+    await _resumed(floor, device)
+
+
 async def _broker_down(floor: Floor, _: str) -> None:
     assert floor.broker is not None
     await floor.broker.stop()
@@ -459,6 +468,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("the coordinator was stopped", ("coordinator",), _coordinator_stopped, _resumed, COORDINATOR),
     Fault("the coordinator stands still", ("coordinator",), _coordinator_frozen, _coordinator_thawed, COORDINATOR),
     Fault("the coordinator's clock", ("clock",), _coordinator_ahead, _resumed, COORDINATOR),
+    Fault("the run's folder is gone", ("coordinator",), _run_moved_away, _run_brought_back, COORDINATOR),
     Fault("no broker", ("broker",), _broker_down, _broker_up, BROKER, twice=False),
 )  # fmt: skip
 

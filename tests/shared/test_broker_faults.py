@@ -224,7 +224,7 @@ async def test_a_broker_that_drops_what_it_acknowledges_is_named(
 async def test_a_broker_that_delivers_statuses_and_drops_models_is_named_before_a_round_is_void(
     broker: Broker, tmp_path: Path
 ) -> None:
-    await broker.runs("message_size_limit 450")  # a status has 400 bytes
+    await broker.runs("message_size_limit 500")  # a status has less
     scene = scenario("fedavg", task={"model": {"name": "mlp"}})
     url = f"mqtt://127.0.0.1:{broker.port}"
     fleet = MosquittoFleet(tmp_path, scene, rules(scene, **PATIENT), [url])
