@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import psutil
 import yaml
 
 from benchmarks.rounds import KINDS, SAMPLES, scenario, write_data
@@ -131,6 +132,14 @@ def traced(command: list[str], folder: Path, name: str) -> tuple[Program, Path]:
     return Program(strace, folder / f"{name}.log", module=False, cwd=ROOT), log
 
 
+def end(this: Program) -> None:
+    """End a traced program: strace would let it live."""
+    if this.process.poll() is None:
+        for child in psutil.Process(this.process.pid).children():
+            child.terminate()
+    this.process.wait(60)
+
+
 def system_calls(name: str, orders: int) -> Counts:
     """What one order of this kind of fleet takes. Raises IndexError if the run had too few."""
     kind = KINDS[name]
@@ -149,14 +158,14 @@ def system_calls(name: str, orders: int) -> Counts:
             words = ["start", "--data", str(folder / "data.npz"), "--id", "a", "--broker", url]
             state = ["--state", str(folder / "a")]
             agent, log = traced(["covey.agent.cli", *words, *state], folder, "agent")
-            stack.callback(agent.stop)
+            stack.callback(end, agent)
             logs.append(log)
         file = folder / "scenario.yaml"
         file.write_text(yaml.safe_dump(content))
         run = ["run", str(file), "--data-root", str(folder), "--out", str(folder / "run")]
         command = ["covey.coordinator.cli", *run, "--broker", url, "--json"]
         this, log = traced(command, folder, "coordinator")
-        stack.callback(this.stop)
+        stack.callback(end, this)
         logs.append(log)
         until(lambda: _rounds(folder / "run") >= count, 600, this)
         this.process.wait(60)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import counts
-from tests.processes import needs_mosquitto
+from tests.processes import free_port, listens, needs_mosquitto, until
 
 ORDERS = 8  # that are counted
 KEPT: Mapping[str, Any] = json.loads(counts.RECORD.read_text())
@@ -55,6 +56,16 @@ def _too_many() -> dict[str, tuple[float, float]]:
     by_kind = {name: {k: n for k, n in of.items() if k != counts.ALL} for name, of in found.items()}
     assert by_kind
     return longer(by_kind, KEPT["agents"])
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(shutil.which("strace") is None, reason="no strace is installed")
+def test_a_traced_program_does_not_outlive_its_trace(tmp_path: Path) -> None:
+    port = free_port()
+    this, _ = counts.traced(["http.server", "--bind", "127.0.0.1", str(port)], tmp_path, "server")
+    until(lambda: listens(port), of=this)
+    counts.end(this)
+    assert not listens(port)
 
 
 def test_a_longer_way_is_seen() -> None:
