@@ -207,7 +207,8 @@ async def _answer(link: MqttLink, topics: Topics) -> CoordinatorStatus | None:
     await link.publish(topics.control, Control(command="tell").to_bytes())
     async for message in until_quiet(link, ANSWER_S, is_awaited=lambda: True):
         if message.topic == topics.coordinator_status and not message.retained:
-            return CoordinatorStatus.from_bytes(message.payload)
+            with suppress(DecodeError):
+                return CoordinatorStatus.from_bytes(message.payload)
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from covey.coordinator.cli.program import app
 from covey.coordinator.odd import COORDINATOR, KINDS, Odd
 from covey.coordinator.serve.service import last_will
+from covey.extras.doctor import command
 from covey.extras.doctor.command import of_fleet, of_folder
 from covey.extras.doctor.devices import DAY_S
 from covey.extras.doctor.own_row import at_broker, in_folder
@@ -204,3 +206,16 @@ def test_a_disk_that_folder_and_roster_know_of_is_one_row(
     [row] = json.loads(done.stdout)["odd"]
     assert (row["devices"], row["kind"]) == (["coordinator"], "disk")
     assert row["what"].startswith("1 MB free"), "as it is now"
+
+
+def test_an_answer_that_nobody_can_read_ends_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def heard(*_: object, **__: object) -> AsyncIterator[Received]:
+        yield Received(TOPICS.coordinator_status, b"no status")
+
+    class Silent:
+        async def publish(self, *_: object) -> None:
+            return
+
+    monkeypatch.setattr(command, "until_quiet", heard)
+    link: Any = Silent()
+    assert asyncio.run(command._answer(link, TOPICS)) is None
