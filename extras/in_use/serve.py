@@ -121,7 +121,7 @@ def _table(body: bytes) -> bytes:
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise UserError('the request: expected {"rows": [{column: value, ...}, ...]}')
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, list(rows[0]), restval="")
     writer.writeheader()
     try:
         writer.writerows(rows)

@@ -120,6 +120,6 @@ def _as_text(names: Sequence[str], rows: Sequence[Sequence[Any]], separator: str
     """Rows as the table had them: text with its separator, or an object of JSON for each where values have types."""
     if not separator:
         return "".join(f"{_as_json(names, cells)}\n" for cells in rows)
-    text = io.StringIO()
-    csv.writer(text, delimiter=separator, lineterminator="\n").writerows([names, *rows])
+    text = io.StringIO(newline=None)  # as in `csv_text`
+    csv.writer(text, delimiter=separator).writerows([names, *rows])
     return text.getvalue()

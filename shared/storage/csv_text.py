@@ -18,8 +18,8 @@ def dumps(rows: Sequence[Mapping[str, Any]]) -> str:
 
     A word that a spreadsheet would take for a formula has an apostrophe before it. Numbers stay as they are.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    text = io.StringIO(newline=None)  # each end of a line is "\n", also within a cell
+    writer = csv.writer(text)  # which so puts quotes around a cell with "\r" as well
     for row in [*rows[:1], *rows]:
         writer.writerow(map(_safe, row.values() if text.tell() else row))
     return text.getvalue()

@@ -7,7 +7,7 @@ import io
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from covey.shared.storage import csv_text
@@ -50,6 +50,7 @@ def test_a_word_that_would_be_computed_has_an_apostrophe_and_a_number_has_none(
 
 
 @given(st.text())
+@example("\r0")
 def test_no_cell_begins_a_formula_however_the_line_is_cut(word: str) -> None:
     line = csv_text.dumps([{"class": word}])
     for cut in CUTS:

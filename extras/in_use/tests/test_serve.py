@@ -113,6 +113,17 @@ def test_tables_and_rows_are_answered_with_the_model_that_predicts(
     assert (model["columns"], model["classes"]) == (["a", "b"], ["no", "yes"])
 
 
+@pytest.mark.parametrize("end", ["\r", "\n", "\r\n"])
+def test_a_row_with_an_end_of_a_line_within_a_word_is_one_row(
+    server: PredictionServer, end: str
+) -> None:
+    rows = json.dumps({"rows": [{"id": f"one{end}two", "a": 1.5, "b": 0}]})
+    _status, found = ask(server, "POST", "/predict?keep=id", rows, Content_Type="application/json")
+    assert [(one["id"], one["prediction"]) for one in found["predictions"]] == [
+        (f"one{end}two", "yes")
+    ]
+
+
 def test_a_new_model_in_use_answers_from_the_next_request_on(
     server: PredictionServer, tmp_path: Path
 ) -> None:

@@ -14,11 +14,14 @@ import pytest
 from pydantic import TypeAdapter
 from typer.testing import CliRunner, Result
 
+from covey.agent.data.cells import BadCells
+from covey.agent.data.table_files import open_table
 from covey.coordinator.cli.options import out
 from covey.coordinator.cli.program import app
 from covey.extras.compare.rows import ComparisonRow
 from covey.extras.compare.tests.comparisons import scenario
 from covey.extras.proposals.choices import Proposal
+from covey.extras.trial import devices
 from covey.extras.trial.devices import devices_in
 from covey.extras.trial.tests.homes import DAY, QUERY, write_home
 from covey.extras.trial.trial import (
@@ -360,6 +363,20 @@ def test_a_column_that_names_no_devices_is_refused(
     assert done.exit_code == 2
     assert why in " ".join(done.stderr.split())
     assert [one.name for one in tmp_path.iterdir()] == ["all.csv"]
+
+
+@pytest.mark.parametrize("end", ["\r", "\n"])
+def test_a_word_with_an_end_of_a_line_stays_within_its_row_where_a_table_is_divided(
+    tmp_path: Path, end: str
+) -> None:
+    rows = [f'p{row % 2};{row};"a{end}b"' for row in range(40)]
+    whole = tmp_path / "all.csv"
+    whole.write_text("\n".join(["Pumpe;heat;state", *rows]) + "\n", "utf-8", newline="")
+    for file in devices.divided(str(whole), "Pumpe", tmp_path / "devices"):
+        faults = BadCells(Path(file))
+        with open_table(Path(file)) as table:
+            blocks = list(table.blocks(["heat", "state"], faults))
+        assert (sum(len(one.rows) for one in blocks), faults.count) == (20, 0)
 
 
 def test_a_row_of_another_length_is_named_where_a_table_is_divided(
