@@ -13,8 +13,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -61,6 +62,23 @@ def words(command: str, *arguments: object) -> list[str]:
     return [f"covey.{program}.cli", *commands, *map(str, arguments)]
 
 
+@dataclass(frozen=True)
+class Output:
+    """What one program writes at the end of a file, where programs before it may have written."""
+
+    log: Path
+    begin: int  # bytes
+
+    @classmethod
+    def at_the_end_of(cls, log: Path) -> Self:
+        """Of a program that starts next."""
+        return cls(log, log.stat().st_size if log.exists() else 0)
+
+    def read(self) -> str:
+        """All of it so far."""
+        return self.log.read_bytes()[self.begin :].decode(errors="replace")
+
+
 class Program:
     """`python -m command`, its output at the end of a file, where programs before it may have written.
 
@@ -83,8 +101,7 @@ class Program:
         settings: Mapping[str, str] | None = None,
         fresh: bool = False,
     ) -> None:
-        self.log = log
-        self._begin = log.stat().st_size if log.exists() else 0
+        self._output = Output.at_the_end_of(log)
         self.process: subprocess.Popen[bytes] | Forked
         environment = {**os.environ, **path_of_tests(os.environ), **(settings or {})}
         if module and not fresh and is_usual(command, environment):
@@ -104,7 +121,7 @@ class Program:
     @property
     def output(self) -> str:
         """What this program has written."""
-        return self.log.read_bytes()[self._begin :].decode(errors="replace")
+        return self._output.read()
 
     def kill(self) -> None:
         """kill -9."""

@@ -82,7 +82,7 @@ class Hall(Floor):
                 (self.folder / f"{version}.yaml").write_text(yaml.safe_dump(rules))
                 program = await super().start_coordinator(version)
                 if await program.process.wait():
-                    raise Broken(program.log.read_text(errors="replace")[-2000:])
+                    raise Broken(program.output[-2000:])
         return await super().start_coordinator(name, *more)
 
     async def publish(self, word: str) -> int:

@@ -373,7 +373,7 @@ async def _ended(program: Program, why: str) -> None:
         raise Broken(
             f"a command that should have ended lives on; it should have said {why!r}"
         ) from None
-    output = program.log.read_text(errors="replace")
+    output = program.output
     if code != USER_ERROR or why not in output or "Traceback" in output:
         raise Broken(f"exit code {code}; {why!r} was expected in:\n{output[-2000:]}")
 

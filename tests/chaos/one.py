@@ -51,7 +51,7 @@ async def calm(site: Site, method: str, init: Path) -> dict[str, str]:
                 shutil.copyfile(site.database, site.old_database)
             await asyncio.sleep(0.05)
     if coordinator.process.returncode != 0:
-        raise Broken(f"the calm run failed:\n{coordinator.log.read_text(errors='replace')[-3000:]}")
+        raise Broken(f"the calm run failed:\n{coordinator.output[-3000:]}")
     digests = check.model_digests(site.run / name)
     shutil.rmtree(site.run / name)
     return digests

@@ -220,8 +220,8 @@ class Pilot:
         (self.site.folder / f"{self.name}.yaml").write_text(yaml.safe_dump(scene))
 
     async def _address(self, dashboard: Program) -> str:
-        found = await soon(lambda: re.search(rb"dashboard: (\S+)", dashboard.said()), END_S)
-        return str(found[1].decode())
+        found = await soon(lambda: re.search(r"dashboard: (\S+)", dashboard.output), END_S)
+        return str(found[1])
 
     # what happens
 

@@ -635,7 +635,7 @@ async def calm(floor: Floor) -> None:
     async with asyncio.timeout(CALM_S):
         while len(floor.rows("floor")) < 6 or await looked(floor):
             if floor.coordinator is not None and not floor.coordinator.lives:
-                raise Broken(floor.coordinator.log.read_text(errors="replace")[-2000:])
+                raise Broken(floor.coordinator.output[-2000:])
             await asyncio.sleep(1)
 
 

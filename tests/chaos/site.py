@@ -18,7 +18,7 @@ import psutil
 import yaml
 
 from tests.chaos.proxy import Proxy
-from tests.processes import free_ports, listens
+from tests.processes import Output, free_ports, listens
 
 ROOT = Path(__file__).resolve().parents[2]
 AGENTS, ROUNDS = 20, 5
@@ -36,14 +36,13 @@ class Program:
     """A program with its output in a file."""
 
     process: asyncio.subprocess.Process
-    log: Path
-    before: int = 0  # bytes that programs before it had written to the same log
+    _output: Output
 
     @classmethod
     async def start(cls, command: list[str], log: Path) -> Program:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+        before = Output.at_the_end_of(log)
         with log.open("ab") as file:
-            before = file.tell()
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -51,11 +50,12 @@ class Program:
                 stderr=file,
                 env=environment,
             )
-        return cls(process, log, before)
+        return cls(process, before)
 
-    def said(self) -> bytes:
-        """Its output so far."""
-        return self.log.read_bytes()[self.before :]
+    @property
+    def output(self) -> str:
+        """What this program has written."""
+        return self._output.read()
 
     @property
     def pid(self) -> int:
@@ -199,7 +199,7 @@ class Site:
             self.learner,
         )
         fleet = self.fleet = await Program.start([*command, "--json"], self.folder / "fleet.log")
-        await self._until(lambda: b'"fleet up"' in fleet.said(), "the fleet does not start", fleet)
+        await self._until(lambda: '"fleet up"' in fleet.output, "the fleet does not start", fleet)
 
     async def start_coordinator(self, name: str, *more: str) -> Program:
         """`coordinator run` of the scenario in the run's folder."""
@@ -230,7 +230,7 @@ class Site:
             self.folder / "draw.log",
         )
         if await program.process.wait() != 0:
-            raise Broken(f"no initial model:\n{program.log.read_text()[-2000:]}")
+            raise Broken(f"no initial model:\n{program.output[-2000:]}")
         self.drawn.add(out)
 
     def scenario(
@@ -304,7 +304,7 @@ class Site:
                     return
         except TimeoutError:
             pass
-        raise Broken(f"{otherwise}:\n{of.log.read_text(errors='replace')[-2000:]}")
+        raise Broken(f"{otherwise}:\n{of.output[-2000:]}")
 
 
 def fill(folder: Path) -> Path:

@@ -103,9 +103,7 @@ async def soak(
         try:
             while time.monotonic() - began < 60 * minutes:
                 if not coordinator.lives:
-                    raise Broken(
-                        f"the coordinator ended: {coordinator.log.read_text(errors='replace')[-2000:]}"
-                    )
+                    raise Broken(f"the coordinator ended: {coordinator.output[-2000:]}")
                 _look(site, time.monotonic() - began, samples)
                 await asyncio.sleep(SAMPLE_S)
         except Broken as broken:
