@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, Self, cast
 
@@ -20,6 +21,8 @@ from covey.shared.scenario.task import Task
 from covey.shared.strategies.client_half import DataSplit, Local
 
 Float64 = npt.NDArray[np.float64]
+MOST_KEPT = 64  # trees of a process: in three folds and of all rows, those of sixteen devices
+LARGE = 1 << 20  # bytes of rows: trees of more are not kept
 
 
 def least_in_leaf(rows: int) -> int:
@@ -72,6 +75,19 @@ def trees_for(task: Task) -> Callable[[Local], Trees] | None:
     suits = task.kind == "classes" or (task.kind == "values" and task.outputs == 1)
     if len(task.features) != 1 or not suits or find_spec("sklearn") is None:
         return None
-    return lambda local: Trees.of(
-        cast(DataOfLocal, local).rows("train"), local.targets("train"), task.outputs
-    )
+
+    def made(local: Local) -> Trees:
+        rows, targets = cast(DataOfLocal, local).rows("train"), local.targets("train")
+        if rows.nbytes > LARGE:
+            return Trees.of(rows, targets, task.outputs)
+        kind = targets.dtype.str
+        return _kept(rows.tobytes(), rows.shape[1], targets.tobytes(), kind, task.outputs)
+
+    return made
+
+
+@lru_cache(MOST_KEPT)
+def _kept(rows: bytes, columns: int, targets: bytes, kind: str, outputs: int) -> Trees:
+    """Fitted once for all methods of a comparison, and for a device whose rows have not changed since it last judged."""
+    table = np.frombuffer(rows, np.float32).reshape(-1, columns)
+    return Trees.of(table, np.frombuffer(targets, kind), outputs)
