@@ -174,6 +174,20 @@ def cpu_s_of(pids: Sequence[int]) -> float:
     return total
 
 
+def cpu_s_of_trees(pids: Sequence[int]) -> float:
+    """Processor time of these processes so far, and of all that they have started, also of what has ended."""
+    total = 0.0
+    for pid in pids:
+        root = psutil.Process(pid)
+        for process in [root, *root.children(recursive=True)]:
+            try:
+                used = process.cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            total += used.user + used.system + used.children_user + used.children_system
+    return total
+
+
 @contextmanager
 def foreign_load() -> Iterator[dict[str, float]]:
     """Fills `foreign` at the end of the block: the share of all cores that other programs used."""
