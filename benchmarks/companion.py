@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
@@ -57,7 +58,8 @@ OUT = Path(__file__).parent / "results" / "companion.json"
 COMPANIONS = ("linear", "trees")
 LONGER = 40  # rounds
 LEAST = 0.1  # points: less is no gain, whatever the error
-# with one class or value a row
+ROUNDS = 10
+# With one class or value a row: those of the first trial, and those that were chosen afterwards by their description.
 FLEETS = (
     "weather",
     "hotel",
@@ -83,6 +85,34 @@ FLEETS = (
     "wages-by-region",
     "exam",
 )
+OTHERS = (
+    "titanic",
+    "resumes",
+    "yogurt",
+    "cholera",
+    "old-maps",
+    "aids",
+    "births",
+    "bone-marrow",
+    "rodents",
+    "hospitals",
+    "air-crashes",
+    "shares",
+    "solar-flares",
+    "cities",
+    "doctor-visits",
+    "elections",
+    "tumours",
+    "multicentre",
+    "stops",
+    "pupils",
+    "ratings",
+    "light chains",
+    "taxi",
+    "diseases",
+)
+SETS = {"the first 23": FLEETS, "24 others": OTHERS}
+METHODS = ("fedavg", "fedclust")
 TIMES, SHUFFLED, MISSING = "one target x 100", "shuffled targets", "reports missing"
 FAULTS = {
     MISSING: ("weather", "hotel", "flights", "houses", "computers"),
@@ -98,7 +128,7 @@ class Setting(NamedTuple):
 
     method: str = "fedavg"
     seed: int = 1
-    rounds: int = 10
+    rounds: int = ROUNDS
     test: str = "proposed"  # or random: which rows test
     fault: str = "no"
 
@@ -113,15 +143,19 @@ def settings(seeds: Sequence[int]) -> Iterator[tuple[Setting, Sequence[str]]]:
     """All of them, each with its fleets, those that say most first."""
     first, *others = seeds
     yield Setting(seed=first), FLEETS
+    yield Setting(seed=first, rounds=LONGER), FLEETS
+    yield Setting("fedclust", first), FLEETS
+    yield Setting(seed=first), OTHERS
     yield Setting(seed=first, test="random"), ("exchange-rates", "weather")
     for fault, fleets in FAULTS.items():
         yield Setting(seed=first, fault=fault), fleets
-    for seed in others[:1]:
-        yield Setting(seed=seed), FLEETS
-    yield Setting(seed=first, rounds=LONGER), FLEETS[:8]
-    yield Setting("fedclust", first), FLEETS
-    for seed in others[1:]:
-        yield Setting(seed=seed), FLEETS
+    yield Setting("fedclust", first, LONGER), FLEETS
+    for seed in others:
+        for method, rounds in product(METHODS, (ROUNDS, LONGER)):
+            yield Setting(method, seed, rounds), FLEETS
+    for seed, method, rounds in product(seeds, METHODS, (ROUNDS, LONGER)):
+        if (seed, method, rounds) != (first, "fedavg", ROUNDS):
+            yield Setting(method, seed, rounds), OTHERS
 
 
 @dataclass(frozen=True)
@@ -402,10 +436,24 @@ def keep_rows(path: Path, fleet: str, place: Place) -> None:
 # -- the tables --------------------------------------------------------------------------------------------------------
 
 
-def gain(found: Found, fleet: str, setting: Setting, companion: str) -> Figures | None:
-    """By how much devices are better off (devices,); None where the cell is not there."""
-    cell = found.get(setting.key(fleet))
-    return None if cell is None else np.array(cell[companion]) - np.array(cell["none"])
+@dataclass(frozen=True)
+class Mean:
+    """The cells of a fleet with other seeds: each figure is a mean over those that are there."""
+
+    cells: Sequence[Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, found: Found, fleet: str, setting: Setting, seeds: Sequence[int]) -> Self:
+        keys = [setting._replace(seed=seed).key(fleet) for seed in seeds]
+        return cls([found[key] for key in keys if key in found])
+
+    def figures(self, name: str) -> Figures:
+        """Points of the devices (devices,)."""
+        return np.mean([cell[name] for cell in self.cells], axis=0)
+
+    def gain(self, companion: str) -> Figures:
+        """By how much devices are better off (devices,)."""
+        return self.figures(companion) - self.figures("none")
 
 
 def error(apart: Figures) -> float:
@@ -413,56 +461,102 @@ def error(apart: Figures) -> float:
     return float(apart.std(ddof=1) / np.sqrt(len(apart)))
 
 
-def table(found: Found, setting: Setting, fleets: Sequence[str] = FLEETS) -> str:
+def with_error(apart: Figures) -> str:
+    return f"{apart.mean():+.2f} ± {error(apart):.2f}"
+
+
+def table(found: Found, setting: Setting, fleets: Sequence[str], seeds: Sequence[int]) -> str:
     """A row for each fleet that is there: points, and what both companions add."""
-    head = ("in use", "a line", "trees", "weight", "trees at home", "trees on all rows")
+    head = ("in use", "a line", "trees", "weight", "trees at home", "trees on all rows", "seeds")
     name = ", ".join(
-        [setting.method, f"seed {setting.seed}, {setting.rounds} rounds"]
+        [f"{setting.method}, {setting.rounds} rounds"]
         + [f"{setting.test} tests"] * (setting.test != "proposed")
         + [setting.fault] * (setting.fault != "no")
+        + [title for title, own in SETS.items() if own is fleets]
     )
     lines = [f"| {name} | " + " | ".join(head) + " |", "| :-- |" + " --: |" * len(head)]
     for fleet in fleets:
-        cell = found.get(setting.key(fleet))
-        if cell is None:
+        mean = Mean.of(found, fleet, setting, seeds)
+        if not mean.cells:
             continue
-        shown = [f"{np.mean(cell['none']):.1f}"]
-        for companion in COMPANIONS:
-            apart = np.array(cell[companion]) - np.array(cell["none"])
-            shown.append(f"{apart.mean():+.2f} ± {error(apart):.2f}")
-        shown.append(f"{cell['weight']['trees']:.2f}")
-        rivals = ("trees at home", "trees on all rows")
-        shown += [f"{np.mean(cell[one]):.1f}" if one in cell else "" for one in rivals]
-        lines.append(f"| {fleet} | " + " | ".join(shown) + " |")
+        shown = [f"{mean.figures('none').mean():.1f}"]
+        shown += [with_error(mean.gain(companion)) for companion in COMPANIONS]
+        shown.append(f"{np.mean([cell['weight']['trees'] for cell in mean.cells]):.2f}")
+        for rival in ("trees at home", "trees on all rows"):
+            is_there = all(rival in cell for cell in mean.cells)
+            shown.append(f"{mean.figures(rival).mean():.1f}" if is_there else "")
+        lines.append(f"| {fleet} | {' | '.join(shown)} | {len(mean.cells)} |")
+    return "\n".join(lines)
+
+
+def side_by_side(found: Found, title: str, seeds: Sequence[int]) -> str:
+    """What devices use, and what trees add, with both methods and numbers of rounds: a row for each fleet."""
+    ways = [Setting(method, rounds=rounds) for method, rounds in product(METHODS, (ROUNDS, LONGER))]
+    head = [f"{one.method}, {one.rounds}: in use | trees" for one in ways]
+    lines = [f"| {title} | {' | '.join(head)} |", "| :-- |" + " --: | --: |" * len(ways)]
+    for fleet in SETS[title]:
+        means = [Mean.of(found, fleet, one, seeds) for one in ways]
+        if sum(bool(mean.cells) for mean in means) < 2:
+            continue  # it stands in the table of its only setting
+        shown = [
+            f"{mean.figures('none').mean():.1f} | {with_error(mean.gain('trees'))}"
+            if mean.cells
+            else " | "
+            for mean in means
+        ]
+        lines.append(f"| {fleet} | {' | '.join(shown)} |")
     return "\n".join(lines)
 
 
 def summary(found: Found, seeds: Sequence[int]) -> str:
-    """The gains of each companion in each setting, over the fleets that are there."""
+    """The gains over the fleets that are there: of each companion, and of as many more rounds as trees have messages."""
     lines = [
-        "| gain | fleets | mean | median | worst | better by an error | worse by one |",
-        "| :-- |" + " --: |" * 6,
+        "| gain | tables | runs | mean | median | worst | better by an error | worse by one |",
+        "| :-- |" + " --: |" * 7,
     ]
-    for setting, fleets in settings(seeds):
-        if (setting.test, setting.fault) != ("proposed", "no"):
-            continue
-        for companion in COMPANIONS:
-            gains = [gain(found, fleet, setting, companion) for fleet in fleets]
-            apart = [one for one in gains if one is not None]
-            if not apart:
-                continue
-            means = np.array([one.mean() for one in apart])
-            sure = np.array([abs(one.mean()) > max(error(one), LEAST) for one in apart])
-            name = f"{companion}: {setting.method}, seed {setting.seed}, {setting.rounds} rounds"
-            shown = [f"{one:+.2f}" for one in (means.mean(), np.median(means), means.min())]
-            better, worse = (int((sure & (sign * means > 0)).sum()) for sign in (1, -1))
-            lines.append(f"| {name} | {len(means)} | {' | '.join(shown)} | {better} | {worse} |")
+
+    def add(name: str, gains: Sequence[Figures], runs: int) -> None:
+        means = np.array([one.mean() for one in gains])
+        sure = np.array([abs(one.mean()) > max(error(one), LEAST) for one in gains])
+        shown = [f"{one:+.2f}" for one in (means.mean(), np.median(means), means.min())]
+        better, worse = (int((sure & (sign * means > 0)).sum()) for sign in (1, -1))
+        lines.append(
+            f"| {name} | {len(means)} | {runs} | {' | '.join(shown)} | {better} | {worse} |"
+        )
+
+    for (title, fleets), method in product(SETS.items(), METHODS):
+        for rounds, companion in product((ROUNDS, LONGER), COMPANIONS):
+            setting = Setting(method, rounds=rounds)
+            means = [Mean.of(found, fleet, setting, seeds) for fleet in fleets]
+            means = [mean for mean in means if mean.cells]
+            if means:
+                runs = sum(len(mean.cells) for mean in means)
+                name = f"{companion}: {title}, {method}, {rounds} rounds"
+                add(name, [mean.gain(companion) for mean in means], runs)
+        few, many = (Setting(method, rounds=rounds) for rounds in (ROUNDS, LONGER))
+        both = [
+            [Mean.of(found, fleet, one, [seed]) for one in (few, many)]
+            for fleet, seed in product(fleets, seeds)
+        ]
+        both = [pair for pair in both if pair[0].cells and pair[1].cells]
+        if both:
+            further = [many.figures("none") - few.figures("none") for few, many in both]
+            name = f"{LONGER - ROUNDS} more rounds and no companion: {title}, {method}"
+            add(name, further, len(both))
     return "\n".join(lines)
 
 
 def tables(found: Found, seeds: Sequence[int]) -> Mapping[str, str]:
     """All of them, by the name of the first column."""
-    made = [summary(found, seeds), *(table(found, one, own) for one, own in settings(seeds))]
+    first = seeds[:1]
+    made = [summary(found, seeds)]
+    made += [table(found, Setting(), fleets, seeds) for fleets in SETS.values()]
+    made += [side_by_side(found, title, seeds) for title in SETS]
+    made += [
+        table(found, one, own, first)
+        for one, own in settings(seeds)
+        if (one.test, one.fault) != ("proposed", "no")
+    ]
     filled = [one for one in made if one.count("\n") > 1]
     return {one.partition(" |")[0].removeprefix("| "): one for one in filled}
 
