@@ -54,6 +54,7 @@ def pytest_configure() -> None:
     os.environ["COVEY_THREADS"] = "1"  # the bytes of agents are compared with those of a simulation
     for library in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[library] = "1"  # threads that wait for each other take the cores of other tests
+    forked.one_core()
     sys.dont_write_bytecode = False
     gc.disable()  # until all tests are collected
     os.fsync = lambda fd: None

@@ -449,7 +449,8 @@ class Mean:
 
     def figures(self, name: str) -> Figures:
         """Points of the devices (devices,)."""
-        return np.mean([cell[name] for cell in self.cells], axis=0)
+        found: Figures = np.array([cell[name] for cell in self.cells]).mean(axis=0)
+        return found
 
     def gain(self, companion: str) -> Figures:
         """By how much devices are better off (devices,)."""

@@ -43,6 +43,11 @@ MAY_DIFFER = ("COVEY_", "KMP_", "PYTEST_", "CUBLAS_", "TORCH", "HOME", "TMPDIR",
 LIBRARIES = ("cloudpickle", "scipy.cluster.hierarchy", "scipy.optimize")
 
 
+def one_core() -> None:
+    """One training process for a simulated fleet that asks for no number: the second one imports torch for next to no work."""
+    os.sched_getaffinity = lambda _pid: {0}
+
+
 @cache
 def surroundings() -> dict[str, str]:
     """The environment at the first call, which is before any test has changed it: that of the server."""
@@ -225,5 +230,6 @@ def become(start: Start) -> str:
 
 
 if __name__ == "__main__":
+    one_core()
     # A program gets here, too, and ends as any: with its exit code or traceback, its threads, what it does at exit.
     runpy.run_module(serve(), run_name="__main__", alter_sys=True)

@@ -18,6 +18,7 @@ from covey.shared.cli import BrokerAddresses
 from covey.shared.errors import UserError
 from covey.shared.own_code import plugins
 from covey.shared.own_code.consent import framework_of
+from covey.shared.programs.child import cores
 
 if TYPE_CHECKING:
     from covey.agent.policy import Policy
@@ -243,8 +244,7 @@ class PoolOptions:
 
 def default_threads() -> int:
     """The cores that this process may use, but one: the device has other work, too."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 1) - 1)
+    return max(1, cores() - 1)
 
 
 def default_name() -> str:

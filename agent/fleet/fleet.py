@@ -27,7 +27,7 @@ from covey.shared.mqtt.link import Down, Link, Received, Up, Will
 from covey.shared.mqtt.mqtt_link import BrokerUrl, MqttLink
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.own_code.consent import NO_CODE, AllowedCode
-from covey.shared.programs.child import stop_signals
+from covey.shared.programs.child import cores, stop_signals
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.fleet import Fleet, Timeline
 from covey.shared.scenario.load import load_without_files
@@ -312,7 +312,7 @@ async def host(
     fleet = _fleet_of(load_without_files(path), str(path))
     for url in urls:
         url.tls_context()  # report a file that cannot be read now, and once
-    workers = min(fleet.workers or os.cpu_count() or 1, fleet.agents)
+    workers = fleet.workers_on(cores())
     rules = OwnersRules(UNLIMITED, allowed, learner)
 
     async def play(path: Path, folder: Path) -> None:

@@ -46,14 +46,15 @@ class MarkedFedAvg(FedAvg):  # type: ignore[misc, unused-ignore]
             self._note("warm")
             time.sleep(PAUSE_S)
             self._note(f"began {time.time()}")
-        return super().configure_train(server_round, *others)
+        messages: Iterable[Message] = super().configure_train(server_round, *others)
+        return messages
 
     def _note(self, line: str) -> None:
         with self._times.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
 
 
-@server.main()
+@server.main()  # type: ignore[untyped-decorator, unused-ignore]
 def serve(grid: Grid, context: Context) -> None:
     chosen = context.run_config
     rounds = int(chosen["rounds"])
@@ -62,7 +63,7 @@ def serve(grid: Grid, context: Context) -> None:
     strategy.start(grid, initial_arrays=model, num_rounds=WARM_UP + rounds + 1)
 
 
-@client.train()
+@client.train()  # type: ignore[untyped-decorator, unused-ignore]
 def train(message: Message, _context: Context) -> Message:
     content = RecordDict(
         {"arrays": message.content["arrays"], "metrics": MetricRecord({"num-examples": 8})}

@@ -66,6 +66,7 @@ from covey.shared.cli import Allow, BrokerAddresses, DataRoot, Json, stopped, wi
 from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.own_code.consent import AllowedCode
+from covey.shared.programs.child import cores
 from covey.shared.programs.terminal import Terminal
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.load import load
@@ -472,7 +473,7 @@ def run_at_once(
 @contextlib.contextmanager
 def with_one_pool(scenario: Scenario, folder: Path) -> Iterator[Complete]:
     """Runs without a broker, one after another, with the same worker processes."""
-    size = scenario.fleet.workers if scenario.fleet is not None else 0
+    size = scenario.fleet.workers_on(cores()) if scenario.fleet is not None else 1
     with WorkerPool(size, folder / "workers.log") as pool:
         yield lambda scenario, own, observer: simulate(scenario, own, pool, observer)
 

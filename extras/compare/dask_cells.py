@@ -139,9 +139,7 @@ def _run(task: CellTask, folder: Path) -> None:
     allowed = AllowedCode.parse(task.allowed)
     options = RunOptions(folder, data_root=data_root, allowed=allowed)
     # the cluster runs one cell per thread, so a cell takes one core unless its scenario asks for more
-    workers = 1
-    if scenario.fleet is not None and scenario.fleet.workers:
-        workers = scenario.fleet.workers
+    workers = scenario.fleet.workers_on(1) if scenario.fleet is not None else 1
     with consented(allowed):
         pool = _pools.of(workers, allowed)
         try:

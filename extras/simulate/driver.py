@@ -29,6 +29,7 @@ from covey.extras.simulate.worker_clients import WorkerClients
 from covey.extras.simulate.workers import WorkerPool
 from covey.shared import extras
 from covey.shared.errors import UserError
+from covey.shared.programs.child import cores
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.fleet import Faults, Fleet
 from covey.shared.scenario.scenario import Scenario
@@ -59,7 +60,7 @@ def alone(scenario: Scenario, options: RunOptions, observer: Observer) -> dict[s
     check_code(scenario, options.allowed)
     with (
         prepared(scenario, options, in_process=True) as resume,
-        WorkerPool(fleet.workers, options.folder / "workers.log") as pool,
+        WorkerPool(fleet.workers_on(cores()), options.folder / "workers.log") as pool,
     ):
         return _run(scenario, replace(options, resume=resume), pool, observer)
 

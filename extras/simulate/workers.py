@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,13 +38,13 @@ class WorkerPool:
     Use it as `with WorkerPool(size, log) as pool`; leaving the block kills the workers.
 
     Args:
-        size: how many workers; 0 for one per core
+        size: how many workers
         log: the file that receives their stderr
         command: the program to start, without the options of the user's consent
     """
 
     def __init__(self, size: int, log: Path, command: Sequence[str] = COMMAND) -> None:
-        self._size = size or os.cpu_count() or 1
+        self._size = size
         self._log = log
         self._command = tuple(command)
         self._workers: list[subprocess.Popen[bytes]] = []  # all of them, empty before the block

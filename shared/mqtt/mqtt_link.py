@@ -136,9 +136,8 @@ class MqttLink:
         self._acknowledgements: Acknowledgements | None = None  # of that client's messages
         self._throttle: Throttle | None = None  # of that client's connection
         self._profile = self.url.profile  # of the newest connection
-        self.certificate_until: float | None = (
-            None  # seconds since 1970; None: no TLS, or not verified
-        )
+        # seconds since 1970; None: no TLS, or not verified
+        self.certificate_until: float | None = None
         self._stop = asyncio.Event()  # set once, when the link is closed
         self._full = asyncio.Event()  # set while the inbox is too full for a connection
         self._aborted = False  # closed without a goodbye
@@ -498,12 +497,9 @@ class MqttLink:
 
 def _brokers(url: BrokerUrl | str | Sequence[BrokerUrl]) -> list[BrokerUrl]:
     """One address or several, as a list."""
-    match url:
-        case BrokerUrl():
-            return [url]
-        case str():
-            return [BrokerUrl.parse(url)]
-    return list(url)
+    if isinstance(url, str):
+        url = BrokerUrl.parse(url)
+    return [url] if isinstance(url, BrokerUrl) else list(url)
 
 
 def _queue_into(deliver: Callable[[aiomqtt.Message], None]) -> type[asyncio.Queue[aiomqtt.Message]]:

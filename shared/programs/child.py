@@ -35,6 +35,11 @@ def stop_signals() -> list[signal.Signals]:
     return asked
 
 
+def cores() -> int:
+    """How many cores this process may use: in a container often fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def python(module: str, *arguments: str) -> tuple[str, ...]:
     """The command line that runs one of our modules."""
     return (sys.executable, "-P", "-m", module, *arguments)

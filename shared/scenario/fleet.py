@@ -124,7 +124,7 @@ class Fleet(Section):
         ge=0,
         le=MAX_WORKERS,
         json_schema_extra=FIRST,
-        description="Number of training processes. 0: one per processor core.",
+        description="Number of training processes. 0: one for each processor core that may be used, but no more than agents.",
     )
     together: int | None = Field(
         None,
@@ -147,6 +147,10 @@ class Fleet(Section):
         description="How long agents take, on the virtual clock of --in-process; evaluations take no time. null: they answer at "
         "once. With a broker the agents take the time that they need.",
     )
+
+    def workers_on(self, cores: int) -> int:
+        """How many training processes there are on a machine with this many cores."""
+        return min(self.workers or cores, self.agents)
 
     @model_validator(mode="after")
     def _some_agents_are_no_newcomers(self) -> Self:

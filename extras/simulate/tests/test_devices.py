@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from threading import Event
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -32,6 +33,34 @@ def test_a_simulation_refuses_a_missing_device_before_any_agent_trains(tmp_path:
     options = RunOptions(tmp_path / "run")
     with pytest.raises(UserError, match=r"training\.device: torch can use no cuda here"):
         driver.simulate(scene, options, cast(WorkerPool, NoGpu()), lambda row: None)
+
+
+@pytest.mark.parametrize(
+    ("given", "cores", "agents", "workers"),
+    [(0, 2, 8, 2), (0, 64, 3, 3), (5, 2, 8, 5), (5, 64, 3, 3), (0, 1, 8, 1)],
+)
+def test_there_are_no_more_workers_than_cores_or_agents(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: int,
+    cores: int,
+    agents: int,
+    workers: int,
+) -> None:
+    """Each takes a second to start and 230 MB. A container may use fewer cores than its machine has."""
+    started: list[int] = []
+
+    def pool(size: int, _log: Path) -> NoReturn:
+        started.append(size)
+        raise UserError("enough")
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cores)))
+    monkeypatch.setattr(driver, "WorkerPool", pool)
+    fleet = Fleet(agents=agents, workers=given)
+    scene = scenario("fedavg").model_copy(update={"fleet": fleet})
+    with pytest.raises(UserError, match="enough"):
+        driver.alone(scene, RunOptions(tmp_path / "run"), lambda row: None)
+    assert started == [workers]
 
 
 class Unhurried(WorkerPool):
