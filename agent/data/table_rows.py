@@ -128,6 +128,7 @@ class _Lines:
             rows, self._sign = self._first[self._begin :], self._sign if self._begin else ""
         else:
             self._begin = len(self._first) - len(rows)
+        self._header = rows[0] if rows else ""
         end = rows[min(1, len(rows) - 1)].strip()[-1:] if rows else ""
         self._tail = end if end and end in SEPARATORS and end != self.separator else ""
 
@@ -160,14 +161,13 @@ class _Lines:
             for line in self._first[self._begin :]
             if not self._sign or not line.startswith(self._sign)
         ]
-        rows = [
-            row
-            for row in csv.reader(
-                lines[:-1] if len(self._first) == PEEKED else lines, delimiter=self.separator
-            )
-            if row
-        ]
-        return rows[int(header) :]
+        whole = lines[:-1] if len(self._first) == PEEKED else lines
+        return [row for row in self.cells(whole) if row][int(header) :]
+
+    def cells(self, lines: Iterable[str]) -> Iterator[list[str]]:
+        """The cells of each line. Some programs put the first name, and then all words, between apostrophes."""
+        is_quoted = re.match(rf"'[^']*'\s*({re.escape(self.separator)}|$)", self._header)
+        return csv.reader(lines, delimiter=self.separator, quotechar="'" if is_quoted else '"')
 
 
 def _has_values(cells: Sequence[str]) -> bool:
@@ -180,7 +180,7 @@ class _CsvFile(TableFile):
     ) -> None:
         self._path = path
         self._lines = lines
-        self._rows = csv.reader(iter(lines), delimiter=lines.separator)
+        self._rows = lines.cells(lines)
         self._notation = notation
         self._header = list(notation.names) or [cell.strip() for cell in next(self._rows, [])]
         below = [row for row in lines.below(header=not notation.names) if row != self._header]

@@ -595,6 +595,27 @@ def test_signs_in_quotes_do_not_separate_cells(tmp_path: Path) -> None:
     assert task_of(proposed(source)).columns == ("a, left, upper", "b")
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_names_and_words_between_apostrophes_are_without_them(
+    tmp_path: Path, separator: str
+) -> None:
+    """As R and Stata may write them."""
+    rows = [
+        f"{line[:-1]}{chr(39)}{'worn' if row % 2 else 'as good'}{chr(39)}"
+        for row, line in enumerate(lines(separator))
+    ]
+    source = table(tmp_path, "a.csv", f"'a'{separator}'b'{separator}'y'", *rows)
+    task = task_of(proposed(source))
+    assert (task.columns, task.target) == (("a", "b"), "y")
+    assert task.classes == ("as good", "worn")
+
+
+@pytest.mark.parametrize("name", ["'24 sales", "driver's age", "'"])
+def test_an_apostrophe_within_a_name_is_part_of_it(tmp_path: Path, name: str) -> None:
+    source = table(tmp_path, "a.csv", f"{name},b,y", *lines())
+    assert task_of(proposed(source)).columns == (name, "b")
+
+
 def test_the_target_in_another_spelling_is_no_input(tmp_path: Path) -> None:
     rows = [f"{noise(row)},{row % 2},{row % 2}" for row in range(ROWS)]
     assert task_of(proposed(table(tmp_path, "a.csv", "a,Is_Worn,is worn", *rows))).columns == ("a",)
