@@ -141,11 +141,8 @@ def column_statistics(data: Dataset, task: Task) -> Numbers:
 
 def _number_cells(data: Dataset, task: Task) -> list[Float64]:
     """The cells that are there, of each column of numbers."""
-    columns: list[Float64] = []
-    for place, column in enumerate(task.table_columns):
-        if column.kind == "number":
-            columns.append(present_cells(data, place))
-    return columns
+    columns = enumerate(task.table_columns)
+    return [present_cells(data, place) for place, column in columns if column.kind == "number"]
 
 
 def _open_words(data: Dataset, task: Task) -> dict[str, list[str]]:

@@ -10,7 +10,9 @@ import math
 import re
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from typing import Literal, NamedTuple
+from unicodedata import combining, normalize
 
 Kind = Literal["missing", "number", "boolean", "time", "word", "bytes"]
 
@@ -173,15 +175,26 @@ FIRST_OF_SIX_DIGITS = 2021
 COMPACT = {6: "%Y%m", 8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}  # digits -> form
 LEAST_DIGITS = 4  # of a date
 MAX_LENGTH = 48
+# in English, German, Dutch, French, Spanish, Italian and Portuguese, without accents
 MONTHS = (
-    "january", "february", "march", "april", "may", "june",
-    "july", "august", "september", "october", "november", "december",
-)  # fmt: skip
-WEEKDAYS = re.compile(r"\b(mon|tue|wed|thu|fri|sat|sun)[a-z]*\b\.?,?", re.IGNORECASE)
+    "january januari janvier enero gennaio janeiro",
+    "february februari fevrier febrero febbraio fevereiro",
+    "march marzo maerz mrz maart mrt mars marco",
+    "aprile avril abril",
+    "mayo maio mei maggio",
+    "june junio juin giugno junho",
+    "july julio juillet luglio julho",
+    "augustus aout agosto",
+    "september septembre septiembre setiembre settembre setembro",
+    "october octobre oktober octubre ottobre outubro",
+    "november novembre noviembre novembro",
+    "december decembre dezember dezembro diciembre dicembre",
+)
+WEEKDAYS = re.compile(r"\b(mon|tue|wed|thu|fri|sat|sun)[a-z]*\b\.?,?|^[a-z]+\.?, (?=\d\d?\D)")
 CLOCK = re.compile(
     r"(?P<gap>^|[Tt\s]|(?<=\d{4}):)(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<part>\d+))?)?"
     r"(?:\s*(?P<half>[AaPp])\.?[Mm]\.?)?"
-    r"(?:\s*(?:(?P<offset>[+-]\d\d:?\d\d|[+-]\d\d(?!\d))|[A-Z]{1,5}\b))?(?:\[[\w/+-]+\])?(?=\s|$)"
+    r"(?:\s*(?:(?P<offset>[+-]\d\d:?\d\d|[+-]\d\d(?!\d))|Uhr\b|[A-Z]{1,5}\b))?(?:\[[\w/+-]+\])?(?=\s|$)"
 )
 YEAR_FIRST = re.compile(r"(\d{4})([-/.])(\d{1,2})(?:\2(\d{1,2}))?")
 MONTH_FIRST = re.compile(r"(\d{1,2})[-/](\d{4})")
@@ -192,10 +205,10 @@ PARTS_OF_YEARS = (
     re.compile(r"(?P<part>\d)(?P<of>[qh])[\s/-]?(?P<y>\d{4})"),
 )
 NAMED_MONTHS = (
-    re.compile(r"(?P<m>[a-z]{3,9})\.?[\s-](?P<d>\d{1,2})(?:st|nd|rd|th)?,?[\s-]\s*(?P<y>\d{4}|\d\d)"),
-    re.compile(r"(?P<d>\d{1,2})(?:st|nd|rd|th)?\.?[\s/-]*(?P<m>[a-z]{3,9})\.?,?[\s/-]*(?P<y>\d{4}|\d\d)"),
-    re.compile(r"(?P<m>[a-z]{3,9})\.?[\s,-]+(?P<y>\d{4})"),
-    re.compile(r"(?P<y>\d{4})[\s-](?P<m>[a-z]{3,9})(?:[\s-](?P<d>\d{1,2}))?"),
+    re.compile(r"(?P<m>[a-z]{3,10})\.?[\s-](?P<d>\d{1,2})(?:st|nd|rd|th)?,?[\s-]\s*(?P<y>\d{4}|\d\d)"),
+    re.compile(r"(?P<d>\d{1,2})(?:st|nd|rd|th)?\.?(?: de )?[\s/-]*(?P<m>[a-z]{3,10})\.?,?(?: de )?[\s/-]*(?P<y>\d{4}|\d\d)"),
+    re.compile(r"(?P<m>[a-z]{3,10})\.?[\s,-]+(?P<y>\d{4})"),
+    re.compile(r"(?P<y>\d{4})[\s-](?P<m>[a-z]{3,10})(?:[\s-](?P<d>\d{1,2}))?"),
 )  # fmt: skip
 
 
@@ -245,7 +258,7 @@ def moment_in_form(text: str, form: str) -> datetime | None:
 
 
 def moment_written(text: str) -> datetime | None:
-    """A point in time of a likely year with one reading: ISO 8601, a month or quarter of a year, or a month by its English name;
+    """A point in time of a likely year with one reading: ISO 8601, a month or quarter of a year, or a month by its name;
     None for others.
 
     The clock counts as written: a zone at its end has no effect.
@@ -303,7 +316,8 @@ def _day_written(text: str) -> datetime | None:
         return _day(int(year), int(month), int(day or 1))
     if found := MONTH_FIRST.fullmatch(text):
         return _day(int(found[2]), int(found[1]), 1)
-    lower = " ".join(WEEKDAYS.sub("", text).lower().split())
+    plain = "".join(sign for sign in normalize("NFKD", text.lower()) if not combining(sign))
+    lower = " ".join(WEEKDAYS.sub("", plain).split())
     for form in PARTS_OF_YEARS:
         if (found := form.fullmatch(lower)) and int(found["y"]) in range(*WRITTEN_YEARS):
             return _day(int(found["y"]), MONTHS_OF[found["of"]] * (int(found["part"]) - 1) + 1, 1)
@@ -311,15 +325,19 @@ def _day_written(text: str) -> datetime | None:
         if (found := form.fullmatch(lower)) is None:
             continue
         named = found.groupdict()
-        months = [place for place, name in enumerate(MONTHS, 1) if name.startswith(named["m"])]
-        if named["m"] == "sept":
-            months = [9]
-        if len(months) == 1:
+        if month := _month_named(named["m"]):
             year = int(named["y"])
             if len(named["y"]) == 2:
                 year += 1900 if year >= 69 else 2000
-            return _day(year, months[0], int(named.get("d") or 1))
+            return _day(year, month, int(named.get("d") or 1))
     return None
+
+
+@lru_cache(maxsize=256)
+def _month_named(begin: str) -> int | None:
+    """The month whose name begins so, in any of the languages; None if there is none, or more than one."""
+    found = [place for place, names in enumerate(MONTHS, 1) if f" {begin}" in f" {names}"]
+    return found[0] if len(found) == 1 else None
 
 
 def _day(year: int, month: int, day: int) -> datetime | None:

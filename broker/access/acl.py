@@ -205,11 +205,8 @@ def _user_lines(user: str, member: AclUser, denied: Sequence[str] = ()) -> str:
 
 
 def _patterns(user: str, member: AclUser, action: Action) -> list[str]:
-    patterns = []
-    for rule in RULES[member.role]:
-        if rule.action == action:
-            patterns.append(rule.filter_for(user, member.federation))
-    return patterns
+    rules = [rule for rule in RULES[member.role] if rule.action == action]
+    return [rule.filter_for(user, member.federation) for rule in rules]
 
 
 def _covers(pattern: str, requested: str) -> bool:

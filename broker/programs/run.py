@@ -152,10 +152,7 @@ async def _report_messages(broker: Mosquitto) -> None:
 
 def _modification_times(files: Sequence[Path]) -> list[int]:
     """In nanoseconds; 0 for a file that does not exist."""
-    times = []
-    for file in files:
-        times.append(file.stat().st_mtime_ns if file.exists() else 0)
-    return times
+    return [file.stat().st_mtime_ns if file.exists() else 0 for file in files]
 
 
 FALLBACK = "mosquitto is not installed: using the embedded broker (pure Python, fine for trying things out)"

@@ -114,10 +114,8 @@ def lines(folder: Path) -> list[Row]:
     """The record of a run, a line per phase and event. Raises UserError where it is damaged."""
     path = folder / FILE
     content = path.read_bytes()
-    rows: list[Row] = []
-    for number, text in enumerate(content.splitlines(), start=1):
-        rows.append(_row(text, f"{path}, line {number}", "event"))
-    return rows
+    lines = enumerate(content.splitlines(), start=1)
+    return [_row(text, f"{path}, line {number}", "event") for number, text in lines]
 
 
 def newest_privacy(folder: Path) -> Row | None:

@@ -419,11 +419,11 @@ def newcomers(result: Result) -> str:
     if late is None:
         return ""
     by_mode = late["accuracy"]
-    figures = []
-    for mode, title in MODE_TITLES.items():
-        if mode in by_mode:
-            figures.append(f"{title} {_figure(by_mode[mode])}")
     count = len(late["agents"])
-    listed = ", ".join(figures)
+    listed = ", ".join(
+        f"{title} {_figure(by_mode[mode])}"
+        for mode, title in MODE_TITLES.items()
+        if mode in by_mode
+    )
     noun = "newcomer" if count == 1 else "newcomers"
     return f"{count} {noun} after the last round: {listed}"

@@ -99,10 +99,7 @@ def figure_after(
 
 
 def _history(saved: Saved) -> History:
-    history: list[EvaluationFigure] = []
-    for number, value, *_ in saved:
-        history.append(EvaluationFigure(int(number), value))
-    return history
+    return [EvaluationFigure(int(number), value) for number, value, *_ in saved]
 
 
 def measure_of(scenario: Scenario) -> Measure:

@@ -229,8 +229,5 @@ def _check(folder: Path, before: Scenario, now: Scenario) -> None:
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], section: str) -> list[str]:
-    different: list[str] = []
-    for name in sorted(before.keys() | now.keys()):
-        if before.get(name) != now.get(name):
-            different.append(f"{section}.{name}")
-    return different
+    names = sorted(before.keys() | now.keys())
+    return [f"{section}.{name}" for name in names if before.get(name) != now.get(name)]

@@ -13,7 +13,7 @@ from covey.shared.scenario.fleet import Fleet
 from covey.shared.scenario.rounds import AdaptiveDeadline
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name, newcomers, starting_agents
-from covey.shared.strategies.base import ClientId, TaskData
+from covey.shared.strategies.base import TaskData
 
 Rows = TypeAdapter(list[list[StrictInt]])  # of rounds.participants: agents by index
 Indices = list[list[int]]
@@ -97,10 +97,7 @@ def listed_participants(scenario: Scenario) -> Listed | None:
     if len(rows) < expected or not all(rows):
         listed_rounds = f"{len(rows)} rounds are listed"
         raise UserError(f"{path}: {listed_rounds}; expected {expected} that are not empty")
-    listed: list[tuple[ClientId, ...]] = []
-    for row in rows:
-        listed.append(tuple([agent_name(i, fleet.agents) for i in row]))
-    return tuple(listed)
+    return tuple(tuple(agent_name(i, fleet.agents) for i in row) for row in rows)
 
 
 def _read_rows(path: str) -> Indices:

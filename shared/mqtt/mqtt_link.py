@@ -227,10 +227,8 @@ class MqttLink:
         codes = await self._exchange(Acknowledgements.subscribe, topics)
         if codes is None:
             return UNANSWERED
-        refused = []
-        for topic, code in zip(topics, codes, strict=False):
-            if code.value >= SUBACK_FAILURE:
-                refused.append(topic)
+        answers = zip(topics, codes, strict=False)
+        refused = [topic for topic, code in answers if code.value >= SUBACK_FAILURE]
         self._read_back.subscribed(set(topics) - set(refused))
         return Subscribed(refused=tuple(refused))
 

@@ -28,7 +28,6 @@ def shard_of(agent: str, shards: int) -> int:
     """
     if shards < 1:
         raise ValueError(f"expected at least one shard, not {shards}")
-    weights: list[bytes] = []
-    for shard in range(shards):
-        weights.append(blake2b(f"{shard}/{agent}".encode(), digest_size=WEIGHT_BYTES).digest())
+    names = [f"{shard}/{agent}".encode() for shard in range(shards)]
+    weights = [blake2b(name, digest_size=WEIGHT_BYTES).digest() for name in names]
     return weights.index(max(weights))

@@ -17,6 +17,7 @@ from covey.agent.data import load
 from covey.agent.data.table_columns import NUMERIC_TYPES, all_numbers
 from covey.agent.data.values import (
     MISSING_WORDS,
+    MONTHS,
     is_missing,
     moment_counted,
     moment_of,
@@ -114,6 +115,7 @@ def test_codes_are_words(cell: str) -> None:
         "2025-10-25 13:05:00 +0100",
         "2025/10/25 13:05",
         "Oct 25 2025 13:05",
+        "25. Oktober 2025 13:05 Uhr",
         "25-Oct-25 13:05",
         "October 25, 2025 1:05 p.m.",
         "Sat Oct 25 13:05:00 2025",
@@ -166,6 +168,44 @@ def test_a_point_in_time_has_many_spellings(cell: object) -> None:
 )
 def test_a_date_counts_if_it_has_one_reading(cell: object, moment: datetime | None) -> None:
     assert moment_of(cell) == moment
+
+
+@pytest.mark.parametrize(
+    ("cell", "day"),
+    [
+        ("1. März 2025", (3, 1)),
+        ("Ma\u0308rz 2025", (3, 1)),  # as macOS writes an ä
+        ("Mrz 2025", (3, 1)),
+        ("3. Juni 2025", (6, 3)),
+        ("Dienstag, 3. Juni 2025", (6, 3)),
+        ("Di., 3. Juni 2025", (6, 3)),
+        ("24-Okt-25", (10, 24)),
+        ("1. Dez. 2025", (12, 1)),
+        ("3 juin 2025", (6, 3)),
+        ("12 août 2025", (8, 12)),
+        ("15 févr. 2025", (2, 15)),
+        ("2 de enero de 2025", (1, 2)),
+        ("10 set 2025", (9, 10)),
+        ("1 de março de 2025", (3, 1)),
+        ("2025 mei 3", (5, 3)),
+        ("JUN-05-2025", (6, 5)),
+        ("June, 2025", (6, 1)),
+        ("jui 2025", None),  # juin or juillet
+        ("Hund 2025", None),
+        ("Posten, 2025", None),
+    ],
+)
+def test_a_month_is_read_in_the_languages_of_many_gateways(
+    cell: str, day: tuple[int, int] | None
+) -> None:
+    assert moment_of(cell) == (None if day is None else datetime(2025, *day))
+    assert moment_of(f"{cell} 13:05") == (None if day is None else datetime(2025, *day, 13, 5))
+
+
+def test_no_name_of_a_month_begins_as_that_of_another_month() -> None:
+    for number, names in enumerate(MONTHS, 1):
+        for name in names.split():
+            assert moment_of(f"1 {name} 2025") == datetime(2025, number, 1)
 
 
 @given(st.floats())
