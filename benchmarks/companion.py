@@ -146,9 +146,12 @@ def settings(seeds: Sequence[int]) -> Iterator[tuple[Setting, Sequence[str]]]:
     yield Setting(seed=first, test="random"), ("exchange-rates", "weather")
     for fault, fleets in FAULTS.items():
         yield Setting(seed=first, fault=fault), fleets
-    yield Setting("fedclust", first, LONGER), FLEETS
     for seed in others:
-        for method, rounds in product(METHODS, (ROUNDS, LONGER)):
+        yield Setting(seed=seed), FLEETS
+    yield Setting("fedclust", first, LONGER), FLEETS
+    ways = [(method, rounds) for rounds in (LONGER, ROUNDS) for method in METHODS]
+    for (method, rounds), seed in product(ways, others):
+        if (method, rounds) != ("fedavg", ROUNDS):
             yield Setting(method, seed, rounds), FLEETS
     for seed, method, rounds in product(seeds, METHODS, (ROUNDS, LONGER)):
         if (seed, method, rounds) != (first, "fedavg", ROUNDS):
