@@ -18,7 +18,7 @@ import os
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -62,13 +62,7 @@ def flower(python: str, kind: ours.Kind, rounds: int) -> tuple[Cost, dict[str, f
             "server": [server.process.pid],
             "clients": [client.process.pid for client in clients],
         }
-        until(lambda: "warm\n" in server.output, LIMIT_S, server)
-        before = {role: cpu_s_of(pids[role]) for role in ROLES}
-        until(lambda: "measured" in server.output, LIMIT_S, server)
-        used = {role: (cpu_s_of(pids[role]) - before[role]) / rounds for role in ROLES}
-        wall_s = time_of("measured", server.output) - time_of("began", server.output)
-        cost = Cost(wall_s / rounds, sum(used.values()))
-        return cost, {role: 1e3 * seconds for role, seconds in used.items()}
+        return cost_of_a_round(lambda: server.output, server, pids, cpu_s_of, rounds)
 
 
 def superlink(python: str, kind: ours.Kind, rounds: int) -> tuple[Cost, dict[str, float]]:
@@ -106,12 +100,31 @@ def superlink(python: str, kind: ours.Kind, rounds: int) -> tuple[Cost, dict[str
             return times.read_text("utf-8") if times.exists() else ""
 
         pids = {"server": [link.process.pid], "clients": [one.process.pid for one in nodes]}
-        until(lambda: "warm\n" in noted(), LIMIT_S, link)
-        before = {role: cpu_s_of_trees(pids[role]) for role in ROLES}
-        until(lambda: "measured" in noted(), LIMIT_S, link)
-        used = {role: (cpu_s_of_trees(pids[role]) - before[role]) / rounds for role in ROLES}
-        wall_s = time_of("measured", noted()) - time_of("began", noted())
-        return Cost(wall_s / rounds, sum(used.values())), {role: 1e3 * used[role] for role in ROLES}
+        return cost_of_a_round(noted, link, pids, cpu_s_of_trees, rounds)
+
+
+def cost_of_a_round(
+    noted: Callable[[], str],
+    server: Program,
+    pids: Mapping[str, Sequence[int]],
+    cpu_s: Callable[[Sequence[int]], float],
+    rounds: int,
+) -> tuple[Cost, dict[str, float]]:
+    """The cost of one round, and the processor time in ms of server and clients.
+
+    Args:
+        noted: what the server has written of its times.
+        server: whose end ends the wait.
+        pids: of each role.
+        cpu_s: processor time of some of these so far.
+        rounds: that are measured.
+    """
+    until(lambda: "warm\n" in noted(), LIMIT_S, server)
+    before = {role: cpu_s(pids[role]) for role in ROLES}
+    until(lambda: "measured" in noted(), LIMIT_S, server)
+    used = {role: (cpu_s(pids[role]) - before[role]) / rounds for role in ROLES}
+    wall_s = time_of("measured", noted()) - time_of("began", noted())
+    return Cost(wall_s / rounds, sum(used.values())), {role: 1e3 * used[role] for role in ROLES}
 
 
 def time_of(mark: str, output: str) -> float:
