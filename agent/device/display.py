@@ -8,32 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from covey.agent.device.notices import (
-    Connected,
-    CoordinatorRefused,
-    DataChanged,
-    DataFits,
-    DeviceNotice,
-    Disconnected,
-    FleetConnected,
-    FleetDisconnected,
-    FleetNotice,
-    FleetStarted,
-    FrozenOnce,
-    HookFailed,
-    ModelNotKept,
-    ModelRejected,
-    ModelTaken,
-    OfAgent,
-    OrderFailed,
-    Problem,
-    ReportAccepted,
-    Started,
-    StoryLine,
-    StorySoFar,
-    WaitsForCoordinator,
-    WorkStarted,
-)
+from covey.agent.device import notices as n
 from covey.shared.sentences import printable
 from covey.shared.storage import json_text
 
@@ -43,7 +18,7 @@ def time_of_day() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S ")
 
 
-def print_json(notice: DeviceNotice | FleetNotice) -> None:
+def print_json(notice: n.DeviceNotice | n.FleetNotice) -> None:
     """One JSON object per line."""
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.write(json_text.dumps(notice.to_json()) + "\n")
@@ -62,49 +37,51 @@ class DeviceDisplay:
         self._broker = ""  # its address, without password
         self._shown_error = ""  # the latest reason for no connection, until the next connection
 
-    def __call__(self, notice: DeviceNotice) -> None:
+    def __call__(self, notice: n.DeviceNotice) -> None:
         match notice:
-            case Started(agent, federation, broker):
+            case n.Started(agent, federation, broker):
                 self._broker = broker
                 self._show(f"agent {agent} of federation {federation}, broker {broker}")
-            case Connected(broker=broker):
+            case n.Connected(broker=broker):
                 self._show(f"connected to {broker or self._broker}")
                 self._shown_error = ""
-            case Disconnected(why) if why != self._shown_error:
+            case n.Disconnected(why) if why != self._shown_error:
                 self._shown_error = why
                 self._warn(f"no connection to {why}; trying again until it works")
-            case DataFits(samples, test_samples, remark):
+            case n.DataFits(samples, test_samples, remark):
                 remark = f"; {remark}" if remark else ""
                 self._show(
                     f"data fits the task: {samples} training, {test_samples} test samples{remark}"
                 )
-            case DataChanged():
+            case n.DataChanged():
                 self._show("the data has changed; reading it again")
-            case WaitsForCoordinator(why):
+            case n.WaitsForCoordinator(why):
                 self._show(f"waiting: {why}")
-            case Problem(why):
+            case n.Problem(why):
                 self._warn(f"staying out of this run: {why}")
-            case WorkStarted(step, phase):
+            case n.WorkStarted(step, phase):
                 self._show(f"step {step}: {phase}")
-            case OrderFailed(step, why):
+            case n.OrderFailed(step, why):
                 self._warn(f"step {step} failed: {why}")
-            case FrozenOnce(step, samples):
+            case n.FrozenOnce(step, samples):
                 self._show(
                     f"step {step}: frozen layers computed once for {samples} samples; all epochs train on that"
                 )
-            case ReportAccepted(step):
+            case n.ReportAccepted(step):
                 self._show(f"step {step}: report accepted")
-            case CoordinatorRefused(why):
+            case n.CoordinatorRefused(why):
                 self._warn(f"the coordinator refused a report: {why}")
-            case ModelTaken(version=version, path=path, why=why):
+            case n.ModelTaken(version=version, path=path, why=why):
                 self._show(f"model in use: {version}: {why}; {path}")
-            case ModelRejected(version=version, why=why):
+            case n.ModelRejected(version=version, why=why):
                 self._warn(f"model rejected: {version}: {why}")
-            case ModelNotKept(why):
+            case n.ModelNotKept(why):
                 self._warn(f"a new model was not kept: {why}")
-            case HookFailed(why):
+            case n.HookFailed(why):
                 self._warn(f"the command of --on-model failed: {why}")
-            case StorySoFar(lines):
+            case n.Damaged(why) | n.DiskFull(why) | n.WorkerDied(why=why):
+                self._warn(why)
+            case n.StorySoFar(lines):
                 _print_story(lines)
 
     def _show(self, text: str) -> None:
@@ -114,20 +91,22 @@ class DeviceDisplay:
         _print_error(self._stamp() + text)
 
 
-def show_fleet(notice: FleetNotice) -> None:
+def show_fleet(notice: n.FleetNotice) -> None:
     """The notices of a simulated fleet as text: only what concerns the whole fleet, and errors."""
     match notice:
-        case FleetStarted(agents, workers, broker):
+        case n.FleetStarted(agents, workers, broker):
             _print(f"{time_of_day()}{agents} agents, {workers} workers, at {broker}")
-        case FleetDisconnected(why):
+        case n.FleetDisconnected(why):
             _print_error(f"{time_of_day()}no connection to {why}; trying again until it works")
-        case FleetConnected():
+        case n.FleetConnected():
             _print(f"{time_of_day()}connected")
-        case OfAgent(agent, Problem(why)) | OfAgent(agent, OrderFailed(_, why)):
+        case n.OfAgent(
+            agent, n.Damaged(why) | n.DiskFull(why) | n.OrderFailed(_, why) | n.Problem(why)
+        ):
             _print_error(f"{time_of_day()}{agent}: {why}")
 
 
-def _print_story(lines: tuple[StoryLine, ...]) -> None:
+def _print_story(lines: tuple[n.StoryLine, ...]) -> None:
     _print("what happened so far:")
     for line in lines:
         _print(f"  {line.at}  {line.text}")

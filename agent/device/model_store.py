@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from covey.shared.storage.files import SUFFIX, atomic_replace, make_folder, private_folder
+from covey.shared.storage.files import SUFFIX, atomic_replace, discard, make_folder, private_folder
 from covey.shared.wire.framing import CHECKSUM_BYTES
 from covey.shared.wire.messages import Part, digest_of_file
 from covey.shared.wire.parts import Assembler, FileSink, MemorySink, Sink, taken
@@ -113,7 +113,7 @@ class ReceivedModels:
 
     def damaged(self, digest: bytes) -> None:
         """An agent's file of this model is damaged, so ours may be, too. The next part begins it again."""
-        self._path(digest).unlink(missing_ok=True)
+        discard(self._path(digest))
         self._assembler.forget(BROKER, digest)
 
     def keep(self, user: Path, digests: Collection[bytes], now: float) -> None:
@@ -229,8 +229,7 @@ class ModelStore:
         """Whether a base is here that was not, because an earlier run or the owner has left it."""
         if self._bases is None or digest in self._complete:
             return False
-        is_here = self._bases.give(digest, self.path(digest))
-        if is_here:
+        if is_here := self._bases.give(digest, self.path(digest)):
             self._complete.add(digest)
         return is_here
 
@@ -265,7 +264,7 @@ class ModelStore:
 
     def _forget(self, digest: bytes) -> None:
         self._complete.discard(digest)
-        self.path(digest).unlink(missing_ok=True)
+        discard(self.path(digest))
         self._parts.forget(BROKER, digest)
 
     def _sink(self, sender: str, part: Part) -> Sink:
@@ -294,10 +293,8 @@ class Bases:
     def give(self, digest: bytes, target: Path) -> bool:
         """Put a base to a place, as a second name of one file where that is possible. False if it is not here, or damaged."""
         path = self._path(digest)
-        if not path.exists():
-            return False
-        if not _matches_its_name(path):
-            path.unlink(missing_ok=True)
+        if not path.exists() or not _matches_its_name(path):
+            discard(path)
             return False
         path.touch()
         link_or_copy(path, target)
@@ -315,7 +312,7 @@ class Bases:
         for other in sorted(self._folder.glob(f"*{SUFFIX}"), key=_last_use, reverse=True):
             room -= other.stat().st_size
             if room < 0:
-                other.unlink(missing_ok=True)
+                discard(other)
 
     def _path(self, digest: bytes) -> Path:
         return self._folder / f"{digest.hex()}{SUFFIX}"

@@ -32,6 +32,7 @@ from covey.shared.errors import UserError
 from covey.shared.programs.version import version
 from covey.shared.storage.files import (
     append,
+    discard,
     folder_lock,
     obstacle,
     private_folder,
@@ -387,7 +388,7 @@ class Outbox:
         """Remove the files that neither state names."""
         self._synced = self._files
         for name in self._on_disk - self._synced:
-            (self._folder / name).unlink(missing_ok=True)
+            discard(self._folder / name)
         self._on_disk = set(self._synced)
 
     def _contents(self) -> Iterator[Path]:

@@ -106,12 +106,16 @@ class DiskWait:
         self._observer = observer
         self._noticed_at = -FULL_NOTICE_S  # when the latest notice was given
 
-    async def wait(self, why: str) -> None:
-        """Give notice of the obstacle, at most once a minute, and let a little time pass."""
+    def notice(self, why: str) -> None:
+        """Give notice of the obstacle, at most once a minute."""
         now = asyncio.get_running_loop().time()
         if now >= self._noticed_at + FULL_NOTICE_S:
             self._noticed_at = now
             self._observer(DiskFull(f"{why}; this agent waits until then"))
+
+    async def wait(self, why: str) -> None:
+        """Give notice of the obstacle, and let a little time pass."""
+        self.notice(why)
         await asyncio.sleep(FULL_PAUSE_S)
 
 
@@ -360,8 +364,7 @@ class Performer:
         try:
             write_atomically(path, content, durable=self._identity.durable)
         except OSError as error:
-            why = obstacle(error, path.parent)
-            if not why:
-                raise
-            return why
+            if why := obstacle(error, path.parent):
+                return why
+            raise
         return ""

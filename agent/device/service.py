@@ -496,10 +496,10 @@ class Agent:
         try:
             is_complete = store.feed(part, now)
         except OSError as error:  # the session asks the broker for the parts again
-            why = obstacle(error, self.identity.state)
-            if not why:
-                raise
-            raise DecodeError("disk full", why) from None
+            if why := obstacle(error, self.identity.state):
+                self._performer.disk.notice(why)
+                raise DecodeError("disk full", why) from None
+            raise
         if is_complete is None:
             return None
         if not is_complete:

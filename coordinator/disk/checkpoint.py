@@ -24,7 +24,7 @@ from covey.coordinator.disk.space import Room
 from covey.shared.errors import UserError
 from covey.shared.programs.version import version
 from covey.shared.storage import json_text
-from covey.shared.storage.files import make_folder, obstacle, write_atomically
+from covey.shared.storage.files import discard, make_folder, obstacle, write_atomically
 from covey.shared.wire.format import FORMAT, NONE, begun_with_other
 
 S = TypeVar("S")
@@ -227,7 +227,7 @@ class Checkpoint:
     def _sweep(self) -> None:
         for path in self._arrays.glob("*.safetensors"):
             if path.stem not in self._mapped:
-                path.unlink()
+                discard(path)
                 self._sound.discard(path.stem)
 
 

@@ -22,7 +22,7 @@ from covey.coordinator.record import records
 from covey.coordinator.record.audit_trail import FILE as AUDIT_FILE
 from covey.coordinator.record.audit_trail import Trail, head_of
 from covey.coordinator.record.notices import Record
-from covey.shared.storage.files import write_atomically
+from covey.shared.storage.files import discard, write_atomically
 
 if TYPE_CHECKING:
     from covey.extras.dashboard.sketches import ModelSketches
@@ -159,7 +159,7 @@ class Store:
             self.reports.drop(step)
         self._steps_over.clear()
         for path in self._useless:
-            path.unlink(missing_ok=True)
+            discard(path)
         self._useless.clear()
 
     def _ends(self) -> Ends:

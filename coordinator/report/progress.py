@@ -15,7 +15,7 @@ from covey.coordinator.record import notices
 from covey.coordinator.view.lines import TimeLeft, phase_line
 from covey.coordinator.view.words import duration_text, epsilons, sizes_text
 from covey.shared.numerics.measures import measured
-from covey.shared.sentences import some
+from covey.shared.sentences import counted, some
 
 NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 WARNS = "yellow"  # the style of a warning
@@ -40,6 +40,7 @@ class ProgressBar:
         self._time_left = TimeLeft()
         self._sizes: Mapping[str, int] = {}  # of the groups, as they were shown last
         self._evaluated = ""  # the newest evaluation: the next line that is not one follows it
+        self._is_down = False  # the link to the broker
         self._warned: set[str] = set()  # remarks that were shown, at most MAX_REMARKS
 
     def __repr__(self) -> str:
@@ -86,7 +87,17 @@ class ProgressBar:
             case notices.ModelsNotPublished(why=why):
                 self._warn(f"the models were not published to devices: {why}")
             case notices.LinkDown(why=why):
+                self._is_down = True
                 self._warn(f"broker: {why}; trying again")
+            case notices.LinkUp() if self._is_down:
+                self._is_down = False
+                self._say("broker: connected again")
+            case (
+                notices.DiskRemark(why) | notices.ReportDamaged(why) | notices.ProcessFrozen(_, why)
+            ):
+                self._warn(why)
+            case notices.LinesLost(lines):
+                self._warn(f"the record lacks {counted(lines, 'line')} that the checkpoint knows")
             case notices.AggregatorUp(shard=shard):
                 self._say(f"the aggregator of broker {shard} is online")
             case notices.AggregatorDown(shard=shard):

@@ -16,7 +16,7 @@ from typing import Any
 from covey.extras.in_use.kept_versions import Figure, Version, is_better
 from covey.shared.errors import UserError
 from covey.shared.storage import json_text
-from covey.shared.storage.files import SUFFIX, private_folder, write_atomically
+from covey.shared.storage.files import SUFFIX, discard, private_folder, write_atomically
 from covey.shared.wire.documents import IN_USE
 
 INDEX = "in_use.json"
@@ -214,7 +214,7 @@ class ModelDir:
         named = {one.version.file for one in kept if one is not None}
         for path in self.folder.glob(f"*{SUFFIX}"):
             if path.name not in named:
-                path.unlink(missing_ok=True)
+                discard(path)
 
 
 def _staying(in_use: Kept, earlier: Sequence[Kept], runs: int) -> tuple[Kept, ...]:

@@ -50,13 +50,18 @@ def atomic_replace(
             sync(temporary)
         temporary.replace(path)
     except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+        discard(temporary)
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     if durable and name_durable:
         sync_folder(path.parent)
+
+
+def discard(path: Path) -> None:
+    """Remove a file that nobody needs. One that cannot be removed stays: no program ends for it."""
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def write_atomically(
@@ -216,6 +221,8 @@ def obstacle(error: OSError, folder: Path | str) -> str:
     """
     if error.errno == errno.ENOENT and not Path(folder).exists():
         return f"{folder} no longer exists; put it back"
+    if isinstance(error, PermissionError) and not os.access(folder, os.W_OK):
+        return f"this user may not write to {folder}; allow it again"
     return _OBSTACLES.get(error.errno or 0, "").format(folder)
 
 

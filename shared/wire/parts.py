@@ -8,7 +8,6 @@ An idle agent imports this module, so it needs neither numpy nor torch.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from covey.shared.errors import DecodeError
-from covey.shared.storage.files import naming, write_at
+from covey.shared.storage.files import discard, naming, write_at
 from covey.shared.wire.messages import DIGEST_BYTES, Part
 
 # finished contents that are remembered per sender, in case one of their parts comes late
@@ -164,7 +163,7 @@ class FileSink:
         return self._hash.digest()
 
     def discard(self) -> None:
-        self.path.unlink(missing_ok=True)
+        discard(self.path)  # what cannot be deleted now is deleted with the spool
 
     def content(self) -> bytes:
         return self.path.read_bytes()
@@ -383,8 +382,7 @@ class Assembler:
 
     def _give_up(self, sender: str, digest: bytes) -> None:
         partial = self._pop(sender, digest)
-        with contextlib.suppress(OSError):  # what cannot be deleted now is deleted with the spool
-            partial.sink.discard()
+        partial.sink.discard()
 
     def _pop(self, sender: str, digest: bytes) -> _Partial:
         """A content that is incomplete no longer, and is charged no longer."""

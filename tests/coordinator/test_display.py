@@ -16,10 +16,13 @@ from covey.coordinator.record.notices import (
     AgentExcluded,
     BrokerReady,
     ControlReceived,
+    LinesLost,
     LinkDown,
+    LinkUp,
     ModelChosen,
     Notice,
     PhaseFolded,
+    ReportIgnored,
     ReportRefused,
     RoundVoid,
     WorkFailed,
@@ -29,6 +32,7 @@ from covey.coordinator.report.tables import labels, results
 from covey.coordinator.view.printed import divided, results_table, show, show_words
 from covey.coordinator.view.table import Table, columns_of
 from covey.coordinator.view.words import epsilons
+from tests.coordinator.test_notices import EXAMPLES
 
 ODD = "[/odd]/one.csv [red]:smile:"
 ROW = {
@@ -84,6 +88,35 @@ def test_a_notice_is_printed_without_interpreting_markup(notice: Notice) -> None
     with ProgressBar(plain, 3) as progress:
         progress(notice)
     assert ODD in text.getvalue()
+
+
+SOUND = [notice for notice, _ in EXAMPLES if getattr(notice, "why", "")]
+
+
+@pytest.mark.parametrize("notice", SOUND, ids=lambda notice: type(notice).__name__)
+def test_a_notice_with_a_reason_is_shown(notice: Notice) -> None:
+    """A disk that was full, a damaged report and a process that stood still were not. Reports that nobody waits for
+    may be thousands: `coordinator status` has their number.
+    """
+    plain, text = console()
+    with ProgressBar(plain, 3) as progress:
+        progress(notice)
+    assert (vars(notice)["why"] in text.getvalue()) == (not isinstance(notice, ReportIgnored))
+
+
+def test_lines_that_the_record_lacks_are_counted() -> None:
+    plain, text = console()
+    with ProgressBar(plain, 3) as progress:
+        progress(LinesLost(4))
+    assert "the record lacks 4 lines" in text.getvalue()
+
+
+def test_a_link_that_is_back_is_named_once_and_at_the_start_it_is_not() -> None:
+    plain, text = console()
+    with ProgressBar(plain, 3) as progress:
+        for notice in (LinkUp(), LinkDown("refused"), LinkDown("refused"), LinkUp(), LinkUp()):
+            progress(notice)
+    assert text.getvalue().count("connected again") == 1
 
 
 def test_tensors_that_do_not_train_are_named_at_the_start() -> None:

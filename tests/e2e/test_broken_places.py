@@ -11,7 +11,9 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,7 +156,34 @@ def piped(*command: str) -> subprocess.Popen[str]:
     """A program whose output is no file, which a limit of files would cut, too."""
     line = [sys.executable, "-m", *command]
     both = subprocess.STDOUT
-    return subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=both, text=True)
+    return subprocess.Popen(
+        line, cwd=ROOT, stdout=subprocess.PIPE, stderr=both, text=True, preexec_fn=as_any_user
+    )
+
+
+@contextmanager
+def at_work(folder: Path) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """An agent with its state in `agent`, and a coordinator with its run in `coordinator`, which has begun."""
+    task = {**TASK, "init": start_file(folder, TASK)}
+    rounds = {"count": 1000, "start_agents": 1, "quorum": 1}
+    scene = {**SCENARIO, "task": task, "strategy": {"name": "fedavg"}, "rounds": rounds}
+    (folder / "scenario.yaml").write_text(yaml.safe_dump(scene))
+    port, run = free_port(), folder / "coordinator"
+    reach = ["--broker", f"mqtt://127.0.0.1:{port}"]
+    with mosquitto(folder, port):
+        own = ["--id", "pi-1", "--data", str(data(folder, 1)), "--state", str(folder / "agent")]
+        line = ["covey.coordinator.cli", "run", str(folder / "scenario.yaml"), *reach]
+        programs = {
+            "agent": piped("covey.agent.cli", "start", *own, *reach),
+            "coordinator": piped(*line, "--out", str(run), "--json"),
+        }
+        try:
+            until(lambda: rows(run))
+            yield programs
+        finally:
+            for this in programs.values():
+                this.kill()
+                this.communicate()
 
 
 @pytest.mark.whole
@@ -164,30 +193,44 @@ def piped(*command: str) -> subprocess.Popen[str]:
 def test_a_running_program_that_no_waiting_can_help_ends_with_one_message(
     tmp_path: Path, victim: str
 ) -> None:
-    task = {**TASK, "init": start_file(tmp_path, TASK)}
-    rounds = {"count": 1000, "start_agents": 1, "quorum": 1}
-    scene = {**SCENARIO, "task": task, "strategy": {"name": "fedavg"}, "rounds": rounds}
-    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(scene))
-    port, run, state = free_port(), tmp_path / "run", tmp_path / "state"
-    reach = ["--broker", f"mqtt://127.0.0.1:{port}"]
-    with mosquitto(tmp_path, port):
-        own = ["--id", "pi-1", "--data", str(data(tmp_path, 1)), "--state", str(state), *reach]
-        line = ["covey.coordinator.cli", "run", str(tmp_path / "scenario.yaml"), *reach]
-        programs = {
-            "agent": piped("covey.agent.cli", "start", *own),
-            "coordinator": piped(*line, "--out", str(run), "--json"),
-        }
+    with at_work(tmp_path) as programs:
         ends = programs.get(victim, programs["agent"])
-        try:
-            until(lambda: rows(run))
-            process = psutil.Process(ends.pid)
-            limited = process.children() if victim == "worker" else [process]
-            for one in limited:
-                one.rlimit(psutil.RLIMIT_FSIZE, (16, 16))
-            said, _ = ends.communicate(timeout=60)
-        finally:
-            for this in programs.values():
-                this.kill()
-                this.communicate()
+        process = psutil.Process(ends.pid)
+        limited = process.children() if victim == "worker" else [process]
+        for one in limited:
+            one.rlimit(psutil.RLIMIT_FSIZE, (16, 16))
+        said, _ = ends.communicate(timeout=60)
     is_one_message(said, tmp_path, errno.EFBIG)
     assert ends.returncode == 2
+
+
+def set_modes(folder: Path, mode: int) -> None:
+    for place in (folder, *(one for one in folder.rglob("*") if one.is_dir())):
+        place.chmod(mode)
+
+
+@pytest.mark.whole
+@pytest.mark.broker
+@needs_mosquitto
+@pytest.mark.parametrize("victim", ["coordinator", "agent"])
+def test_a_running_program_whose_folder_is_closed_waits_until_it_is_open_again(
+    tmp_path: Path, victim: str
+) -> None:
+    """Before, it ended: a change of rights at 3 am cost the run, and the device."""
+    with at_work(tmp_path) as programs:
+        run = tmp_path / "coordinator"
+        set_modes(tmp_path / victim, 0o500)
+        until(lambda: stands_still(run))
+        before = len(rows(run))
+        assert programs[victim].poll() is None
+        set_modes(tmp_path / victim, 0o700)
+        until(lambda: len(rows(run)) > before + 10)
+        programs[victim].terminate()
+        said, _ = programs[victim].communicate(timeout=60)
+    assert "this user may not write to" in said
+
+
+def stands_still(run: Path) -> bool:
+    before = len(rows(run))
+    time.sleep(2)
+    return len(rows(run)) == before

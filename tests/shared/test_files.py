@@ -89,6 +89,7 @@ def test_a_durable_folder_is_named_on_the_disk_by_each_folder_above_it(
         (errno.EMFILE, "this process has no descriptor left"),
         (errno.ENFILE, "this machine has no descriptor left"),
         (errno.EACCES, ""),
+        (errno.EIO, ""),
         (errno.ENOENT, ""),
     ],
 )
@@ -98,6 +99,16 @@ def test_a_program_waits_for_what_a_person_can_put_right(
     found = files.obstacle(OSError(number, "why"), tmp_path)
     assert why in found
     assert bool(found) == bool(why)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
+def test_a_program_waits_for_a_folder_that_was_closed_and_for_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """An own training that may not read a file of its own has failed."""
+    assert not files.obstacle(OSError(number, "why"), tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    assert "may not write" in files.obstacle(OSError(number, "why"), tmp_path)
 
 
 def test_a_program_waits_for_a_folder_that_was_moved_away(tmp_path: Path) -> None:
