@@ -70,6 +70,11 @@ class Published:
 class Hall(Floor):
     """A floor whose devices keep models, with two runs that are over."""
 
+    def __init__(self, folder: Path, devices: int, delay_s: float) -> None:
+        super().__init__(folder, devices)
+        for link in self.links.values():
+            link.delay_s = delay_s
+
     async def start_device(self, name: str, *more: str, bent: Sequence[str] = ()) -> None:
         models = ("--model-dir", str(self.folder / f"models-{name}"))
         await super().start_device(name, *models, *more, bent=bent)
@@ -277,7 +282,7 @@ def table(night: Night, agents: int, rounds: int) -> str:
 
 
 async def campaign(options: argparse.Namespace, out: Path) -> int:
-    hall = Hall(out / "site", options.agents)
+    hall = Hall(out / "site", options.agents, options.delay)
     async with hall:
         await calm(hall)
         night = Night(hall, options)
@@ -316,6 +321,9 @@ def main() -> int:
     parser.add_argument("--agents", type=int, default=15)
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two faults")
     parser.add_argument("--publish", type=float, default=240.0, help="seconds between two versions")
+    parser.add_argument(
+        "--delay", type=float, default=0.0, help="seconds of each packet on a device's link"
+    )
     parser.add_argument("--only", default="", help="faults whose names have this pattern")
     parser.add_argument(
         "--patience", type=float, default=PATIENCE_S, help="seconds for a name, and for an end"

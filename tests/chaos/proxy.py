@@ -41,6 +41,7 @@ class Proxy:
 
     port: int
     upstream: int
+    delay_s: float = 0.0  # of each packet, as in a mobile network
     counts: Counter[str] = field(default_factory=Counter)
     _open: set[Connection] = field(default_factory=set)
     _stalled: dict[Party, asyncio.Event] = field(default_factory=dict)
@@ -154,6 +155,7 @@ class Proxy:
             if connection.of(party):
                 self.counts["stall"] += 1
                 await gate.wait()
+        await asyncio.sleep(self.delay_s)
         again_s = RESEND_S
         while self._dice.random() < self._lost:
             self.counts["lost"] += 1
