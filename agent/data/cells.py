@@ -125,7 +125,7 @@ class BadCells:
         for cell in self._first:
             lines.append(f"{cell.described()};")
         if self.count > named:
-            lines.append(f"in all: {self._counted()}")
+            lines.append(f"in all: {self._counted()};")
         lines += dict.fromkeys(cell.advice for cell in self._first)
         return DataError(
             "\n  ".join(lines),
