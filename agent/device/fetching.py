@@ -221,10 +221,10 @@ class Fetching:
         if self._waits == STALLS_TO_SHOW:
             actions.append(
                 Notify(
-                    f"step {self.step}: the order has arrived, and the broker sends no part of its model, although it was "
-                    f"asked {STALLS_TO_SHOW} times. Either the connection is slow, or the broker drops what is large (message_size_limit) "
-                    "or not allowed, or its nodes do not share retained messages (RabbitMQ): name all of them to "
-                    "`broker doctor`, and use one node for all agents"
+                    f"step {self.step}: the order has arrived, and no part of its model, although the broker was asked "
+                    f"{STALLS_TO_SHOW} times. Either the disk here takes nothing (another line has the reason), or the connection "
+                    "is slow, or the broker drops what is large (message_size_limit) or not allowed, or its nodes do not share "
+                    "retained messages (RabbitMQ): name all of them to `broker doctor`, and use one node for all agents"
                 )
             )
         return actions

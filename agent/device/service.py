@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import shutil
 import time
@@ -430,7 +431,8 @@ class Agent:
         free = None
         if Promise.OWNED not in self._promises:
             with contextlib.suppress(OSError):
-                free = shutil.disk_usage(self.identity.state).free
+                state = self.identity.state
+                free = shutil.disk_usage(state).free if os.access(state, os.W_OK) else 0
         until = getattr(self._link, "certificate_until", None)
         known = [end for end in (self._certificate, until) if end is not None]
         self._happens(e.VitalsSeen(free, min(known, default=None)))

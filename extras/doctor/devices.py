@@ -144,6 +144,8 @@ def _ends(devices: tuple[str, ...], end: float, now: float, command: str) -> Ite
 
 # -- one device by itself --------------------------------------------------------------------------------------------
 
+TAKES_NOTHING = "its disk takes nothing: it is full, read-only, or closed to the agent's user"
+ITS_DISK = "look at its disk and its log; the agent continues by itself"
 MEMORY = re.compile(r"\bmemory\b|\bMiB\b|largest_.*_mb", re.IGNORECASE)
 
 
@@ -151,10 +153,10 @@ def _of_its_own(agent: str, status: AgentStatus) -> Iterator[Odd]:
     if status.twins:
         what = "another program uses its id"
         yield Odd((agent,), "twin id", what, "give one of them another --id", status.clock)
-    if status.disk_free is not None and status.disk_free < LEAST_FREE:
-        what = f"{megabytes(status.disk_free)} free on its disk"
+    if (free := status.disk_free) is not None and free < LEAST_FREE:
+        what = f"{megabytes(free)} free on its disk" if free else TAKES_NOTHING
         command = "free room there; the agent continues by itself"
-        yield Odd((agent,), "disk", what, command, status.clock)
+        yield Odd((agent,), "disk", what, command if free else ITS_DISK, status.clock)
     if status.model is not None and FELL in status.model.note:
         what = f"its model in use{FELL}{status.model.note.partition(FELL)[2]}"
         yield to_check(agent, "figure", what)

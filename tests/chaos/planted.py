@@ -45,6 +45,7 @@ HEADER = ["time", "temperature", "vibration", "current", "state"]
 CALM_S, NAMED_S, ENDED_S = 900.0, 300.0, 300.0  # on a machine that others use too
 LEARNS = ("--learner", "numpy", "--threads", "1")
 DAY_S = 86_400
+READY_S = 10.0  # until an agent that was started is at work
 
 Row = list[str]
 Change = Callable[[list[Row]], list[Row]]
@@ -335,14 +336,35 @@ async def _twin(floor: Floor, device: str) -> None:
 
 
 async def _full_disk(floor: Floor, device: str) -> None:
+    await _on_a_disk(floor, device, "24m")
+
+
+async def _read_only_disk(floor: Floor, device: str) -> None:
+    """As a memory card that has failed."""
+    await _on_a_disk(floor, device, "2g")
+    await asyncio.sleep(READY_S)
+    for _ in range(100):
+        if not await _mounted("-o", "remount,ro", str(floor.home / device)):
+            return
+        await asyncio.sleep(0.1)  # a file was open
+    raise Broken("the disk could not be made read-only")
+
+
+async def _on_a_disk(floor: Floor, device: str, size: str) -> None:
+    """Start the agent again, with its state on a disk of its own."""
     await floor.end_device(device)
     place = floor.home / device
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
-    words = ("mount", "-t", "tmpfs", "-o", "size=24m,mode=700", "tmpfs", str(place))
-    if await (await asyncio.create_subprocess_exec(*words)).wait():
+    if await _mounted("-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", str(place)):
         raise Broken("no disk of its own could be mounted: this needs root")
     await floor.start_device(device)
+
+
+async def _mounted(*words: str) -> int:
+    """The exit code of `mount`."""
+    quiet = asyncio.subprocess.DEVNULL
+    return await (await asyncio.create_subprocess_exec("mount", *words, stderr=quiet)).wait()
 
 
 async def _more_disk(floor: Floor, device: str) -> None:
@@ -463,6 +485,7 @@ FAULTS: tuple[Fault, ...] = (
     started("its owner forbids two epochs", OUT, "--limit", "max_epochs=1"),
     started("too little memory", OUT, "--memory-limit", "60M"),
     Fault("a full disk", ("disk",), _full_disk, _more_disk),
+    Fault("a read-only disk", ("disk",), _read_only_disk, _more_disk),
     Fault("another federation", ("federation",), _elsewhere, _home),
     Fault("kill -9 of the coordinator", ("coordinator",), _coordinator_killed, _resumed, COORDINATOR),
     Fault("the coordinator was stopped", ("coordinator",), _coordinator_stopped, _resumed, COORDINATOR),

@@ -162,8 +162,10 @@ def piped(*command: str) -> subprocess.Popen[str]:
 
 
 @contextmanager
-def at_work(folder: Path) -> Iterator[dict[str, subprocess.Popen[str]]]:
-    """An agent with its state in `agent`, and a coordinator with its run in `coordinator`, which has begun."""
+def at_work(folder: Path) -> Iterator[tuple[dict[str, subprocess.Popen[str]], list[str]]]:
+    """An agent with its state in `agent`, and a coordinator with its run in `coordinator`, which has begun; with the words that
+    name their broker.
+    """
     task = {**TASK, "init": start_file(folder, TASK)}
     rounds = {"count": 1000, "start_agents": 1, "quorum": 1}
     scene = {**SCENARIO, "task": task, "strategy": {"name": "fedavg"}, "rounds": rounds}
@@ -179,7 +181,7 @@ def at_work(folder: Path) -> Iterator[dict[str, subprocess.Popen[str]]]:
         }
         try:
             until(lambda: rows(run))
-            yield programs
+            yield programs, reach
         finally:
             for this in programs.values():
                 this.kill()
@@ -193,7 +195,7 @@ def at_work(folder: Path) -> Iterator[dict[str, subprocess.Popen[str]]]:
 def test_a_running_program_that_no_waiting_can_help_ends_with_one_message(
     tmp_path: Path, victim: str
 ) -> None:
-    with at_work(tmp_path) as programs:
+    with at_work(tmp_path) as (programs, _):
         ends = programs.get(victim, programs["agent"])
         process = psutil.Process(ends.pid)
         limited = process.children() if victim == "worker" else [process]
@@ -217,17 +219,26 @@ def test_a_running_program_whose_folder_is_closed_waits_until_it_is_open_again(
     tmp_path: Path, victim: str
 ) -> None:
     """Before, it ended: a change of rights at 3 am cost the run, and the device."""
-    with at_work(tmp_path) as programs:
+    with at_work(tmp_path) as (programs, reach):
         run = tmp_path / "coordinator"
         set_modes(tmp_path / victim, 0o500)
         until(lambda: stands_still(run))
         before = len(rows(run))
         assert programs[victim].poll() is None
+        doctor = [sys.executable, "-m", "covey.coordinator.cli", "doctor", *reach]
+        until(lambda: NAMED[victim] in " ".join(run_of(doctor).split()))
         set_modes(tmp_path / victim, 0o700)
         until(lambda: len(rows(run)) > before + 10)
         programs[victim].terminate()
         said, _ = programs[victim].communicate(timeout=60)
     assert "this user may not write to" in said
+
+
+NAMED = {"coordinator": "it waits for its disk", "agent": "its disk takes nothing"}
+
+
+def run_of(command: list[str]) -> str:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
 
 
 def stands_still(run: Path) -> bool:

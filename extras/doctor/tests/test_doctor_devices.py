@@ -78,6 +78,7 @@ def test_room_on_disks() -> None:
     odd = one(disk_free=(512 << 20) - 1)
     assert (odd.who, odd.kind, odd.what, odd.since) == ("gw-1", "disk", "537 MB free on its disk", NOW - 5)  # fmt: skip
     assert odd_about(disk_free=512 << 20) == []
+    assert "full, read-only, or closed" in one(disk_free=0).what
     assert devices.megabytes(1e9) == "1.0 GB"
 
 
