@@ -17,18 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from covey.agent.device import events as e
+from covey.agent.device import notices as n
 from covey.agent.device.fetching import is_exchange
 from covey.agent.device.identity import Identity
 from covey.agent.device.model_store import ModelStore
-from covey.agent.device.notices import (
-    Damaged,
-    DataFits,
-    DeviceObserver,
-    DiskFull,
-    FrozenOnce,
-    OrderFailed,
-    WorkerDied,
-)
 from covey.agent.device.outbox import Outbox
 from covey.agent.kept import privacy_account
 from covey.agent.policy import OF_THE_OWNER, TAKES_MORE, OwnersRules, chosen_rows
@@ -102,7 +94,7 @@ def of_work(order: OrderMessage) -> OrderMessage:
 class DiskWait:
     """Waits for a disk that cannot be written to, and lets a person know about it from time to time."""
 
-    def __init__(self, observer: DeviceObserver) -> None:
+    def __init__(self, observer: n.DeviceObserver) -> None:
         self._observer = observer
         self._noticed_at = -FULL_NOTICE_S  # when the latest notice was given
 
@@ -111,7 +103,7 @@ class DiskWait:
         now = asyncio.get_running_loop().time()
         if now >= self._noticed_at + FULL_NOTICE_S:
             self._noticed_at = now
-            self._observer(DiskFull(f"{why}; this agent waits until then"))
+            self._observer(n.DiskFull(f"{why}; this agent waits until then"))
 
     async def wait(self, why: str) -> None:
         """Give notice of the obstacle, and let a little time pass."""
@@ -129,7 +121,7 @@ class DeviceParts:
     store: ModelStore  # where models come from
     deployed: ModelStore | None  # models that were published for use; None if it keeps none
     keeper: Keeper | None  # names the model that the device uses; None if it keeps none
-    observer: DeviceObserver  # receives notices
+    observer: n.DeviceObserver  # receives notices
 
 
 @dataclass(frozen=True)
@@ -194,7 +186,7 @@ class Performer:
         remarks = [f"the task {one}" for one in chosen_rows(task).values()]
         if found.detail:
             remarks.append(f"left out without a word to the coordinator: {found.detail}")
-        self._observer(DataFits(found.samples, found.test_samples, "; ".join(remarks)))
+        self._observer(n.DataFits(found.samples, found.test_samples, "; ".join(remarks)))
         return e.Inspected(task_digest, found.samples, found.test_samples, tuple(found.labels))
 
     async def _first_call(self, job: WorkerJob[A]) -> A | Failure:
@@ -234,15 +226,15 @@ class Performer:
         """Put the report of an order into the outbox."""
         order, answer = done.order, done.answer
         if isinstance(answer, BadModel):
-            self._observer(Damaged(self._store.remove(answer.digest)))
+            self._observer(n.Damaged(self._store.remove(answer.digest)))
             return e.ModelDamaged(answer.digest)
         if isinstance(answer, Failure):
-            self._observer(OrderFailed(order.step, answer.in_full))
+            self._observer(n.OrderFailed(order.step, answer.in_full))
             return e.WorkerGone(order.step, answer.why)
         if answer.failed:
-            self._observer(OrderFailed(order.step, answer.failed))
+            self._observer(n.OrderFailed(order.step, answer.failed))
         if answer.frozen_once:
-            self._observer(FrozenOnce(order.step, answer.frozen_once))
+            self._observer(n.FrozenOnce(order.step, answer.frozen_once))
         if self._keeper is not None:
             self._keeper.settle(answer.kept)
         assert order.work is not None  # noqa: S101 - only work makes a report
@@ -278,7 +270,7 @@ class Performer:
         """Take a published model over if it is good enough."""
         deployment, answer = judged.deployment, judged.answer
         if isinstance(answer, BadModel):
-            self._observer(Damaged(store.remove(answer.digest)))
+            self._observer(n.Damaged(store.remove(answer.digest)))
             return e.DeployedModelDamaged(answer.digest)
         if isinstance(answer, Failure):  # the next start tries again
             keeper.settle(answer)
@@ -317,7 +309,7 @@ class Performer:
             answer = await self._call(replace(self._job(order), lost=lost), weight=weight)
             match answer:
                 case BadMemory():
-                    self._observer(Damaged(self._outbox.set_memory_aside()))
+                    self._observer(n.Damaged(self._outbox.set_memory_aside()))
                 case BadDisk(why=why, waits=True):
                     await self.disk.wait(why)
                 case BadDisk(why=why):
@@ -353,7 +345,7 @@ class Performer:
         try:
             return await self._pool.call(job, weight=weight)
         except WorkerLost as error:
-            self._observer(WorkerDied(job.called, f"{error}; the job is done again"))
+            self._observer(n.WorkerDied(job.called, f"{error}; the job is done again"))
         try:
             return await self._pool.call(job, weight=weight)
         except WorkerLost as error:

@@ -86,11 +86,18 @@ class Whole:
 
 
 @dataclass(frozen=True)
+class Known:
+    """The status with the numbers of samples has left, or the link is lost and the next one begins with it."""
+
+    taken: bool
+
+
+@dataclass(frozen=True)
 class Written:
     """The disk can be written to again."""
 
 
-Item = Incoming | Begin | Stop | Whole | Written | Done | JudgedForUse | e.Event
+Item = Incoming | Begin | Stop | Whole | Known | Written | Done | JudgedForUse | e.Event
 
 
 async def _at_once(order: OrderMessage) -> None:
@@ -205,7 +212,9 @@ class Agent:
         self._effects: list[Effect] = []  # of the item that is handled now
         self._waiting = Waiting()
         self._watch_at: float | None = None  # when to look at data and conditions; None: never
-        self._is_inspected = asyncio.Event()  # cleared while the data is compared with a task
+        # cleared while the data is compared with a task, and until the broker has the status with the number of samples
+        self._is_inspected = asyncio.Event()
+        self._has_inspected = False  # and that status is next
         self._just_written = 0  # step of a report that was written and not sent yet; 0 for none
         self._is_flushing = False  # the outbox waits for room
         self._is_inspected.set()
@@ -310,6 +319,9 @@ class Agent:
         finally:
             self._events = None
             self.outbox.holds = False
+        if self._has_inspected:  # others know the numbers
+            self._has_inspected = False
+            self._is_inspected.set()
         if self._ends or self.session.state is WorkState.IDLE:
             self.outbox.flush()
         if self.outbox.unwritten and not self._is_flushing:
@@ -346,6 +358,8 @@ class Agent:
                         self._happens(event)
             case Done() if self._performer.has_more_than_known(item):
                 self._read_data_again()
+                self._effects.append(Start(WORK, partial(self._once_inspected, item.known())))
+            case Done() if not self._is_inspected.is_set():
                 self._effects.append(Start(WORK, partial(self._once_inspected, item)))
             case Done(order):
                 event = self._performer.settle(item)
@@ -367,6 +381,8 @@ class Agent:
                 else:
                     self._observer(n.Damaged(self.outbox.set_report_aside()))
                     self._happens(e.OutboxDamaged(step))
+            case Known():
+                self._is_inspected.set()
             case Written():
                 self._is_flushing = False
                 self._observer(n.DiskFull("the disk can be written to again"))
@@ -388,7 +404,7 @@ class Agent:
             case e.Sent(step, whole):
                 self._observer(n.ReportSent(step, whole))
             case e.Inspected():
-                self._is_inspected.set()
+                self._has_inspected = True
 
     def _begin(self, now: float) -> None:
         for why in [*self.outbox.damaged, *self.store.damaged]:
@@ -522,7 +538,9 @@ class Agent:
             case e.PublishStatus(status):
                 dated = status.model_copy(update={"clock": round(time.time(), 3)})
                 payload = cleared_status(dated, self._promises).to_bytes()
-                effects.append(Publish([(self._status_topic, payload)]))
+                then = Known if self._has_inspected else None
+                self._has_inspected = False
+                effects.append(Publish([(self._status_topic, payload)], then=then))
             case e.Inspect(task, task_digest, batch):
                 self._is_inspected.clear()
                 inspect = self._performer.inspect
@@ -609,7 +627,7 @@ class Agent:
     async def _once_inspected(self, done: Done) -> Done:
         """The work, once others know of samples that came while it was done: they refuse a report with more."""
         await self._is_inspected.wait()
-        return done.known()
+        return done
 
     def _adopt(self, deployment: Deployment, clusters: tuple[int, ...]) -> None:
         keeper, store = self.keeper, self._deployed

@@ -6,15 +6,7 @@ import time
 from collections.abc import Sequence
 
 from covey.coordinator.engine.events import Joined, Left, LinkBack, LinkLost
-from covey.coordinator.record.notices import (
-    AgentExcluded,
-    AgentLeft,
-    LinkDown,
-    LinkUp,
-    Notice,
-    ShardDown,
-    ShardUp,
-)
+from covey.coordinator.record import notices
 from covey.coordinator.run.effects import Effect, SendModel, SendOrder
 from covey.coordinator.serve import publisher
 from covey.coordinator.serve.desk import ORDERS, STATUS, Desk, apart, happen, orders_of
@@ -68,14 +60,14 @@ def left(desk: Desk, agent: str, now: float) -> list[Effect]:
     """Effects of the fact that an agent is not heard because it floods: it counts as offline until it is heard again."""
     why = f"it sent far more than it could need, and is not heard for {AWAY_S:g} s"
     desk.run.audit.blame("left", agent, why)
-    observe_peer(desk, AgentLeft(agent, why), now)
+    observe_peer(desk, notices.AgentLeft(agent, why), now)
     desk.intake.drop_statuses(agent)
     desk.intake.roll_at = now  # others may have been missed in the flood
     # it may have left before with a status, and no round waits for what is not heard
     return [*unreachable(desk, [agent], now), *happen(desk, Left(agent, at_once=True), now=now)]
 
 
-def observe_peer(desk: Desk, notice: Notice, now: float) -> None:
+def observe_peer(desk: Desk, notice: notices.Notice, now: float) -> None:
     """Show what a peer has caused; of a flood only the first notices of each minute."""
     if desk.flood.admit("", "", now):
         desk.effects.append(Show(notice))
@@ -111,7 +103,7 @@ def _seen(
         # its program may have changed
         (members.readers.add if status.brief else members.readers.discard)(agent)
     if status.problem and status.online:
-        observe_peer(desk, AgentExcluded(agent, status.problem), now)
+        observe_peer(desk, notices.AgentExcluded(agent, status.problem), now)
     is_here = status.online and not retained
     if is_here:
         desk.silent.heard(agent)
@@ -156,12 +148,12 @@ class Connections:
         desk.heard = 0
         desk.own_status.call_roll_on(shard)
         if desk.shards > 1:
-            desk.effects.append(Show(ShardUp(shard, up.broker)))
+            desk.effects.append(Show(notices.ShardUp(shard, up.broker)))
             desk.silent.back(shard, now)
             desk.show.lost(now)
         if is_first:
             desk.silent.first_back(now)
-            desk.effects.append(Show(LinkUp()))
+            desk.effects.append(Show(notices.LinkUp()))
         topics = desk.topics
         filters = [
             topics.every_status,
@@ -184,12 +176,12 @@ class Connections:
         self._aggregators.lost(shard)
         if desk.shards > 1:
             agents = desk.placement.online_on(shard)
-            desk.effects.append(Show(ShardDown(shard, down.why, len(agents))))
+            desk.effects.append(Show(notices.ShardDown(shard, down.why, len(agents))))
             desk.silent.lost(shard, agents, now)
         if self._served:
             return []
         desk.silent.all_lost()
-        desk.effects.append(Show(LinkDown(down.why)))
+        desk.effects.append(Show(notices.LinkDown(down.why)))
         return happen(desk, LinkLost(), now=now)
 
     def retained_again(self, shard: int) -> list[Effect]:
