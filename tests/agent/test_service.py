@@ -597,7 +597,7 @@ def test_data_that_changed_just_before_the_work_is_compared_first(tmp_path: Path
 def test_others_know_of_samples_that_came_during_the_work_before_its_report_arrives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lag_s: float
 ) -> None:
-    """Where a link is slow, statuses wait their turn: a report that overtook one was refused, and its device soon in quarantine."""
+    """On a slow link statuses wait their turn: a report that overtook one was refused, and its device soon in quarantine."""
 
     class Grows(FakePool):
         """A sensor writes ten rows between two looks at the data."""

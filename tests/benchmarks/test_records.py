@@ -25,6 +25,7 @@ from benchmarks import (
     privacy,
     secure_steady,
     tried,
+    vote_liars,
 )
 from benchmarks.torch_runs import TIMES, bent
 from covey.extras.private.private_sums import epsilon
@@ -67,6 +68,7 @@ BOOKS: dict[str, Callable[[], Iterable[str]]] = {
         outliers.table(cells(outliers.OUT)),
         *(choosing_k.table(first, found) for first, found in read(choosing_k.OUT).items()),
     ],
+    "judged.md": lambda: [vote_liars.table(cells(vote_liars.OUT))],
     "tried.md": lambda: [tried.page(cells(tried.OUT))],
     "kept_layers.md": lambda: [
         kept_layers.table(cells(kept_layers.OUT), model, seeds) for model, seeds in LAYERS.items()

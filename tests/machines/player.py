@@ -23,7 +23,7 @@ from typing import Any
 from covey.agent.device import events as e
 from covey.agent.device.identity import Identity
 from covey.agent.device.performing import Done
-from covey.agent.device.service import INSPECT, SEND, WORK, Agent, Begin
+from covey.agent.device.service import INSPECT, SEND, WORK, Agent, Begin, Known
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.publisher import NotTaken
 from covey.coordinator.serve.service import Begin as Serve
@@ -202,8 +202,10 @@ class AgentPlayer(Player):
         self.message(f"{TOPICS.model('0')}/0", part.to_bytes())
 
     def on_inspected(self) -> None:
+        """The data are compared with the task, and the broker has taken the status with their numbers."""
         self.works.pop(INSPECT)
         self.handle(e.Inspected(orders.TASK.digest, samples=80, test_samples=20))
+        self.handle(Known(taken=True))
 
     def on_worked(self) -> None:
         """The worker has written a report and a memory."""

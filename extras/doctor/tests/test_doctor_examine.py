@@ -288,7 +288,7 @@ def test_a_disk_has_one_row_with_what_is_true_now() -> None:
         thing("a", "disk", "3 MB free on its disk"),
         thing("b", "disk", "1 MB free on its disk"),
     ]
-    facts = examine.Facts(Seen(NOW, {"a": status("a", disk_free=0)}), known=known)
+    facts = examine.Facts(Seen(NOW, {"a": status("a", disk_free=1)}), known=known)
     assert [(odd.who, odd.what) for odd in examine.examine(facts)] == [
         ("a", "0 MB free on its disk"),
         ("b", "1 MB free on its disk"),
