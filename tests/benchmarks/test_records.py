@@ -18,6 +18,7 @@ from benchmarks import (
     card_leakage,
     choosing_k,
     companion,
+    false_cuts,
     first_steps,
     kept_layers,
     outliers,
@@ -68,7 +69,10 @@ BOOKS: dict[str, Callable[[], Iterable[str]]] = {
         outliers.table(cells(outliers.OUT)),
         *(choosing_k.table(first, found) for first, found in read(choosing_k.OUT).items()),
     ],
-    "judged.md": lambda: [vote_liars.table(cells(vote_liars.OUT))],
+    "judged.md": lambda: [
+        vote_liars.table(cells(vote_liars.OUT)),
+        false_cuts.table(cells(false_cuts.OUT)),
+    ],
     "tried.md": lambda: [tried.page(cells(tried.OUT))],
     "kept_layers.md": lambda: [
         kept_layers.table(cells(kept_layers.OUT), model, seeds) for model, seeds in LAYERS.items()
