@@ -535,15 +535,12 @@ def summary(found: Found, seeds: Sequence[int]) -> str:
                 name = f"{companion}: {title}, {method}, {rounds} rounds"
                 add(name, [mean.gain(companion) for mean in means], runs)
         few, many = (Setting(method, rounds=rounds) for rounds in (ROUNDS, LONGER))
-        both = [
-            [Mean.of(found, fleet, one, [seed]) for one in (few, many)]
-            for fleet, seed in product(fleets, seeds)
-        ]
+        both = [[Mean.of(found, fleet, one, seeds) for one in (few, many)] for fleet in fleets]
         both = [pair for pair in both if pair[0].cells and pair[1].cells]
         if both:
             further = [many.figures("none") - few.figures("none") for few, many in both]
             name = f"{LONGER - ROUNDS} more rounds and no companion: {title}, {method}"
-            add(name, further, len(both))
+            add(name, further, sum(len(many.cells) for _, many in both))
     return "\n".join(lines)
 
 
