@@ -242,11 +242,27 @@ class Seen:
         return float(np.sqrt(found["mse"]) if "mse" in found else found["accuracy"])
 
 
-class Watching(WorkerPool):
-    """Does the work of a pool in this process, and keeps what judges have seen, in the order of the devices' orders."""
+class InProcess(WorkerPool):
+    """Does the work of a pool in this process, where it can be watched and bent."""
+
+    def __init__(self) -> None:
+        super().__init__(1, Path())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown()
+
+    def call(self, job: WorkerJob[Any]) -> Any:
+        return answer(job)
+
+
+class Watching(InProcess):
+    """Keeps what judges have seen, in the order of the devices' orders."""
 
     def __init__(self, missed: float) -> None:
-        super().__init__(1, Path())
+        super().__init__()
         self.seen: dict[str, list[Seen]] = {}
         self.missed = missed  # of the reports for a companion
 
@@ -278,10 +294,7 @@ class Watching(WorkerPool):
     def __exit__(self, *_: object) -> None:
         Judgement.made = self.before  # type: ignore[method-assign]
         Growing.terms = self.terms  # type: ignore[method-assign]
-        self._threads.shutdown()
-
-    def call(self, job: WorkerJob[Any]) -> Any:
-        return answer(job)
+        super().__exit__()
 
 
 def _by_line(own: Seen, companion: OfFold, local: Local, folds: Sequence[Fold]) -> Seen:

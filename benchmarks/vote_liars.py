@@ -15,18 +15,16 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from unittest import mock
 
 from benchmarks import delivered
+from benchmarks.companion import InProcess
 from benchmarks.measuring import Found, record_options, resumed, show_tables
-from covey.agent.worker.worker import answer
-from covey.extras.simulate.workers import WorkerPool
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
 from covey.shared.strategies.bases.vote import GAIN, VARIANCE, voted_on
 from covey.shared.strategies.client_half import Job, Report
-from covey.shared.wire.jobs import WorkerJob
 
 OUT = Path(__file__).parent / "results" / "vote_liars.json"
 CLAIM, NEARLY_NOTHING = 1e6, 1e-12
@@ -49,22 +47,6 @@ class Lies:
         cuts = len(job.models) - 1
         claims = {GAIN: [self.sign * CLAIM] * cuts, VARIANCE: [NEARLY_NOTHING] * cuts}
         return Report(report.vectors, report.examples, claims)
-
-
-class InProcess(WorkerPool):
-    """Does the work of a pool in this process, where votes can be bent."""
-
-    def __init__(self) -> None:
-        super().__init__(1, Path())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._threads.shutdown()
-
-    def call(self, job: WorkerJob[Any]) -> Any:
-        return answer(job)
 
 
 def measured(cell: delivered.Cell, liars: int, place: delivered.Place) -> dict[str, Any]:
