@@ -1,6 +1,6 @@
 """How often Kin cuts fleets without groups, and finds those of fleets with two, after its tests and both of its votes.
 
-    python -m benchmarks.false_cuts [--seeds 1 2 3] [--most 40]
+    python -m benchmarks.false_cuts [--seeds 1 2 3] [--most 40] [--shifts none]
 
 A fleet is dealt the images of scikit-learn's digits at random, in equal or unequal shares; with a shift those of every second
 agent are upside down. All fleets send cards; those whose cards propose a cut run, with all defaults, ten rounds and all agents.
@@ -166,10 +166,13 @@ def cells(seeds: Sequence[int]) -> Iterator[Cell]:
 def main() -> None:
     parser = record_options(__doc__, OUT, range(1, 76))
     parser.add_argument("--most", type=int, default=40, help="agents of a fleet with groups")
+    parser.add_argument("--shifts", nargs="+", choices=SHIFTS, default=SHIFTS)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, WorkerPool(1, Path(name) / "log") as pool:
         planned = {
-            cell.key: partial(measured, cell, options.most, pool) for cell in cells(options.seeds)
+            cell.key: partial(measured, cell, options.most, pool)
+            for cell in cells(options.seeds)
+            if cell.shift in options.shifts
         }
         found = resumed(options, planned, {"rounds": 10}, indent=None)
     show_tables(options, {"fleets": table(found)})

@@ -165,7 +165,8 @@ class Fetching:
         self.state = WorkState.WORKING
         self.order = order
         self._stall.stop()
-        return [OrderRefused(order.step, why), ReportFailure(order, why)]
+        ended = self.parts.need(())
+        return [*ended, OrderRefused(order.step, why), ReportFailure(order, why)]
 
     def cancel(self) -> Actions:
         """Give up the order, if the agent works on one."""
@@ -233,7 +234,7 @@ class Fetching:
         """Subscribe to the parts that are needed now, and unsubscribe from the others.
 
         Args:
-            last_order: the newest order that the agent has seen.
+            last_order: the newest order that the agent has seen, without what its owner's rules refuse.
             everything: hold the newest models ahead of their order (`delivery: all` of a scenario).
             is_up: whether the link is connected. If it is not, the next connection subscribes.
         """
@@ -242,9 +243,8 @@ class Fetching:
 
     def _needed_topics(self, last_order: OrderMessage | None, everything: bool) -> tuple[str, ...]:
         if everything:
-            models = models_of(self.order or last_order)
-            topics = self._topics_of(models)
-            if not models:
+            topics = self._topics_of(models_of(last_order))
+            if not topics:
                 # nothing to do now: keep the subscriptions of the latest order that named models
                 return self.parts.subscribed
             if len(topics) <= self.parts.most:

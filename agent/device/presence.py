@@ -67,14 +67,12 @@ class SessionPresence:
         self.vitals = vitals
         self._links: list[float] = []  # when each connection of the last day began
         self._twins = 0  # times that another program with our id was heard
-        self._twins_until: float | None = (
-            None  # then it has been silent for so long that it is gone
-        )
+        # then it has been silent for so long that it is gone
+        self._twins_until: float | None = None
         self._duplicate_ids = DuplicateIds(session)
         self.is_up = False  # the link is connected
-        self._takes_over = (
-            False  # our connection ended those of others with our id, if there were some
-        )
+        # our connection ended those of others with our id, if there were some
+        self._takes_over = False
         # what others see in the newest status; None: the broker has none of this connection
         self._published: tuple[Any, ...] | None = None
         self._is_due = False  # the status has to be published even if nothing changed
@@ -132,7 +130,7 @@ class SessionPresence:
             samples=seen.samples,
             test_samples=seen.test_samples,
             labels=self._labels,
-            problem=self._problem(progress),
+            problem=self.problem(progress),
             busy=progress.busy,
             dropped=progress.dropped,
             model=progress.model,
@@ -173,13 +171,13 @@ class SessionPresence:
             seen.samples,
             seen.test_samples,
             self._labels,
-            self._problem(progress),
+            self.problem(progress),
             progress.model,
             progress.refused,
             *self.vitals.visible,
         )
 
-    def _problem(self, progress: SessionProgress) -> str | None:
+    def problem(self, progress: SessionProgress) -> str | None:
         """Why this agent does not take part; None if it does."""
         return (
             self.deafness or self.other_format or self.inspection.problem or progress.unmet or None

@@ -217,8 +217,9 @@ class Session:
         """Take in one event that happened at `now`. Returns what the shell has to do, in order."""
         before = self._circumstances
         actions = self._react(event, now)
-        actions += self._settle_subscriptions()
-        actions += self._presence.announce(self._progress, now)
+        progress = self._progress
+        actions += self._settle_subscriptions(progress)
+        actions += self._presence.announce(progress, now)
         for sentence in sentences(event, actions, before, self._circumstances):
             self._story.add(sentence, now)
         return actions
@@ -347,9 +348,11 @@ class Session:
             )
         return actions
 
-    def _settle_subscriptions(self) -> Actions:
+    def _settle_subscriptions(self, progress: SessionProgress) -> Actions:
         coordinator = self._presence.coordinator
-        everything = coordinator is not None and coordinator.delivery == "all"
+        is_for_all = coordinator is not None and coordinator.delivery == "all"
+        # no model comes over a link that may be metered to an agent that gets no order
+        everything = is_for_all and self._presence.problem(progress) is None
         is_up = self._presence.is_up
         actions = self._fetching.settle(self._order, everything=everything, is_up=is_up)
         return actions + self._briefs.settle(is_up=is_up)
@@ -460,9 +463,8 @@ class Session:
                 self._count_refusal()
                 return actions + self._fetching.refuse(order, refusal)
             if self._unmet and self._fetching.order is None:
-                return (
-                    actions  # others read it in the status, and the coordinator asks another agent
-                )
+                # others read it in the status, and the coordinator asks another agent
+                return actions
             actions += self._fetching.begin(order)
         return actions + self._fetching.proceed(now)
 

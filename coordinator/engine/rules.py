@@ -57,9 +57,8 @@ class RoundRules:
     over_select: float = 1.0  # invited agents per needed report
     auto_over_select: bool = False  # as many as agents that drop out make necessary, in its place
     quorum: int = 1
-    first_quorum: float = (
-        0.5  # the share of all agents in a phase that asks all of them before a round
-    )
+    # the share of all agents in a phase that asks all of them before a round
+    first_quorum: float = 0.5
     deadline_s: float = 600.0
     deadline: DeadlineRule | None = None  # adapts it once durations are known
     first_work_s: float = 0.0  # more for a step that invites an agent for the first time

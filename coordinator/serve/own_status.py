@@ -127,7 +127,7 @@ class OwnStatus:
             task=task.for_agents(),
             task_digest=task.digest,
             batch=scenario.training.batch,
-            delivery=scenario.wire.delivery,
+            delivery="all" if scenario.holds_models else "participants",
             spread_s=spread_s(run.engine.expected),
         )
 

@@ -316,6 +316,14 @@ class Scenario(Section):
         return self.brokers if isinstance(self.brokers, int) else len(self.brokers)
 
     @property
+    def holds_models(self) -> bool:
+        """Whether agents stay subscribed to their models from round to round."""
+        rounds, delivery = self.rounds, self.wire.delivery
+        draws = rounds.participation < 1 or rounds.agents is not None or rounds.participants
+        invites_all = rounds.mode == "synchronous" and not draws
+        return delivery == "all" or (delivery == "auto" and invites_all)
+
+    @property
     def method(self) -> Strategy[Any]:
         """The method as the coordinator runs it: under secure sums, if the section `privacy` asks for them."""
         return self.sums or self.accompanied

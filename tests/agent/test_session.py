@@ -7,6 +7,7 @@ import pytest
 from covey.agent.device import events as e
 from covey.agent.device.fetching import FETCHED_BYTES_PER_S, STALL_S, WorkState
 from covey.agent.device.presence import PROGRESS_S
+from covey.agent.policy import OwnersRules, Policy
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.strategies.phase_names import EXCHANGES, TRAIN
 from covey.shared.wire.messages import OrderMessage
@@ -213,6 +214,42 @@ def test_delivery_all_stays_subscribed_and_holds_the_newest_model_ahead_of_its_o
     assert e.StartWork(order(2, newer, accepted=1)) in session.handle(
         e.OrderSeen(order(2, newer, accepted=1)), 0.0
     )
+
+
+def test_a_second_order_of_a_run_that_invites_all_takes_no_subscription() -> None:
+    session = up()
+    session.handle(e.CoordinatorSeen(status(delivery="all")), 0.0)
+    react(session, e.OrderSeen(order(1, REF)))
+    begun = react(session, e.ModelReady("0", REF.digest))
+    assert begun == [e.StartWork(order(1, REF))]
+    react(session, e.WorkDone(1))
+    newer = ref("0", b"newer" * 100)
+    asked = react(session, e.OrderSeen(order(2, newer, accepted=1)))
+    assert not any(isinstance(one, e.Subscribe | e.Unsubscribe) for one in asked)
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        e.ConditionsSeen("policy of this device: when: it is on battery"),
+        e.Inspected("", problem="the data are gone"),
+        e.OrderSeen(order(2, REF, accepted=1, training={"epochs": 50})),
+    ],
+)
+def test_no_model_comes_to_an_agent_that_gets_no_work_whatever_the_delivery(why: e.Event) -> None:
+    session = up(rules=OwnersRules(Policy(max_epochs=5)))
+    session.handle(e.CoordinatorSeen(status(delivery="all")), 0.0)
+    react(session, e.OrderSeen(order(1, REF)))
+    react(session, e.ModelReady("0", REF.digest))
+    react(session, e.WorkDone(1))
+    react(session, e.OrderSeen(rest(accepted=1, closed=1)))
+    if isinstance(why, e.Inspected):
+        session.handle(e.DataReplaced(is_gone=True), 0.0)
+    found = react(session, why)
+    found += react(session, e.WorkDone(2))  # of an order that is refused: the report names the reason
+    found += session.handle(e.Tick(), 60.0)
+    changes = [one for one in found if isinstance(one, e.Subscribe | e.Unsubscribe)]
+    assert changes == [e.Unsubscribe((PART,))]
 
 
 def test_delivery_all_follows_its_agent_to_another_cluster() -> None:

@@ -88,6 +88,25 @@ def test_a_fixed_number_of_an_open_fleet_is_never_the_whole_fleet(rounds: Any) -
     assert 0.9 < expected_share(_scenario(None, rounds), None) < 1
 
 
+@pytest.mark.parametrize(
+    ("changes", "holds"),
+    [
+        ({}, True),
+        ({"rounds": {"participation": 0.9}}, False),
+        ({"rounds": {"agents": 20}}, False),
+        ({"rounds": {"participants": "who.json"}}, False),
+        ({"rounds": {"mode": "buffered", "buffer": 5}}, False),
+        ({"rounds": {"participation": 0.1}, "wire": {"delivery": "all"}}, True),
+        ({"wire": {"delivery": "participants"}}, False),
+    ],
+)
+def test_agents_hold_the_newest_model_where_each_round_invites_all_or_the_scenario_demands_it(
+    changes: dict[str, Any], holds: bool
+) -> None:
+    scenario = _scenario(20, changes.get("rounds", {}), wire=changes.get("wire", {}))
+    assert scenario.holds_models == holds
+
+
 def test_the_expected_share_of_listed_participants_is_their_mean_number(tmp_path: Path) -> None:
     file = tmp_path / "who.json"
     file.write_text(json.dumps([[0, 1], [2, 3, 4, 5]]))
@@ -121,8 +140,9 @@ def test_a_list_of_participants_that_cannot_be_meant_is_refused(
         listed_participants(late)
 
 
-def _scenario(fleet: int | None, rounds: Any) -> Scenario:
+def _scenario(fleet: int | None, rounds: Any, **sections: Any) -> Scenario:
     data = {
+        **sections,
         "name": "x",
         "task": {"features": [2]},
         "strategy": {"name": "fedavg"},
