@@ -452,7 +452,6 @@ class MqttLink:
             transport="websockets" if self.url.path else "tcp",
             websocket_path=self.url.path or None,
             websocket_headers=_without_origin,
-            socket_options=[NO_DELAY],
         )
         client.pending_calls_threshold = MAX_CONCURRENT_CALLS  # aiomqtt warns above it
         _fail_on_disconnect(client)
@@ -671,6 +670,7 @@ def _read_ahead(client: aiomqtt.Client) -> None:
         library_handler(_client, _userdata, connection)
         if not isinstance(connection, socket.socket):
             return
+        connection.setsockopt(*NO_DELAY)  # aiomqtt sets no option of what is wrapped
         ahead = paho._sock = _Ahead(connection)
 
         def read() -> None:
@@ -736,7 +736,7 @@ def _prepare_websocket(connection: Any) -> None:
 
     - If the socket takes a frame in part, paho's wrapper returns 0, upon which paho drops the packet and breaks the
       stream. BlockingIOError is the answer that has it send the rest later.
-    - aiomqtt sets no options on a wrapped socket: without TCP_NODELAY each exchange takes 40 ms more.
+    - It sends without TCP_NODELAY: each exchange takes 40 ms more.
     """
     send: Callable[[bytes], int] = connection.send
 

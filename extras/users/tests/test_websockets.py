@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
@@ -23,7 +24,7 @@ from covey.shared.mqtt import credentials
 from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Will
-from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.mqtt.mqtt_link import NO_DELAY, MqttLink
 from tests.conformance.test_links import message, up
 
 LARGE = 3 << 20  # bytes of a message: many TCP segments, and more than a socket's buffer
@@ -76,6 +77,32 @@ async def test_with_tls_the_login_of_an_enrolled_agent_is_checked(tmp_path: Path
             async with MqttLink(url, client_id="pi-7") as link:
                 first = await anext(link.incoming())
             assert isinstance(first, Down) != is_right
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "mqtts", "ws", "wss"])
+async def test_no_small_packet_waits_until_tcp_has_acknowledged_the_one_before_it(
+    scheme: str, tmp_path: Path
+) -> None:
+    options, user, tls = BrokerOptions(), {}, None
+    if scheme in ("mqtts", "wss"):
+        home = BrokerFolder.create(tmp_path / "home", ["127.0.0.1"], 8883)
+        own = credentials.read(home.enroll("pi-7"))
+        login, tls = BrokerUrl.parse(own.broker), own.tls
+        user = {"user": login.user, "password": login.password}
+        options = home.options(BrokerOptions(), host="127.0.0.1", port=0, keeps_retained=True)
+    async with (
+        asyncio.timeout(60),
+        EmbeddedBroker(options) as broker,
+        WebsocketGateway(options, 0, broker.url) as gateway,
+    ):
+        place = gateway.url if scheme.startswith("ws") else broker.url
+        assert place.scheme == scheme
+        url = BrokerUrl(place.host, place.port, tls=tls, path=place.path, **user)
+        async with MqttLink(url, client_id="pi-7") as link:
+            await up(link)
+            assert link._client is not None
+            wrapped: Any = link._client._client.socket()
+            assert wrapped._socket.getsockopt(*NO_DELAY[:2])
 
 
 async def test_a_connection_without_mqtt_over_websockets_is_refused() -> None:
