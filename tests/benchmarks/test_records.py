@@ -21,6 +21,7 @@ from benchmarks import (
     false_cuts,
     first_steps,
     kept_layers,
+    next_to,
     outliers,
     poisoning,
     privacy,
@@ -58,6 +59,7 @@ def of_poisoning() -> Iterable[str]:
 BOOKS: dict[str, Callable[[], Iterable[str]]] = {
     "companion.md": lambda: companion.tables(cells(companion.OUT), (1, 2, 3)).values(),
     "boards.md": lambda: [boards.table(cells(boards.OUT))],
+    "performance.md": lambda: [next_to.table(cells(next_to.OUT))],
     "brokers.md": lambda: [broker_clusters.table(cells(broker_clusters.OUT))],
     "first_steps.md": lambda: [first_steps.table(ways) for ways in first_steps.read()],
     "kin.md": lambda: [card_costs.table(cells(card_costs.OUT))],

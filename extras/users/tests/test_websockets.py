@@ -83,12 +83,14 @@ async def test_with_tls_the_login_of_an_enrolled_agent_is_checked(tmp_path: Path
 async def test_no_small_packet_waits_until_tcp_has_acknowledged_the_one_before_it(
     scheme: str, tmp_path: Path
 ) -> None:
-    options, user, tls = BrokerOptions(), {}, None
+    options, tls = BrokerOptions(), None
+    user: str | None = None
+    password: str | None = None
     if scheme in ("mqtts", "wss"):
         home = BrokerFolder.create(tmp_path / "home", ["127.0.0.1"], 8883)
         own = credentials.read(home.enroll("pi-7"))
         login, tls = BrokerUrl.parse(own.broker), own.tls
-        user = {"user": login.user, "password": login.password}
+        user, password = login.user, login.password
         options = home.options(BrokerOptions(), host="127.0.0.1", port=0, keeps_retained=True)
     async with (
         asyncio.timeout(60),
@@ -97,7 +99,7 @@ async def test_no_small_packet_waits_until_tcp_has_acknowledged_the_one_before_i
     ):
         place = gateway.url if scheme.startswith("ws") else broker.url
         assert place.scheme == scheme
-        url = BrokerUrl(place.host, place.port, tls=tls, path=place.path, **user)
+        url = BrokerUrl(place.host, place.port, tls, user, password, place.path)
         async with MqttLink(url, client_id="pi-7") as link:
             await up(link)
             assert link._client is not None
