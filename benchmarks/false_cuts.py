@@ -68,6 +68,7 @@ def shares(cell: Cell, samples: int) -> list[Indices]:
     elif ":" in cell.sizes:
         weights[: cell.agents // 2] = float(cell.sizes.split(":")[1])
     own = np.maximum((samples * weights / weights.sum()).astype(int), LEAST)
+    own[own.argmax()] -= max(own.sum() - samples, 0)
     ends = np.minimum(np.cumsum(own), samples)
     return np.split(draw.permutation(samples), ends)[: cell.agents]
 

@@ -34,6 +34,7 @@ COMMANDS = {
     "reports": "reports --agents 100 1000 --rounds 3",
 }
 LIMIT_S = 900
+PLAIN, PROMISES = "plain floor, cpu ms", "floor with the same promises, cpu ms"
 
 
 def measured(name: str, tree: Path) -> dict[str, Any]:
@@ -50,8 +51,8 @@ def measured(name: str, tree: Path) -> dict[str, Any]:
 
 
 def figures(found: Any) -> dict[str, Any]:
-    """What a benchmark's file has, by what was measured: milliseconds of processor and clock, of the floor with the same promises
-    too; or of a report, and reports in a second."""
+    """What a benchmark's file has, by what was measured: milliseconds of processor and clock, and of both floors; or of a report, and
+    reports in a second."""
     if isinstance(found, list):
         return {
             f"{one['agents']} agents": {
@@ -60,24 +61,24 @@ def figures(found: Any) -> dict[str, Any]:
             }
             for one in found
         }
-    rows = {row["what"]: row for row in found["rows"] if "plain" not in row["what"]}
-    return {
-        what.partition(",")[0]: {
+    shown: dict[str, Any] = {}
+    for row in found["rows"]:
+        what, _, floor = row["what"].partition(", ")
+        one = shown.setdefault(what, {"parts": row["detail"]})
+        one |= {
             "cpu ms": round(1e3 * row["product"]["cpu_s"], 1),
             "clock ms": round(1e3 * row["product"]["wall_s"], 1),
-            "floor cpu ms": round(1e3 * row["floor"]["cpu_s"], 1),
-            "floor clock ms": round(1e3 * row["floor"]["wall_s"], 1),
-            "parts": row["detail"],
+            PLAIN if "plain" in floor else PROMISES: round(1e3 * row["floor"]["cpu_s"], 1),
         }
-        for what, row in rows.items()
-    }
+    return shown
 
 
 def table(found: Found) -> str:
     """Markdown: medians of the other tree and of this one, and the ratio of this one's to it."""
     lines = [
-        "| median of the turns, the other tree and this one | processor, ms | ratio | next to the same promises | clock, ms | ratio |",
-        "|---|--:|--:|--:|--:|--:|",
+        "| median of the turns, the other tree and this one | processor, ms | ratio | next to the plain floor | the same promises "
+        "| clock, ms | ratio |",
+        "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for name in COMMANDS:
         cells = {tree: list(_of_tree(found, name, tree)) for tree in TREES}
@@ -103,14 +104,18 @@ def _line(what: str, cells: Mapping[str, list[Mapping[str, Any]]]) -> str:
     processor, processor_ratio = changed("cpu ms")
     if "clock ms" not in cells["this"][0][what]:
         rate, rate_ratio = changed("reports a second")
-        cells_of_line = [f"a report of {what}", processor, processor_ratio, ""]
+        cells_of_line = [f"a report of {what}", processor, processor_ratio, "", ""]
         return " | ".join([*cells_of_line, f"{rate} reports a second", rate_ratio])
-    apart = [
-        now / floor for now, floor in zip(medians("cpu ms"), medians("floor cpu ms"), strict=True)
-    ]
+
+    def apart(floor: str) -> str:
+        before, now = (
+            cost / least for cost, least in zip(medians("cpu ms"), medians(floor), strict=True)
+        )
+        return f"{before:.1f} to {now:.1f}"
+
     clock, clock_ratio = changed("clock ms")
-    promises = f"{apart[0]:.1f} to {apart[1]:.1f}"
-    return " | ".join([f"`{what}`", processor, processor_ratio, promises, clock, clock_ratio])
+    cells_of_line = [f"`{what}`", processor, processor_ratio, apart(PLAIN), apart(PROMISES)]
+    return " | ".join([*cells_of_line, clock, clock_ratio])
 
 
 def _commit(tree: Path) -> str:
