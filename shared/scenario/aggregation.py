@@ -40,10 +40,10 @@ class Wire(Section):
         description="Largest part of a model or report in one message, in bytes. Lower it for brokers with a small message "
         "limit.",
     )
-    delivery: Literal["auto", "participants", "all"] = Field(
-        "auto",
-        description="When agents subscribe to models. participants: while an order invites them, which moves the fewest bytes. "
-        "all: from their first order on. auto: all where every round invites every agent.",
+    delivery: Literal["participants", "all"] = Field(
+        "participants",
+        description="Which agents subscribe to models: only those that an order invites, which moves the fewest bytes, or "
+        "all agents of the group. Where every round invites every agent, they stay subscribed either way.",
     )
 
     @model_validator(mode="after")

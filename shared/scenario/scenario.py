@@ -318,10 +318,10 @@ class Scenario(Section):
     @property
     def holds_models(self) -> bool:
         """Whether agents stay subscribed to their models from round to round."""
-        rounds, delivery = self.rounds, self.wire.delivery
+        rounds = self.rounds
         draws = rounds.participation < 1 or rounds.agents is not None or rounds.participants
         invites_all = rounds.mode == "synchronous" and not draws
-        return delivery == "all" or (delivery == "auto" and invites_all)
+        return invites_all or self.wire.delivery == "all"
 
     @property
     def method(self) -> Strategy[Any]:

@@ -97,7 +97,7 @@ def test_a_fixed_number_of_an_open_fleet_is_never_the_whole_fleet(rounds: Any) -
         ({"rounds": {"participants": "who.json"}}, False),
         ({"rounds": {"mode": "buffered", "buffer": 5}}, False),
         ({"rounds": {"participation": 0.1}, "wire": {"delivery": "all"}}, True),
-        ({"wire": {"delivery": "participants"}}, False),
+        ({"wire": {"delivery": "participants"}}, True),
     ],
 )
 def test_agents_hold_the_newest_model_where_each_round_invites_all_or_the_scenario_demands_it(

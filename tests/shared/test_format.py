@@ -33,7 +33,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "88f7fb8bffc814d4",
+    "5a0d28a98bfa10a9",
 )  # the format number, and the digest of the fields that it stands for
 
 
