@@ -192,7 +192,7 @@ class OnDevice:
             device.keep_work(name, clear.packed(report))
         else:
             raise PublicError(
-                f"secure sums: {at.SHOWN_BEFORE}: what was shown is not kept any more"
+                f"secure sums: {at.SHOWN_BEFORE}: what was shown is not kept any more; begin a new run (--out)"
             )
         _taken(device, step)
         return report, after
