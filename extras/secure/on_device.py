@@ -47,6 +47,8 @@ from covey.shared.strategies.client_half import (
 from covey.shared.strategies.facts import MOST_COMPARED, Shows
 from covey.shared.wire.messages import Work
 
+Arrays = Mapping[str, npt.NDArray[Any]]
+
 
 class SecureDevice(Protocol):
     """What an agent has for secure sums, over all runs. Before a call that saves returns, the content survives a power cut."""
@@ -61,11 +63,11 @@ class SecureDevice(Protocol):
     def ahead(self) -> bool:
         """Whether the method's work is done ahead of its list, and stays here."""
 
-    def keep_work(self, name: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """The newest work, in the place of the one before."""
+    def keep_work(self, name: bytes, arrays: Arrays, kind: str = "work") -> None:
+        """The newest work of a kind, in the place of the one before: `work` for a sum, `shown` in the clear."""
 
-    def kept_work(self, name: bytes) -> Mapping[str, npt.NDArray[Any]] | None:
-        """The work of this name; None if it is not the newest one, or damaged."""
+    def kept_work(self, name: bytes, kind: str = "work") -> Arrays | None:
+        """The work of this name; None if it is not the newest one of its kind, or damaged."""
 
     def noise_key(self, start: bytes) -> bytes: ...
 
@@ -183,13 +185,14 @@ class OnDevice:
         _taken(device, replace(step, syncs=False))  # raises for one too many
         name = hashed("shown", start)
         # noise that is drawn again could be averaged away
-        kept = None if (self._work.privacy or {}).get("signatures") else device.kept_work(name)
+        has_noise = bool((self._work.privacy or {}).get("signatures"))
+        kept = None if has_noise else device.kept_work(name, "shown")
         if kept is not None:
             report, after = clear.unpacked(kept), client_state
         elif step.syncs:
             report, after = self._method.work(job, local, client_state)
             report = clear.told(report, what, job.layout, getattr(local, "trained", None))
-            device.keep_work(name, clear.packed(report))
+            device.keep_work(name, clear.packed(report), "shown")
         else:
             raise PublicError(
                 f"secure sums: {at.SHOWN_BEFORE}: what was shown is not kept any more; begin a new run (--out)"
@@ -254,7 +257,7 @@ def _worked(
     before: ClientState,
     device: SecureDevice,
     start: bytes,
-) -> Mapping[str, npt.NDArray[Any]]:
+) -> Arrays:
     """Do the method's work for a start, and keep the report and the client state after it: a report may have to be made
     again, of the vector that is there and with what that training left."""
     name = _name_of_work(start, local, before)
@@ -284,9 +287,7 @@ def _name_of_work(start: bytes, local: Local, before: ClientState) -> bytes:
     return hashed("work", start, *parts)
 
 
-def _made(
-    arrays: Mapping[str, npt.NDArray[Any]], local: Local, before: ClientState
-) -> tuple[Report, ClientState]:
+def _made(arrays: Arrays, local: Local, before: ClientState) -> tuple[Report, ClientState]:
     """What `_worked` has kept: the report, and the client state after it."""
 
     def those(kind: str) -> dict[str, npt.NDArray[Any]]:

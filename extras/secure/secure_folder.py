@@ -27,8 +27,8 @@ from covey.shared.storage.files import private_folder, write_private
 STATE = "state"
 SIGNING_KEY, ENTRY, FLEET = "signing.key", "entry", "fleet.pub"  # of a device: `agent lab keys`
 EXPELLED = "expelled"
-WORK = "work.npz"
 ENDING = ".words"
+Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class SecureFolder:
@@ -149,18 +149,18 @@ class SecureFolder:
         write_private(self._file(name), np.asarray(vector, WIRE).tobytes())
 
     def erase_work(self) -> None:
-        for path in [*self._folder.glob(f"*{ENDING}"), self._folder / WORK]:
+        for path in [*self._folder.glob(f"*{ENDING}"), self._folder / "work.npz"]:
             path.unlink(missing_ok=True)
 
-    def keep_work(self, name: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    def keep_work(self, name: bytes, arrays: Arrays, kind: str = "work") -> None:
         private_folder(self._folder, durable=True)
         content = io.BytesIO()
         np.savez(content, **{**arrays, "name": np.frombuffer(name, np.uint8)})  # type: ignore[arg-type]
-        write_private(self._folder / WORK, content.getvalue())
+        write_private(self._folder / f"{kind}.npz", content.getvalue())
 
-    def kept_work(self, name: bytes) -> Mapping[str, npt.NDArray[Any]] | None:
+    def kept_work(self, name: bytes, kind: str = "work") -> Arrays | None:
         try:
-            with np.load(self._folder / WORK, allow_pickle=False) as file:
+            with np.load(self._folder / f"{kind}.npz", allow_pickle=False) as file:
                 arrays = dict(file)
         except MemoryError:
             raise

@@ -149,6 +149,19 @@ def test_the_same_order_gets_the_same_bytes_though_the_data_have_changed(
     assert shown(again) == shown(first)
 
 
+@pytest.mark.parametrize(("method", "phase"), clear_phases())
+def test_a_coordinator_with_an_older_folder_gets_the_same_bytes_after_work_for_a_sum(
+    devices: Devices, method: str, phase: str
+) -> None:
+    first = ask(devices, method, phase)
+    device = SecureFolder.of_device(devices.folder / AGENT / "secure", OwnersPolicy(least=4))
+    assert device is not None
+    device.keep_work(b"sum", {"a": np.arange(3)})
+    again = ask(devices, method, phase)
+    assert not again.failure
+    assert shown(again) == shown(first)
+
+
 @pytest.mark.parametrize(("method", "phase"), clear_phases("signature"))
 def test_noise_on_a_signature_is_not_drawn_again(devices: Devices, method: str, phase: str) -> None:
     if phase not in BUILT_IN[method].facts.signatures:
