@@ -165,8 +165,7 @@ class Fetching:
         self.state = WorkState.WORKING
         self.order = order
         self._stall.stop()
-        ended = self.parts.need(())
-        return [*ended, OrderRefused(order.step, why), ReportFailure(order, why)]
+        return [*self.parts.need(()), OrderRefused(order.step, why), ReportFailure(order, why)]
 
     def cancel(self) -> Actions:
         """Give up the order, if the agent works on one."""

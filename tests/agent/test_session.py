@@ -246,9 +246,8 @@ def test_no_model_comes_to_an_agent_that_gets_no_work_whatever_the_delivery(why:
     if isinstance(why, e.Inspected):
         session.handle(e.DataReplaced(is_gone=True), 0.0)
     found = react(session, why)
-    found += react(
-        session, e.WorkDone(2)
-    )  # of an order that is refused: the report names the reason
+    # the report of an order that is refused: it names the reason
+    found += react(session, e.WorkDone(2))
     found += session.handle(e.Tick(), 60.0)
     changes = [one for one in found if isinstance(one, e.Subscribe | e.Unsubscribe)]
     assert changes == [e.Unsubscribe((PART,))]
